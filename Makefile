@@ -1,0 +1,53 @@
+# Everything here sets up its own virtual environments through tests/matrix; nothing needs installing first
+# except make and any Python from 3.10 with its venv module.
+
+PYTHON ?= python3
+ARGS ?=
+VENV := .venv/bin
+SOURCES := middleware tests examples docs
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup test check format format-check lint types architecture coverage docs demo clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+
+setup:  ## create or update .venv, with everything for work on this repository
+	@$(PYTHON) tests/matrix --setup-only --env main
+
+test:  ## run the tests in every environment (ARGS="-k name" goes to pytest)
+	@$(PYTHON) tests/matrix -- $(ARGS)
+
+check: setup format-check lint types architecture coverage docs  ## the whole gate: what CI runs
+	@echo "check: all passed"
+
+format: setup  ## format the code and mend what the linter can mend
+	$(VENV)/ruff check --fix-only .
+	$(VENV)/ruff format .
+
+format-check: setup
+	$(VENV)/ruff format --check .
+
+lint: setup  ## the linter alone
+	$(VENV)/ruff check .
+
+types: setup  ## mypy, strict, on the package, the tests and the examples
+	$(VENV)/mypy
+
+architecture: setup  ## the house rules: floors, cycles, lengths, imports
+	$(VENV)/python -m pytest -q tests/test_architecture.py
+
+coverage:  ## the tests in every environment, with branch coverage of 100 % over all of them
+	@$(PYTHON) tests/matrix --coverage -- $(ARGS)
+
+docs: setup  ## build the documentation; a warning is an error
+	$(VENV)/sphinx-build -W --keep-going -n -q -b html docs docs/_build/html
+
+demo: setup  ## a small server with sessions, and a client that uses it
+	@$(VENV)/python examples/demo.py
+
+clean:  ## remove what was built, and the virtual environments
+	rm -rf .venv .venv-* .matrix .coverage .coverage.* build dist docs/_build \
+		.mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,31 @@
+"""How the documentation is built: `make docs`, offline, with every warning an error."""
+
+from __future__ import annotations
+
+from importlib.metadata import version as installed_version
+
+project = "mcp-sessions"
+author = "The mcp-sessions authors"
+project_copyright = author
+release = version = installed_version("mcp-sessions")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxcontrib.mermaid"]
+exclude_patterns = ["_build"]
+
+myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
+myst_fence_as_directive = ["mermaid"]  # the same fence is drawn by code hosts
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+
+# No inventory of another project is fetched: the gate runs without a network. So a reference has to be found when it
+# is to a name of ours, and may stay plain text when it is to anybody else's.
+nitpicky = True
+nitpick_ignore_regex = [(r"py:.*", r"(?!mcp_sessions\.).*")]
+
+html_theme = "furo"
+html_title = f"mcp-sessions {release}"

@@ -1,0 +1,91 @@
+"""Asking the wrapped server whether it would serve this caller at all, before we answer ourselves.
+
+What we answer never reaches the server's own guards: authentication, Origin and Host checks, era
+and envelope rules. They must be neither skipped nor copied, so the caller's request is forwarded
+once as `ping` (legacy era) or `server/discover` (modern era). A success, or "method not found" with
+the caller's id, admits; any other answer goes to the caller as it came. An expired access token
+must give 401 here, never "Session not found", or the client throws its session away.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from . import splice
+from .errors import Refusal
+from .intake import Replay
+from .jsonrpc import SESSION_KEY, members
+from .jsonrpc import Message as Request
+from .sse import EventStream
+
+_QUESTION: Final = {False: "ping", True: "server/discover"}
+_DROPPED: Final = frozenset({b"content-length", b"mcp-method", b"mcp-name"})
+_METHOD_NOT_FOUND: Final = b"-32601"
+_ID_FOR_NOTIFICATIONS: Final = b'"admission"'
+
+
+async def ask(app: ASGIApp, scope: Scope, receive: Receive, request: Request, *, modern: bool) -> Answer:
+    """Put the question to the wrapped server, on behalf of the caller.
+
+    Args:
+        app: The wrapped application.
+        scope: The caller's scope; the question gets its own copy.
+        receive: The server's `receive`, so that a caller who leaves ends the question too.
+        request: What the caller sent.
+        modern: Whether to ask in the modern era's way.
+
+    Returns:
+        The server's answer; `admits` judges it.
+    """
+    method = _QUESTION[modern]
+    request_id = _ID_FOR_NOTIFICATIONS if request.id is None else request.id
+    body = splice.ping(request, request_id, method, SESSION_KEY)
+    headers = [(name, value) for name, value in scope["headers"] if name not in _DROPPED]
+    headers.append((b"content-length", str(len(body)).encode()))
+    if modern:
+        headers.append((b"mcp-method", method.encode()))
+    question = {
+        **scope,
+        "headers": headers,
+        "state": {**scope.get("state", {}), "mcp_session": None},
+        "mcp_session": None,
+    }
+    answer = Answer(request_id)
+    await app(question, Replay(body, receive), answer)
+    return answer
+
+
+class Answer:
+    """What the server said, kept to be judged and, if need be, passed on as it came."""
+
+    def __init__(self, request_id: bytes) -> None:
+        self._request_id = request_id
+        self._messages: list[Message] = []
+
+    async def __call__(self, message: Message) -> None:
+        self._messages.append(message)
+
+    @property
+    def admits(self) -> bool:
+        """Whether the server would serve this caller: it succeeded, or it only lacks the method."""
+        body = b"".join(message.get("body", b"") for message in self._messages)
+        events = EventStream(max_event_bytes=len(body) + 1).feed(body)
+        return any(map(self._is_admission, [body, *(event.data or b"" for event in events)]))
+
+    def _is_admission(self, text: bytes) -> bool:
+        request_id = self._request_id
+        try:
+            message = members(text)
+            if splice.answers(message, request_id):
+                return True
+            error = members(bytes(message["error"]))
+            return bytes(error["code"]) == _METHOD_NOT_FOUND and splice.same_id(bytes(message["id"]), request_id)
+        except (Refusal, KeyError):
+            return False
+
+    async def relay(self, send: Send) -> None:
+        """Give the caller what the server said, as it came."""
+        for message in self._messages:
+            await send(message)

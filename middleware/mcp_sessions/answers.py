@@ -1,0 +1,107 @@
+"""The answers that are ours: sessions created and deleted, and every refusal.
+
+Each goes out only after the wrapped server's own guards let the caller through (`admission`); where
+they do not, the caller gets the server's answer instead. The one exception is a body that was never
+understood: it is refused at once and forwarded to nobody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from . import admission, protocol, splice
+from .dialects import draft
+from .errors import InvalidParams, Refusal, SessionEnded, SessionExpired, SessionNotFound, StoreUnavailable
+from .events import RequestRefused
+from .head import Head
+from .jsonrpc import Kind, Message
+from .live import Live
+from .options import Options
+from .responder import respond
+
+_RETRY_AFTER: Final = (b"retry-after", b"1")  # seconds
+_TOLD_TO_THE_OWNER: Final = (SessionExpired, SessionEnded)
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What one request may be answered with, without the application."""
+
+    app: ASGIApp
+    options: Options
+    head: Head
+    scope: Scope
+    receive: Receive
+    send: Send
+
+    async def create(self, message: Message) -> None:
+        """Answer `sessions/create`."""
+        if await self._admitted(message):
+            live = Live.mint(self.options, principal=self.options.principal(self.scope))
+            await self._succeed(message, {"session": live.metadata()})
+
+    async def delete(self, message: Message, live: Live) -> None:
+        """Answer `sessions/delete`, once every worker refuses the session."""
+        if await self._admitted(message):
+            try:
+                await live.session.end("deleted")
+            except StoreUnavailable as refusal:
+                await self._send_refusal(message, refusal)
+            else:
+                await self._succeed(message, {})
+
+    async def refuse(self, message: Message, refusal: Refusal) -> None:
+        """Answer a message with the error that its session, or the lack of one, deserves."""
+        if await self._admitted(message):
+            await self._send_refusal(message, refusal)
+
+    async def refuse_unread(self, refusal: Refusal) -> None:
+        """Answer a body that is not a message that others would read as we do."""
+        self.options.emit(RequestRefused(refusal.reason, refusal.code, None))
+        await respond(self.send, refusal.http_status, splice.error(None, refusal.code, refusal.message))
+
+    async def _admitted(self, message: Message) -> bool:
+        """Whether we may answer; where not, the caller has been answered."""
+        try:
+            if self.head.is_modern and message.kind is Kind.REQUEST:
+                protocol.check_envelope(message, version=self.head.version, methods=tuple(self.head.methods))
+        except Refusal as refusal:
+            await self._send_refusal(message, refusal)
+            return False
+        if not self.options.asks:
+            return True
+        answer = await admission.ask(self.app, self.scope, self.receive, message, modern=self.head.is_modern)
+        if not answer.admits:
+            await answer.relay(self.send)
+        return answer.admits
+
+    async def _succeed(self, message: Message, result: dict[str, Any]) -> None:
+        assert message.id is not None
+        complete = {"resultType": "complete"} if self.head.is_modern else {}
+        await respond(self.send, 200, splice.result(message.id, {**complete, **result}))
+
+    async def _send_refusal(self, message: Message, refusal: Refusal) -> None:
+        code = self.options.code(refusal)
+        self.options.emit(RequestRefused(refusal.reason, code, message.method))
+        body = splice.error(message.id, code, refusal.message, _data(message, refusal))
+        retry = [_RETRY_AFTER] if isinstance(refusal, StoreUnavailable) else []
+        await respond(self.send, self._status(message, refusal), body, *retry)
+
+    def _status(self, message: Message, refusal: Refusal) -> int:
+        """HTTP status of a refusal: a notification has no answer that could carry a code, so its status must tell."""
+        if message.kind is Kind.NOTIFICATION:
+            return max(refusal.http_status, 400)
+        # Handshake-era clients raise on a 4xx and lose the code that tells them what to mend.
+        return 200 if isinstance(refusal, InvalidParams) and not self.head.is_modern else refusal.http_status
+
+
+def _data(message: Message, refusal: Refusal) -> dict[str, Any] | None:
+    """`error.data`: the id as its sender wrote it, and why it is refused where it is authentically the sender's."""
+    if not isinstance(refusal, SessionNotFound):
+        return None if refusal.data is None else dict(refusal.data)
+    named = draft.named(message)
+    data = {"sessionId": named.session_id} if named is not None else {}
+    return {**data, "reason": refusal.reason} if isinstance(refusal, _TOLD_TO_THE_OWNER) else data

@@ -1,0 +1,54 @@
+"""`current_session()`: the session of the request that is being handled, found with no argument.
+
+The ASGI scope is the authority. A context variable set by the middleware is right wherever the
+handler runs in the request's own context, but in the stateful modes of SDK 1.x and FastMCP 3 the
+handler runs in a task that was started by the connection's first request, where that variable is
+stuck. So the framework is asked for its current request first, and the variable comes last. No
+framework is imported here: one that was never imported cannot be handling a request.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Final
+
+from .session import Session
+
+session_variable: Final[ContextVar[Session | None]] = ContextVar("mcp_session", default=None)
+"""Set by the middleware around each request that it forwards."""
+
+
+def current_session() -> Session | None:
+    """The session of the request that is being handled, or None when it has none.
+
+    Works inside tools, resources, prompts and completions of the official SDK 1.x and 2.x and of
+    FastMCP 3 and 4, in plain ASGI handlers, and in tasks and threads that these start.
+    """
+    for module, request_of in _FRAMEWORKS.items():
+        if module in sys.modules and (request := request_of(sys.modules[module])) is not None:
+            found: Session | None = request.scope.get("mcp_session")
+            return found
+    return session_variable.get()
+
+
+def _fastmcp_request(dependencies: Any) -> Any:
+    """FastMCP 3 and 4; their call raises where no HTTP request is being handled."""
+    try:
+        return dependencies.get_http_request()
+    except RuntimeError:
+        return None
+
+
+def _sdk_request(server: Any) -> Any:
+    """SDK 1.x; SDK 2.x has no such variable, and there the middleware's own is right."""
+    variable = getattr(server, "request_ctx", None)
+    context = None if variable is None else variable.get(None)
+    return getattr(context, "request", None)
+
+
+_FRAMEWORKS: Final[dict[str, Callable[[Any], Any]]] = {
+    "fastmcp.server.dependencies": _fastmcp_request,
+    "mcp.server.lowlevel.server": _sdk_request,
+}

@@ -1,0 +1,81 @@
+"""The data-layer sessions draft (2026-02-23), the dialect that is always on.
+
+A request names its session in `params._meta["io.modelcontextprotocol/session"]` and nowhere else;
+a successful answer names the same session in `result._meta`. Nothing here judges whether the named
+session is good, and nothing looks inside `arguments`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from .. import jsonrpc
+from ..errors import MalformedSession
+from ..session import utc
+
+CREATE: Final = "sessions/create"
+DELETE: Final = "sessions/delete"
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What a request says about its session, unverified.
+
+    Args:
+        session_id: The id as sent. A credential: never logged, and echoed only to its sender.
+        state: The sealed state token, or None when none was sent.
+    """
+
+    session_id: str
+    state: str | None
+
+    def __repr__(self) -> str:
+        return "<Named session>"
+
+
+def named(message: jsonrpc.Message) -> Named | None:
+    """The session that a message names, or None when it names none.
+
+    Raises:
+        MalformedSession: The metadata is not `{sessionId: string, state?: string}`.
+        DuplicateMember: A member of the metadata is given twice.
+        LoneSurrogate: A value cannot be written down again.
+    """
+    if message.meta is None or jsonrpc.SESSION_KEY not in message.meta:
+        return None
+    raw = bytes(message.meta[jsonrpc.SESSION_KEY])
+    if not raw.startswith(b"{"):
+        raise MalformedSession
+    metadata = jsonrpc.members(raw)
+    session_id = jsonrpc.string(metadata["sessionId"]) if "sessionId" in metadata else None
+    state = jsonrpc.string(metadata["state"]) if "state" in metadata else None
+    if session_id is None or (state is None and "state" in metadata):
+        raise MalformedSession
+    return Named(session_id, state)
+
+
+def metadata(session_id: str, *, expires_at: int, state: str | None) -> dict[str, Any]:
+    """`SessionMetadata` of the draft, as `sessions/create` and every echo carry it.
+
+    Args:
+        session_id: The id, identical to what the client sent.
+        expires_at: The hint for `expiresAt`, Unix seconds.
+        state: A new state token, or None when the client's own stays good.
+    """
+    written = {"sessionId": session_id, "expiresAt": utc(expires_at).strftime("%Y-%m-%dT%H:%M:%SZ")}
+    return written if state is None else {**written, "state": state}
+
+
+@lru_cache(maxsize=1024)
+def without_state(session_id: str, expires_at: int) -> bytes:
+    """JSON of `metadata` where the state did not change: the same bytes for every request of a session."""
+    return encode(metadata(session_id, expires_at=expires_at, state=None))
+
+
+def encode(metadata: dict[str, Any]) -> bytes:
+    """JSON of `SessionMetadata`, ready to be spliced into a response."""
+    return msgspec.json.encode(metadata)

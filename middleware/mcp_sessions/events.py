@@ -1,0 +1,48 @@
+"""The facts that telemetry listens to.
+
+Each is frozen, holds no credential and no message body, and names a session by its `ref` only.
+Nothing here knows OpenTelemetry, logging or ASGI: shells turn facts into spans, metrics and log lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SessionCreated:
+    """A session was minted and its id is about to be sent to the client."""
+
+    ref: str
+    expires_at: int  # Unix seconds
+
+
+@dataclass(frozen=True, slots=True)
+class SessionUsed:
+    """A request of a live session was forwarded to the application."""
+
+    ref: str
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionDeleted:
+    """A session ended before its time; from here on every worker refuses it."""
+
+    ref: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefused:
+    """A request was answered with an error. `ref` is known only when the session was authentic."""
+
+    reason: str
+    code: int
+    method: str | None
+    ref: str | None = None
+
+
+Fact = SessionCreated | SessionUsed | SessionDeleted | RequestRefused
+Listener = Callable[[Fact], None]

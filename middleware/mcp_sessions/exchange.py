@@ -1,0 +1,170 @@
+"""One request's way: body, message, decision, session, and then forwarded, answered or refused.
+
+An `Exchange` lives for one POST to the MCP path and reads in the order in which things happen. It
+decides nothing itself: `protocol` does, from a table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from . import intake, jsonrpc, protocol, splice
+from .answers import Answers
+from .current import session_variable
+from .dialects import draft
+from .errors import BatchRefused, NotJSONRPC, Refusal
+from .events import SessionUsed
+from .head import SESSION_HEADER, Head
+from .jsonrpc import SESSION_KEY, Kind, Message
+from .live import Live
+from .options import Options
+from .protocol import Carries, Step
+from .responder import BODY_AROUND_US, Responder
+from .session import Session
+from .writeback import WriteBack
+
+_LENGTH: Final = b"content-length"
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One POST to the MCP path.
+
+    Args:
+        app: The wrapped application.
+        options: What all requests share.
+        head: The request's head.
+        mirror: The `Mcp-Session-Id` header where it looks like one of ours, else None.
+        strict: Whether a body that is no JSON-RPC is refused; where the path may serve other things
+            too, such a body is none of our business.
+        scope: The ASGI scope; the session is put on it.
+        receive: The server's `receive`.
+        send: The server's `send`.
+    """
+
+    app: ASGIApp
+    options: Options
+    head: Head
+    mirror: str | None
+    strict: bool
+    scope: Scope
+    receive: Receive
+    send: Send
+
+    async def run(self) -> None:
+        """Take the request from its first byte to the last of its response."""
+        if self.mirror is not None:
+            self._edit_headers({SESSION_HEADER})
+        try:
+            body = await intake.read_body(
+                self.receive, self.head, max_bytes=self.options.max_body_bytes, timeout=self.options.body_timeout
+            )
+            parsed = self._parse(body)
+        except Refusal as refusal:
+            await self._answers().refuse_unread(refusal)
+            return
+        if isinstance(parsed, Message):
+            await self._message(parsed)
+        else:
+            await self._pass(body)
+
+    async def _message(self, message: Message) -> None:
+        try:
+            step, live = await self._judge(message)
+        except Refusal as refusal:
+            await self._answers().refuse(message, refusal)
+            return
+        if step is Step.CREATE:
+            await self._answers().create(message)
+        elif step is Step.DELETE and live is not None:
+            await self._answers().delete(message, live)
+        else:
+            await self._forward(message, step, live)
+
+    def _answers(self) -> Answers:
+        return Answers(self.app, self.options, self.head, self.scope, self.receive, self.send)
+
+    # --- what came ---------------------------------------------------------------------------
+
+    def _parse(self, body: bytes) -> Message | None:
+        """The one message in a body, or None for a body that passes as it came: a batch, or no JSON-RPC."""
+        try:
+            parsed = jsonrpc.parse(body)
+        except NotJSONRPC:
+            if self.strict:
+                raise
+        else:
+            if isinstance(parsed, Message):
+                return parsed
+            if any(map(self._speaks_of_sessions, parsed.items)):
+                raise BatchRefused
+        protocol.check_mirror(self.mirror, None)
+        return None
+
+    def _speaks_of_sessions(self, item: Message) -> bool:
+        named = item.meta is not None and SESSION_KEY in item.meta
+        return named or item.method in (draft.CREATE, draft.DELETE) or self._lack(item) is Carries.TOO_LITTLE
+
+    async def _judge(self, message: Message) -> tuple[Step, Live | None]:
+        """What happens to a message, and the session that it needs for that."""
+        named = draft.named(message)
+        protocol.check_mirror(self.mirror, named)
+        step = protocol.decide(
+            protocol.subject(message),
+            self._lack(message) if named is None else Carries.SESSION,
+            lists=self.options.lists,
+            modern=self.head.is_modern,
+        )
+        if named is None or step not in protocol.NEEDS_LIVE_SESSION:
+            return step, None
+        return step, await Live.open(named, self.options, principal=self.options.principal(self.scope))
+
+    def _lack(self, message: Message) -> Carries:
+        asked = message.kind is not Kind.RESPONSE and self.options.policy.asks(
+            message.method, message.target, message.kind is Kind.NOTIFICATION
+        )
+        return Carries.TOO_LITTLE if asked else Carries.NOTHING
+
+    # --- forwarded ---------------------------------------------------------------------------
+
+    async def _pass(self, body: bytes) -> None:
+        await self._call(None, body, self.send)
+
+    async def _forward(self, message: Message, step: Step, live: Live | None) -> None:
+        body, send = message.body, self.send
+        if step is Step.STABLE:
+            body = splice.without_session(message, SESSION_KEY)
+            self._edit_headers({_LENGTH}, (_LENGTH, b"%d" % len(body)))
+        writes = WriteBack.of(message, live if step in protocol.ECHOES else None, self.options.settings)
+        if writes is not None:
+            self._take_over_response()
+            send = Responder(send, writes, max_event_bytes=self.options.max_event_bytes)
+        session = live.session if live is not None and step is Step.ATTACH else None
+        if session is not None:
+            self.options.emit(SessionUsed(session.ref, message.method))
+        await self._call(session, body, send)
+
+    async def _call(self, session: Session | None, body: bytes, send: Send) -> None:
+        """The application, with the session where handlers look for it."""
+        self.scope["mcp_session"] = session
+        self.scope.setdefault("state", {})["mcp_session"] = session
+        token = session_variable.set(session)
+        try:
+            await self.app(self.scope, intake.Replay(body, self.receive), send)
+        finally:
+            session_variable.reset(token)
+
+    def _take_over_response(self) -> None:
+        """Keep the application from sending what cannot be changed: compressed bodies, files sent around us."""
+        self._edit_headers({b"accept-encoding"})
+        extensions = self.scope.get("extensions") or {}
+        if not BODY_AROUND_US.isdisjoint(extensions):
+            kept = {name: value for name, value in extensions.items() if name not in BODY_AROUND_US}
+            self.scope["extensions"] = kept
+
+    def _edit_headers(self, dropped: set[bytes], *added: tuple[bytes, bytes]) -> None:
+        kept = [(name, value) for name, value in self.scope["headers"] if name not in dropped]
+        self.scope["headers"] = [*kept, *added]

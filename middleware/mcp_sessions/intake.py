@@ -1,0 +1,114 @@
+"""Taking a request body in, bounded in bytes and seconds, and giving it back to the application.
+
+The body is read once, as a whole, before anything is decided. Afterwards the application's
+`receive` gets exactly those bytes in one message, and then the server's own `receive` takes over: a
+made-up `http.disconnect` before the response starts breaks every SSE mode of the official SDK.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from types import coroutine
+from typing import Any
+
+import anyio
+from starlette.types import Message, Receive
+
+from .errors import BodyCutShort, BodyTimeout, BodyTooLarge, EncodingRefused
+from .head import Head
+
+
+async def read_body(receive: Receive, head: Head, *, max_bytes: int, timeout: float) -> bytes:
+    """The whole request body.
+
+    Args:
+        receive: The server's `receive`.
+        head: The request's head; a length that is declared too large is refused unread.
+        max_bytes: How many bytes the body may have.
+        timeout: Seconds that it may take to arrive.
+
+    Raises:
+        EncodingRefused: The body is compressed, so others may read something else in it.
+        BodyTooLarge: It has more bytes, or says that it has.
+        BodyTimeout: It did not arrive in time.
+        BodyCutShort: The client left before the end.
+    """
+    if (head.content_encoding or "identity").strip().lower() != "identity":
+        raise EncodingRefused
+    declared = head.content_length or ""
+    if declared.isdecimal() and int(declared[:20]) > max_bytes:
+        raise BodyTooLarge
+    # The scope must be open before `receive` runs at all, since that may open scopes of its own (Starlette's
+    # BaseHTTPMiddleware does) and they must close in turn. Its timer waits until something does not come at once.
+    with anyio.CancelScope() as scope:
+        steps = receive().__await__()
+        try:
+            pending = next(steps)
+        except StopIteration as arrived:
+            first: Message = arrived.value
+        else:
+            scope.deadline = anyio.current_time() + timeout
+            first = await _resume(steps, pending)
+        if not first.get("more_body", False):
+            return _complete([_chunk(first)], max_bytes)
+        scope.deadline = min(scope.deadline, anyio.current_time() + timeout)
+        return await _rest(first, receive, max_bytes)
+    raise BodyTimeout
+
+
+async def _rest(first: Message, receive: Receive, max_bytes: int) -> bytes:
+    chunks, size, message = [_chunk(first)], 0, first
+    while message.get("more_body", False):
+        size += len(chunks[-1])
+        if size > max_bytes:
+            raise BodyTooLarge
+        message = await receive()
+        chunks.append(_chunk(message))
+    return _complete(chunks, max_bytes)
+
+
+def _chunk(message: Message) -> bytes:
+    if message["type"] != "http.request":
+        raise BodyCutShort
+    body: bytes = message.get("body", b"")
+    return body
+
+
+def _complete(chunks: list[bytes], max_bytes: int) -> bytes:
+    body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+    if len(body) > max_bytes:
+        raise BodyTooLarge
+    return body
+
+
+@coroutine
+def _resume(steps: Iterator[Any], pending: Any) -> Generator[Any, Any, Message]:
+    """Go on with a coroutine that was stepped once by hand, as if it had been awaited from the start."""
+    generator: Generator[Any, Any, Message] = steps  # type: ignore[assignment]  # every awaitable's iterator is one
+    try:
+        while True:
+            try:
+                sent = yield pending
+            except BaseException as error:  # noqa: BLE001  # cancellation belongs to the inner coroutine
+                pending = generator.throw(error)
+            else:
+                pending = generator.send(sent)
+    except StopIteration as arrived:
+        message: Message = arrived.value
+        return message
+
+
+class Replay:
+    """A `receive` that gives the body once and is the server's own from then on."""
+
+    __slots__ = ("_body", "_receive")
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        if self._body is None:
+            return await self._receive()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}

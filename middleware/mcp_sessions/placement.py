@@ -1,0 +1,101 @@
+"""Whether the application checks who its callers are *inside* of the middleware.
+
+Then no session could be bound to its user: the principal is known only further in. The application
+is walked from the middleware down, along what its routes may serve at the MCP path, and an
+`AuthenticationMiddleware` (Starlette's, which the official SDK and FastMCP use) is what is looked
+for. No code of the application runs meanwhile, and objects of any other kind are passed over.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from types import MemberDescriptorType
+from typing import Any, Final
+
+from starlette.routing import Mount, Route
+from starlette.types import Receive, Send
+
+MISPLACED: Final = (
+    "MCPSessionMiddleware stands outside of the application's authentication, where it cannot see whose a session "
+    "is. Use add_sessions(app, ...) instead, which puts it inside; or pass principal=, a function of the ASGI scope "
+    "that tells who the caller is"
+)
+_AUTHENTICATION: Final = "AuthenticationMiddleware"
+_INNER: Final = ("app", "router", "middleware_stack", "original_router", "endpoint")
+_INNER_LISTS: Final = ("routes", "user_middleware")
+
+
+def authenticates(app: object, endpoint: str | None) -> bool:
+    """Whether authentication takes place inside of `app`, on the way to the endpoint.
+
+    Args:
+        app: The wrapped application.
+        endpoint: The MCP path without a trailing slash, or None for every path.
+    """
+    return any(map(_is_authentication, _parts(app, endpoint)))
+
+
+async def refuse_start(receive: Receive, send: Send, reason: str) -> None:
+    """Answer the server's start-up event so that it stops and prints the reason."""
+    await receive()
+    await send({"type": "lifespan.startup.failed", "message": reason})
+
+
+def _is_authentication(part: object) -> bool:
+    noted = _attribute(part, "cls")  # what `add_middleware` wrote down and nobody has built yet
+    cls = noted if isinstance(noted, type) else type(part)
+    return any(base.__name__ == _AUTHENTICATION for base in cls.__mro__)
+
+
+def _parts(app: object, endpoint: str | None) -> Iterator[object]:
+    """Everything that a request to the endpoint may pass through."""
+    seen: set[tuple[int, str | None]] = set()
+    ahead: list[tuple[object, str | None]] = [(app, endpoint)]
+    while ahead:
+        part, path = ahead.pop()
+        if (id(part), path) in seen or not _may_serve(part, path):
+            continue
+        seen.add((id(part), path))
+        yield part
+        ahead += [(inner, _below(part, path)) for inner in _inside(part)]
+
+
+def _inside(part: object) -> Iterator[object]:
+    for name in _INNER:
+        if (inner := _attribute(part, name)) is not None:
+            yield inner
+    for name in _INNER_LISTS:
+        listed = _attribute(part, name)
+        yield from listed if isinstance(listed, (list, tuple)) else ()
+
+
+def _attribute(part: object, name: str) -> Any:
+    """An attribute that is simply there: a property's code may do anything, so it is not run."""
+    value = inspect.getattr_static(part, name, None)
+    return getattr(part, name, None) if isinstance(value, MemberDescriptorType) else value
+
+
+# --- what a route may serve ----------------------------------------------------------------------
+
+
+def _may_serve(part: object, endpoint: str | None) -> bool:
+    """Whether a request at the endpoint, or below it, may come to this part. In doubt, it may."""
+    if endpoint is None or not isinstance(part, (Route, Mount)) or "{" in part.path:
+        return True
+    path = part.path.rstrip("/")
+    return _is_within(path, endpoint) or (isinstance(part, Mount) and _is_within(endpoint, path))
+
+
+def _below(part: object, endpoint: str | None) -> str | None:
+    """The endpoint as the inside of a part sees it; None where that cannot be told."""
+    if endpoint is None or hasattr(part, "original_router"):  # an included router has a prefix of its own
+        return None
+    if not isinstance(part, Mount):
+        return endpoint
+    path = part.path.rstrip("/")
+    return endpoint[len(path) :] if _is_within(endpoint, path) else None
+
+
+def _is_within(path: str, other: str) -> bool:
+    return path == other or path.startswith(other + "/")

@@ -1,0 +1,200 @@
+"""The one decision table: what a request carries, and what is asked of it, give what happens.
+
+`decide` reads `TABLE`; there is no other place where it is decided whether a message is forwarded,
+answered or refused. Nothing here verifies a token, and nothing reads a header but the era's.
+Sources: the data-layer sessions draft ("Using Sessions"), and MCP 2026-07-28 for the eras.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Final, Literal
+
+from . import errors
+from .dialects import draft
+from .dialects.draft import Named
+from .errors import Refusal
+from .jsonrpc import Kind, Message, string
+from .tokens import looks_like_ours
+
+Lists = Literal["stable", "session", "untouched"]
+
+HANDSHAKE_VERSIONS: Final = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
+"""The legacy era: these versions, or no version header at all. Whatever else is named is modern."""
+PROTOCOL_VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
+CLIENT_CAPABILITIES_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
+
+
+class Subject(Enum):
+    """What a message is about, as far as sessions go."""
+
+    CREATE = "sessions/create"
+    DELETE = "sessions/delete"
+    MISPLACED = "sessions/create or sessions/delete without an id"
+    LIST = "a list"
+    REPLY = "a posted response"
+    OTHER = "anything else"
+
+
+class Carries(Enum):
+    """What a message carries, against what the policy asks."""
+
+    NOTHING = "no session, and none is needed"
+    TOO_LITTLE = "no session, and one is needed"
+    SESSION = "a session"
+
+
+class Step(Enum):
+    """What happens to a message that is not refused."""
+
+    CREATE = "mint a session and answer"
+    DELETE = "end the session and answer"
+    FORWARD = "forward as it came"
+    ATTACH = "forward with the session attached, echo it"
+    STABLE = "forward with the session taken out, echo it"
+    UNTOUCHED = "forward as it came, though it names a session"
+    LIST = "whichever of the three above the option `lists` names"
+
+
+NEEDS_LIVE_SESSION: Final = frozenset({Step.DELETE, Step.ATTACH, Step.STABLE, Step.UNTOUCHED})
+"""Before these steps the session must verify: an invalid one fails every request that carries it."""
+
+ECHOES: Final = frozenset({Step.ATTACH, Step.STABLE})
+"""After these steps the session is written into a successful response."""
+
+TABLE: Final[Mapping[Subject, Mapping[Carries, Step | type[Refusal]]]] = {
+    Subject.CREATE: {
+        Carries.NOTHING: Step.CREATE,
+        Carries.TOO_LITTLE: Step.CREATE,
+        Carries.SESSION: errors.SessionOnCreate,
+    },
+    Subject.DELETE: {
+        Carries.NOTHING: errors.SessionMissing,
+        Carries.TOO_LITTLE: errors.SessionMissing,
+        Carries.SESSION: Step.DELETE,
+    },
+    Subject.MISPLACED: {
+        Carries.NOTHING: errors.SessionMethodNeedsId,
+        Carries.TOO_LITTLE: errors.SessionMethodNeedsId,
+        Carries.SESSION: errors.SessionMethodNeedsId,
+    },
+    Subject.LIST: {
+        Carries.NOTHING: Step.FORWARD,
+        Carries.TOO_LITTLE: errors.SessionRequired,
+        Carries.SESSION: Step.LIST,
+    },
+    Subject.REPLY: {
+        Carries.NOTHING: Step.FORWARD,
+        Carries.TOO_LITTLE: Step.FORWARD,
+        Carries.SESSION: Step.FORWARD,
+    },
+    Subject.OTHER: {
+        Carries.NOTHING: Step.FORWARD,
+        Carries.TOO_LITTLE: errors.SessionRequired,
+        Carries.SESSION: Step.ATTACH,
+    },
+}
+
+LISTS: Final[Mapping[Lists, Step]] = {
+    "stable": Step.STABLE,
+    "session": Step.ATTACH,
+    "untouched": Step.UNTOUCHED,
+}
+
+ADVERTISING: Final = frozenset({"initialize", "server/discover"})
+"""The methods whose result tells a client that sessions exist here."""
+
+LIST_METHODS: Final = frozenset(
+    {"tools/list", "prompts/list", "resources/list", "resources/templates/list", "server/discover"}
+)
+
+_SUBJECTS: Final = {
+    draft.CREATE: Subject.CREATE,
+    draft.DELETE: Subject.DELETE,
+    **dict.fromkeys(LIST_METHODS, Subject.LIST),
+}
+
+_DEFAULT_LISTS: Final[Mapping[bool, Lists]] = {True: "stable", False: "session"}
+
+
+def subject(message: Message) -> Subject:
+    """What a message is about."""
+    if message.kind is Kind.RESPONSE:
+        return Subject.REPLY
+    found = _SUBJECTS.get(message.method, Subject.OTHER)
+    misplaced = message.kind is Kind.NOTIFICATION and found in (Subject.CREATE, Subject.DELETE)
+    return Subject.MISPLACED if misplaced else found
+
+
+def decide(about: Subject, carries: Carries, *, lists: Lists | None, modern: bool) -> Step:
+    """The step for a message, read from `TABLE`.
+
+    Args:
+        about: What the message is about.
+        carries: What it carries.
+        lists: The deployment's choice for list methods, or None for the era's own.
+        modern: Whether the request belongs to the modern era.
+
+    Raises:
+        Refusal: The table says so; the class tells which.
+    """
+    step = TABLE[about][carries]
+    if isinstance(step, type):
+        raise step
+    return LISTS[lists or _DEFAULT_LISTS[modern]] if step is Step.LIST else step
+
+
+def mirror_of(session_ids: Sequence[str]) -> str | None:
+    """The `Mcp-Session-Id` header where it is one of ours, or None where it is absent or the server's own.
+
+    What is ours is told by the token's envelope alone, never by whether it verifies: a value that
+    looks like ours must not reach the application, its logs or its spans.
+
+    Args:
+        session_ids: Every copy of the header.
+
+    Raises:
+        DuplicateSessionHeader: There are several, and two readers may take different ones.
+    """
+    if len(session_ids) > 1:
+        raise errors.DuplicateSessionHeader
+    return session_ids[0] if session_ids and looks_like_ours(session_ids[0]) else None
+
+
+def check_mirror(mirror: str | None, named: Named | None) -> None:
+    """A mirror in the header must say what `_meta` says.
+
+    Raises:
+        SessionHeaderAlone: A mirror stands there, and `_meta` names no session.
+        SessionHeaderMismatch: A mirror stands there that differs from `_meta`.
+    """
+    if mirror is None:
+        return
+    if named is None:
+        raise errors.SessionHeaderAlone
+    if mirror != named.session_id:
+        raise errors.SessionHeaderMismatch
+
+
+def check_envelope(message: Message, *, version: str | None, methods: tuple[str, ...]) -> None:
+    """The modern era's checks on a request that we answer ourselves, in the specification's order.
+
+    Args:
+        message: The request.
+        version: The `MCP-Protocol-Version` header.
+        methods: Every `Mcp-Method` header.
+
+    Raises:
+        EnvelopeIncomplete: `_meta` lacks the protocol version or the client capabilities.
+        VersionHeaderMismatch: The version header differs from the envelope's.
+        MethodHeaderMismatch: `Mcp-Method` is missing, doubled or differs from the method.
+    """
+    meta = message.meta or {}
+    stated = string(meta[PROTOCOL_VERSION_KEY]) if PROTOCOL_VERSION_KEY in meta else None
+    if stated is None or CLIENT_CAPABILITIES_KEY not in meta:
+        raise errors.EnvelopeIncomplete
+    if stated != version:
+        raise errors.VersionHeaderMismatch
+    if methods != (message.method,):
+        raise errors.MethodHeaderMismatch

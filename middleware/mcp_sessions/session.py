@@ -1,0 +1,247 @@
+"""The session that an application sees, and the state that it may change.
+
+A `Session` is made anew for each request from a verified token. It does no I/O of its own: what
+ends a session is handed in by the shell. The id is a credential, so it stays out of `repr`,
+pickles and copies; `ref` is the name to log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, NoReturn
+
+import msgspec
+
+from .errors import StateClosed, StateNotJSON
+
+Ender = Callable[["Session", str], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who a request is authenticated as.
+
+    Args:
+        client_id: The OAuth client, or the name of the authenticated user where there is no client.
+        issuer: Who vouches for it, or None where the server does not say.
+        subject: The user within that issuer, or None where the server does not say.
+    """
+
+    client_id: str | None = None
+    issuer: str | None = None
+    subject: str | None = None
+
+
+class State(MutableMapping[str, Any]):
+    """Small application data that the client carries, sealed, from request to request.
+
+    A mutable mapping of JSON values. It is last-write-wins: two parallel requests that both change
+    it leave one of the two changes with the client. What must not be lost belongs on the server.
+
+    Attributes:
+        received: Whether the request carried a state at all; a session that was never given one and
+            a session whose state is empty are told apart by this.
+    """
+
+    __slots__ = ("_check", "_closed", "_loaded", "_payload", "_values", "received")
+
+    def __init__(self, payload: bytes | None, *, check: Callable[[bytes], None]) -> None:
+        """Args:
+        payload: The JSON object that the request carried, or None.
+        check: Called with the JSON that would be kept; raises `StateTooLarge`.
+        """
+        self.received = payload is not None
+        self._payload = payload if payload is not None else b"{}"
+        self._values: dict[str, Any] = {}
+        self._loaded = False
+        self._closed = False
+        self._check = check
+
+    def _load(self) -> dict[str, Any]:
+        if not self._loaded:
+            self._values = msgspec.json.decode(self._payload, type=dict[str, Any])
+            self._loaded = True
+        return self._values
+
+    def __getitem__(self, key: str) -> Any:
+        return self._load()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._load())
+
+    def __len__(self) -> int:
+        return len(self._load())
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        values = self._writable()
+        changed = {**values, key: value}
+        self._check(encode_state(changed))
+        values[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._writable()[key]
+
+    def __repr__(self) -> str:
+        return f"<State {'closed' if self._closed else 'open'}>"
+
+    def _writable(self) -> dict[str, Any]:
+        if self._closed:
+            raise StateClosed("the response has left; session state can be changed only while the request is handled")
+        return self._load()
+
+    def section(self, name: str) -> MutableMapping[str, Any]:
+        """A part of the state that one library can use without knowing the others.
+
+        Args:
+            name: The section's name, best the name of the library.
+
+        Returns:
+            A mutable mapping that is written back like the state itself.
+        """
+        return Section(self, name)
+
+    def close(self) -> bytes | None:
+        """Refuse further writes and tell what must be sent back.
+
+        Returns:
+            The JSON object to seal, or None when nothing changed.
+
+        Raises:
+            StateTooLarge: A nested value grew past the limit.
+            StateNotJSON: A nested value has no JSON form.
+        """
+        self._closed = True
+        if not self._loaded:
+            return None
+        payload = encode_state(self._values)
+        if payload == self._payload:
+            return None
+        self._check(payload)
+        return payload
+
+    @property
+    def payload(self) -> bytes:
+        """The JSON object as it was received, `{}` when none was."""
+        return self._payload
+
+
+class Section(MutableMapping[str, Any]):
+    """One library's part of a `State`, kept under its own name."""
+
+    __slots__ = ("_name", "_state")
+
+    def __init__(self, state: State, name: str) -> None:
+        self._state = state
+        self._name = name
+
+    def _values(self) -> dict[str, Any]:
+        values = self._state.get(self._name, {})
+        if not isinstance(values, dict):
+            raise StateNotJSON(f"session state holds a plain value under {self._name!r}, not a section")
+        return values
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values())
+
+    def __len__(self) -> int:
+        return len(self._values())
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._state[self._name] = {**self._values(), key: value}
+
+    def __delitem__(self, key: str) -> None:
+        values = dict(self._values())
+        del values[key]
+        self._state[self._name] = values
+
+
+def encode_state(values: dict[str, Any]) -> bytes:
+    """JSON of a state, or `StateNotJSON` where a value has none."""
+    try:
+        return msgspec.json.encode(values)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise StateNotJSON(f"session state must be JSON: {error}") from error
+
+
+class Session:
+    """A logical session, as one request sees it.
+
+    Attributes:
+        ref: The session's public name: safe in logs and traces, worthless as a credential.
+        principal: Who the session belongs to, or None for an anonymous one.
+        state: Data that the client carries; changes are written back with the response.
+    """
+
+    __slots__ = ("_created_at", "_ended", "_ender", "_expires_at", "_id", "principal", "ref", "state")
+
+    def __init__(
+        self,
+        id: str,
+        *,
+        ref: str,
+        created_at: int,
+        expires_at: int,
+        state: State,
+        ender: Ender,
+        principal: Principal | None = None,
+    ) -> None:
+        """Args:
+        id: The token as the client holds it.
+        ref: Its public name.
+        created_at: Unix seconds.
+        expires_at: Unix seconds.
+        state: What the client carried.
+        ender: Makes every worker refuse the session.
+        principal: Who the request is authenticated as.
+        """
+        self._id = id
+        self.ref = ref
+        self.principal = principal
+        self._created_at = created_at
+        self._expires_at = expires_at
+        self.state = state
+        self._ender = ender
+        self._ended = False
+
+    @property
+    def id(self) -> str:
+        """The session id: a credential. Never log, trace or display it."""
+        return self._id
+
+    @property
+    def created_at(self) -> datetime:
+        """When it was created, UTC."""
+        return utc(self._created_at)
+
+    @property
+    def expires_at(self) -> datetime:
+        """When it ends at the latest, UTC."""
+        return utc(self._expires_at)
+
+    async def end(self, reason: str = "ended") -> None:
+        """End the session: once this returns, every worker refuses it.
+
+        The request that ends it still gets its answer. Ending twice does nothing more.
+
+        Raises:
+            StoreUnavailable: The store did not take it, so the session still lives.
+        """
+        if not self._ended:
+            await self._ender(self, reason)
+            self._ended = True
+
+    def __repr__(self) -> str:
+        return f"<Session {self.ref}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Session holds a credential and belongs to one request; keep session.ref instead")
+
+
+def utc(seconds: int) -> datetime:
+    """Unix seconds as an aware datetime."""
+    return datetime.fromtimestamp(seconds, tz=timezone.utc)

@@ -1,0 +1,184 @@
+"""Splitting an event stream into its events, without reading what they say.
+
+Bytes in, events out. Every byte comes out again, in order and unchanged, so that one event can be
+rewritten while all the others pass as the server wrote them. An event leaves with the byte that
+completes it and never waits for the next. Nothing here reads JSON or sends anything.
+Source: WHATWG HTML, section "Server-sent events" (parsing, and interpreting an event stream).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_MARK_START: Final = BYTE_ORDER_MARK[:1]
+CR: Final = b"\r"
+LF: Final = b"\n"
+BLANK_LINES: Final = (b"\n", b"\r\n", b"\r")
+"""The lines that complete an event, with each line ending that the format knows."""
+_DATA_LINES: Final = (b"data:", b"data\r", b"data\n")
+
+
+class Event:
+    """A piece of the stream: an event with its blank line, or bytes between events that only pass.
+
+    Attributes:
+        raw: The exact bytes, ending with the blank line that completes the event.
+        data: The values of its `data` fields, joined by line feeds. None when there is nothing in them (comments,
+            `retry`, priming events) and when the piece is not a whole event.
+        oversized: Whether this is the first piece of an event that is too large to be held.
+    """
+
+    __slots__ = ("data", "oversized", "raw")
+
+    def __init__(self, raw: bytes, data: bytes | None = None, *, oversized: bool = False) -> None:
+        self.raw = raw
+        self.data = data
+        self.oversized = oversized
+
+    def with_data(self, data: bytes) -> bytes:
+        """The event with other data; its other lines, their order and their line endings stay.
+
+        Args:
+            data: What the `data` fields shall hold together. A carriage return, which they cannot hold, becomes a
+                line break; in JSON the two are the same white space.
+
+        Raises:
+            ValueError: The event has no data to replace.
+        """
+        if self.data is None:
+            raise ValueError("only an event with data can be given other data")
+        values = data.replace(b"\r\n", LF).replace(CR, LF).split(LF)
+        parts: list[bytes] = []
+        # The last data line is the one that is replaced. Were it the first, dropping a later one could join a CR to
+        # the LF of the blank line, and the two would be read as one line ending: the event would lose its end.
+        for line in reversed(self.raw.splitlines(keepends=True)):
+            if not line.startswith(_DATA_LINES):
+                parts.append(line)
+                continue
+            ending = b"\r\n" if line.endswith(b"\r\n") else line[-1:]
+            for value in reversed(values):
+                parts += (ending, value, b"data: ")
+            values = []
+        return b"".join(reversed(parts))
+
+
+class EventStream:
+    """One response's event stream, split as it passes.
+
+    The `raw` of all events and then `end()`, joined, are the bytes that were fed.
+
+    Args:
+        max_event_bytes: Bytes of an event, its blank line not counted, that are held at the most. A longer one passes
+            in pieces without data, and the next one is read again.
+    """
+
+    __slots__ = ("_held", "_last", "_max_event_bytes", "_opening", "_passing")
+
+    def __init__(self, *, max_event_bytes: int) -> None:
+        self._max_event_bytes = max_event_bytes
+        self._held = bytearray()  # the event that is not complete yet
+        self._last = LF  # the byte before the next chunk; a stream begins where a line begins
+        self._opening = True  # what comes next may be a byte order mark
+        self._passing = False  # inside an event that was too large to hold
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """Take the next bytes of the stream, however they are cut.
+
+        Returns:
+            What is complete now, in order.
+        """
+        if self._last == LF and not (self._held or self._passing):
+            event = self._whole(chunk)
+            if event is not None:
+                return [event]
+        return self._pieces(chunk)
+
+    def end(self) -> bytes:
+        """The bytes of an event that the stream left unfinished, as they came."""
+        unfinished = bytes(self._held)
+        self._held.clear()
+        return unfinished
+
+    def _whole(self, chunk: bytes) -> Event | None:
+        """The chunk as one event, where it is exactly that: nearly always, and then at a third of the cost."""
+        lines = chunk.splitlines()
+        if len(chunk) > self._max_event_bytes or lines.count(b"") != 1 or lines[-1] or chunk.startswith(_MARK_START):
+            return None
+        self._opening = False
+        self._last = chunk[-1:]
+        return Event(chunk, _data(lines))
+
+    def _pieces(self, chunk: bytes) -> list[Event]:
+        pieces: list[Event] = []
+        if self._opening:
+            chunk = self._open(chunk, pieces)
+        if self._last == CR and chunk.startswith(LF):
+            self._complete_crlf(pieces)
+            chunk = chunk[1:]
+        start = end = 0
+        at_line_start = self._last in (LF, CR)
+        for line in chunk.splitlines(keepends=True):
+            end += len(line)
+            if at_line_start and line in BLANK_LINES:
+                pieces.append(self._complete(chunk[start:end], len(line)))
+                start = end
+            at_line_start = True
+        if start < end:
+            self._keep(chunk[start:], pieces)
+        self._last = chunk[-1:] or self._last
+        return pieces
+
+    def _open(self, chunk: bytes, pieces: list[Event]) -> bytes:
+        """Pass a leading byte order mark, and return what follows it."""
+        start = b"".join((self._held, chunk))
+        self._held.clear()
+        if len(start) < len(BYTE_ORDER_MARK) and BYTE_ORDER_MARK.startswith(start):
+            self._held += start
+            return b""
+        self._opening = False
+        if not start.startswith(BYTE_ORDER_MARK):
+            return start
+        pieces.append(Event(BYTE_ORDER_MARK))
+        return start[len(BYTE_ORDER_MARK) :]
+
+    def _complete_crlf(self, pieces: list[Event]) -> None:
+        """Take the LF whose CR came with the chunk before: it ends no second line."""
+        self._last = LF
+        if self._held:
+            self._keep(LF, pieces)
+        else:
+            # It follows an event that has left, and a parser that waits for it has not seen that event yet.
+            pieces.append(Event(LF))
+
+    def _complete(self, rest: bytes, blank_bytes: int) -> Event:
+        if self._passing:
+            self._passing = False
+            return Event(rest)
+        raw = rest
+        if self._held:
+            raw = b"".join((self._held, rest))
+            self._held.clear()
+        # Counted without the blank line, so that it makes no difference how the stream is cut.
+        if len(raw) - blank_bytes <= self._max_event_bytes:
+            return Event(raw, _data(raw.splitlines()))
+        return Event(raw, oversized=True)
+
+    def _keep(self, rest: bytes, pieces: list[Event]) -> None:
+        if self._passing:
+            pieces.append(Event(rest))
+        elif len(self._held) + len(rest) <= self._max_event_bytes:
+            self._held += rest
+        else:
+            pieces.append(Event(b"".join((self._held, rest)), oversized=True))
+            self._held.clear()
+            self._passing = True
+
+
+def _data(lines: list[bytes]) -> bytes | None:
+    values = [_data_value(line) for line in lines if line[:5] == b"data:" or line == b"data"]
+    return b"\n".join(values) if any(values) else None
+
+
+def _data_value(line: bytes) -> bytes:
+    return line[6:] if line[:6] == b"data: " else line[5:]

@@ -1,0 +1,360 @@
+"""Session ids: signed tokens that any worker verifies with nothing but the keys.
+
+A token is a JWS in compact form, signed and checked by PyJWT's algorithms. Everything around the
+signature is checked here, by conditions that say what is accepted: the shape before anything is
+decoded, the header to its last member, the type of every claim, who it is for, whose it is, and
+until when. Nothing but `SessionNotFound` leaves `verify`, whatever comes in, and no error text
+holds a part of a token. Revocation is not judged here, and must go by `jti`: an ES256 signature has
+two valid forms, so the exact text of a token proves nothing.
+Sources: RFC 7515 (JWS), RFC 7519 (JWT), RFC 8725 (best practices), SEP data-layer sessions draft.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from base64 import b32encode, b64decode
+from hmac import compare_digest
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import force_setattr
+
+from .errors import ConfigurationError, SessionExpired, SessionNotFound
+from .keys import Key, KeyRing, base64url, from_base64url
+
+if TYPE_CHECKING:
+    from .session import Principal
+
+TYP: Final = "mcp-session+jwt"
+MAX_TOKEN_BYTES: Final = 2048
+MAX_CLIENT_CHARS: Final = 64
+MAX_CLOCK_SKEW: Final = 60  # seconds that another worker's clock may be ahead of ours
+
+Kind = Literal["session", "transport"]
+SESSION: Final[Kind] = "session"
+TRANSPORT: Final[Kind] = "transport"
+
+_SHAPE: Final = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
+_FROM_BASE64URL: Final = bytes.maketrans(b"-_", b"+/")
+_NOT_BASE64: Final = re.compile(rb"[^A-Za-z0-9+/]")
+
+_Random128 = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{21}[AQgw]\Z")]
+_Seconds = Annotated[int, Meta(ge=0, le=253_402_300_799)]  # to the end of the year 9999, as datetime goes
+_Name = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class _Header(msgspec.Struct, forbid_unknown_fields=True):
+    alg: str
+    kid: str
+    typ: Literal["mcp-session+jwt"]
+
+
+class _Payload(msgspec.Struct, omit_defaults=True):
+    """The claims on the wire. Unknown ones pass, so that versions can run side by side."""
+
+    iss: str
+    aud: str
+    jti: _Random128
+    iat: _Seconds
+    exp: _Seconds
+    knd: Kind
+    sub: _Random128 | UnsetType = UNSET
+    tp: Annotated[str, Meta(pattern=r"\A[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")] | UnsetType = UNSET
+    cli: Annotated[str, Meta(max_length=MAX_CLIENT_CHARS)] | UnsetType = UNSET
+    par: _Name | UnsetType = UNSET
+    root: _Name | UnsetType = UNSET
+    gen: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    up: Annotated[str, Meta(min_length=1, max_length=MAX_TOKEN_BYTES)] | UnsetType = UNSET
+
+
+_HEADERS: Final = msgspec.json.Decoder(_Header)
+_PAYLOADS: Final = msgspec.json.Decoder(_Payload)
+_CLAIM: Final = re.compile(rf"\b({'|'.join(_Payload.__struct_fields__)})`\Z")
+
+
+class Claims(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a token says. (A struct, since a frozen dataclass takes four times as long to make.)
+
+    Attributes:
+        kind: What the token may be used as: a session in `_meta`, or a transport id in the header.
+        kid: The key that signed it.
+        jti: 128 random bits in base64url; what revocation goes by.
+        issued_at: Unix seconds.
+        expires_at: Unix seconds; the first moment at which it is no longer accepted.
+        subject: The keyed hash of the principal, or None for an anonymous session.
+        trace: The traceparent of the session's start, or None.
+        client: The client's name and version, cut to 64 characters, or None.
+        parent: The `ref` that this one was forked from, or None.
+        root: The `ref` at the top of that lineage, or None.
+        generation: How many forks lie between the root and this one.
+        upstream: The encrypted transport id of the wrapped server, or None.
+        ref: The session's public name, of 120 bits: safe to log and to trace. Always made from `jti`.
+    """
+
+    kind: Kind
+    kid: str
+    jti: str
+    issued_at: int
+    expires_at: int
+    subject: str | None = None
+    trace: str | None = None
+    client: str | None = None
+    parent: str | None = None
+    root: str | None = None
+    generation: int = 0
+    upstream: str | None = None
+    ref: str = ""
+
+    def __post_init__(self) -> None:
+        digest = hashlib.sha256(b"mcp-sessions/1/ref/" + self.jti.encode("utf-8")).digest()
+        force_setattr(self, "ref", "ses_" + b32encode(digest[:15]).decode("ascii").lower())
+        if self.client is not None:  # what a client calls itself must not keep it from getting a session
+            cut = self.client[:MAX_CLIENT_CHARS].encode("utf-8", "replace").decode("utf-8")
+            force_setattr(self, "client", cut)
+
+    def __repr__(self) -> str:
+        return f"<Claims {self.kind} {self.ref}>"
+
+
+class _Authentic:
+    """A token whose signature, types, issuer and audience were verified under one ring."""
+
+    __slots__ = ("claims", "key", "owner", "ring")
+
+    def __init__(self, ring: KeyRing, key: Key, claims: Claims) -> None:
+        self.ring = ring
+        self.key = key
+        self.claims = claims
+        self.owner: Principal | None = None  # the last principal that was found to own it
+
+    def belongs_to(self, principal: Principal | None) -> bool:
+        owned = self.claims.subject
+        if owned is None or principal is None:
+            return owned is None and principal is None
+        # Comparing plainly with the principal that owned it before saves a keyed hash on each
+        # request. Both sides are names, not secrets, so the time it takes gives nothing away.
+        if principal == self.owner:
+            return True
+        if not compare_digest(owned, self.key.subject(principal) or ""):
+            return False
+        self.owner = principal
+        return True
+
+
+class Tokens:
+    """Mints and verifies session ids for one issuer and audience, and remembers verified ones.
+
+    The memory holds tokens by their exact text. It saves the signature and parsing, and nothing
+    else: whose a token is, its kind and its times are judged on every request, and what was verified
+    under one ring counts for that ring only, so that nothing outlives the removal of its key.
+    """
+
+    __slots__ = ("_audience", "_generation", "_issuer", "_old", "_young")
+
+    def __init__(self, *, issuer: str, audience: str, cache_entries: int = 10_000) -> None:
+        """Args:
+            issuer: Who mints; equal to the claim `iss`.
+            audience: Whom the ids are for; equal to the claim `aud`.
+            cache_entries: How many verified tokens are kept at most, rounded up to an even number, each
+                of up to 2048 bytes and about as much for its claims; 0 keeps none.
+
+        Raises:
+            ConfigurationError: An option is out of range.
+        """
+        if not issuer or not audience:
+            raise ConfigurationError("issuer and audience must be texts that are not empty")
+        if not cache_entries >= 0:
+            raise ConfigurationError("cache_entries must be 0 (remember no token) or more")
+        self._issuer: Final = issuer
+        self._audience: Final = audience
+        # Two generations: a full young one becomes the old one, whose entries are thereby dropped at
+        # once. Deleting the first key of a growing dict, one by one, rescans what was deleted before.
+        self._generation: Final = (cache_entries + 1) // 2
+        self._young: dict[str, _Authentic] = {}
+        self._old: dict[str, _Authentic] = {}
+
+    def mint(self, ring: KeyRing, claims: Claims) -> str:
+        """The token that says these claims.
+
+        Args:
+            ring: Whose signing key signs.
+            claims: What it says; `kid` and `subject` are the signing key's.
+
+        Raises:
+            ConfigurationError: The claims would not verify, or their token would be too long.
+        """
+        key = ring.signing
+        if claims.kid != key.kid:
+            raise ConfigurationError("the claims were made for another key than the one that signs")
+        try:
+            payload = msgspec.json.encode(self._payload(claims))
+            _PAYLOADS.decode(payload)  # what we could not verify is never handed out
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError(f"the claims do not make a session id ({_claim_at_fault(error)})") from None
+        header = msgspec.json.encode(_Header(alg=key.algorithm, kid=key.kid, typ=TYP))
+        signed = f"{base64url(header)}.{base64url(payload)}"
+        token = f"{signed}.{base64url(key.sign(signed.encode('ascii')))}"
+        if len(token) <= MAX_TOKEN_BYTES:
+            return token
+        raise ConfigurationError(f"a session id would take {len(token)} bytes; the limit is {MAX_TOKEN_BYTES}")
+
+    def _payload(self, claims: Claims) -> _Payload:
+        return _Payload(
+            iss=self._issuer,
+            aud=self._audience,
+            jti=claims.jti,
+            iat=claims.issued_at,
+            exp=claims.expires_at,
+            knd=claims.kind,
+            sub=_or_unset(claims.subject),
+            tp=_or_unset(claims.trace),
+            cli=_or_unset(claims.client),
+            par=_or_unset(claims.parent),
+            root=_or_unset(claims.root),
+            gen=claims.generation,
+            up=_or_unset(claims.upstream),
+        )
+
+    def verify(
+        self, ring: KeyRing, token: str, *, now: float, principal: Principal | None, kind: str = SESSION
+    ) -> Claims:
+        """The claims of a token that is authentic, for us, of this kind, this caller's, and alive.
+
+        Args:
+            ring: The keys that are valid now.
+            token: The text that the client sent.
+            now: Unix seconds.
+            principal: Who the request is authenticated as, or None.
+            kind: What the token is used as.
+
+        Raises:
+            SessionNotFound: It is not; `reason` says why, for logs only.
+            SessionExpired: It is all of this but alive. Only the session's own holder gets here.
+        """
+        if not (isinstance(token, str) and len(token) <= MAX_TOKEN_BYTES):  # type: ignore[redundant-expr]  # as it came
+            raise SessionNotFound("token_size")
+        found = self._young.get(token) or self._old.get(token)
+        if found is None or found.ring is not ring:
+            found = self._authenticate(ring, token)
+            self._keep(token, found)
+        claims = found.claims
+        if not claims.kind == kind:
+            raise SessionNotFound("token_kind")
+        if not claims.issued_at <= now + MAX_CLOCK_SKEW:
+            raise SessionNotFound("token_from_the_future")
+        if not found.belongs_to(principal):
+            raise SessionNotFound("token_principal")
+        if now < claims.expires_at:
+            return claims
+        raise SessionExpired
+
+    def _keep(self, token: str, found: _Authentic) -> None:
+        if self._generation == 0:
+            return
+        if len(self._young) >= self._generation:
+            self._old, self._young = self._young, {}
+        self._young[token] = found
+
+    def _authenticate(self, ring: KeyRing, token: str) -> _Authentic:
+        segments = _SHAPE.fullmatch(token)
+        if segments is None:
+            raise SessionNotFound("token_shape")
+        try:
+            header, payload, signature = map(from_base64url, segments.groups())
+        except ValueError:
+            raise SessionNotFound("token_shape") from None
+        key = _signing_key(ring, header)
+        if not key.verify(token[: segments.end(2)].encode("ascii"), signature):
+            raise SessionNotFound("token_signature")
+        return _Authentic(ring, key, self._claims(key, payload))
+
+    def _claims(self, key: Key, payload: bytes) -> Claims:
+        try:
+            said = _PAYLOADS.decode(payload)
+        except (ValueError, RecursionError) as error:
+            raise SessionNotFound(f"token_{_claim_at_fault(error)}") from None
+        if not said.iss == self._issuer:
+            raise SessionNotFound("token_issuer")
+        if not said.aud == self._audience:
+            raise SessionNotFound("token_audience")
+        return Claims(
+            kind=said.knd,
+            kid=key.kid,
+            jti=said.jti,
+            issued_at=said.iat,
+            expires_at=said.exp,
+            subject=_or_none(said.sub),
+            trace=_or_none(said.tp),
+            client=_or_none(said.cli),
+            parent=_or_none(said.par),
+            root=_or_none(said.root),
+            generation=said.gen,
+            upstream=_or_none(said.up),
+        )
+
+
+def _signing_key(ring: KeyRing, header: bytes) -> Key:
+    """The key that the header names, if the header is exactly one of ours."""
+    try:
+        said = _HEADERS.decode(header)
+    except (ValueError, RecursionError):
+        raise SessionNotFound("token_header") from None
+    # Three members, each a name and a text, have twelve quotes; a member given twice brings more,
+    # and without a backslash no quote can hide in a text.
+    if not (header.count(b'"') == 12 and b"\\" not in header):
+        raise SessionNotFound("token_header")
+    key = ring.get(said.kid)
+    if key is None:
+        raise SessionNotFound("token_key_unknown")
+    if not said.alg == key.algorithm:
+        raise SessionNotFound("token_algorithm")
+    return key
+
+
+def _or_unset(value: str | None) -> str | UnsetType:
+    return UNSET if value is None else value
+
+
+def _or_none(value: str | UnsetType) -> str | None:
+    return None if value is UNSET else value
+
+
+def _claim_at_fault(error: Exception) -> str:
+    """`claim_<name>` where the decoder names the member, else `claims`: few words, and no values."""
+    named = _CLAIM.search(str(error))
+    return f"claim_{named[1]}" if named else "claims"
+
+
+def looks_like_ours(value: str | bytes) -> bool:
+    """Whether a value is one of our tokens by its envelope's `typ` alone, verified or not.
+
+    What counts as ours is decided generously (any padding, any order of members, any case of `typ`,
+    further segments): it is kept from the wrapped server, whose logs it could reach. What verifies
+    is decided strictly, elsewhere.
+
+    Args:
+        value: A header's value or another text.
+    """
+    data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+    if data.count(b".") < 2:
+        return False
+    segment = data[: data.index(b".")]
+    try:
+        header = json.loads(_decode_leniently(segment), object_pairs_hook=tuple)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(header, tuple) and any(name == "typ" and _is_ours(value) for name, value in header)
+
+
+def _decode_leniently(segment: bytes) -> bytes:
+    if not len(segment) <= MAX_TOKEN_BYTES:
+        return b""
+    alphabet_only = _NOT_BASE64.sub(b"", segment.translate(_FROM_BASE64URL))
+    return b64decode(alphabet_only + b"==")
+
+
+def _is_ours(typ: object) -> bool:
+    return isinstance(typ, str) and typ.strip().lower().removeprefix("application/") == TYP

@@ -1,0 +1,51 @@
+"""What is written into a response: the session into its result, sessions into the capabilities.
+
+Only a successful answer to the request itself is touched; errors, notifications and everything else
+on the same stream keep the server's bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from . import splice
+from .errors import StateError
+from .jsonrpc import Kind, Message
+from .live import Live
+from .protocol import ADVERTISING
+
+_INTERNAL_ERROR: Final = -32603
+
+
+@dataclass(slots=True)
+class WriteBack:
+    """The changes that one request's answer needs; calling it makes them.
+
+    Args:
+        request_id: The request's id as JSON.
+        live: The session to echo, or None.
+        settings: What to advertise, as JSON, or None.
+    """
+
+    request_id: bytes
+    live: Live | None
+    settings: bytes | None
+
+    @classmethod
+    def of(cls, message: Message, live: Live | None, settings: bytes) -> WriteBack | None:
+        """The changes that a message's answer needs, or None where it needs none."""
+        advertised = settings if message.method in ADVERTISING else None
+        if message.kind is not Kind.REQUEST or message.id is None or (live is None and advertised is None):
+            return None
+        return cls(message.id, live, advertised)
+
+    def __call__(self, text: bytes) -> bytes | None:
+        """One JSON-RPC message of the response, changed, or None where it stays as it is."""
+        changed = None if self.settings is None else splice.advertise(text, self.request_id, self.settings)
+        if self.live is None:
+            return changed
+        try:
+            return splice.echo(text if changed is None else changed, self.request_id, self.live.echo)
+        except StateError as error:
+            return splice.error(self.request_id, _INTERNAL_ERROR, str(error))

@@ -1,0 +1,195 @@
+"""A raw client for tests: plain ASGI calls, and JSON-RPC in both eras over them.
+
+Nothing is smoothed over: headers go out in the order given, bodies in the chunks given, and every message that the
+application sends is kept. No network, no HTTP library, no clock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+from starlette.types import ASGIApp, Message, Receive, Scope
+
+SESSION_KEY = "io.modelcontextprotocol/session"
+SECRET = "a-secret-for-tests-0123456789-abcdefghijk"
+MODERN = "2026-07-28"
+LEGACY = "2025-11-25"
+START = 1_800_000_000
+
+Header = tuple[bytes, bytes]
+
+
+class Clock:
+    """A clock that moves when it is told to."""
+
+    def __init__(self, now: float = START) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Incoming:
+    """A `receive` that gives the messages it was made with, and then waits for ever, as a quiet connection does."""
+
+    def __init__(self, *messages: Message) -> None:
+        self.messages = list(messages)
+
+    async def __call__(self) -> Message:
+        if not self.messages:
+            await anyio.sleep_forever()
+        return self.messages.pop(0)
+
+
+@dataclass
+class Answer:
+    """Everything that the application sent for one request."""
+
+    messages: list[Message] = field(default_factory=list)
+
+    async def __call__(self, message: Message) -> None:
+        self.messages.append(message)
+
+    @property
+    def start(self) -> Message:
+        """The message that begins the response."""
+        return next(message for message in self.messages if message["type"] == "http.response.start")
+
+    @property
+    def status(self) -> int:
+        """HTTP status."""
+        status: int = self.start["status"]
+        return status
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        """Response headers; no name may come twice."""
+        pairs = list(self.start["headers"])
+        headers = dict(pairs)
+        assert len(headers) == len(pairs)
+        return headers
+
+    @property
+    def body(self) -> bytes:
+        """The whole response body; its declared length must be true."""
+        body = b"".join(message.get("body", b"") for message in self.messages)
+        assert self.headers.get(b"content-length", b"%d" % len(body)) == b"%d" % len(body)
+        return body
+
+    @property
+    def json(self) -> Any:
+        """The JSON-RPC answer, from a JSON body or from the last event with data."""
+        body = self.body
+        if self.headers.get(b"content-type", b"").startswith(b"text/event-stream"):
+            body = [line for line in body.splitlines() if line.startswith(b"data: ")][-1].removeprefix(b"data: ")
+        return json.loads(body)
+
+    @property
+    def result(self) -> Any:
+        """`result` of a success."""
+        return self.json["result"]
+
+    @property
+    def error(self) -> Any:
+        """`error` of a failure."""
+        return self.json["error"]
+
+    @property
+    def session(self) -> dict[str, str] | None:
+        """The session that was written into the result, or None."""
+        found: dict[str, str] | None = self.result.get("_meta", {}).get(SESSION_KEY)
+        return found
+
+
+def chunks(*bodies: bytes) -> list[Message]:
+    """A request body as the server hands it over: one message a chunk."""
+    last = len(bodies) - 1
+    return [{"type": "http.request", "body": body, "more_body": place < last} for place, body in enumerate(bodies)]
+
+
+def http(
+    method: str = "POST",
+    path: str = "/mcp",
+    headers: Sequence[Header] = ((b"content-type", b"application/json"),),
+    **more: Any,
+) -> Scope:
+    """An HTTP scope."""
+    return {"type": "http", "method": method, "path": path, "headers": list(headers), "extensions": {}, **more}
+
+
+async def call(app: ASGIApp, scope: Scope, receive: Receive | bytes = b"") -> Answer:
+    """Call an application once and keep what it sends."""
+    answer = Answer()
+    await app(scope, Incoming(*chunks(receive)) if isinstance(receive, bytes) else receive, answer)
+    return answer
+
+
+class Client:
+    """One MCP client over one application.
+
+    Args:
+        app: The application under test.
+        modern: Which era it speaks.
+        scope: Further members of each request's scope.
+    """
+
+    def __init__(self, app: ASGIApp, *, modern: bool = True, **scope: Any) -> None:
+        self.app = app
+        self.modern = modern
+        self.scope = scope
+
+    def message(
+        self, method: str, params: Mapping[str, Any] | None = None, *, id: object = 1, session: Any = None
+    ) -> dict[str, Any]:
+        """A JSON-RPC message with the era's envelope; `session` is its metadata, `id=None` makes a notification."""
+        meta: dict[str, Any] = dict((params or {}).get("_meta", {}))
+        if self.modern:
+            meta["io.modelcontextprotocol/protocolVersion"] = MODERN
+            meta["io.modelcontextprotocol/clientCapabilities"] = {}
+        if session is not None:
+            meta[SESSION_KEY] = session
+        message: dict[str, Any] = {"jsonrpc": "2.0", "method": method, "params": {**(params or {}), "_meta": meta}}
+        return message if id is None else {**message, "id": id}
+
+    def headers(self, method: str) -> list[Header]:
+        """What the era's clients send beside a message."""
+        plain = [(b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
+        if self.modern:
+            return [*plain, (b"mcp-protocol-version", MODERN.encode()), (b"mcp-method", method.encode())]
+        return [*plain, (b"mcp-protocol-version", LEGACY.encode())]
+
+    async def post(self, body: object, *headers: Header, method: str = "tools/call") -> Answer:
+        """POST a body: bytes as they are, everything else as JSON."""
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return await call(self.app, http(headers=[*self.headers(method), *headers], **self.scope), raw)
+
+    async def send(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *headers: Header,
+        id: object = 1,
+        session: Any = None,
+    ) -> Answer:
+        """Send one message and keep the answer."""
+        return await self.post(self.message(method, params, id=id, session=session), *headers, method=method)
+
+    async def tool(self, name: str = "whoami", *headers: Header, session: Any = None, **arguments: Any) -> Answer:
+        """Call a tool."""
+        params = {"name": name, "arguments": arguments}
+        return await self.send("tools/call", params, *headers, session=session)
+
+    async def create(self) -> dict[str, str]:
+        """Create a session; its metadata without the hint, as clients send it back."""
+        answer = await self.send("sessions/create")
+        session: dict[str, str] = {**answer.result["session"]}
+        del session["expiresAt"]
+        return session
+
+    async def delete(self, session: Any) -> Answer:
+        """Delete a session."""
+        return await self.send("sessions/delete", session=session)

@@ -1,0 +1,1 @@
+"""The middleware around the real frameworks, spoken to by raw bytes and by the frameworks' own clients."""

@@ -1,0 +1,26 @@
+"""What the frameworks leave behind is theirs: it must fail no test here, and no test elsewhere either."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_LEFT_BEHIND = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
+_HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The SDK drops some of its memory streams unclosed; the middleware has none."""
+    for item in items:
+        if _HERE in item.path.parents:
+            item.add_marker(_LEFT_BEHIND)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def leave_nothing_for_others() -> Iterator[None]:
+    """Collect what a module left while its filter is still in force."""
+    yield
+    gc.collect()

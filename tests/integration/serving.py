@@ -1,0 +1,142 @@
+"""A real HTTP server on a free loopback port, in the test's own event loop, and the frameworks' own clients of it.
+
+One event loop holds the server and the client, so that a test can hold a call open with an event and
+needs no sleep. Uvicorn speaks asyncio alone, and so do the tests that use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from socket import socket
+from typing import Any, Final, cast
+
+import anyio
+import uvicorn
+from starlette.types import ASGIApp
+
+from .servers import Cell
+from .wire import MODERN, SESSION_KEY, Held
+
+Progress = Callable[[float], Awaitable[None]]
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn without its signal handlers, which says when it is up."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = anyio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp) -> AsyncIterator[str]:
+    """The URL of the MCP endpoint, for as long as the block lasts."""
+    config = uvicorn.Config(app, port=0, log_level="warning", lifespan="on", timeout_graceful_shutdown=5)
+    server = _Server(config)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(server.serve)
+        await server.up.wait()
+        port = server.servers[0].sockets[0].getsockname()[1]
+        try:
+            yield f"http://127.0.0.1:{port}/mcp"
+        finally:
+            server.should_exit = True
+
+
+class _Whole:
+    """A result type that keeps every member, for results that the SDK has no model of."""
+
+    @staticmethod
+    def model_validate(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+        return result
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A framework's own client, connected.
+
+    Args:
+        call: Its `call_tool`.
+        session: The SDK session under it, which sends any request.
+        capabilities: What it knows of the server.
+        progress: The name of its argument for progress.
+    """
+
+    call: Callable[..., Awaitable[Any]]
+    session: Any
+    capabilities: Any
+    progress: str
+
+    async def create(self) -> Held:
+        """A new session, by the client's own means for methods that it does not know."""
+        return Held((await self._send("sessions/create", {}))["session"])
+
+    async def delete(self, held: Held) -> None:
+        """End a session."""
+        await self._send("sessions/delete", {"_meta": {SESSION_KEY: held.sent()}})
+
+    async def tool(self, name: str, held: Held | None = None, /, told: Progress | None = None, **arguments: Any) -> str:
+        """Call a tool within a session; what it says."""
+
+        async def tell(progress: float, total: float | None, message: str | None) -> None:
+            assert told is not None
+            await told(progress)
+
+        listening = {} if told is None else {self.progress: tell}
+        meta = {} if held is None else {"meta": {SESSION_KEY: held.sent()}}
+        result = await self.call(name, arguments, **meta, **listening)
+        if held is not None:
+            held.learn(result.meta[SESSION_KEY])
+        return cast("str", result.content[0].text)
+
+    async def _send(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        request = import_module("mcp.types").Request[dict[str, Any], str](method=method, params=params)
+        return cast("dict[str, Any]", await self.session.send_request(request, _Whole))
+
+
+@asynccontextmanager
+async def _sdk2(cell: Cell, url: str) -> AsyncIterator[Peer]:
+    async with import_module("mcp").Client(url, mode="auto" if cell.modern else "legacy") as client:
+        yield Peer(client.call_tool, client.session, client.server_capabilities, "progress_callback")
+
+
+@asynccontextmanager
+async def _sdk1(cell: Cell, url: str) -> AsyncIterator[Peer]:
+    connect = import_module("mcp.client.streamable_http").streamable_http_client
+    async with connect(url) as (read, write, _), import_module("mcp").ClientSession(read, write) as session:
+        capabilities = (await session.initialize()).capabilities
+        yield Peer(session.call_tool, session, capabilities, "progress_callback")
+
+
+@asynccontextmanager
+async def _fastmcp4(cell: Cell, url: str) -> AsyncIterator[Peer]:
+    async with import_module("fastmcp").Client(url, mode="auto" if cell.modern else "legacy") as client:
+        assert client.session.protocol_version == MODERN or not cell.modern
+        yield Peer(client.call_tool, client.session, client.session.server_capabilities, "progress_handler")
+
+
+@asynccontextmanager
+async def _fastmcp3(cell: Cell, url: str) -> AsyncIterator[Peer]:
+    async with import_module("fastmcp").Client(url) as client:
+        yield Peer(client.call_tool, client.session, client.initialize_result.capabilities, "progress_handler")
+
+
+_PEERS: Final = {"sdk1": _sdk1, "sdk2": _sdk2, "fastmcp3": _fastmcp3, "fastmcp4": _fastmcp4}
+
+
+@asynccontextmanager
+async def peer(cell: Cell, url: str) -> AsyncIterator[Peer]:
+    """The cell's own client, connected in the cell's era."""
+    async with _PEERS[cell.framework](cell, url) as connected:
+        yield connected

@@ -1,0 +1,81 @@
+"""The response cache of the SDK's 2.x client, which knows nothing of sessions, must not mix them up."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import anyio
+import pytest
+
+from environments import require
+
+require("mcp>=2")
+
+from mcp import Client
+from mcp.client.caching import CacheConfig
+from mcp.server.caching import CacheHint
+from mcp.server.mcpserver import MCPServer
+
+from mcp_sessions import MCPSessionMiddleware
+
+from .servers import DEADLINE, KEYS, ref
+from .serving import serving
+from .wire import SESSION_KEY, Held, lifespan
+from .wire import Client as Wire
+
+FRESH: Final = CacheHint(ttl_ms=3_600_000, scope="public")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Uvicorn runs on asyncio alone."""
+    return "asyncio"
+
+
+def server(served: list[str]) -> Any:
+    """A server whose resource tells whose it is, and which lets clients keep it for an hour."""
+    mcp = MCPServer("cached", cache_hints={"resources/read": FRESH, "tools/list": FRESH})
+
+    @mcp.resource("session://me")
+    async def me() -> str:
+        served.append(ref())
+        return ref()
+
+    return MCPSessionMiddleware(mcp.streamable_http_app(stateless_http=True), keys=KEYS)
+
+
+def text(result: Any) -> str:
+    """What a resource says."""
+    return str(result.contents[0].text)
+
+
+async def test_two_sessions_of_one_cached_client_read_their_own() -> None:
+    """With the cache on, each session and the reader without one get what is theirs, in any order."""
+    served: list[str] = []
+    app = server(served)
+    with anyio.fail_after(DEADLINE):
+        async with serving(app) as url, Client(url, mode="2026-07-28", cache=CacheConfig()) as client:
+            wire = Wire(app, modern=True)
+            first, second = await wire.create(), await wire.create()
+
+            async def read(held: Held | None) -> str:
+                meta: Any = None if held is None else {SESSION_KEY: held.sent()}
+                return text(await client.read_resource("session://me", meta=meta))
+
+            mine, yours = await read(first), await read(second)
+            assert [await read(None), await read(None)] == ["nobody", "nobody"]
+            assert served == [mine, yours, "nobody"]  # the cache is on: it answered the last read
+            assert [await read(held) for held in (first, None, second, None)] == [mine, "nobody", yours, "nobody"]
+    assert len({mine, yours, "nobody"}) == 3
+
+
+async def test_a_result_with_a_session_says_that_it_must_not_be_kept() -> None:
+    """`ttlMs` is 0 and `cacheScope` private beside a session; without one the server's own hints stand."""
+    app = server([])
+    async with lifespan(app):
+        wire = Wire(app, modern=True)
+        held = await wire.create()
+        asked = ("resources/read", {"uri": "session://me"})
+        within, without = (await wire.request(*asked, held)).result, (await wire.request(*asked)).result
+    assert (within["ttlMs"], within["cacheScope"]) == (0, "private")
+    assert (without["ttlMs"], without["cacheScope"]) == (3_600_000, "public")

@@ -1,0 +1,155 @@
+"""The data-layer sessions draft from end to end, on every framework in every mode."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import anyio
+import pytest
+
+from .servers import CELLS, Cell, Hall, Running, bare, running
+from .wire import SESSION_KEY, Client, Held, Reply, lifespan
+
+SERVER_INFO_KEY: Final = "io.modelcontextprotocol/serverInfo"
+NOT_FOUND: Final = -32043
+
+WITHOUT_SESSION: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "tool": ("tools/call", {"name": "whoami", "arguments": {}}),
+    "tool-that-is-unknown": ("tools/call", {"name": "nothing", "arguments": {}}),
+    "tools": ("tools/list", {}),
+    "resource": ("resources/read", {"uri": "session://me"}),
+    "prompt": ("prompts/get", {"name": "who"}),
+    "method-that-is-unknown": ("nothing/at-all", {}),
+}
+
+every_cell = pytest.mark.parametrize("cell", CELLS, ids=str)
+
+
+@every_cell
+async def test_a_session_lives_from_create_to_delete(cell: Cell) -> None:
+    """Created, used with state that comes back changed each time, deleted, and refused from then on."""
+    async with running(cell) as server:
+        client = await server.connected()
+        held, other = await client.create(), await client.create()
+        assert [await client.call("count", held) for _ in range(3)] == ["1", "2", "3"]
+        assert await client.call("count", other) == "1"
+        deleted = await client.delete(held)
+        assert deleted.result == ({"resultType": "complete"} if cell.modern else {})
+        refused = await client.request("tools/call", {"name": "count", "arguments": {}}, held)
+        assert await client.call("count", other) == "2"
+    assert refused.status == 200
+    assert refused.error == {
+        "code": NOT_FOUND,
+        "message": "Session not found",
+        "data": {"sessionId": held.id, "reason": "ended"},
+    }
+
+
+@every_cell
+async def test_one_session_serves_parallel_calls(cell: Cell) -> None:
+    """Calls of one session that run at the same time all see that session."""
+    async with running(cell) as server:
+        client = await server.connected()
+        held = await client.create()
+        own = await client.call("whoami", held)
+        seen: list[str] = []
+
+        async def hold(name: str) -> None:
+            seen.append(await client.call("hold", held, name=name))
+
+        async with anyio.create_task_group() as tasks:
+            for index in range(5):
+                tasks.start_soon(hold, str(index))
+            await server.hall.filled(5)
+            server.hall.open()
+    assert seen == [f"{own} {own}"] * 5
+
+
+@every_cell
+async def test_a_forged_session_is_refused_and_reaches_no_tool(cell: Cell) -> None:
+    """An id that we did not mint is "Session not found", with the id as it was sent and nothing else."""
+    async with running(cell) as server:
+        client = await server.connected()
+        forged = Held({"sessionId": "made-up"})
+        refused = await client.request("tools/call", {"name": "hold", "arguments": {"name": "x"}}, forged)
+    assert refused.error == {"code": NOT_FOUND, "message": "Session not found", "data": {"sessionId": "made-up"}}
+    assert server.hall.came == []
+
+
+@every_cell
+async def test_a_session_that_is_required_and_absent_is_asked_for(cell: Cell) -> None:
+    """A tool that needs a session is refused without one, and other requests are not."""
+    async with running(cell, require={"tools/call": ["count"]}) as server:
+        client = await server.connected()
+        refused = await client.request("tools/call", {"name": "count", "arguments": {}})
+        assert await client.call("whoami") == "nobody"
+        assert await client.call("count", await client.create()) == "1"
+    assert (refused.status, refused.error["code"]) == (200, -31044)
+
+
+@every_cell
+async def test_sessions_are_advertised_and_nothing_else_changes(cell: Cell) -> None:
+    """`initialize` and `server/discover` tell of sessions in both places, beside all that the server says itself."""
+    async with running(cell) as server:
+        told = (await server.client().connect()).result
+    plain = bare(cell)
+    async with lifespan(plain):
+        own = (await Client(plain, modern=cell.modern).connect()).result
+    own["capabilities"]["sessions"] = {}
+    own["capabilities"].setdefault("experimental", {})["sessions"] = {"required": "never"}
+    assert told == own
+
+
+@every_cell
+async def test_the_session_is_merged_into_the_results_own_meta(cell: Cell) -> None:
+    """The echo stands beside what the server put into `_meta`, and is the identical id."""
+    async with running(cell) as server:
+        client = await server.connected()
+        held = await client.create()
+        meta = (await client.request("tools/call", {"name": "whoami", "arguments": {}}, held)).result["_meta"]
+        without = (await client.request("tools/call", {"name": "whoami", "arguments": {}})).result.get("_meta", {})
+    assert meta.pop(SESSION_KEY)["sessionId"] == held.id
+    assert meta == without
+    assert (SERVER_INFO_KEY in meta) is cell.modern
+
+
+@every_cell
+async def test_an_error_carries_no_session(cell: Cell) -> None:
+    """A request that fails in the server answers with the server's error alone."""
+    async with running(cell) as server:
+        client = await server.connected()
+        reply = await client.request("nothing/at-all", {}, await client.create())
+    assert "error" in reply.answer
+    assert SESSION_KEY not in reply.body.decode()
+
+
+@every_cell
+async def test_a_request_without_a_session_gets_the_servers_own_bytes(cell: Cell) -> None:
+    """Status, headers and body are those of the bare server, byte for byte."""
+    async with running(cell) as server:
+        through = await without_session(server)
+    plain = bare(cell)
+    async with lifespan(plain):
+        assert await without_session(Running(plain, cell, Hall())) == through
+
+
+async def without_session(server: Running) -> dict[str, Reply]:
+    """What a client gets that knows nothing of sessions."""
+    client = await server.connected()
+    replies = {name: await client.request(*asked) for name, asked in WITHOUT_SESSION.items()}
+    for reply in replies.values():
+        reply.headers.pop("mcp-session-id", None)  # the server's own, new in every connection
+    return replies
+
+
+@every_cell
+async def test_lists_carry_the_session_back_but_are_the_same_for_all(cell: Cell) -> None:
+    """A list answers a session with its echo and with the very tools that everybody gets."""
+    async with running(cell) as server:
+        client = await server.connected()
+        held = await client.create()
+        mine, everybodys = (await client.request("tools/list", {}, held)).result, await client.request("tools/list")
+    assert mine["_meta"][SESSION_KEY]["sessionId"] == held.id
+    assert mine["tools"] == everybodys.result["tools"]
+    assert mine.get("ttlMs", 0) == 0
+    assert mine.get("cacheScope", "private") == "private"

@@ -1,0 +1,161 @@
+"""Every place where the middleware can stand: around the app, inside it, in a parent, behind a prefix."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+import anyio
+import pytest
+from fastapi import FastAPI
+from fastapi import Request as FastAPIRequest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
+
+from mcp_sessions import MCPSessionMiddleware
+
+from .servers import CELLS, DEADLINE, KEYS, Cell, bare
+from .wire import Client, lifespan
+
+
+def add_to_the_app(cell: Cell) -> ASGIApp:
+    """`add_middleware` of the Starlette app that the framework makes."""
+    app = bare(cell)
+    app.add_middleware(MCPSessionMiddleware, keys=KEYS)
+    return app  # type: ignore[no-any-return]  # both frameworks make a Starlette
+
+
+def hand_to_the_framework(cell: Cell) -> ASGIApp:
+    """FastMCP's own `middleware=`."""
+    return bare(cell, middleware=[Middleware(MCPSessionMiddleware, keys=KEYS)])  # type: ignore[no-any-return]
+
+
+def add_to_a_fastapi_parent(cell: Cell) -> ASGIApp:
+    """`add_middleware` of a FastAPI app that mounts the server."""
+    inner = bare(cell)
+    parent = FastAPI(lifespan=lambda _: inner.router.lifespan_context(inner))
+    parent.mount("/", inner)
+    parent.add_middleware(MCPSessionMiddleware, keys=KEYS)
+    return parent
+
+
+def mount_the_wrapped_app(cell: Cell) -> ASGIApp:
+    """Around the server, and both mounted below a prefix; the path stays the server's own."""
+    inner = bare(cell)
+    wrapped = MCPSessionMiddleware(inner, keys=KEYS)
+    return Starlette(routes=[Mount("/api", wrapped)], lifespan=lambda _: inner.router.lifespan_context(inner))
+
+
+def wrap_the_parent(cell: Cell) -> ASGIApp:
+    """Around a parent that mounts the server below a prefix; the path has the prefix."""
+    inner = bare(cell)
+    parent = Starlette(routes=[Mount("/api", inner)], lifespan=lambda _: inner.router.lifespan_context(inner))
+    return MCPSessionMiddleware(parent, keys=KEYS, path="/api/mcp")
+
+
+def guard_every_path(cell: Cell) -> ASGIApp:
+    """`path=None`, where nobody says which path is MCP."""
+    return MCPSessionMiddleware(bare(cell), keys=KEYS, path=None)
+
+
+PLACES: Final[dict[Callable[[Cell], ASGIApp], str]] = {
+    add_to_the_app: "/mcp",
+    hand_to_the_framework: "/mcp",
+    add_to_a_fastapi_parent: "/mcp",
+    mount_the_wrapped_app: "/api/mcp",
+    wrap_the_parent: "/api/mcp",
+    guard_every_path: "/mcp",
+}
+PLACED: Final = [cell for cell in CELLS if cell.stateful is not cell.json]
+COMBINATIONS: Final = [
+    pytest.param(place, cell, id=f"{place.__name__}-{cell}")
+    for place in PLACES
+    for cell in PLACED
+    if place is not hand_to_the_framework or cell.framework.startswith("fastmcp")
+]
+
+
+async def live_a_session(client: Client) -> None:
+    """A session from its beginning to its end."""
+    await client.connect()
+    held = await client.create()
+    assert [await client.call("count", held) for _ in range(2)] == ["1", "2"]
+    assert await client.call("whoami") == "nobody"
+    await client.delete(held)
+    refused = await client.request("tools/call", {"name": "count", "arguments": {}}, held)
+    assert refused.error["code"] == -32043
+
+
+@pytest.mark.parametrize(("place", "cell"), COMBINATIONS)
+async def test_sessions_work_wherever_the_middleware_stands(place: Callable[[Cell], ASGIApp], cell: Cell) -> None:
+    """Startup, sessions and shutdown are the same in every place."""
+    app = place(cell)
+    with anyio.fail_after(DEADLINE):
+        async with lifespan(app):
+            await live_a_session(Client(app, modern=cell.modern, path=PLACES[place]))
+
+
+@pytest.mark.parametrize("cell", PLACED, ids=str)
+async def test_a_prefix_that_a_proxy_keeps_is_not_part_of_the_path(cell: Cell) -> None:
+    """With `root_path` set by the HTTP server the endpoint is found below it."""
+    app = MCPSessionMiddleware(bare(cell), keys=KEYS)
+    with anyio.fail_after(DEADLINE):
+        async with lifespan(app):
+            await live_a_session(Client(app, modern=cell.modern, path="/behind/proxy/mcp", root_path="/behind/proxy"))
+
+
+# --- endpoints that are no MCP framework's --------------------------------------------------------
+
+
+async def _answer(request: Request) -> Response:
+    message = await request.json()
+    session = request.state.mcp_session
+    seen = None if session is None else session.ref
+    return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": {"seen": seen}})
+
+
+def starlette_endpoint() -> Any:
+    """A Starlette app with an endpoint that speaks JSON-RPC."""
+    return Starlette(routes=[Route("/mcp", _answer, methods=["POST"])])
+
+
+def fastapi_route() -> Any:
+    """A FastAPI app with a route that speaks JSON-RPC."""
+    api = FastAPI()
+
+    @api.post("/mcp")
+    async def endpoint(request: FastAPIRequest) -> Response:
+        return await _answer(request)
+
+    return api
+
+
+@pytest.mark.parametrize("make", [starlette_endpoint, fastapi_route])
+async def test_the_session_is_on_request_state(make: Callable[[], Any]) -> None:
+    """`request.state.mcp_session` is the session in an endpoint of one's own, and None for a request without one."""
+    app = make()
+    app.add_middleware(MCPSessionMiddleware, keys=KEYS)
+    client = Client(app)
+    first, second = await client.create(), await client.create()
+    seen = [(await client.request("tools/call", {}, held)).result["seen"] for held in (first, second, first, None)]
+    assert seen[0] == seen[2] != seen[1]
+    assert seen[3] is None
+    assert str(seen[0]).startswith("ses_")
+
+
+async def test_other_paths_of_a_fastapi_app_are_left_alone() -> None:
+    """A route beside the MCP endpoint gets its own requests and answers them itself, whatever they say."""
+    api = FastAPI()
+
+    @api.post("/other")
+    async def other(request: FastAPIRequest) -> Response:
+        return Response(await request.body(), media_type="application/json")
+
+    api.add_middleware(MCPSessionMiddleware, keys=KEYS)
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "sessions/create"}).encode()
+    assert (await Client(api, path="/other").send("POST", body)).body == body

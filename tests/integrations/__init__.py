@@ -1,0 +1,1 @@
+"""The middleware in its place inside of real applications."""

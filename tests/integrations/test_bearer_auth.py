@@ -1,0 +1,144 @@
+"""A session is never authentication, and belongs to the one who made it: with real servers and real bearer tokens."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from environments import needs
+from integration.wire import SESSION_KEY, Client, Held, Reply
+
+from .servers import CELLS, MODERN, STATEFUL, Cell, bearer
+
+every_cell = pytest.mark.parametrize("cell", CELLS, ids=str)
+
+RULES: Final = {"prompts/get": ["secret"]}
+NO_TOKEN: Final = {"authorization": ""}
+BAD_TOKENS: Final = [NO_TOKEN, bearer("made-up"), bearer("late"), {"authorization": "Basic YW5uOmFubg=="}]
+WHOAMI: Final = {"name": "whoami", "arguments": {}}
+
+
+async def everything_of_ours(client: Client, held: Held, headers: dict[str, str]) -> list[Reply]:
+    """Whatever the middleware answers itself, and the use of a session."""
+    return [
+        await client.request("sessions/create", headers=headers),
+        await client.request("tools/call", WHOAMI, held, headers),
+        await client.request("sessions/delete", held=held, headers=headers),
+        await client.request("tools/call", WHOAMI, Held({"sessionId": "made-up"}), headers),
+        await client.request("prompts/get", {"name": "secret"}, headers=headers),
+        await client.request("sessions/delete", headers=headers),
+        await client.request("tools/call", {**WHOAMI, "_meta": {SESSION_KEY: 1}}, headers=headers),
+    ]
+
+
+@every_cell
+async def test_without_a_good_token_nothing_can_be_done_with_a_session(cell: Cell) -> None:
+    """No token, a made-up one and a late one give 401 on every request, so that a client renews it and keeps its id."""
+    async with cell.running(require=RULES) as server:
+        client = await server.client("ann")
+        held = await client.create()
+        replies = [reply for bad in BAD_TOKENS for reply in await everything_of_ours(client, held, bad)]
+        ref = await client.call("whoami", held)
+    assert {reply.status for reply in replies} == {401}
+    assert all("www-authenticate" in reply.headers for reply in replies)
+    assert not any(b"ession" in reply.body for reply in replies)
+    assert ref != "nobody"
+
+
+@every_cell
+@pytest.mark.parametrize("token", ["bob", "ann-elsewhere"])
+async def test_another_principal_has_no_use_for_a_session(cell: Cell, token: str) -> None:
+    """The same client's other user, and the same user's other client: each is answered as for an id that never was."""
+    async with cell.running() as server:
+        ann, other = await server.client("ann"), await server.client(token)
+        held = await ann.create()
+        used = await other.request("tools/call", WHOAMI, held)
+        deleted = await other.request("sessions/delete", held=held)
+        ref = await ann.call("whoami", held)
+    for reply in (used, deleted):
+        assert reply.error == {"code": -32043, "message": "Session not found", "data": {"sessionId": held.id}}
+    assert ref != "nobody"
+
+
+@every_cell
+async def test_each_principal_has_sessions_of_its_own(cell: Cell) -> None:
+    """Two users of one client work side by side, and each ends what it made."""
+    async with cell.running() as server:
+        ann, bob = await server.client("ann"), await server.client("bob")
+        of_ann, of_bob = await ann.create(), await bob.create()
+        refs = {await ann.call("whoami", of_ann), await bob.call("whoami", of_bob)}
+        assert (await ann.delete(of_ann)).result is not None
+        ended = await ann.request("tools/call", WHOAMI, of_ann)
+        refs.add(await bob.call("whoami", of_bob))
+    assert len(refs) == 2
+    assert ended.error["data"]["reason"] == "ended"
+
+
+@every_cell
+async def test_with_a_good_token_the_answers_are_ours(cell: Cell) -> None:
+    """The requests that a bad token was refused for are created, answered, deleted and refused by the middleware."""
+    async with cell.running(require=RULES) as server:
+        client = await server.client("ann")
+        replies = await everything_of_ours(client, await client.create(), {})
+    codes = [reply.answer.get("error", {}).get("code") for reply in replies]
+    assert codes == [None, None, None, -32043, -31044, -32602, -32602]
+
+
+@every_cell
+async def test_an_anonymous_session_and_a_users_are_two_kinds(cell: Cell) -> None:
+    """An open server's session is worth nothing where users are known, nor the other way round."""
+    async with cell.running() as server, cell.running(authenticated=False) as open_server:
+        ann, nobody = await server.client("ann"), await open_server.client()
+        of_ann, of_nobody = await ann.create(), await nobody.create()
+        assert await nobody.call("whoami", of_nobody) != "nobody"
+        crossed = [
+            await ann.request("tools/call", WHOAMI, of_nobody),
+            await nobody.request("tools/call", WHOAMI, of_ann),
+        ]
+    assert [reply.error["code"] for reply in crossed] == [-32043, -32043]
+
+
+@every_cell
+@pytest.mark.parametrize(("name", "value"), [("host", "evil.example"), ("origin", "https://evil.example")])
+async def test_host_and_origin_are_judged_before_we_answer(cell: Cell, name: str, value: str) -> None:
+    """The official SDK's and FastMCP's own checks: what they keep out gets their answer, and changes nothing."""
+    async with cell.running(authenticated=False, require=RULES) as server:
+        client = await server.client()
+        held = await client.create()
+        own = await client.request("tools/call", WHOAMI, headers={name: value})
+        replies = await everything_of_ours(client, held, {name: value})
+        ref = await client.call("whoami", held)
+    assert own.status == {"host": 421, "origin": 403}[name]
+    assert {(reply.status, reply.body) for reply in replies} == {(own.status, own.body)}
+    assert ref != "nobody"
+
+
+@needs("mcp>=2")
+@pytest.mark.parametrize("cell", MODERN, ids=str)
+async def test_a_modern_request_without_its_envelope_is_refused(cell: Cell) -> None:
+    """What the wrapped server would not take as a modern request creates, ends and probes no session."""
+    async with cell.running() as server:
+        client = await server.client("ann")
+        held = await client.create()
+        body = b'{"jsonrpc":"2.0","id":1,"method":"sessions/create","params":{}}'
+        created = await client.send("POST", body, {"mcp-method": "sessions/create"})
+        meta = b'{"jsonrpc":"2.0","id":1,"method":"sessions/delete","params":{"_meta":{"%s":{"sessionId":"%s"}}}}'
+        body = meta % (SESSION_KEY.encode(), held.id.encode())
+        deleted = await client.send("POST", body, {"mcp-method": "sessions/delete"})
+        ref = await client.call("whoami", held)
+    assert [(reply.status, reply.error["code"]) for reply in (created, deleted)] == [(400, -32602)] * 2
+    assert ref != "nobody"
+
+
+@pytest.mark.parametrize("cell", STATEFUL, ids=str)
+async def test_an_unknown_transport_session_is_the_servers_to_refuse(cell: Cell) -> None:
+    """A stateful server's 404 for an `Mcp-Session-Id` that it did not mint comes through, so that clients reconnect."""
+    async with cell.running(require=RULES) as server:
+        client = await server.client("ann")
+        held = await client.create()
+        replies = await everything_of_ours(client, held, {"mcp-session-id": "0123456789abcdef0123456789abcdef"})
+        ref = await client.call("whoami", held)
+    assert {reply.status for reply in replies} == {404}
+    assert not any(b"result" in reply.body for reply in replies)
+    assert ref != "nobody"

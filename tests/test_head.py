@@ -1,0 +1,73 @@
+"""Reading the head of a request: which headers count, and which copy of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_sessions.head import Head, read
+from mcp_sessions.protocol import HANDSHAKE_VERSIONS
+
+
+def test_a_request_without_headers_has_an_empty_head() -> None:
+    """Nothing is made up."""
+    assert read([]) == Head()
+    assert not Head().is_modern
+    assert not Head().is_json
+
+
+def test_every_header_that_decides_something_is_read() -> None:
+    """All others are left alone."""
+    head = read(
+        [
+            (b"host", b"example"),
+            (b"mcp-protocol-version", b"2026-07-28"),
+            (b"content-type", b"application/json"),
+            (b"content-encoding", b"gzip"),
+            (b"content-length", b"12"),
+            (b"mcp-session-id", b"one"),
+            (b"mcp-method", b"ping"),
+        ]
+    )
+    assert head == Head("2026-07-28", "application/json", "gzip", "12", ["one"], ["ping"])
+
+
+def test_the_first_copy_of_a_header_counts() -> None:
+    """As in the official SDK: a second version or type changes nothing."""
+    head = read([(b"mcp-protocol-version", b""), (b"mcp-protocol-version", b"2025-11-25")])
+    assert head.version == ""
+    assert head.is_modern
+
+
+def test_every_copy_of_the_session_and_method_headers_is_kept() -> None:
+    """A second copy refuses the request, so it must be seen."""
+    head = read([(b"mcp-session-id", b"a"), (b"mcp-method", b"x"), (b"mcp-session-id", b"\xff"), (b"mcp-method", b"y")])
+    assert head.session_ids == ["a", "\xff"]
+    assert head.methods == ["x", "y"]
+
+
+@pytest.mark.parametrize("version", [*sorted(HANDSHAKE_VERSIONS), None])
+def test_handshake_versions_are_the_legacy_era(version: str | None) -> None:
+    """And so is a request that names no version."""
+    assert not Head(version=version).is_modern
+
+
+@pytest.mark.parametrize("version", ["2026-07-28", "2099-01-01", "2025-11-25 ", "nonsense", ""])
+def test_every_other_version_is_modern(version: str) -> None:
+    """The era is told by the header alone, known or not."""
+    assert Head(version=version).is_modern
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/json", "Application/JSON", "application/json; charset=utf-8", " application/json ;"]
+)
+def test_json_is_json_with_any_parameters(kind: str) -> None:
+    """As servers take it."""
+    assert Head(content_type=kind).is_json
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/x-www-form-urlencoded", "text/json", "application/jsonp", "", "application/ld+json"]
+)
+def test_other_types_are_not_json(kind: str) -> None:
+    """An OAuth form is none of our business."""
+    assert not Head(content_type=kind).is_json

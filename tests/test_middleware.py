@@ -1,0 +1,290 @@
+"""The shell: what is none of our business passes as the very same objects, and MCP is found wherever it is mounted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from asgiref.testing import ApplicationCommunicator
+from starlette.applications import Starlette
+from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from apps import Server, reply, sessions
+from clients import SECRET, Answer, Client, Header, Incoming, call, http
+from mcp_sessions import ConfigurationError, MCPSessionMiddleware
+
+FORM: list[Header] = [(b"content-type", b"application/x-www-form-urlencoded")]
+JSON: list[Header] = [(b"content-type", b"application/json")]
+
+
+class Probe:
+    """An application that keeps the very objects that it was called with."""
+
+    def __init__(self) -> None:
+        self.called: list[tuple[Any, ...]] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.called.append((scope, receive, send))
+
+
+async def passes(scope: Scope, **options: Any) -> bool:
+    """Whether the application is called with the very objects that the server gave, and the scope as it was."""
+    probe, receive, answer, before = Probe(), Incoming(), Answer(), dict(scope)
+    await sessions(probe, **options)(scope, receive, answer)
+    (called,) = probe.called
+    assert scope == before
+    return all(one is other for one, other in zip(called, (scope, receive, answer), strict=True))
+
+
+class TestNoneOfOurBusiness:
+    @pytest.mark.parametrize("kind", ["lifespan", "websocket", "later"])
+    async def test_other_kinds_of_connections_pass(self, kind: str) -> None:
+        """Even on the MCP path."""
+        assert await passes({"type": kind, "path": "/mcp", "headers": []})
+
+    @pytest.mark.parametrize("path", ["/", "/health", "/mcpx", "/token"])
+    @pytest.mark.parametrize("method", ["GET", "POST"])
+    async def test_other_paths_pass(self, path: str, method: str) -> None:
+        """Whatever they carry; headers are not even read."""
+        assert await passes(http(method, path, [(b"mcp-session-id", b"a"), (b"mcp-session-id", b"b")]))
+
+    @pytest.mark.parametrize("method", ["GET", "DELETE", "OPTIONS", "HEAD", "PUT", "post"])
+    @pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/mcp/x"])
+    async def test_other_methods_pass(self, method: str, path: str) -> None:
+        """Streams, preflights and the server's own transport sessions."""
+        assert await passes(http(method, path, [(b"mcp-session-id", b"the-server-s-own")]))
+
+    @pytest.mark.parametrize(("path", "endpoint"), [("/mcp/token", "/mcp"), ("/token", None), ("/mcp", None)])
+    async def test_a_form_passes_wherever_other_things_may_live(self, path: str, endpoint: str | None) -> None:
+        """An OAuth token request is no MCP."""
+        assert await passes(http(path=path, headers=FORM), path=endpoint)
+        assert await passes(http(path=path, headers=[]), path=endpoint)
+
+    async def test_at_the_endpoint_itself_a_form_is_refused(self) -> None:
+        """A server that reads it as JSON all the same would be reached past every policy."""
+        server = Server()
+        answer = await call(sessions(server), http(headers=FORM), b"grant_type=x")
+        assert (answer.status, answer.error["code"]) == (400, -32700)
+        assert not server.seen
+
+    async def test_the_lifespan_of_the_application_is_its_own(self) -> None:
+        """Start and end reach it and come back."""
+        started: list[str] = []
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            for step in ("startup", "shutdown"):
+                started.append((await receive())["type"])
+                await send({"type": f"lifespan.{step}.complete"})
+
+        incoming = Incoming({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
+        answer = await call(sessions(app), {"type": "lifespan"}, incoming)
+        assert started == ["lifespan.startup", "lifespan.shutdown"]
+        assert [message["type"] for message in answer.messages] == [
+            "lifespan.startup.complete",
+            "lifespan.shutdown.complete",
+        ]
+
+
+class TestTheSessionHeader:
+    @pytest.mark.parametrize("method", ["GET", "DELETE", "POST"])
+    @pytest.mark.parametrize("path", ["/mcp", "/mcp/x"])
+    async def test_two_of_them_are_refused(self, method: str, path: str) -> None:
+        """Two readers could take different ones."""
+        twice: list[Header] = [*JSON, (b"mcp-session-id", b"a"), (b"mcp-session-id", b"a")]
+        server = Server()
+        answer = await call(sessions(server), http(method, path, twice), b"{}")
+        assert (answer.status, answer.error["code"]) == (400, -32600)
+        assert not server.seen
+
+    @pytest.mark.parametrize("method", ["GET", "DELETE"])
+    async def test_one_of_ours_without_a_body_stands_alone(self, method: str) -> None:
+        """A session of the draft lives in the metadata; a request without one cannot name it by the header."""
+        server = Server()
+        app = sessions(server)
+        token = (await Client(app).create())["sessionId"].encode()
+        server.seen.clear()
+        answer = await call(app, http(method, headers=[(b"mcp-session-id", token)]))
+        assert (answer.status, answer.error["code"]) == (400, -32020)
+        assert not server.seen
+
+    async def test_one_of_ours_beside_a_form_is_not_forwarded_either(self) -> None:
+        """Nothing that looks like ours reaches the application."""
+        app = sessions(Server(), path=None)
+        token = (await Client(app).create())["sessionId"].encode()
+        answer = await call(app, http(path="/token", headers=[*FORM, (b"mcp-session-id", token)]))
+        assert (answer.status, answer.error["code"]) == (400, -32020)
+
+
+class TestWhereItIsMounted:
+    @pytest.mark.parametrize(
+        ("path", "root", "endpoint"),
+        [
+            ("/mcp", "", "/mcp"),
+            ("/mcp/", "", "/mcp"),
+            ("/mcp/messages", "", "/mcp"),
+            ("/api/mcp", "/api", "/mcp"),
+            ("/mcp", "/api", "/mcp"),
+            ("/anything", "", None),
+            ("/", "", "/"),
+        ],
+    )
+    async def test_the_endpoint_is_found(self, path: str, root: str, endpoint: str | None) -> None:
+        """With and without a slash, below it, behind a mount or a proxy, and everywhere where no path is given."""
+        app = sessions(Server(), path=endpoint)
+        client = Client(app)
+        body = (
+            b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_meta":{"io.modelcontextprotocol/session":1}}}'
+        )
+        answer = await call(app, http(path=path, root_path=root, headers=client.headers("tools/call")), body)
+        assert answer.error["code"] == -32602
+
+    async def test_it_is_one_of_starlette_s_middlewares(self) -> None:
+        """Given to an application by its class, in front of a route and of a mount."""
+        server = Server()
+        app = Starlette(
+            routes=[Mount("/tools", app=server), Mount("/", app=server)],
+            middleware=[Middleware(MCPSessionMiddleware, keys=SECRET, path="/tools")],
+        )
+        body = b'{"jsonrpc":"2.0","id":1,"method":"sessions/create"}'
+        answer = await call(app, http(path="/tools/", headers=JSON, query_string=b""), body)
+        assert "session" in answer.result
+        assert server.methods == ["ping"]
+
+    async def test_it_works_behind_a_middleware_that_wraps_receive(self) -> None:
+        """Starlette's `BaseHTTPMiddleware` waits for each message in a task group of its own."""
+
+        async def outer(request: Request, call_next: RequestResponseEndpoint) -> Response:
+            return await call_next(request)
+
+        async def endpoint(request: Request) -> Response:
+            return Response(await request.body())
+
+        inner = Starlette(routes=[Route("/mcp", endpoint, methods=["POST"])])
+        app = BaseHTTPMiddleware(sessions(inner), dispatch=outer)
+        body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}'
+        assert (await call(app, http(headers=JSON, query_string=b""), body)).body == body
+
+
+class TestBounds:
+    @pytest.mark.parametrize(("room", "status"), [(-1, 413), (0, 202), (1, 202)])
+    async def test_a_body_may_be_as_large_as_the_limit(self, room: int, status: int) -> None:
+        """One byte more is HTTP 413 and reaches nobody."""
+        server = Server()
+        body = b'{"jsonrpc":"2.0","method":"m"}'
+        answer = await call(sessions(server, max_body_bytes=len(body) + room), http(), body)
+        assert answer.status == status
+        assert len(server.seen) == (status == 202)
+
+    async def test_a_body_that_does_not_come_is_a_time_out(self) -> None:
+        """HTTP 408 with a JSON-RPC error that answers no request."""
+        answer = await call(sessions(Server(), body_timeout=0.001), http(), Incoming())
+        assert (answer.status, answer.json["id"], answer.error["code"]) == (408, None, -32600)
+
+
+class Anybody(AuthenticationBackend):
+    """Everybody is somebody."""
+
+    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, SimpleUser]:
+        return AuthCredentials(), SimpleUser("somebody")
+
+
+class TestMisplaced:
+    async def test_outside_of_authentication_it_does_not_start(self) -> None:
+        """Sessions could be bound to nobody; the server stops and prints the remedy."""
+        app = sessions(AuthenticationMiddleware(Server(), backend=Anybody()))
+        answer = await call(app, {"type": "lifespan"}, Incoming({"type": "lifespan.startup"}))
+        (said,) = answer.messages
+        assert said == {"type": "lifespan.startup.failed", "message": app.fault}
+        assert "add_sessions(app, ...)" in said["message"]
+
+    async def test_where_nothing_starts_the_requests_fail(self) -> None:
+        """On the MCP path alone; the rest of the application works."""
+        app = sessions(AuthenticationMiddleware(Server(), backend=Anybody()))
+        with pytest.raises(ConfigurationError, match="principal="):
+            await call(app, http())
+        assert (await call(app, http(path="/other"))).status == 202
+
+    async def test_a_principal_option_makes_it_right_again(self) -> None:
+        """Then nothing has to be seen on the scope."""
+        app = sessions(AuthenticationMiddleware(Server(), backend=Anybody()), principal=lambda scope: "me")
+        assert app.fault is None
+        assert (await Client(app).create())["sessionId"]
+
+
+class TestConstruction:
+    def test_a_wrong_option_fails_at_once(self) -> None:
+        """With the remedy in the message."""
+        with pytest.raises(ConfigurationError, match="path='mcp' must begin with '/'"):
+            MCPSessionMiddleware(Server(), keys=SECRET, path="mcp")
+
+    def test_without_keys_it_says_what_that_means(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Sessions end with the process."""
+        MCPSessionMiddleware(Server())
+        assert "good for one process only" in caplog.text
+
+    def test_the_wrapped_application_can_be_reached(self) -> None:
+        """As with every middleware."""
+        server = Server()
+        assert sessions(server).app is server
+
+
+def driven(app: ASGIApp, scope: Scope) -> Any:
+    """An application under asgiref's driver, which has no types."""
+    driver: Any = ApplicationCommunicator
+    return driver(app, scope)
+
+
+class TestUnderAnotherDriver:
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        """The driver of asgiref knows asyncio alone."""
+        return "asyncio"
+
+    async def test_a_session_is_created(self) -> None:
+        """Driven as a server drives an application: message by message, with the response awaited."""
+        peer = driven(sessions(Server()), http(headers=JSON))
+        await peer.send_input({"type": "http.request", "body": b'{"jsonrpc":"2.0","id":1,', "more_body": True})
+        assert await peer.receive_nothing(timeout=0.01, interval=0.001)
+        await peer.send_input({"type": "http.request", "body": b'"method":"sessions/create"}'})
+        start = await peer.receive_output()
+        assert start["status"] == 200
+        assert b'"session":{"sessionId":"' in (await peer.receive_output())["body"]
+        await peer.wait()
+
+    async def test_a_stream_passes_event_by_event(self) -> None:
+        """The first event is there before the second exists."""
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await receive()
+            headers = [(b"content-type", b"text/event-stream")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": b'data: {"n":1}\n\n', "more_body": True})
+            await receive()
+            await send({"type": "http.response.body", "body": b""})
+
+        created = await Client(sessions(Server(), admission="own"), modern=False).create()
+        client = Client(Server(), modern=False)
+        peer = driven(sessions(app), http(headers=JSON))
+        body = str(client.message("tools/call", session=created)).replace("'", '"').encode()
+        await peer.send_input({"type": "http.request", "body": body})
+        assert (await peer.receive_output())["type"] == "http.response.start"
+        assert (await peer.receive_output())["body"] == b'data: {"n":1}\n\n'
+        await peer.send_input({"type": "http.disconnect"})
+        assert (await peer.receive_output())["body"] == b""
+        await peer.wait()
+
+
+async def test_an_application_that_answers_nothing_of_mcp_is_left_in_peace() -> None:
+    """A plain web application behind us works as before."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await reply(send, b"hello", media_type=b"text/plain")
+
+    assert (await call(sessions(app, path=None), http("GET", "/"))).body == b"hello"

@@ -1,0 +1,166 @@
+"""What is published: a wheel and an archive of the source that hold what they should and work where nothing else is.
+
+The wheel is installed into an empty virtual environment, by pip as this machine has it set up. That takes longer than
+everything else here, so it is done once, and in one environment of the matrix.
+"""
+
+from __future__ import annotations
+
+import email
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from email.message import Message
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from environments import INSTALLED, needs
+
+ROOT = Path(__file__).resolve().parent.parent
+pytestmark = needs("mcp>=2")
+
+PROGRAM = '''
+import asyncio
+import json
+import sys
+
+from mcp_sessions import MCPSessionMiddleware
+
+OPTIONAL = {"fastapi", "fastmcp", "httpx", "mcp", "redis"}
+
+
+async def server(scope, receive, send):
+    """Answer every request with an empty result, as the smallest MCP server there can be."""
+    request = json.loads((await receive())["body"])
+    answer = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": {}}).encode()
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": answer})
+
+
+async def post(app, message):
+    headers = [(b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+        "path": "/mcp", "raw_path": b"/mcp", "query_string": b"", "root_path": "", "headers": headers,
+    }
+    body, sent = json.dumps(message).encode(), []
+
+    async def receive():
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(event):
+        sent.append(event)
+
+    await app(scope, receive, send)
+    return json.loads(b"".join(event.get("body", b"") for event in sent))
+
+
+async def main():
+    app = MCPSessionMiddleware(server, keys="a secret of thirty-two bytes, or more")
+    created = await post(app, {"jsonrpc": "2.0", "id": 1, "method": "sessions/create", "params": {}})
+    session = {"sessionId": created["result"]["session"]["sessionId"]}
+    meta = {"io.modelcontextprotocol/session": session}
+    call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "t", "_meta": meta}}
+    called = await post(app, call)
+    same = called["result"]["_meta"]["io.modelcontextprotocol/session"]["sessionId"] == session["sessionId"]
+    print(json.dumps({"same": same, "optional": sorted(OPTIONAL.intersection(sys.modules))}))
+
+
+asyncio.run(main())
+'''
+
+
+def run(*command: str | Path, cwd: Path = ROOT) -> str:
+    """What a command prints; its failure is the test's, with what it said."""
+    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the archive of the source, and the wheel that was built from that archive."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    """The only wheel, which fits every platform."""
+    (path,) = built.glob("*.whl")
+    assert path.name == f"mcp_sessions-{INSTALLED['mcp-sessions']}-py3-none-any.whl"
+    return path
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: Path) -> Message:
+    """What the wheel says about itself."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return email.message_from_bytes(archive.read(name))
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python that has the wheel, what the wheel asks for, and nothing else."""
+    folder = tmp_path_factory.mktemp("empty")
+    venv.create(folder, with_pip=True)
+    interpreter = folder / "bin" / "python"
+    run(interpreter, "-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel)
+    return interpreter
+
+
+def test_the_wheel_holds_the_package_and_its_licence_and_nothing_else(wheel: Path) -> None:
+    """Every source file and the marker of typed packages ship; tests, examples and docs do not."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    package = ROOT / "middleware"
+    sources = {path.relative_to(package).as_posix() for path in (package / "mcp_sessions").rglob("*.py")}
+    assert {name for name in names if ".dist-info/" not in name} == sources | {"mcp_sessions/py.typed"}
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+
+
+def test_the_source_archive_can_be_tested(built: Path) -> None:
+    """Who packages this elsewhere finds the tests, the docs and the gate beside the source."""
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    expected = {"LICENSE", "Makefile", "README.md", "pyproject.toml", ".ci/run", "docs/conf.py", "tests/matrix"}
+    assert expected <= names
+    assert not any("__pycache__" in name or name.startswith((".venv", "docs/_build")) for name in names)
+
+
+def test_the_metadata_says_what_is_supported(metadata: Message) -> None:
+    """Name, licence, Pythons and extras are what the documentation promises."""
+    assert metadata["Name"] == "mcp-sessions"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Requires-Python"] == ">=3.10"
+    assert set(metadata.get_all("Provides-Extra", [])) >= {"cli", "client", "dev", "fastapi", "fastmcp", "redis"}
+
+
+def test_no_framework_comes_with_the_core(metadata: Message) -> None:
+    """Installing the package brings no MCP SDK and no server framework: the wrapped server brings its own."""
+    required = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
+    core = {requirement.name for requirement in required if requirement.marker is None}
+    assert core == {"anyio", "asgiref", "cryptography", "msgspec", "opentelemetry-api", "pyjwt", "starlette"}
+
+
+def test_the_development_extra_asks_for_the_newer_sdk(metadata: Message) -> None:
+    """`dev` can never resolve to the SDK 1.x, whose place is the legacy environment."""
+    required = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
+    sdks = [r for r in required if r.name == "mcp" and r.marker is not None and r.marker.evaluate({"extra": "dev"})]
+    assert any(not sdk.specifier.contains("1.99") for sdk in sdks)
+
+
+def test_the_wheel_works_where_nothing_else_is_installed(python: Path, tmp_path: Path) -> None:
+    """With its own dependencies alone it creates a session and echoes it, and loads no optional library."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM, "utf-8")
+    assert run(python, "-I", "-W", "error", program, cwd=tmp_path).strip() == '{"same": true, "optional": []}'
+    run(python, "-I", "-m", "pip", "check", cwd=tmp_path)

@@ -1,0 +1,199 @@
+"""What an application can do with a session, and what it cannot do by accident."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_sessions.errors import StateClosed, StateNotJSON, StateTooLarge
+from mcp_sessions.session import Principal, Session, State, utc
+
+TOKEN = "eyJ0eXAi.a-credential.that-must-not-show"
+
+
+def check(payload: bytes, limit: int = 40) -> None:
+    if len(payload) > limit:
+        raise StateTooLarge(len(payload), limit)
+
+
+def state_of(payload: bytes | None = None) -> State:
+    return State(payload, check=check)
+
+
+async def end_nothing(session: Session, reason: str) -> None:
+    """Where a test is not about ending."""
+
+
+def session_of(**changes: Any) -> Session:
+    plain: dict[str, Any] = {
+        "ref": "ses_abc",
+        "created_at": 0,
+        "expires_at": 60,
+        "state": state_of(),
+        "ender": end_nothing,
+    }
+    return Session(TOKEN, **{**plain, **changes})
+
+
+class TestSession:
+    async def test_it_says_what_the_application_may_know(self) -> None:
+        """Reference, principal and times; times are aware and in UTC."""
+        alice = Principal(client_id="app", issuer="https://idp", subject="alice")
+        session = session_of(principal=alice)
+        assert (session.id, session.ref, session.principal) == (TOKEN, "ses_abc", alice)
+        assert session.created_at == datetime(1970, 1, 1, tzinfo=timezone.utc)
+        assert session.expires_at == utc(60)
+        await session.end()
+
+    def test_no_text_about_it_holds_the_id(self) -> None:
+        """Whoever prints, formats or logs a session shows its reference alone."""
+        session = session_of()
+        assert repr(session) == str(session) == f"{session}" == "<Session ses_abc>"
+        assert not hasattr(session, "__dict__")  # nor is there a dict for a debugger or a serializer to walk
+
+    @pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
+    def test_it_is_never_copied_or_stored(self, duplicate: Any) -> None:
+        """A session belongs to one request: a copy in a cache or a queue would be a stored credential."""
+        with pytest.raises(TypeError, match=r"keep session\.ref instead") as raised:
+            duplicate(session_of())
+        assert "credential.that" not in str(raised.value)
+
+    async def test_ending_it_twice_ends_it_once(self) -> None:
+        """The second `end` does nothing; the first one carries the reason."""
+        ended: list[tuple[str, str]] = []
+
+        async def ender(session: Session, reason: str) -> None:
+            ended.append((session.ref, reason))
+
+        session = session_of(ender=ender)
+        await session.end("logout")
+        await session.end()
+        assert ended == [("ses_abc", "logout")]
+
+    async def test_an_end_that_failed_can_be_tried_again(self) -> None:
+        """While the store does not take it, the session is not taken for ended."""
+        calls: list[str] = []
+
+        async def ender(session: Session, reason: str) -> None:
+            calls.append(reason)
+            if len(calls) == 1:
+                raise OSError
+
+        session = session_of(ender=ender)
+        with pytest.raises(OSError):  # noqa: PT011  # made above
+            await session.end()
+        await session.end()
+        assert calls == ["ended", "ended"]
+
+
+class TestState:
+    def test_no_state_is_told_apart_from_an_empty_one(self) -> None:
+        """`received` says whether the client carried any."""
+        assert not state_of().received
+        assert state_of(b"{}").received
+        assert state_of() == state_of(b"{}") == {}
+        assert state_of().payload == b"{}"
+
+    def test_it_is_a_mapping_of_what_the_client_carried(self) -> None:
+        """Reading, counting and iterating work as with a dict."""
+        state = state_of(b'{"a":1,"b":[2]}')
+        assert (state["a"], len(state), list(state), dict(state)) == (1, 2, ["a", "b"], {"a": 1, "b": [2]})
+        assert state.payload == b'{"a":1,"b":[2]}'
+
+    def test_unread_and_unchanged_state_is_not_sent_back(self) -> None:
+        """The client's own token stays good, so nothing is sealed anew."""
+        assert state_of(b'{"a":1}').close() is None
+        read = state_of(b'{"a":1}')
+        assert read["a"] == 1
+        assert read.close() is None
+
+    def test_changes_are_sent_back(self) -> None:
+        """Assignments, deletions and changes inside of a value all count."""
+        state = state_of(b'{"a":1,"b":[2],"c":3}')
+        state["a"] = 9
+        state["b"].append(3)
+        del state["c"]
+        assert state.close() == b'{"a":9,"b":[2,3]}'
+
+    def test_too_much_is_refused_where_it_is_written(self) -> None:
+        """The application gets the error at the assignment, with size and limit, and the old value stands."""
+        state = state_of()
+        state["a"] = 1
+        with pytest.raises(StateTooLarge, match="would take 48 bytes sealed; the limit is 40") as raised:
+            state["a"] = "x" * 40
+        assert (raised.value.size, raised.value.limit) == (48, 40)
+        assert state["a"] == 1
+
+    def test_a_value_that_grew_inside_is_found_at_the_end(self) -> None:
+        """Growth by `append` passes no assignment, so it is measured when the response leaves."""
+        state = state_of()
+        state["a"] = []
+        state["a"].extend(range(40))
+        with pytest.raises(StateTooLarge):
+            state.close()
+
+    @pytest.mark.parametrize("value", [object(), {object(): 1}, b"\xff".decode("latin-1").join(["\ud800"] * 2), 1j])
+    def test_a_value_without_a_json_form_is_refused(self, value: object) -> None:
+        """What would not survive the journey is refused at once."""
+        with pytest.raises(StateNotJSON, match="session state must be JSON"):
+            state_of()["a"] = value
+
+    def test_after_the_response_left_it_is_closed(self) -> None:
+        """A late write raises instead of being lost; reading goes on."""
+        state = state_of(b'{"a":1}')
+        assert repr(state) == "<State open>"
+        state.close()
+        assert repr(state) == "<State closed>"
+        with pytest.raises(StateClosed, match="the response has left"):
+            state["a"] = 2
+        with pytest.raises(StateClosed):
+            del state["a"]
+        assert state["a"] == 1
+
+    @given(
+        st.dictionaries(
+            st.text(max_size=8), st.none() | st.booleans() | st.lists(st.text(max_size=4), max_size=2), max_size=4
+        )
+    )
+    def test_what_was_written_is_read_by_the_next_request(self, values: dict[str, Any]) -> None:
+        """Any JSON comes back equal."""
+        state = State(None, check=lambda payload: None)
+        state.update(values)
+        assert State(state.close() or b"{}", check=check) == values
+
+
+class TestSection:
+    def test_two_libraries_do_not_meet(self) -> None:
+        """Each section has its own names, and both are written back with the state."""
+        state = state_of()
+        cart, theme = state.section("cart"), state.section("theme")
+        cart["n"] = 1
+        theme["n"] = "dark"
+        assert (dict(cart), len(cart), list(theme), theme["n"]) == ({"n": 1}, 1, ["n"], "dark")
+        del theme["n"]
+        assert state.close() == b'{"cart":{"n":1},"theme":{}}'
+
+    def test_an_unused_section_changes_nothing(self) -> None:
+        """Looking into a section does not make it."""
+        state = state_of()
+        assert len(state.section("cart")) == 0
+        assert state.close() is None
+
+    def test_a_missing_name_is_a_missing_key(self) -> None:
+        """Reading and deleting what is not there raise `KeyError`, as with a dict."""
+        section = state_of().section("cart")
+        with pytest.raises(KeyError):
+            section["n"]
+        with pytest.raises(KeyError):
+            del section["n"]
+
+    def test_a_plain_value_is_not_taken_for_a_section(self) -> None:
+        """An application that used the name itself is told, and keeps its value."""
+        with pytest.raises(StateNotJSON, match="a plain value under 'cart'"):
+            state_of(b'{"cart":3}').section("cart")["n"] = 1
