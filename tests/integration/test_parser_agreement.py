@@ -1,0 +1,398 @@
+"""What we read in a body is what the wrapped server reads, or the body goes no further.
+
+Every body of a corpus, and mutants of it, goes to the real SDK server twice: bare, and inside the
+middleware. A tool keeps what the server read: which tool, which arguments, which `_meta`. No body may
+run a tool in a session that the server would not itself read in `_meta`, nor past the policy; and
+what the server accepts we accept too, but for a list of refusals that says why.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from typing import Any, Final
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from json_corpus import CASES, EXPLAINED, GROUPS, GUARDED, GUARDED_WITH_A, OPEN, Case
+from mcp_sessions import MCPSessionMiddleware, current_session, jsonrpc
+from mcp_sessions.dialects import draft
+from mcp_sessions.errors import LoneSurrogate, Refusal
+from mcp_sessions.events import Fact, RequestRefused
+
+from .servers import DEADLINE, FRAMEWORKS, KEYS
+from .wire import SESSION_KEY, Client, Reply, lifespan
+
+SDK: Final = FRAMEWORKS[0]
+ERAS: Final = {"sdk1": ["legacy"], "sdk2": ["legacy", "modern"]}[SDK]
+POLICY: Final = {"tools/call": ["guarded"]}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """One event loop: none of them reads JSON."""
+    return "asyncio"
+
+
+every_era = pytest.mark.parametrize("era", ERAS)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A tool that ran: what the server read, and the session that it ran in."""
+
+    tool: str
+    arguments: str
+    session_id: str | None
+    ref: str | None
+
+    @property
+    def read(self) -> tuple[str, str, str | None]:
+        """What the server read, whoever stands around it."""
+        return self.tool, self.arguments, self.session_id
+
+
+def written(value: Any) -> str:
+    """A JSON value as text, without the recursion that deep ones would exhaust."""
+    found, rest = [], [value]
+    while rest:
+        item = rest.pop()
+        if isinstance(item, dict):
+            found.append(f"object {list(item)}")
+            rest += item.values()
+        elif isinstance(item, list):
+            found.append(f"array {len(item)}")
+            rest += item
+        else:
+            found.append(repr(item))
+    return " ".join(found)
+
+
+@dataclass
+class Recorder:
+    """The real server with one tool of every name, which keeps its calls."""
+
+    runs: list[Run] = field(default_factory=list)
+
+    def keep(self, tool: str, arguments: Any, meta: dict[str, Any]) -> None:
+        """One call."""
+        session = current_session()
+        named = meta.get(SESSION_KEY)
+        session_id = named.get("sessionId") if isinstance(named, dict) else named
+        self.runs.append(Run(tool, written(arguments), session_id, None if session is None else session.ref))
+
+    def take(self) -> list[Run]:
+        """The calls since the last time."""
+        taken, self.runs = self.runs, []
+        return taken
+
+    def app(self) -> Any:
+        """The server as an ASGI application, stateless, with JSON answers."""
+        return {"sdk1": self._sdk1, "sdk2": self._sdk2}[SDK]()
+
+    def _sdk2(self) -> Any:
+        types = import_module("mcp_types")
+
+        async def call(context: Any, params: Any) -> Any:
+            self.keep(params.name, params.arguments or {}, params.meta or {})
+            return types.CallToolResult(content=[])
+
+        server = import_module("mcp.server.lowlevel").Server("recorder", on_call_tool=call)
+        return server.streamable_http_app(stateless_http=True, json_response=True)
+
+    def _sdk1(self) -> Any:
+        mcp = import_module("mcp.server.fastmcp").FastMCP(
+            "recorder", stateless_http=True, json_response=True, log_level="ERROR"
+        )
+        server = mcp._mcp_server
+
+        async def call(name: str, arguments: dict[str, Any]) -> list[Any]:
+            meta = server.request_context.meta
+            self.keep(name, arguments, (meta and meta.model_extra) or {})
+            return []
+
+        server.call_tool(validate_input=False)(call)
+        return mcp.streamable_http_app()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one body came to, bare and wrapped."""
+
+    own: Reply
+    own_runs: list[Run]
+    ours: Reply
+    our_runs: list[Run]
+    reasons: list[str]
+    refs: dict[str, str]
+
+    def faults(self) -> list[str]:
+        """In what the middleware and the server disagree; nothing, where all is well."""
+        return [
+            *(f"ran in {run.ref}, but the server read another session" for run in self.our_runs if self._strays(run)),
+            *("ran past the policy" for run in self.our_runs if run.tool == "guarded" and run.ref is None),
+            *(["ran, though it was refused"] if self.our_runs and self.reasons else []),
+            *(["the server read something else"] if self.our_runs and not self._same_runs() else []),
+            *([f"refused for {self.reasons}, unexplained"] if accepted(self.own) and not self._explained() else []),
+            *(["passed, but with another answer"] if not self._same_answer() else []),
+        ]
+
+    def _strays(self, run: Run) -> bool:
+        return run.ref != (None if run.session_id is None else self.refs.get(run.session_id, "a stranger's"))
+
+    def _same_runs(self) -> bool:
+        return [run.read for run in self.our_runs] == [run.read for run in self.own_runs]
+
+    def _explained(self) -> bool:
+        return EXPLAINED.keys() >= {kind(reason) for reason in self.reasons}
+
+    def _same_answer(self) -> bool:
+        if self.reasons:
+            return not accepted(self.ours)
+        if self.own.status == 202:  # nothing ran; where we had to ask for a session, the server may refuse the question
+            return self.ours.status in {202, 400}
+        if (
+            accepted(self.ours) and SESSION_KEY.encode() in self.ours.body
+        ):  # carried back, so the bytes cannot be the server's own
+            return accepted(self.own)
+        return (accepted(self.own), accepted(self.ours)) == (False, False) or self.own == self.ours
+
+
+def kind(reason: str) -> str:
+    """The reason as the table of explanations has it."""
+    family = reason.partition("_")[0]
+    return family if family in {"token", "state"} else reason
+
+
+def accepted(reply: Reply) -> bool:
+    """Whether a server took a message."""
+    return reply.status == 202 or (reply.status == 200 and "result" in json.loads(reply.body))
+
+
+@dataclass
+class Pair:
+    """The server, bare and inside the middleware."""
+
+    modern: bool
+    bare: Recorder = field(default_factory=Recorder)
+    inside: Recorder = field(default_factory=Recorder)
+    facts: list[Fact] = field(default_factory=list)
+    refs: dict[str, str] = field(default_factory=dict)
+
+    @asynccontextmanager
+    async def up(self) -> AsyncIterator[Pair]:
+        """Both servers, and two sessions on the wrapped one, for as long as the block lasts."""
+        bare = self.bare.app()
+        wrapped = MCPSessionMiddleware(self.inside.app(), keys=KEYS, require=POLICY, listen=self.facts.append)
+        self._own, self._ours = (Client(app, modern=self.modern) for app in (bare, wrapped))
+        with anyio.fail_after(DEADLINE):
+            async with lifespan(bare), lifespan(wrapped):
+                for _ in range(2):
+                    held = await self._ours.create()
+                    await self._ours.request("tools/call", {"name": "open"}, held)
+                    (run,) = self.inside.take()
+                    assert run.ref is not None
+                    self.refs[held.id] = run.ref
+                yield self
+
+    async def send(self, body: bytes, name: str) -> Outcome:
+        """Send one body to both, with the headers that a modern call of that tool has."""
+        headers = {"mcp-method": "tools/call", "mcp-name": name} if self.modern else {}
+        self.facts.clear()
+        own = await self._own.send("POST", body, headers)
+        ours = await self._ours.send("POST", body, headers)
+        reasons = [fact.reason for fact in self.facts if isinstance(fact, RequestRefused)]
+        return Outcome(own, self.bare.take(), ours, self.inside.take(), reasons, self.refs)
+
+    async def judged(self, body: bytes) -> list[tuple[Outcome, list[str]]]:
+        """What a body comes to, and in what it is disagreed about, under each of the headers."""
+        outcomes = [await self.send(body, name) for name in (["open", "guarded"] if self.modern else ["open"])]
+        return [(outcome, outcome.faults()) for outcome in outcomes]
+
+
+# --- what would be a fault -----------------------------------------------------------------------
+
+SUCCESS: Final = Reply(200, {}, b'{"result":{}}')
+OTHER_SUCCESS: Final = Reply(200, {}, b'{"result":{"x":1}}')
+ECHOED: Final = Reply(200, {}, b'{"result":{"_meta":{"%b":{}}}}' % SESSION_KEY.encode())
+TAKEN: Final = Reply(202, {}, b"")
+NOT_TAKEN: Final = Reply(400, {}, b'{"error":{}}')
+FAILURE: Final = Reply(200, {}, b'{"error":{}}')
+FREE: Final = Run("open", "{}", None, None)
+IN_A: Final = Run("guarded", "{}", "a", "ses_a")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "faults"),
+    [
+        ((SUCCESS, [FREE], SUCCESS, [FREE], []), 0),
+        ((SUCCESS, [IN_A], ECHOED, [IN_A], []), 0),
+        ((TAKEN, [], TAKEN, [], []), 0),
+        ((TAKEN, [], NOT_TAKEN, [], []), 0),
+        ((SUCCESS, [IN_A], FAILURE, [], ["duplicate_member"]), 0),
+        ((FAILURE, [], FAILURE, [], []), 0),
+        ((SUCCESS, [IN_A], SUCCESS, [replace(IN_A, ref="ses_b")], []), 1),
+        ((SUCCESS, [FREE], SUCCESS, [replace(FREE, ref="ses_a")], []), 1),
+        ((SUCCESS, [replace(FREE, session_id="a")], SUCCESS, [replace(FREE, session_id="a")], []), 1),
+        ((SUCCESS, [replace(FREE, tool="guarded")], SUCCESS, [replace(FREE, tool="guarded")], []), 1),
+        ((SUCCESS, [FREE], SUCCESS, [replace(FREE, arguments="[]")], []), 1),
+        ((SUCCESS, [FREE], OTHER_SUCCESS, [FREE], []), 1),
+        ((SUCCESS, [FREE], FAILURE, [FREE], ["duplicate_member"]), 1),
+        ((SUCCESS, [FREE], FAILURE, [], ["no reason at all"]), 1),
+        ((SUCCESS, [FREE], FAILURE, [], []), 1),
+        ((FAILURE, [], SUCCESS, [], []), 1),
+        ((FAILURE, [], ECHOED, [], []), 1),
+        ((TAKEN, [], SUCCESS, [], []), 1),
+        ((SUCCESS, [], SUCCESS, [], ["required"]), 1),
+    ],
+)
+def test_a_disagreement_would_be_seen(
+    outcome: tuple[Reply, list[Run], Reply, list[Run], list[str]], faults: int
+) -> None:
+    """Another session, a way past the policy, another reading, another answer, a refusal that nobody explains."""
+    assert len(Outcome(*outcome, refs={"a": "ses_a", "b": "ses_b"}).faults()) == faults
+
+
+# --- the corpus ----------------------------------------------------------------------------------
+
+
+def expected(case: Case, outcome: Outcome, *, modern: bool) -> list[str]:
+    """Why a body is refused. In the modern era a request that lacks its envelope is told that before all else."""
+    if case.refused == "required" and modern and "envelope_incomplete" in outcome.reasons:
+        return ["envelope_incomplete"]
+    return [] if case.refused is None else [case.refused]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@every_era
+async def test_no_body_is_read_in_two_ways(era: str, group: str) -> None:
+    """Each body runs what the bare server would run, in the session that the server reads, or is refused and runs
+    nothing; and it is refused for the reason that the corpus states and explains.
+    """
+    found, told, stated = [], [], []
+    async with Pair(era == "modern").up() as pair:
+        for case in GROUPS[group]:
+            for outcome, faults in await pair.judged(case.sent(*pair.refs)):
+                found += [(case.name, fault) for fault in faults]
+                told.append((case.name, outcome.reasons))
+                stated.append((case.name, expected(case, outcome, modern=pair.modern)))
+    assert found == []
+    assert told == stated
+
+
+@every_era
+async def test_method_id_target_and_session_are_what_the_server_reads(era: str) -> None:
+    """Of every call that ran, we read the same tool, the same session and the same id."""
+    ran = 0
+    async with Pair(era == "modern").up() as pair:
+        for case in CASES:
+            body = case.sent(*pair.refs)
+            for outcome, _ in await pair.judged(body):
+                for run in outcome.our_runs:
+                    message = jsonrpc.parse(body)
+                    assert isinstance(message, jsonrpc.Message)
+                    named = draft.named(message)
+                    assert message.method == "tools/call"
+                    with suppress(LoneSurrogate):  # nobody asked for the name, since the call has its session
+                        assert message.target() == run.tool
+                    assert (None if named is None else named.session_id) == run.session_id
+                    assert json.loads(message.id or b"") == json.loads(outcome.ours.body)["id"]
+                    ran += 1
+    assert ran > 100
+
+
+def test_the_corpus_states_what_the_parser_does() -> None:
+    """A body that is refused as a body is refused by the parser alone, for the reason that the corpus states."""
+    for case in CASES:
+        try:
+            message = jsonrpc.parse(case.sent("a", "b"))
+            if isinstance(message, jsonrpc.Message):
+                draft.named(message)
+        except Refusal as refusal:
+            assert (case.name, refusal.reason) == (case.name, case.refused)
+
+
+def test_every_explanation_is_needed() -> None:
+    """The list of what we refuse has a body for each entry, so it cannot grow in silence."""
+    assert EXPLAINED.keys() <= {kind(case.refused) for case in CASES if case.refused is not None}
+
+
+# --- mutants -------------------------------------------------------------------------------------
+
+SESSIONS: Final = [f'"{SESSION_KEY}":{{"sessionId":"${who}"}}' for who in "AB"]
+MEMBERS: Final = [
+    *('"name":"guarded"', '"name":"open"', '"na\\u006de":"guarded"', '"Name":"guarded"', '"method":"ping"', '"id":2'),
+    *('"params":{"name":"guarded"}', '"_meta":{}', '"_meta":null', '"meta":{}', '"arguments":{}', '"x":"\\ud800"'),
+    *(
+        '"sessionId":"$B"',
+        '"method\\u0000":"ping"',
+        f'"_meta":{{{SESSIONS[0]}}}',
+        '"x":1e400',
+        '"x":NaN',
+        *SESSIONS * 2,
+    ),
+]
+STRINGS: Final = [
+    *('"guarded"', '"open"', '"name"', '"_meta"', '"params"', '"id"', '"method"', '"sessionId"', '"x"'),
+    *('"guarded\\u0000"', '"\\u0067uarded"', '"\\ud800"', f'"{SESSION_KEY}"', "null", "1", "1.0", "true", "[]", "{}"),
+]
+PIECES: Final = ["{", "}", "[", "]", ",", ":", '"', "\\", "\\u0000", "\ufeff", "\0", " ", "\r\n", "/**/", "\udc00"]
+TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^"{}\[\],:]+|"')
+
+Edit = tuple[str, float, str]
+where = st.floats(0, 1, exclude_max=True)
+member = st.tuples(st.just("member"), where, st.sampled_from(MEMBERS))
+string = st.tuples(st.just("string"), where, st.sampled_from(STRINGS))
+rest = st.tuples(st.sampled_from(["case", "double", "delete", "insert"]), where, st.sampled_from(PIECES))
+mutants = st.tuples(
+    st.sampled_from([OPEN, GUARDED, GUARDED_WITH_A]),
+    st.lists(st.one_of(member, member, string, string, rest), min_size=1, max_size=3),
+)
+
+
+def mutate(text: str, edits: list[Edit]) -> str:
+    """The text after some edits of its tokens."""
+    for edit, where, piece in edits:
+        wanted = {"member": "{", "string": '"', "case": '"'}.get(edit, "")
+        tokens = TOKEN.findall(text)
+        places = [place for place, token in enumerate(tokens) if token.startswith(wanted)] or [0]
+        place = places[int(where * len(places))]
+        token = tokens[place]
+        tokens[place] = {
+            "member": f"{{{piece},",
+            "string": piece,
+            "case": token.swapcase(),
+            "double": token * 2,
+            "delete": "",
+            "insert": token + piece,
+        }[edit]
+        text = "".join(tokens)
+    return text
+
+
+@every_era
+@settings(max_examples=60, deadline=None)  # each example starts two servers
+@given(st.lists(mutants, min_size=1, max_size=20))
+def test_no_mutant_is_read_in_two_ways(era: str, changed: list[tuple[str, list[Edit]]]) -> None:
+    """What holds for the corpus holds for bodies that chance makes of calls. Parsing knows no event loop, so one
+    is enough.
+    """
+
+    async def disagreements() -> list[tuple[str, str]]:
+        found = []
+        async with Pair(era == "modern").up() as pair:
+            a, b = pair.refs
+            for text, edits in changed:
+                body = mutate(text, edits).replace("$A", a).replace("$B", b)
+                for _, faults in await pair.judged(body.encode("utf-8", "surrogatepass")):
+                    found += [(body, fault) for fault in faults]
+        return found
+
+    assert anyio.run(disagreements) == []

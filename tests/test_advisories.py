@@ -1,0 +1,676 @@
+"""Every published flaw of a neighbour that could be a flaw of ours keeps a test here.
+
+Where it can be shown, the flaw is first made again in a naive variant, and then ours refuses. Where
+it cannot concern us, the test asserts the fact that makes it so. Neighbours: PyJWT, the MCP SDKs and
+servers, FastMCP, Starlette. What is said of each flaw is what has been published; where nothing but
+an identifier was found, the docstring says so, and the test takes the kind of flaw that this neighbour
+could bring us.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import hashlib
+import hmac
+import itertools
+import json
+from collections.abc import Callable
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import anyio
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+
+import mcp_sessions
+from apps import Server, reply, sessions
+from clients import SECRET, SESSION_KEY, Answer, Client, Incoming, call, chunks, http
+from mcp_sessions import Session
+from mcp_sessions.errors import ConfigurationError, SessionNotFound
+from mcp_sessions.keys import KeyRing, base64url, from_base64url
+from mcp_sessions.tokens import SESSION, TYP, Claims, Tokens, looks_like_ours
+
+NOW: Final = 1_800_000_000
+NOT_FOUND: Final = -32043
+REQUIRED: Final = -31044
+GATED: Final = {"tools/call": ["guarded"]}
+
+ED25519: Final = ed25519.Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+P256: Final = ec.derive_private_key(0x1234567890ABCDEF, ec.SECP256R1())
+
+
+def pem(private: ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey) -> bytes:
+    return private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+PUBLIC_PEM: Final = P256.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+PUBLIC_DER: Final = P256.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+PUBLIC_SSH: Final = P256.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+PUBLIC_JWK: Final = json.dumps(jwt.algorithms.ECAlgorithm.to_jwk(P256.public_key(), as_dict=True)).encode()
+
+SYMMETRIC: Final = KeyRing([SECRET])
+ED_RING: Final = KeyRing([pem(ED25519)])
+EC_RING: Final = KeyRing([pem(P256)])
+TOKENS: Final = Tokens(issuer="mcp-sessions", audience="mcp-sessions", cache_entries=0)
+CLAIMS: Final = {
+    "iss": "mcp-sessions",
+    "aud": "mcp-sessions",
+    "jti": "AAAAAAAAAAAAAAAAAAAAAA",
+    "iat": NOW,
+    "exp": NOW + 3600,
+    "knd": "session",
+}
+
+
+def header(ring: KeyRing, **changes: Any) -> dict[str, Any]:
+    return {"alg": ring.signing.algorithm, "kid": ring.signing.kid, "typ": TYP, **changes}
+
+
+def signing_input(header: Any, payload: Any = CLAIMS) -> str:
+    parts = [part if isinstance(part, bytes) else json.dumps(part).encode() for part in (header, payload)]
+    return ".".join(map(base64url, parts))
+
+
+def signed(ring: KeyRing, header: Any, payload: Any = CLAIMS) -> str:
+    """A token with a good signature of the ring, whatever it says."""
+    text = signing_input(header, payload)
+    return f"{text}.{base64url(ring.signing.sign(text.encode()))}"
+
+
+def forged_with(secret: bytes, header: Any) -> str:
+    """A token with an HMAC over something that everybody knows."""
+    text = signing_input(header)
+    return f"{text}.{base64url(hmac.digest(secret, text.encode(), 'sha256'))}"
+
+
+def minted(ring: KeyRing = SYMMETRIC) -> str:
+    """A token of ours."""
+    jti = str(CLAIMS["jti"])
+    return TOKENS.mint(ring, Claims(kind=SESSION, kid=ring.signing.kid, jti=jti, issued_at=NOW, expires_at=NOW + 3600))
+
+
+def naive_verify(token: str, key: bytes, algorithms: tuple[str, ...] = ("ES256", "HS256")) -> dict[str, Any]:
+    """A verifier that lets the token choose among the algorithms, takes any bytes for an HMAC secret, reads base64
+    leniently, and looks at no other member of the header.
+    """
+    text, _, signature = token.rpartition(".")
+    head, payload = (json.loads(naive_base64(part)) for part in text.split("."))
+    assert head["alg"] in algorithms
+    assert hmac.compare_digest(hmac.digest(key, text.encode(), "sha256"), naive_base64(signature))
+    claims: dict[str, Any] = payload
+    return claims
+
+
+def naive_base64(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "==")
+
+
+def verify(ring: KeyRing, token: str) -> Claims:
+    return TOKENS.verify(ring, token, now=NOW, principal=None)
+
+
+def refused(ring: KeyRing, token: str) -> str:
+    """Why ours refuses a token."""
+    with pytest.raises(SessionNotFound) as refusal:
+        verify(ring, token)
+    return refusal.value.reason
+
+
+def body(params: str, more: str = "") -> bytes:
+    """A legacy call from JSON text."""
+    return f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{{params}}}{more}}}'.encode()
+
+
+def naive_tool(text: bytes, fold: Callable[[str], str]) -> str:
+    """The tool that a parser finds which takes several spellings of a member's name for one, the last one counting."""
+
+    def last(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        return {fold(name): value for name, value in pairs}
+
+    tool: str = json.loads(text, object_pairs_hook=last)["params"]["name"]
+    return tool
+
+
+async def guarded(session: Session | None, arguments: dict[str, Any]) -> str:
+    """A tool that the policy guards."""
+    assert session is not None
+    return session.ref
+
+
+async def free(session: Session | None, arguments: dict[str, Any]) -> str:
+    """A tool that it does not."""
+    return "free"
+
+
+def by_header(scope: Scope) -> str | None:
+    """A principal that a test can choose."""
+    return dict(scope["headers"]).get(b"x-user", b"").decode() or None
+
+
+def user(name: str) -> tuple[bytes, bytes]:
+    return (b"x-user", name.encode())
+
+
+# --- PyJWT: an HMAC secret that is a public key ----------------------------------------------------
+
+
+def public_keys_are_no_secrets(*forms: bytes) -> None:
+    """The naive verifier takes what was signed with each public text; we take the text neither as a key nor its
+    signatures from anybody.
+    """
+    for form in forms:
+        token = forged_with(form, header(EC_RING, alg="HS256"))
+        assert naive_verify(token, form) == CLAIMS
+        assert refused(EC_RING, token) == "token_algorithm"
+        assert refused(SYMMETRIC, forged_with(form, header(SYMMETRIC))) == "token_signature"
+        with pytest.raises(ConfigurationError):
+            KeyRing([form])
+
+
+def test_cve_2022_29217_public_keys_in_openssh_form() -> None:
+    """PyJWT before 2.4.0 took public keys in forms it did not know for HMAC secrets, OpenSSH's among them, so whoever
+    had the public key could sign.
+    """
+    public_keys_are_no_secrets(PUBLIC_SSH, PUBLIC_PEM)
+
+
+def test_cve_2026_48526_a_public_jwk() -> None:
+    """PyJWT before 2.13.0 did the same with a public key in JSON, where HMAC and other algorithms were both allowed."""
+    public_keys_are_no_secrets(PUBLIC_JWK, b" " + PUBLIC_JWK + b"\n")
+
+
+def test_cve_2026_102268_a_pem_with_other_white_space() -> None:
+    """PyJWT before 2.14.0 recognized a PEM by its exact line ends and white space; one that was changed by a copy or
+    an environment variable passed for a secret.
+    """
+    lines = PUBLIC_PEM.strip().split(b"\n")
+    public_keys_are_no_secrets(b"\r".join(lines), b"\r\n".join(lines), b" ".join(lines), b"\n  ".join(lines))
+    public_keys_are_no_secrets(b"\t" + PUBLIC_PEM, b"\\n".join(lines), b"".join(lines))
+
+
+def test_cve_2026_102271_a_public_key_in_der() -> None:
+    """Published for PyJWT before 2.14.0 with those above and below; of this one only the fix was found, a check for
+    DER key material, so the flaw is a public key in binary form that passes for a secret.
+    """
+    public_keys_are_no_secrets(PUBLIC_DER, base64.b64encode(PUBLIC_DER))
+
+
+def test_cve_2026_102273_a_jwk_within_something() -> None:
+    """PyJWT 2.13.0 looked for a public JWK at the top of the JSON alone, so a key set or an array hid it."""
+    key_set, array = b'{"keys":[%b]}' % PUBLIC_JWK, b"[%b]" % PUBLIC_JWK
+    public_keys_are_no_secrets(key_set, array, b'{"a":{"b":%b}}' % PUBLIC_JWK)
+    public_keys_are_no_secrets(b"\xef\xbb\xbf" + PUBLIC_JWK, key_set.decode().encode("utf-16"))
+
+
+def test_cve_2026_102266_an_empty_secret() -> None:
+    """PyJWT before 2.14.0 refused an empty HMAC secret, but not one that came in a JWK, and everybody can sign with
+    nothing.
+    """
+    token = forged_with(b"", header(SYMMETRIC))
+    assert naive_verify(token, b"") == CLAIMS
+    assert refused(SYMMETRIC, token) == "token_signature"
+    for nothing in (
+        "",
+        b"",
+        " " * 40,
+        b"\0" * 32,
+        '{"kty":"oct","k":""}',
+        '{"kty":"oct","k":"","use":"sig","x":"0123456789"}',
+    ):
+        with pytest.raises(ConfigurationError):
+            KeyRing([nothing])
+
+
+# --- PyJWT: headers --------------------------------------------------------------------------------
+
+
+def test_cve_2026_32597_critical_extensions_that_nobody_understands() -> None:
+    """PyJWT before 2.12.0 ignored `crit`, by which a token says what must be understood (RFC 7515, 4.1.11)."""
+    token = signed(SYMMETRIC, header(SYMMETRIC, crit=["only-on-tuesdays"], **{"only-on-tuesdays": True}))
+    assert naive_verify(token, SYMMETRIC.signing.verifying) == CLAIMS
+    assert refused(SYMMETRIC, token) == "token_header"
+
+
+@pytest.mark.parametrize("crit", [["b64"], ["exp"], [], "b64", [1], None])
+def test_ghsa_75c5_xw7c_p5pm_critical_extensions_again(crit: object) -> None:
+    """Named for PyJWT before 2.12.0 beside the one above; no text of its own was found. Here every form of `crit`,
+    also those that PyJWT knows or finds malformed.
+    """
+    token = signed(SYMMETRIC, header(SYMMETRIC, crit=crit, b64=True, exp=0))
+    assert naive_verify(token, SYMMETRIC.signing.verifying) == CLAIMS
+    assert refused(SYMMETRIC, token) == "token_header"
+
+
+def test_cve_2026_48523_an_algorithm_that_is_compared_but_not_used() -> None:
+    """PyJWT 2.9.0 to 2.12.1 compared the header's `alg` with the allowed ones and then verified by the algorithm of
+    the key, so an allowed name could stand over a signature of another kind.
+    """
+    token = signed(ED_RING, header(ED_RING, alg="ES256"))
+    text, _, signature = token.rpartition(".")
+    named = json.loads(naive_base64(text.split(".")[0]))["alg"]
+    assert named == "ES256"
+    assert ED_RING.signing.verify(text.encode(), from_base64url(signature))
+    assert refused(ED_RING, token) == "token_algorithm"
+
+
+def test_cve_2026_102265_a_header_nested_to_exhaustion() -> None:
+    """PyJWT 2.13 let a RecursionError out of a deeply nested header, past callers who catch its own errors, before
+    any signature was checked.
+    """
+    nested_to_exhaustion(lambda deep: signed(SYMMETRIC, deep), "token_header")
+
+
+def test_cve_2026_101918_a_payload_nested_to_exhaustion() -> None:
+    """PyJWT before 2.15.0 did so for the payload, where it is read without a check of the signature."""
+    nested_to_exhaustion(lambda deep: signed(SYMMETRIC, header(SYMMETRIC), deep), "token_claims")
+
+
+def nested_to_exhaustion(token: Callable[[bytes], str], why: str) -> None:
+    """What `except ValueError` does not catch is our one error, as is what is too long to be looked at."""
+    with pytest.raises(RecursionError):
+        json.loads(b"[" * 200_000)
+    assert refused(SYMMETRIC, token(b"[" * 200_000)) == "token_size"
+    assert refused(SYMMETRIC, token(b"[" * 1_300)) == why
+
+
+def test_ghsa_w7vc_732c_9m39_work_before_the_signature() -> None:
+    """PyJWT before 2.13.0 decoded the payload of a token with `b64: false`, however long it was, though it then used
+    another. Ours measures before it decodes, and has no such header.
+    """
+    detached = header(SYMMETRIC, b64=False, crit=["b64"])
+    assert len(naive_base64(signed(SYMMETRIC, detached, b"x" * 1_000_000).split(".")[1])) == 1_000_000
+    assert refused(SYMMETRIC, signed(SYMMETRIC, detached, b"x" * 1_000_000)) == "token_size"
+    assert refused(SYMMETRIC, signed(SYMMETRIC, detached)) == "token_header"
+    assert refused(SYMMETRIC, f"{base64url(json.dumps(detached).encode())}..AA") == "token_shape"
+
+
+# --- PyJWT: signatures -----------------------------------------------------------------------------
+
+
+async def test_cve_2026_102269_a_second_spelling_of_a_revoked_token() -> None:
+    """PyJWT before 2.14.0 read characters in a signature that are no base64url, so that a token which was revoked by
+    its text lived on under another. We read one spelling, and revoke by `jti`.
+    """
+    token = minted()
+    others = [token + "!!!!", token + "=", token[:-1] + chr(ord(token[-1]) + 1), token.replace(".", ".\n")]
+    revoked = {hashlib.sha256(token.encode()).digest()}
+    twin = others[0]
+    assert naive_base64(twin.rpartition(".")[2]) == naive_base64(token.rpartition(".")[2])
+    assert hashlib.sha256(twin.encode()).digest() not in revoked
+    assert [refused(SYMMETRIC, other) for other in others] == ["token_shape"] * 4
+    client = Client(sessions(Server(), keys=pem(P256).decode()))
+    session = await client.create()
+    again = {"sessionId": second_signature(session["sessionId"])}
+    assert (await client.tool(session=again)).result["content"] != "nobody"
+    await client.delete(session)
+    assert (await client.tool(session=again)).error["code"] == NOT_FOUND
+
+
+def second_signature(token: str) -> str:
+    """The other form that every ES256 signature has: (r, n - s)."""
+    text, _, signature = token.rpartition(".")
+    raw = from_base64url(signature)
+    order = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+    der = encode_dss_signature(int.from_bytes(raw[:32], "big"), order - int.from_bytes(raw[32:], "big"))
+    return f"{text}.{base64url(b''.join(part.to_bytes(32, 'big') for part in decode_dss_signature(der)))}"
+
+
+@pytest.mark.parametrize("ring", [SYMMETRIC, ED_RING, EC_RING], ids=["HS256", "EdDSA", "ES256"])
+def test_cve_2026_103001_whatever_else_pyjwt_may_have_wrong(ring: KeyRing) -> None:
+    """Published for PyJWT together with those above; of this one nothing but the number was found. Of PyJWT we use
+    three algorithms and one error, so flaws of its parsing, key sets and claims have no way here, and a signature
+    that is changed in any place is refused.
+    """
+    assert imported_from("jwt") == {"jwt.algorithms", "jwt.exceptions"}
+    text, _, signature = minted(ring).rpartition(".")
+    raw = from_base64url(signature)
+    assert verify(ring, f"{text}.{signature}").jti == CLAIMS["jti"]
+    for place, bit in itertools.product(range(len(raw)), (1, 128)):
+        changed = raw[:place] + bytes([raw[place] ^ bit]) + raw[place + 1 :]
+        assert refused(ring, f"{text}.{base64url(changed)}") == "token_signature"
+    for strange in (raw[:-1], raw + b"\0", b"\0" * len(raw), raw * 2, b"\0"):
+        assert refused(ring, f"{text}.{base64url(strange)}") == "token_signature"
+
+
+def imported_from(package: str) -> set[str]:
+    """The modules of another package that ours imports anything from."""
+    nodes = [
+        node
+        for path in Path(mcp_sessions.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+    ]
+    plain = {name.name for node in nodes if isinstance(node, ast.Import) for name in node.names}
+    named = {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and node.level == 0}
+    return {module for module in plain | named if module.split(".")[0] == package}
+
+
+# --- MCP SDKs: sessions and principals -------------------------------------------------------------
+
+
+async def test_cve_2026_52869_ghsa_jpw9_pfvf_9f58_a_session_that_anybody_may_use() -> None:
+    """The Python SDK before 1.27.2 found a session by its id alone, whoever was authenticated, so a second user who
+    had learnt the id could speak in it.
+    """
+    naive = {"id-of-ann": "ann's transport"}
+    assert naive["id-of-ann"] == "ann's transport"  # bob asked
+    client = Client(sessions(Server(), principal=by_header))
+    held = (await client.send("sessions/create", None, user("ann"))).result["session"]
+    session = {"sessionId": held["sessionId"]}
+    assert (await client.tool("whoami", user("bob"), session=session)).error["code"] == NOT_FOUND
+    assert (await client.tool("whoami", session=session)).error["code"] == NOT_FOUND
+    assert (await client.tool("whoami", user("ann"), session=session)).result["content"] != "nobody"
+
+
+async def test_cve_2026_52870_what_belongs_to_others_is_neither_listed_nor_ended() -> None:
+    """The Python SDK before 1.27.2 let any client list, read and cancel the tasks of all. Nothing here lists sessions,
+    and deleting one takes its owner.
+    """
+    naive_tasks = {"task-of-ann": "running"}
+    naive_tasks.pop("task-of-ann")  # bob asked
+    assert naive_tasks == {}
+    client = Client(sessions(Server(), principal=by_header))
+    held = (await client.send("sessions/create", None, user("ann"))).result["session"]
+    session = {"sessionId": held["sessionId"]}
+    for method in ("sessions/list", "sessions/get", "sessions/cancel"):
+        assert (await client.send(method, None, user("bob"))).error["code"] == -32601
+    deleted = await client.send("sessions/delete", None, user("bob"), session=session)
+    assert deleted.error == {"code": NOT_FOUND, "message": "Session not found", "data": session}
+    assert (await client.tool("whoami", user("ann"), session=session)).result["content"] != "nobody"
+
+
+async def test_cve_2026_27124_somebody_elses_consent() -> None:
+    """FastMCP's OAuth proxy did not check at its callback that the browser which came back was the one that had
+    consented, so an attacker's grant could be completed by a victim. There is no OAuth here; the like of it would be
+    a session that an attacker creates and a victim, led to it, fills.
+    """
+    assert not imported_from("fastmcp")
+    client = Client(sessions(Server(), principal=by_header))
+    for attacker in ([user("mallory")], []):
+        planted = (await client.send("sessions/create", None, *attacker)).result["session"]
+        session = {"sessionId": planted["sessionId"]}
+        led = await client.tool("remember", user("ann"), session=session, card="4111")
+        assert led.error["code"] == NOT_FOUND
+        assert (await client.tool("remember", *attacker, session=session)).result["content"] == {}
+
+
+async def test_cve_2026_25536_two_clients_with_one_request_id() -> None:
+    """The TypeScript SDK before 1.26.0 kept answers by JSON-RPC id on an instance that clients shared, so equal ids
+    of two clients crossed. Nothing of a request outlives it here.
+    """
+    naive_waiting: dict[int, str] = {}
+    for client in ("ann", "bob"):
+        naive_waiting[1] = client
+    assert naive_waiting[1] == "bob"  # who now gets ann's answer
+    both = anyio.Event()
+    came: list[str] = []
+
+    async def hold(session: Session | None, arguments: dict[str, Any]) -> str:
+        assert session is not None
+        came.append(session.ref)
+        if len(came) == 2:
+            both.set()
+        await both.wait()
+        session.state["mine"] = arguments["who"]
+        return str(arguments["who"]) + session.ref
+
+    app = sessions(Server(hold=hold))
+    told: dict[str, tuple[str, Any]] = {}
+    refs: dict[str, str] = {}
+
+    async def converse(name: str) -> None:
+        client = Client(app)
+        session = await client.create()
+        refs[name] = (await client.tool(session=session)).result["content"]
+        answer = await client.tool("hold", session=session, who=name)
+        again = await client.tool("remember", session=answer.session)
+        assert answer.session is not None
+        told[name] = (answer.result["content"], again.result["content"])
+
+    async with anyio.create_task_group() as tasks:
+        for name in ("ann", "bob"):
+            tasks.start_soon(converse, name)
+    assert told == {name: (name + refs[name], {"mine": name}) for name in ("ann", "bob")}
+
+
+async def test_cve_2026_19516_the_form_of_an_id_is_no_identity() -> None:
+    """No text was found. The kind of flaw: an id that has the right form is taken for one that was given out. Ours
+    looks at the form to keep our ids from the wrapped server, and believes nothing that it has not verified.
+    """
+    naive = len("3f2b8c1e-0000-4000-8000-000000000000".split("-")) == 5
+    assert naive  # and that was all that was asked
+    server = Server()
+    client = Client(sessions(server))
+    strangers = KeyRing.random()
+    token = signed(strangers, header(strangers), CLAIMS)
+    assert looks_like_ours(token)
+    assert (await client.tool(session={"sessionId": token})).error["code"] == NOT_FOUND
+    mirrored = await client.tool("whoami", (b"mcp-session-id", token.encode()))
+    assert mirrored.status == 400
+    assert "tools/call" not in server.methods
+    assert all(token.encode() not in seen.body + repr(seen.scope["headers"]).encode() for seen in server.seen)
+
+
+async def test_cve_2025_6515_ids_that_can_be_guessed() -> None:
+    """oatpp-mcp gave out memory addresses as session ids, which come again and can be guessed. Ours hold 128 random
+    bits, and knowing them all would not help without the key.
+    """
+    counter = itertools.count(7)
+    assert [next(counter) for _ in range(3)] == [7, 8, 9]  # so what comes next?
+    client = Client(sessions(Server()))
+    ids = [(await client.create())["sessionId"] for _ in range(200)]
+    names = [json.loads(from_base64url(token.split(".")[1]))["jti"] for token in ids]
+    assert len(set(names)) == 200
+    randoms = [int.from_bytes(from_base64url(name), "big") for name in names]
+    always, never = randoms[0], 0
+    for random in randoms:
+        always, never = always & random, never | random
+    assert (always, never) == (0, (1 << 128) - 1)  # every bit is sometimes set and sometimes not
+    guess = signed(KeyRing.random(), header(SYMMETRIC), {**CLAIMS, "jti": names[0]})
+    assert refused(SYMMETRIC, guess) == "token_signature"
+
+
+# --- MCP SDKs: parsers that differ -----------------------------------------------------------------
+
+
+NAMES: Final = {
+    "Name": ('"name":"%s","Name":"%s"', ""),
+    "NAME": ('"name":"%s","NAME":"%s"', ""),
+    "Params": ('"name":"%s"', ',"Params":{"name":"%s"}'),
+    "params with a long s": ('"name":"%s"', ',"param\\u017f":{"name":"%s"}'),
+}
+NAMES_WITH_NUL: Final = {
+    "name": ('"name":"%s","name\\u0000":"%s"', ""),
+    "name, twice": ('"name":"%s","name\\u0000\\u0000":"%s"', ""),
+    "params": ('"name":"%s"', ',"params\\u0000":{"name":"%s"}'),
+}
+
+
+@pytest.mark.parametrize("texts", NAMES.values(), ids=NAMES)
+async def test_cve_2026_27896_names_in_another_case(texts: tuple[str, str]) -> None:
+    """The Go SDK before 1.3.1 took member names in any case, and some letters for others, the last one counting: what
+    a gateway had checked was not what ran. We read exact names, and pass on what we have read.
+    """
+    await only_exact_names_count(texts, str.casefold)
+
+
+@pytest.mark.parametrize("texts", NAMES_WITH_NUL.values(), ids=NAMES_WITH_NUL)
+async def test_ghsa_q382_vc8q_7jhj_names_with_nul(texts: tuple[str, str]) -> None:
+    """The Go SDK before 1.4.1 took a name that ends in NUL characters for the name without them."""
+    await only_exact_names_count(texts, lambda name: name.rstrip("\0"))
+
+
+async def only_exact_names_count(texts: tuple[str, str], fold: Callable[[str], str]) -> None:
+    """The naive server runs what its gateway did not see; ours runs and guards what is plainly named."""
+    smuggled, hidden = (body(*split(texts, names)) for names in (("free", "guarded"), ("guarded", "free")))
+    assert naive_tool(smuggled, fold) == "guarded"
+    client = Client(sessions(Server(guarded=guarded, free=free), require=GATED), modern=False)
+    assert (await client.post(smuggled)).result == {"content": "free"}
+    assert (await client.post(hidden)).error["code"] == REQUIRED
+    session = await client.create()
+    assert (await client.tool("guarded", session=session)).result["content"].startswith("ses_")
+
+
+def split(texts: tuple[str, str], names: tuple[str, str]) -> tuple[str, str]:
+    """Both texts with the names in them, in order."""
+    params, more = "\x1f".join(texts).replace("%s", names[0], 1).replace("%s", names[1], 1).split("\x1f")
+    return params, more
+
+
+# --- MCP SDKs: one request that stops the service ---------------------------------------------------
+
+
+async def serves(client: Client) -> None:
+    """Sessions work, as if nothing had been."""
+    session = await client.create()
+    assert (await client.tool(session=session)).result["content"] != "nobody"
+    assert (await client.delete(session)).result == {"resultType": "complete"}
+
+
+async def test_ghsa_3qhf_m339_9g5v_a_malformed_request() -> None:
+    """The Python SDK before 1.9.4 raised at a malformed request and answered 500 from then on."""
+    client = Client(sessions(Server()))
+    for malformed in (b"", b"{", b"[]", b"null", b"\xff", b'{"jsonrpc":"2.0","id":1,"method":1}', b"[" * 200_000):
+        assert (await client.post(malformed)).status == 400
+    strange: list[Any] = [1, "x", None, [], {}, {"sessionId": None}, {"sessionId": "x", "state": 1}]
+    for session in strange:
+        answer = await client.post(client.message("tools/call", {"_meta": {SESSION_KEY: session}}))
+        assert answer.error["code"] == -32602
+    await serves(client)
+
+
+class Gone(Exception):
+    """What a server's `send` raises when the client has left."""
+
+
+async def test_ghsa_j975_95f5_7wqh_a_client_that_leaves_midway() -> None:
+    """In the Python SDK before 1.10.0 a client that made a request fail after it had a session could end the server
+    with an error that nobody caught. Here an error ends its own request, in whatever part it happens.
+    """
+
+    async def fails(session: Session | None, arguments: dict[str, Any]) -> str:
+        raise Gone
+
+    async def gone(message: Message) -> None:
+        raise Gone
+
+    async def leaves() -> Message:
+        raise Gone
+
+    app = sessions(Server(fails=fails, sse=True))
+    client = Client(app)
+    session = await client.create()
+    for method, tool in (("sessions/create", ""), ("tools/call", "whoami")):
+        text = json.dumps(client.message(method, {"name": tool})).encode()
+        with pytest.raises(Gone):
+            await app(http(headers=client.headers(method)), Incoming(*chunks(text)), gone)
+    with pytest.raises(Gone):
+        await client.tool("fails", session=session)
+    with pytest.raises(Gone):
+        await app(http(), leaves, gone)
+    await serves(client)
+
+
+@pytest.mark.parametrize("length", [b"-1", b"x", b"1e9", b"\xb2", b"9" * 5000, b"0x10", b""])
+async def test_ghsa_w4fh_qvv9_3v23_a_strange_header(length: bytes) -> None:
+    """Published for the Python SDK; no text was found. The kind of flaw that its request handling shares with ours: a
+    header that the handler converts without a check, and an error that nobody expects.
+    """
+    client = Client(sessions(Server()))
+    strange = [(b"content-length", length), (b"content-encoding", b""), (b"mcp-protocol-version", b"\xff")]
+    for name, value in strange:
+        headers = [pair for pair in client.headers("ping") if pair[0] != name]
+        text = json.dumps(client.message("ping")).encode()
+        answer = await call(client.app, http(headers=[*headers, (name, value)]), text)
+        assert answer.status in {200, 400, 413, 415}
+    await serves(client)
+
+
+# --- Starlette -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("host", ["a/elsewhere?", "a/elsewhere#", "a/x/..", "", "a\\mcp", "[::1"])
+async def test_cve_2026_48710_a_host_header_that_reaches_into_the_path(host: str) -> None:
+    """Starlette before 1.0.1 built `request.url` from an unchecked Host header, so that a check of `request.url.path`
+    saw another path than the router. We go by the scope's path, as the router does.
+    """
+    if host.startswith("a/elsewhere"):
+        assert urlsplit(f"http://{host}/mcp").path == "/elsewhere"  # which is not guarded
+    server = Server(guarded=guarded)
+    client = Client(sessions(server, require=GATED), modern=False)
+    answer = await client.tool("guarded", (b"host", host.encode()))
+    assert answer.error["code"] == REQUIRED
+    assert "tools/call" not in server.methods
+
+
+seen_inside: ContextVar[str] = ContextVar("seen_inside", default="nothing")
+
+
+async def sets_a_variable(scope: Scope, receive: Receive, send: Send) -> None:
+    """An application that changes its context, as tracing and logging do."""
+    seen_inside.set("something")
+    await reply(send, b"{}")
+
+
+class Naive(BaseHTTPMiddleware):
+    """A middleware of the convenient kind that does nothing."""
+
+    async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
+        return await call_next(request)
+
+
+async def test_what_basehttpmiddleware_does_to_the_context() -> None:
+    """It runs the application in a task of its own, so what is set inside is lost outside. We run it where we are."""
+    text = json.dumps(Client(None).message("ping")).encode()  # type: ignore[arg-type]  # only its words are wanted
+    for wrap, left in ((Naive, "nothing"), (sessions, "something")):
+        token = seen_inside.set("nothing")
+        await call(wrap(sets_a_variable), http(), text)
+        assert seen_inside.get() == left
+        seen_inside.reset(token)
+
+
+async def test_what_basehttpmiddleware_does_to_streams_and_to_leaving() -> None:
+    """It once held streams back and hid that the client had left. Here an event is with the client before the next
+    one is made, and whoever waits for the client to leave hears of it.
+    """
+    first, left = anyio.Event(), anyio.Event()
+    heard: list[str] = []
+
+    async def stream(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        await send(
+            {"type": "http.response.body", "body": b'data: {"jsonrpc":"2.0","method":"x"}\n\n', "more_body": True}
+        )
+        heard.append((await receive())["type"])
+
+    async def client_side() -> Message:
+        if requests:
+            return requests.pop()
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    class Watching(Answer):
+        async def __call__(self, message: Message) -> None:
+            await super().__call__(message)
+            if message.get("body"):
+                first.set()
+
+    plain = Client(sessions(Server()))
+    text = json.dumps(plain.message("tools/call", session=await plain.create())).encode()
+    requests = chunks(text)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(sessions(stream), http(headers=plain.headers("tools/call")), client_side, Watching())
+        await first.wait()
+        assert heard == []
+        left.set()
+    assert heard == ["http.disconnect"]
