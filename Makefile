@@ -8,7 +8,7 @@ SOURCES := middleware tests examples docs
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup test check format format-check lint types architecture coverage docs demo clean
+.PHONY: help setup test check format format-check lint types architecture coverage docs fuzz demo clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +43,9 @@ coverage:  ## the tests in every environment, with branch coverage of 100 % over
 
 docs: setup  ## build the documentation; a warning is an error
 	$(VENV)/sphinx-build -W --keep-going -n -q -b html docs docs/_build/html
+
+fuzz: setup  ## ten minutes of mutated tokens, bodies, streams and states each (ARGS="--seconds 60 --jobs 2")
+	$(VENV)/python -m tests.fuzz $(ARGS)
 
 demo: setup  ## a small server with sessions, and a client that uses it
 	@$(VENV)/python examples/demo.py

@@ -1,8 +1,10 @@
-"""What every test file shares: async tests run on asyncio and on trio."""
+"""What every test file shares: async tests run on asyncio and on trio, and no test may leak a credential."""
 
 from __future__ import annotations
 
 import pytest
+
+pytest_plugins = ["leaks"]
 
 
 @pytest.fixture(params=["asyncio", "trio"])

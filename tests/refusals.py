@@ -113,6 +113,11 @@ async def deleting(client: Client) -> Answer:
     return await client.delete(await client.create())
 
 
+async def over_limit(client: Client) -> Answer:
+    await client.create()
+    return await client.send("sessions/create")
+
+
 async def unreadable_state(client: Client) -> Answer:
     return await client.tool(session={**await client.create(), "state": "x"})
 
@@ -162,6 +167,15 @@ CASES = [
         400,
         400,
         body('[{"jsonrpc":"2.0","id":1,"method":"sessions/create"}]'),
+    ),
+    Case(
+        errors.BatchTooLarge,
+        "more than `max_batch` messages in one body",
+        -32600,
+        400,
+        400,
+        body('[{"jsonrpc":"2.0","method":"a"},{"jsonrpc":"2.0","method":"a"}]'),
+        {"max_batch": 1},
     ),
     Case(
         errors.SessionMethodNeedsId,
@@ -251,6 +265,9 @@ CASES = [
         carrying(None),
         {"require": {"tools/call"}},
     ),
+    Case(
+        errors.CreateLimited, "more than `create_limit` in a minute", -31029, 429, 429, over_limit, {"create_limit": 1}
+    ),
     Case(errors.StoreUnavailable, "the store does not answer", -32603, 503, 503, live, {"store": FailingStore()}),
     Case(
         errors.StoreFull,
@@ -313,8 +330,8 @@ has it, and compare the answer with this page.
 `error.data.sessionId` repeats the id that was sent with "Session not found". Only the owner of an authentic session
 that is over also gets `error.data.reason`, `"expired"` or `"ended"`; to everybody else unknown, forged, foreign,
 expired and deleted sessions look alike. A refused notification is answered with HTTP 400 or above and the id `null`,
-and so is a body that could not be read as one message. With 503 comes `Retry-After`: nobody knows whether the session
-lives, so it must not be given up.
+and so is a body that could not be read as one message. With 429 and 503 comes `Retry-After`. At 503 nobody
+knows whether the session lives, so it must not be given up.
 
 A session state that cannot be kept is not a refusal of the request: the application gets the exception where it writes,
 and only a value that grew unnoticed makes the answer an error, `-32603`, with the size and the limit.

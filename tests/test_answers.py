@@ -180,12 +180,6 @@ class TestRefusals:
             RequestRefused("not_json", -32700, None),
         ]
 
-    async def test_details_of_a_refusal_are_sent_where_there_are_some(self, modern: bool) -> None:
-        """`data` of other refusals is passed on as it is."""
-        store = BrokenStore(reading=lambda: StoreUnavailable(data={"retry": 1}))
-        client = client_of(modern, store=store)
-        assert (await client.tool(session=await client.create())).error["data"] == {"retry": 1}
-
 
 class TestAdmission:
     @pytest.mark.parametrize("method", ["sessions/create", "sessions/delete", "tools/call"])

@@ -45,6 +45,13 @@ def test_every_copy_of_the_session_and_method_headers_is_kept() -> None:
     assert head.methods == ["x", "y"]
 
 
+def test_codings_of_the_body_add_up() -> None:
+    """A second copy is a further coding, so an identity in front of it hides nothing."""
+    assert (
+        read([(b"content-encoding", b"identity"), (b"content-encoding", b"gzip")]).content_encoding == "identity, gzip"
+    )
+
+
 @pytest.mark.parametrize("version", [*sorted(HANDSHAKE_VERSIONS), None])
 def test_handshake_versions_are_the_legacy_era(version: str | None) -> None:
     """And so is a request that names no version."""

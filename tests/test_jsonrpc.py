@@ -6,6 +6,7 @@ import json
 import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from jsontext import Number, Object, broken_texts, load, names, seeds, texts, values, write
 from mcp_sessions import jsonrpc
 from mcp_sessions.errors import (
+    BatchTooLarge,
     ByteOrderMark,
     DuplicateMember,
     IdNotStringOrInteger,
@@ -148,10 +150,19 @@ def test_other_messages_have_no_target(method: str, params: Any) -> None:
     assert read(write({"jsonrpc": "2.0", "method": method, "params": params})).target() is None
 
 
+@pytest.mark.parametrize("method", ["eyJh.eyJq.sig", "x" * 65, "a b", "tools/call\\n", "caf\u00e9"])
+def test_a_method_that_is_none_is_not_shown(method: str) -> None:
+    """A client may write anything there, even its session id; what is no method's spelling has no place in a log."""
+    message = parse(f'{{"jsonrpc":"2.0","id":1,"method":"{method}"}}'.encode())
+    assert isinstance(message, Message)
+    assert message.label == "(unusual method)"
+    assert method not in repr(message)
+
+
 def test_no_representation_shows_what_a_message_carries() -> None:
     """The body holds the session id, a credential."""
     message = call(b'{"_meta":{"io.modelcontextprotocol/session":{"sessionId":"secret"}}}')
-    assert repr(message) == "<Message request 'tools/call'>"
+    assert repr(message) == "<Message request tools/call>"
     assert message.__rich_repr__() == [("kind", "request"), ("method", "tools/call")]
 
 
@@ -192,6 +203,16 @@ def test_a_batch_is_refused_whole(body: bytes, refusal: type[Refusal]) -> None:
     with pytest.raises(refusal) as caught:
         parse(body)
     assert caught.type is refusal
+
+
+@pytest.mark.parametrize(("length", "passes"), [(2, True), (3, True), (4, False)])
+def test_a_batch_has_a_greatest_length(length: int, passes: bool) -> None:
+    """It may have that many messages and no more; whether they are messages is judged first."""
+    body = b"[" + b",".join([b'{"jsonrpc":"2.0","method":"a"}'] * length) + b"]"
+    with nullcontext() if passes else pytest.raises(BatchTooLarge):
+        parse(body, max_batch=3)
+    with pytest.raises(NotJSONRPC):
+        parse(body.replace(b"2.0", b"1.0"), max_batch=3)
 
 
 # --- not JSON ------------------------------------------------------------------------------------

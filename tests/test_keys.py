@@ -175,6 +175,23 @@ def test_a_broken_encrypted_or_unsuited_pem_is_refused(pem: str | bytes) -> None
     assert refused.value.__cause__ is None
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        public_pem(P256).replace("-----", "----"),
+        public_pem(P256).replace("BEGIN", "begin").replace("END", "end"),
+        public_pem(ED25519).replace("-", ""),
+        public_pem(ED25519).replace("-----", "\u2014"),
+        "key = " + "".join(public_pem(ED25519).splitlines()[1:-1]),
+        private_pem(P256).replace("-----", "----"),
+    ],
+)
+def test_a_damaged_pem_is_no_secret_either(damaged: str) -> None:
+    """What a copy or an editor does to a PEM does not make it secret."""
+    with pytest.raises(ConfigurationError, match="not a secret"):
+        KeyRing([damaged])
+
+
 def test_other_curves_are_refused() -> None:
     """One curve for each algorithm."""
     p384 = ec.generate_private_key(ec.SECP384R1())

@@ -6,29 +6,28 @@ import logging
 
 import pytest
 
-from mcp_sessions.events import Fact, RequestRefused, SessionCreated, SessionDeleted, SessionUsed
+from mcp_sessions.events import Fact, RequestRefused, SessionCreated, SessionDeleted
 from mcp_sessions.logs import log_fact
 
 LINES: list[tuple[Fact, int, str]] = [
     (SessionCreated("ses_a", 60), logging.INFO, "session ses_a created"),
-    (SessionUsed("ses_a", "tools/call"), logging.DEBUG, "session ses_a used by 'tools/call'"),
     (SessionDeleted("ses_a", "deleted"), logging.INFO, "session ses_a ended: deleted"),
     (
         RequestRefused("expired", -32043, "tools/call", "ses_a"),
         logging.INFO,
-        "refused 'tools/call': expired (-32043), session ses_a",
+        "refused 'tools/call' of session ses_a: expired (-32043)",
     ),
     (
         RequestRefused("not_json", -32700, None),
         logging.INFO,
-        "refused a body that was not read: not_json (-32700), session None",
+        "refused a body that was not read: not_json (-32700)",
     ),
 ]
 
 
 @pytest.mark.parametrize(("fact", "level", "line"), LINES)
 def test_a_fact_is_one_line(fact: Fact, level: int, line: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Refusals, creations and ends are for the operator; uses are for debugging."""
+    """Refusals, creations and ends are for the operator."""
     with caplog.at_level(logging.DEBUG, logger="mcp_sessions"):
         log_fact(fact)
     assert caplog.record_tuples == [("mcp_sessions", level, line)]

@@ -11,7 +11,7 @@ from apps import Server, sessions
 from clients import SECRET
 from mcp_sessions import ConfigurationError
 from mcp_sessions.errors import InvalidParams, SessionExpired, SessionRequired
-from mcp_sessions.events import Fact, SessionUsed
+from mcp_sessions.events import Fact, SessionCreated
 from mcp_sessions.options import MEBIBYTE, Options
 from mcp_sessions.principals import from_scope
 from mcp_sessions.stores.memory import MemoryStore
@@ -27,6 +27,7 @@ def test_the_defaults_need_nothing_but_keys() -> None:
     assert (options.path, options.audience, options.lifetime) == ("/mcp", "mcp-sessions", 7 * 86400)
     assert (options.idle_timeout, options.lists, options.asks) == (None, None, True)
     assert (options.max_body_bytes, options.max_state_bytes, options.body_timeout) == (4 * MEBIBYTE, 4096, 30)
+    assert (options.max_batch, options.create_limit) == (100, None)
     assert isinstance(options.store, MemoryStore)
     assert options.principal is from_scope
 
@@ -46,6 +47,8 @@ def test_the_defaults_need_nothing_but_keys() -> None:
         ("not_found_code", -40004, -40004),
         ("required_code", 1, 1),
         ("max_body_bytes", 1, 1),
+        ("max_batch", 1, 1),
+        ("create_limit", None, None),
         ("audience", "https://api.example/mcp", "https://api.example/mcp"),
     ],
 )
@@ -79,10 +82,11 @@ def test_a_store_is_any_object_with_the_three_methods() -> None:
         ("lifetime", None, "must be from 1 to 3155760000 seconds"),
         *(
             (name, value, f"{name}=.* must be a whole number of at least 1")
-            for name in ("max_body_bytes", "max_state_bytes", "max_event_bytes")
+            for name in ("max_body_bytes", "max_state_bytes", "max_event_bytes", "max_batch")
             for value in (0, -1, 1.5, True, "1", None)
         ),
         *(("token_cache", value, "token_cache=.* at least 0") for value in (-1, 1.5, None)),
+        *(("create_limit", value, "create_limit=.* at least 1") for value in (0, -1, 1.5, True, "1")),
         *(
             (name, value, f"{name}=.* must be a whole number")
             for name in ("not_found_code", "required_code")
@@ -136,7 +140,7 @@ def test_clients_are_told_what_is_required(require: Any, settings: bytes) -> Non
 def test_a_listener_hears_every_fact_after_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """And with no listener, the log hears it all the same."""
     heard: list[Fact] = []
-    fact = SessionUsed("ses_a", "ping")
+    fact = SessionCreated("ses_a", 60)
     with caplog.at_level("DEBUG", logger="mcp_sessions"):
         options_of(listen=heard.append).emit(fact)
         options_of().emit(fact)

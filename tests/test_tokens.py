@@ -550,6 +550,13 @@ def test_a_payload_that_is_no_object_is_refused_though_signed_well(payload: byte
     assert reason(signed(GOOD_HEADER, payload)) in {"token_claims", "token_shape"}
 
 
+@pytest.mark.parametrize("more", [b'"later":"\xff"', b'"s\xed\xa0\x80":1', b'"later":"\\ud800"'])
+def test_what_is_skipped_must_be_text_all_the_same(more: bytes) -> None:
+    """What other parsers could not read is not accepted, not even in a claim that nobody asks for."""
+    start = json.dumps(GOOD_PAYLOAD).encode().removesuffix(b"}")
+    assert reason(signed(GOOD_HEADER, start + b"," + more + b"}")) == "token_claims"
+
+
 def test_a_nested_token_is_refused() -> None:
     """A JWT as payload of a JWT is not unwrapped."""
     assert reason(signed(GOOD_HEADER, TOKEN.encode())) == "token_claims"

@@ -14,7 +14,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from . import admission, protocol, splice
 from .dialects import draft
-from .errors import InvalidParams, Refusal, SessionEnded, SessionExpired, SessionNotFound, StoreUnavailable
+from .errors import (
+    CreateLimited,
+    InvalidParams,
+    Refusal,
+    SessionEnded,
+    SessionExpired,
+    SessionNotFound,
+    StoreUnavailable,
+)
 from .events import RequestRefused
 from .head import Head
 from .jsonrpc import Kind, Message
@@ -22,7 +30,6 @@ from .live import Live
 from .options import Options
 from .responder import respond
 
-_RETRY_AFTER: Final = (b"retry-after", b"1")  # seconds
 _TOLD_TO_THE_OWNER: Final = (SessionExpired, SessionEnded)
 
 
@@ -40,8 +47,12 @@ class Answers:
     async def create(self, message: Message) -> None:
         """Answer `sessions/create`."""
         if await self._admitted(message):
-            live = Live.mint(self.options, principal=self.options.principal(self.scope))
-            await self._succeed(message, {"session": live.metadata()})
+            try:
+                live = Live.mint(self.options, principal=self.options.principal(self.scope))
+            except CreateLimited as refusal:
+                await self._send_refusal(message, refusal)
+            else:
+                await self._succeed(message, {"session": live.metadata()})
 
     async def delete(self, message: Message, live: Live) -> None:
         """Answer `sessions/delete`, once every worker refuses the session."""
@@ -85,9 +96,9 @@ class Answers:
 
     async def _send_refusal(self, message: Message, refusal: Refusal) -> None:
         code = self.options.code(refusal)
-        self.options.emit(RequestRefused(refusal.reason, code, message.method))
+        self.options.emit(RequestRefused(refusal.reason, code, message.label, refusal.ref))
         body = splice.error(message.id, code, refusal.message, _data(message, refusal))
-        retry = [_RETRY_AFTER] if isinstance(refusal, StoreUnavailable) else []
+        retry = [] if refusal.retry_after is None else [(b"retry-after", b"%d" % refusal.retry_after)]
         await respond(self.send, self._status(message, refusal), body, *retry)
 
     def _status(self, message: Message, refusal: Refusal) -> int:
@@ -101,7 +112,7 @@ class Answers:
 def _data(message: Message, refusal: Refusal) -> dict[str, Any] | None:
     """`error.data`: the id as its sender wrote it, and why it is refused where it is authentically the sender's."""
     if not isinstance(refusal, SessionNotFound):
-        return None if refusal.data is None else dict(refusal.data)
+        return None
     named = draft.named(message)
     data = {"sessionId": named.session_id} if named is not None else {}
     return {**data, "reason": refusal.reason} if isinstance(refusal, _TOLD_TO_THE_OWNER) else data

@@ -13,6 +13,7 @@
         ├── HeaderMismatch        -32020   header and body disagree
         ├── SessionNotFound       -32043   the draft's one answer for every bad session
         ├── SessionRequired       -31044   the policy asks for a session
+        ├── CreateLimited         -31029   the caller created too many sessions
         └── StoreUnavailable      -32603   nobody knows whether the session lives
 
 A refusal's `message` is fixed per class and goes to the client. Its `reason` goes to logs and
@@ -23,8 +24,7 @@ MCP 2026-07-28 (-32020).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 
 class MCPSessionsError(Exception):
@@ -69,20 +69,22 @@ class Refusal(MCPSessionsError):
         http_status: HTTP status of the answer.
         message: The wire text, the same for every instance of the class.
         reason: Machine-readable cause for logs and spans. Never sent.
-        data: `error.data` of the answer, or None.
+        ref: The public name of the session concerned, for logs, where its id is authentic. Never sent.
+        retry_after: Seconds after which to try again, for the header of that name, or None.
     """
 
     code: ClassVar[int]
     http_status: ClassVar[int]
     message: ClassVar[str]
     reason: str
-    data: Mapping[str, Any] | None
+    ref: str | None
+    retry_after: int | None = None
 
-    def __init__(self, reason: str | None = None, *, data: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, reason: str | None = None, *, ref: str | None = None) -> None:
         super().__init__(self.message)
         if reason is not None:
             self.reason = reason
-        self.data = data
+        self.ref = ref
 
 
 # --- -32700: not JSON as every parser reads it ---------------------------------------------------
@@ -162,6 +164,11 @@ class LoneSurrogate(InvalidRequest):
 class BatchRefused(InvalidRequest):
     message = "Invalid request: a batch cannot carry or need a session; send its messages one by one"
     reason = "batch"
+
+
+class BatchTooLarge(InvalidRequest):
+    message = "Invalid request: the batch holds too many messages"
+    reason = "batch_too_large"
 
 
 class SessionMethodNeedsId(InvalidRequest):
@@ -299,9 +306,23 @@ class SessionRequired(Refusal):
     reason = "required"
 
 
+class CreateLimited(Refusal):
+    """The caller has created as many sessions within a minute as `create_limit` allows."""
+
+    code = -31029  # outside of the range that JSON-RPC reserves, as MCP 2026-07-28 asks of new codes
+    http_status = 429
+    message = "Too many sessions; try again later"
+    reason = "create_limit"
+
+    def __init__(self, *, retry_after: int = 60) -> None:
+        super().__init__()
+        self.retry_after = retry_after
+
+
 class StoreUnavailable(Refusal):
     """The store did not answer, so nobody knows whether the session lives. Clients may retry."""
 
+    retry_after: int | None = 1
     code = -32603
     http_status = 503
     message = "Session store unavailable"

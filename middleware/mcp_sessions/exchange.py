@@ -6,6 +6,7 @@ decides nothing itself: `protocol` does, from a table.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +16,7 @@ from . import intake, jsonrpc, protocol, splice
 from .answers import Answers
 from .current import session_variable
 from .dialects import draft
+from .dialects.draft import Named
 from .errors import BatchRefused, NotJSONRPC, Refusal
 from .events import SessionUsed
 from .head import SESSION_HEADER, Head
@@ -69,11 +71,15 @@ class Exchange:
         if isinstance(parsed, Message):
             await self._message(parsed)
         else:
-            await self._pass(body)
+            await self._call(None, body, self.send)
 
     async def _message(self, message: Message) -> None:
         try:
-            step, live = await self._judge(message)
+            named = draft.named(message)
+            step = self._decide(message, named)
+            live = None
+            if named is not None and step in protocol.NEEDS_LIVE_SESSION:
+                live = await Live.open(named, self.options, principal=self.options.principal(self.scope))
         except Refusal as refusal:
             await self._answers().refuse(message, refusal)
             return
@@ -92,7 +98,7 @@ class Exchange:
     def _parse(self, body: bytes) -> Message | None:
         """The one message in a body, or None for a body that passes as it came: a batch, or no JSON-RPC."""
         try:
-            parsed = jsonrpc.parse(body)
+            parsed = jsonrpc.parse(body, max_batch=self.options.max_batch)
         except NotJSONRPC:
             if self.strict:
                 raise
@@ -108,19 +114,14 @@ class Exchange:
         named = item.meta is not None and SESSION_KEY in item.meta
         return named or item.method in (draft.CREATE, draft.DELETE) or self._lack(item) is Carries.TOO_LITTLE
 
-    async def _judge(self, message: Message) -> tuple[Step, Live | None]:
-        """What happens to a message, and the session that it needs for that."""
-        named = draft.named(message)
+    def _decide(self, message: Message, named: Named | None) -> Step:
         protocol.check_mirror(self.mirror, named)
-        step = protocol.decide(
+        return protocol.decide(
             protocol.subject(message),
             self._lack(message) if named is None else Carries.SESSION,
             lists=self.options.lists,
             modern=self.head.is_modern,
         )
-        if named is None or step not in protocol.NEEDS_LIVE_SESSION:
-            return step, None
-        return step, await Live.open(named, self.options, principal=self.options.principal(self.scope))
 
     def _lack(self, message: Message) -> Carries:
         asked = message.kind is not Kind.RESPONSE and self.options.policy.asks(
@@ -130,10 +131,7 @@ class Exchange:
 
     # --- forwarded ---------------------------------------------------------------------------
 
-    async def _pass(self, body: bytes) -> None:
-        await self._call(None, body, self.send)
-
-    async def _forward(self, message: Message, step: Step, live: Live | None) -> None:
+    def _forward(self, message: Message, step: Step, live: Live | None) -> Awaitable[None]:
         body, send = message.body, self.send
         if step is Step.STABLE:
             body = splice.without_session(message, SESSION_KEY)
@@ -143,9 +141,9 @@ class Exchange:
             self._take_over_response()
             send = Responder(send, writes, max_event_bytes=self.options.max_event_bytes)
         session = live.session if live is not None and step is Step.ATTACH else None
-        if session is not None:
-            self.options.emit(SessionUsed(session.ref, message.method))
-        await self._call(session, body, send)
+        if session is not None and self.options.listen is not None:
+            self.options.listen(SessionUsed(session.ref, message.label))
+        return self._call(session, body, send)
 
     async def _call(self, session: Session | None, body: bytes, send: Send) -> None:
         """The application, with the session where handlers look for it."""
@@ -156,6 +154,8 @@ class Exchange:
             await self.app(self.scope, intake.Replay(body, self.receive), send)
         finally:
             session_variable.reset(token)
+            if session is not None:
+                session.state.shut()
 
     def _take_over_response(self) -> None:
         """Keep the application from sending what cannot be changed: compressed bodies, files sent around us."""

@@ -13,13 +13,12 @@ from typing import Final
 from .protocol import HANDSHAKE_VERSIONS
 
 SESSION_HEADER: Final = b"mcp-session-id"
-_METHOD_HEADER: Final = b"mcp-method"
-_SINGLE: Final = {
-    b"mcp-protocol-version": "version",
-    b"content-type": "content_type",
-    b"content-encoding": "content_encoding",
-    b"content-length": "content_length",
-}
+_METHOD: Final = b"mcp-method"
+_VERSION: Final = b"mcp-protocol-version"
+_TYPE: Final = b"content-type"
+_ENCODING: Final = b"content-encoding"
+_LENGTH: Final = b"content-length"
+_READ: Final = frozenset({SESSION_HEADER, _METHOD, _VERSION, _TYPE, _ENCODING, _LENGTH})
 
 
 @dataclass(slots=True)
@@ -27,7 +26,8 @@ class Head:
     """The headers of one request that this middleware reads.
 
     Of a repeated header the first copy counts, as in the official SDK; of the session and the
-    method header every copy is kept, since a second copy refuses the request.
+    method header every copy is kept, since a second copy refuses the request; of the encoding, too,
+    since codings add up.
     """
 
     version: str | None = None
@@ -50,12 +50,19 @@ class Head:
 
 def read(headers: Iterable[tuple[bytes, bytes]]) -> Head:
     """Read a request's head from its ASGI headers (names in lower case, as ASGI has them)."""
-    head = Head()
+    found: dict[bytes, list[str]] = {}
     for name, value in headers:
-        if name == SESSION_HEADER:
-            head.session_ids.append(value.decode("latin-1"))
-        elif name == _METHOD_HEADER:
-            head.methods.append(value.decode("latin-1"))
-        elif name in _SINGLE and getattr(head, _SINGLE[name]) is None:
-            setattr(head, _SINGLE[name], value.decode("latin-1"))
-    return head
+        if name in _READ:
+            found.setdefault(name, []).append(value.decode("latin-1"))
+    return Head(
+        version=_first(found.get(_VERSION)),
+        content_type=_first(found.get(_TYPE)),
+        content_encoding=", ".join(found[_ENCODING]) if _ENCODING in found else None,
+        content_length=_first(found.get(_LENGTH)),
+        session_ids=found.get(SESSION_HEADER, []),
+        methods=found.get(_METHOD, []),
+    )
+
+
+def _first(values: list[str] | None) -> str | None:
+    return values[0] if values else None

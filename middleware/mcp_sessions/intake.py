@@ -7,7 +7,9 @@ made-up `http.disconnect` before the response starts breaks every SSE mode of th
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import asyncio
+import sys
+from collections.abc import Awaitable, Generator, Iterator
 from types import coroutine
 from typing import Any
 
@@ -18,8 +20,8 @@ from .errors import BodyCutShort, BodyTimeout, BodyTooLarge, EncodingRefused
 from .head import Head
 
 
-async def read_body(receive: Receive, head: Head, *, max_bytes: int, timeout: float) -> bytes:
-    """The whole request body.
+def read_body(receive: Receive, head: Head, *, max_bytes: int, timeout: float) -> Awaitable[bytes]:
+    """The whole request body, to be awaited.
 
     Args:
         receive: The server's `receive`.
@@ -38,22 +40,49 @@ async def read_body(receive: Receive, head: Head, *, max_bytes: int, timeout: fl
     declared = head.content_length or ""
     if declared.isdecimal() and int(declared[:20]) > max_bytes:
         raise BodyTooLarge
-    # The scope must be open before `receive` runs at all, since that may open scopes of its own (Starlette's
-    # BaseHTTPMiddleware does) and they must close in turn. Its timer waits until something does not come at once.
-    with anyio.CancelScope() as scope:
-        steps = receive().__await__()
-        try:
-            pending = next(steps)
-        except StopIteration as arrived:
-            first: Message = arrived.value
-        else:
-            scope.deadline = anyio.current_time() + timeout
-            first = await _resume(steps, pending)
+    read = _read_on_asyncio if _timers_can_start_late() else _read_under_timer
+    return read(receive, max_bytes, timeout)
+
+
+def _timers_can_start_late() -> bool:
+    """Whether a timer may be started when something has to wait, and not before."""
+    try:
+        return sys.version_info >= (3, 11) and asyncio.current_task() is not None
+    except RuntimeError:  # trio
+        return False
+
+
+async def _read_under_timer(receive: Receive, max_bytes: int, timeout: float) -> bytes:
+    with anyio.move_on_after(timeout):
+        return await _rest(await receive(), receive, max_bytes)
+    raise BodyTimeout
+
+
+async def _read_on_asyncio(receive: Receive, max_bytes: int, timeout: float) -> bytes:
+    """The body, with no timer where it came with the head, as most do: one costs as much as all the rest."""
+    steps = receive().__await__()
+    try:
+        pending = next(steps)
+    except StopIteration as arrived:
+        first: Message = arrived.value
         if not first.get("more_body", False):
             return _complete([_chunk(first)], max_bytes)
-        scope.deadline = min(scope.deadline, anyio.current_time() + timeout)
-        return await _rest(first, receive, max_bytes)
-    raise BodyTimeout
+        rest = _rest(first, receive, max_bytes)
+    else:
+        rest = _suspended(steps, pending, receive, max_bytes)
+    timer = asyncio.timeout(timeout)  # type: ignore[attr-defined]  # from 3.11, as was asked before coming here
+    # Not a cancel scope: `receive` may have opened scopes before it waited, and those must be left in turn.
+    try:
+        async with timer:
+            return await rest
+    except TimeoutError:
+        if timer.expired():
+            raise BodyTimeout from None
+        raise
+
+
+async def _suspended(steps: Iterator[Any], pending: Any, receive: Receive, max_bytes: int) -> bytes:
+    return await _rest(await _resume(steps, pending), receive, max_bytes)
 
 
 async def _rest(first: Message, receive: Receive, max_bytes: int) -> bytes:

@@ -10,6 +10,7 @@ to 6, RFC 8259 sections 4, 7 and 8, RFC 7493 (I-JSON).
 from __future__ import annotations
 
 import json
+import re
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
@@ -20,6 +21,7 @@ import msgspec
 from msgspec import Raw
 
 from .errors import (
+    BatchTooLarge,
     ByteOrderMark,
     DuplicateMember,
     IdNotStringOrInteger,
@@ -64,6 +66,9 @@ _Members: TypeAlias = "dict[str, Raw] | None"
 _FLAWS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
+_LABEL: Final = re.compile(r"[A-Za-z0-9_/$-]{0,64}")  # no dot, so no session id
+
+
 class Kind(Enum):
     """What a JSON-RPC message is."""
 
@@ -105,11 +110,16 @@ class Message(msgspec.Struct, frozen=True, gc=False):
             return None
         return string(self.params[name])
 
+    @property
+    def label(self) -> str:
+        """The method for logs, where it is spelt as methods are: a client may write anything there, even its id."""
+        return self.method if _LABEL.fullmatch(self.method) else "(unusual method)"
+
     def __repr__(self) -> str:
-        return f"<Message {self.kind.value} {self.method!r}>"
+        return f"<Message {self.kind.value} {self.label}>"
 
     def __rich_repr__(self) -> list[tuple[str, str]]:
-        return [("kind", self.kind.value), ("method", self.method)]
+        return [("kind", self.kind.value), ("method", self.label)]
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -118,11 +128,15 @@ class Batch(msgspec.Struct, frozen=True):
     items: tuple[Message, ...]
 
 
-def parse(body: bytes) -> Message | Batch:
+MAX_BATCH: Final = 100
+
+
+def parse(body: bytes, *, max_batch: int = MAX_BATCH) -> Message | Batch:
     """Read the body of one POST.
 
     Args:
         body: The whole body, already bounded in size.
+        max_batch: Messages that a batch may hold.
 
     Returns:
         The message, or the batch where the body is an array.
@@ -130,6 +144,7 @@ def parse(body: bytes) -> Message | Batch:
     Raises:
         ParseError: Not JSON; also its kinds `NotUTF8`, `ByteOrderMark` and `NestingTooDeep`.
         NotJSONRPC: JSON, but not a JSON-RPC 2.0 message or a batch of them.
+        BatchTooLarge: A batch of more than `max_batch` messages.
         DuplicateMember: The envelope, `params` or `_meta` gives a member twice.
         LoneSurrogate: A name or a value that is read here holds one.
         MethodNotString: `method` is not a string.
@@ -139,7 +154,7 @@ def parse(body: bytes) -> Message | Batch:
     """
     if not body.isascii():
         _check_utf8(body)
-    return _message(body) if body.startswith(b"{") else _other(body)
+    return _message(body) if body.startswith(b"{") else _other(body, max_batch)
 
 
 def members(text: bytes, wrong: type[Refusal] = NotJSONRPC) -> dict[str, Raw]:
@@ -198,12 +213,12 @@ def string(raw: bytes) -> str | None:
         raise LoneSurrogate from None
 
 
-def _other(body: bytes) -> Message | Batch:
+def _other(body: bytes, max_batch: int) -> Message | Batch:
     first = body.lstrip(_SPACE)[:1]
     if first == b"{":
         return _message(body)
     if first == b"[":
-        return _batch(body)
+        return _batch(body, max_batch)
     try:
         _value(body)
     except _FLAWS as flaw:
@@ -211,7 +226,7 @@ def _other(body: bytes) -> Message | Batch:
     raise NotJSONRPC
 
 
-def _batch(body: bytes) -> Batch:
+def _batch(body: bytes, max_batch: int) -> Batch:
     try:
         items = _array(body)
     except _FLAWS as flaw:
@@ -219,7 +234,11 @@ def _batch(body: bytes) -> Batch:
         items = mask.off(found)
     if not items:
         raise NotJSONRPC
-    return Batch(tuple(_message(bytes(item)) for item in items))
+    # What is no batch of messages is said first: where the path serves other things too, long arrays pass.
+    read = tuple(_message(bytes(item)) for item in items[:max_batch])
+    if len(items) <= max_batch:
+        return Batch(read)
+    raise BatchTooLarge
 
 
 def _message(body: bytes) -> Message:

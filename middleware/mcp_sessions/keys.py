@@ -59,9 +59,11 @@ _ALGORITHMS: Final[Mapping[AlgorithmName, Algorithm]] = {
 # whole keys; these are the beginnings of parts of one: of lines, and of P-256, Ed25519 and RSA keys.
 _NEVER_SECRET: Final = (
     *(b"ssh-", b"ecdsa-", b"sk-ssh-", b"sk-ecdsa-", b"---- BEGIN"),
-    *(b"MFkwEwYHKoZI", b"MCowBQYDK2Vw", b"MIIBIjANBgkq", b"MIIBojANBgkq", b"MIICIjANBgkq"),
+    *(b"MIIBIjANBgkq", b"MIIBojANBgkq", b"MIICIjANBgkq"),
     *(b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48", b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70"),
 )
+# A PEM that was damaged on its way (a dash lost, another case, one line) is still public, wherever these stand in it.
+_NOWHERE_IN_SECRET: Final = (b"PUBLIC KEY", b"PRIVATE KEY", b"MFKWEWYHKOZI", b"MCOWBQYDK2VW")
 
 _BASE64URL: Final = re.compile(r"[A-Za-z0-9_-]+")
 # By length modulo 4: which last characters leave no bit unused, or only unused bits that are zero.
@@ -234,7 +236,7 @@ def _check_secret(place: str, secret: bytes) -> None:
         raise ConfigurationError(f"{place} is not random: it is one text repeated, or of very few characters; {REMEDY}")
     try:
         _HMAC.prepare_key(secret)
-        lookalike = secret.startswith(_NEVER_SECRET)
+        lookalike = secret.startswith(_NEVER_SECRET) or any(part in secret.upper() for part in _NOWHERE_IN_SECRET)
     except InvalidKeyError:
         lookalike = True
     if lookalike:

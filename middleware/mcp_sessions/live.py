@@ -56,15 +56,22 @@ class Live:
 
     @classmethod
     def mint(cls, options: Options, *, principal: Principal | None) -> Live:
-        """Make a session for a caller."""
+        """Make a session for a caller.
+
+        Raises:
+            CreateLimited: The caller has made too many.
+        """
         now = int(options.clock())
         ring = options.ring(now)
+        subject = ring.signing.subject(principal)
+        if options.create_limit is not None:
+            options.create_limit.spend(subject, now=now)
         claims = Claims(
             kind=SESSION,
             jti=secrets.token_urlsafe(16),
             issued_at=now,
             expires_at=now + int(options.lifetime),
-            subject=ring.signing.subject(principal),
+            subject=subject,
             kid=ring.signing.kid,
         )
         options.emit(SessionCreated(claims.ref, claims.expires_at))
@@ -85,7 +92,7 @@ class Live:
         ring = options.ring(now)
         claims = options.tokens.verify(ring, named.session_id, now=now, principal=principal)
         if await options.store.is_revoked(claims.jti, expires_at=claims.expires_at):
-            raise SessionEnded
+            raise SessionEnded(ref=claims.ref)
         payload, last_seen = None, claims.issued_at
         if named.state is not None:
             opened = state.open(
@@ -101,7 +108,7 @@ class Live:
         live = cls(named.session_id, claims, ring, options, principal=principal, payload=payload, last_seen=last_seen)
         if now < live._end(last_seen):
             return live
-        raise SessionExpired
+        raise SessionExpired(ref=claims.ref)
 
     def metadata(self) -> dict[str, Any]:
         """`SessionMetadata` as it stands now; closes the state, since it leaves with the response.

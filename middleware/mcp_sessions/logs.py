@@ -9,18 +9,17 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from .events import Fact, RequestRefused, SessionCreated, SessionDeleted, SessionUsed
+from .events import Fact, RequestRefused, SessionCreated, SessionDeleted
 
 _log: Final = logging.getLogger("mcp_sessions")
 _MAX_METHOD: Final = 64  # characters of a client's method name that are worth a log line
 
 
 def log_fact(fact: Fact) -> None:
-    """Write one fact down: refusals, creations and ends at INFO, uses at DEBUG."""
-    if isinstance(fact, SessionUsed):
-        _log.debug("session %s used by %s", fact.ref, _quoted(fact.method))
-    elif isinstance(fact, RequestRefused):
-        _log.info("refused %s: %s (%d), session %s", _quoted(fact.method), fact.reason, fact.code, fact.ref)
+    """Write one fact down at INFO: a refusal, a creation or an end. A use is no news."""
+    if isinstance(fact, RequestRefused):
+        of = "" if fact.ref is None else f" of session {fact.ref}"
+        _log.info("refused %s%s: %s (%d)", _quoted(fact.method), of, fact.reason, fact.code)
     elif isinstance(fact, SessionCreated):
         _log.info("session %s created", fact.ref)
     elif isinstance(fact, SessionDeleted):

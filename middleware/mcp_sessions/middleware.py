@@ -7,7 +7,7 @@ as the very same objects.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import cached_property
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -60,7 +60,10 @@ class MCPSessionMiddleware:
         max_body_bytes: Bytes that a request body may have.
         max_state_bytes: Bytes that a session's sealed state may have.
         max_event_bytes: Bytes of one event in a response stream that are held to be changed.
+        max_batch: Messages that a JSON-RPC batch may hold (protocol 2025-03-26 only).
         body_timeout: Seconds that a request body may take to arrive.
+        create_limit: Sessions that a principal may create per minute and process; callers without a
+            principal share one budget. None sets no limit.
         token_cache: Verified tokens that are remembered; 0 remembers none.
         listen: Called with every fact of `mcp_sessions.events`. It must not block or raise.
         clock: Unix seconds. For tests.
@@ -89,7 +92,9 @@ class MCPSessionMiddleware:
         max_body_bytes: int = 4 * MEBIBYTE,
         max_state_bytes: int = 4096,
         max_event_bytes: int = 64 * MEBIBYTE,
+        max_batch: int = 100,  # messages
         body_timeout: Seconds = 30,  # seconds
+        create_limit: int | None = None,  # sessions per minute
         token_cache: int = 10_000,  # entries
         listen: Listener | None = None,
         clock: Callable[[], float] = time.time,
@@ -113,7 +118,9 @@ class MCPSessionMiddleware:
             max_body_bytes=max_body_bytes,
             max_state_bytes=max_state_bytes,
             max_event_bytes=max_event_bytes,
+            max_batch=max_batch,
             body_timeout=body_timeout,
+            create_limit=create_limit,
             token_cache=token_cache,
             listen=listen,
             clock=clock,
@@ -131,14 +138,12 @@ class MCPSessionMiddleware:
         return workers.fault(random_keys=self._random_keys, memory_store=isinstance(self._options.store, MemoryStore))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
+        if scope["type"] == "http":
+            await self._serve(scope, receive, send)
+        elif scope["type"] == "lifespan":
             await self._start(scope, receive, send)
-            return
-        where = self._where(scope) if scope["type"] == "http" else Place.ELSEWHERE
-        if where is Place.ELSEWHERE:
-            await self.app(scope, receive, send)
         else:
-            await self._serve(where, scope, receive, send)
+            await self.app(scope, receive, send)
 
     async def _start(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.fault is not None:
@@ -147,7 +152,10 @@ class MCPSessionMiddleware:
         del self.fault  # the application may add routes while it starts: look again at the first request
         await self.app(scope, receive, send)
 
-    async def _serve(self, where: Place, scope: Scope, receive: Receive, send: Send) -> None:
+    def _serve(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        where = self._where(scope)
+        if where is Place.ELSEWHERE:
+            return self.app(scope, receive, send)
         if self.fault is not None:  # mounted applications, and servers without a lifespan, come here unwarned
             raise ConfigurationError(self.fault)
         head = read(scope["headers"])
@@ -157,13 +165,11 @@ class MCPSessionMiddleware:
             if not judged:
                 protocol.check_mirror(mirror, None)
         except Refusal as refusal:
-            await Answers(self.app, self._options, head, scope, receive, send).refuse_unread(refusal)
-            return
-        if judged:
-            strict = where is Place.ENDPOINT
-            await Exchange(self.app, self._options, head, mirror, strict, scope, receive, send).run()
-        else:
-            await self.app(scope, receive, send)
+            return Answers(self.app, self._options, head, scope, receive, send).refuse_unread(refusal)
+        if not judged:
+            return self.app(scope, receive, send)
+        strict = where is Place.ENDPOINT
+        return Exchange(self.app, self._options, head, mirror, strict, scope, receive, send).run()
 
     def _where(self, scope: Scope, /) -> Place:
         return place(scope, self._options.path)

@@ -17,6 +17,7 @@ from .errors import ConfigurationError, Refusal, SessionNotFound, SessionRequire
 from .events import Fact, Listener
 from .keyfile import Keys, key_source
 from .keys import KeyRing
+from .limits import CreateLimit
 from .logs import log_fact
 from .policy import Policy, Require
 from .principals import PrincipalOf, ReadPrincipal
@@ -54,14 +55,19 @@ class Options:
     max_body_bytes: int
     max_state_bytes: int
     max_event_bytes: int
+    max_batch: int
     body_timeout: float
-    emit: Listener
+    create_limit: CreateLimit | None
+    settings: bytes
+    """What `capabilities.experimental.sessions` says of this deployment, as JSON."""
+    listen: Listener | None
     clock: Callable[[], float]
 
-    @property
-    def settings(self) -> bytes:
-        """What `capabilities.experimental.sessions` says of this deployment, as JSON."""
-        return b'{"required":"%s"}' % self.policy.summary.encode()
+    def emit(self, fact: Fact) -> None:
+        """Tell a fact to the log, and to whoever listens."""
+        log_fact(fact)
+        if self.listen is not None:
+            self.listen(fact)
 
     def code(self, refusal: Refusal) -> int:
         """The JSON-RPC code of a refusal in this deployment."""
@@ -88,7 +94,9 @@ def check(
     max_body_bytes: int,
     max_state_bytes: int,
     max_event_bytes: int,
+    max_batch: int,
     body_timeout: Seconds,
+    create_limit: int | None,
     token_cache: int,
     listen: Listener | None,
     clock: Callable[[], float],
@@ -98,6 +106,7 @@ def check(
     Raises:
         ConfigurationError: One is wrong; the message says which and what to write instead.
     """
+    policy = Policy(require)
     return Options(
         ring=key_source(keys),
         path=_path(path),
@@ -107,7 +116,7 @@ def check(
         ),
         lifetime=_seconds("lifetime", lifetime, least=1),
         idle_timeout=None if idle_timeout is None else _seconds("idle_timeout", idle_timeout, least=1),
-        policy=Policy(require),
+        policy=policy,
         lists=None if lists is None else _word("lists", lists, get_args(Lists)),
         store=_store(store),
         principal=principals.reader(principal),
@@ -117,23 +126,13 @@ def check(
         max_body_bytes=_whole("max_body_bytes", max_body_bytes, least=1),
         max_state_bytes=_whole("max_state_bytes", max_state_bytes, least=1),
         max_event_bytes=_whole("max_event_bytes", max_event_bytes, least=1),
+        max_batch=_whole("max_batch", max_batch, least=1),
         body_timeout=_seconds("body_timeout", body_timeout),
-        emit=_emit(listen),
+        create_limit=None if create_limit is None else CreateLimit(_whole("create_limit", create_limit, least=1)),
+        settings=b'{"required":"%s"}' % policy.summary.encode(),
+        listen=_listener(listen),
         clock=clock,
     )
-
-
-def _emit(listen: Listener | None) -> Listener:
-    if listen is None:
-        return log_fact
-    if not callable(listen):
-        raise ConfigurationError("listen= takes a function that is called with each fact of mcp_sessions.events")
-
-    def emit(fact: Fact) -> None:
-        log_fact(fact)
-        listen(fact)
-
-    return emit
 
 
 # What follows takes `object`: the options' types are promises of callers that no type checker has seen.
@@ -171,6 +170,13 @@ def _word(option: str, value: Any, allowed: tuple[Any, ...]) -> Any:
     if value in allowed:
         return value
     raise ConfigurationError(f"{option}={value!r} must be one of {', '.join(map(repr, allowed))}")
+
+
+def _listener(listen: Any) -> Listener | None:
+    if listen is None or callable(listen):
+        checked: Listener | None = listen
+        return checked
+    raise ConfigurationError("listen= takes a function that is called with each fact of mcp_sessions.events")
 
 
 def _store(store: Any) -> Store:

@@ -26,7 +26,13 @@ PROTOCOL_VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
 CLIENT_CAPABILITIES_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
 
 
-class Subject(Enum):
+class _Word(Enum):
+    """An entry of the table. Enum hashes by name in Python code, which costs 0.3 us at each look-up."""
+
+    __hash__ = object.__hash__
+
+
+class Subject(_Word):
     """What a message is about, as far as sessions go."""
 
     CREATE = "sessions/create"
@@ -37,7 +43,7 @@ class Subject(Enum):
     OTHER = "anything else"
 
 
-class Carries(Enum):
+class Carries(_Word):
     """What a message carries, against what the policy asks."""
 
     NOTHING = "no session, and none is needed"
@@ -45,7 +51,7 @@ class Carries(Enum):
     SESSION = "a session"
 
 
-class Step(Enum):
+class Step(_Word):
     """What happens to a message that is not refused."""
 
     CREATE = "mint a session and answer"

@@ -112,7 +112,7 @@ class State(MutableMapping[str, Any]):
             StateTooLarge: A nested value grew past the limit.
             StateNotJSON: A nested value has no JSON form.
         """
-        self._closed = True
+        self.shut()
         if not self._loaded:
             return None
         payload = encode_state(self._values)
@@ -120,6 +120,10 @@ class State(MutableMapping[str, Any]):
             return None
         self._check(payload)
         return payload
+
+    def shut(self) -> None:
+        """Refuse further writes: the response has left, or never will."""
+        self._closed = True
 
     @property
     def payload(self) -> bytes:

@@ -262,6 +262,8 @@ CELLS: Final = [
 ]
 
 STREAMING: Final = [cell for cell in CELLS if not cell.json]
+COVERING: Final = [cell for cell in CELLS if cell.stateful is not cell.json]
+"""Every framework, era, transport and form of answer, though not every combination."""
 STATEFUL: Final = [cell for cell in CELLS if cell.stateful and not cell.modern]
 
 

@@ -36,6 +36,13 @@ EXPECTED: Final = {
 RAN: Final[set[str]] = set()
 
 
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """Both: context variables and cancellation are each backend's own."""
+    backend: str = request.param
+    return backend
+
+
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 async def test_each_of_two_sessions_of_one_client_sees_itself(cell: Cell) -> None:
     """In every kind of handler two sessions over one connection see their own, and a request without one sees none."""

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 
 from mcp_sessions import MCPSessionMiddleware
 
-from .servers import CELLS, DEADLINE, KEYS, Cell, bare
+from .servers import COVERING, DEADLINE, KEYS, Cell, bare
 from .wire import Client, lifespan
 
 
@@ -71,11 +71,10 @@ PLACES: Final[dict[Callable[[Cell], ASGIApp], str]] = {
     wrap_the_parent: "/api/mcp",
     guard_every_path: "/mcp",
 }
-PLACED: Final = [cell for cell in CELLS if cell.stateful is not cell.json]
 COMBINATIONS: Final = [
     pytest.param(place, cell, id=f"{place.__name__}-{cell}")
     for place in PLACES
-    for cell in PLACED
+    for cell in COVERING
     if place is not hand_to_the_framework or cell.framework.startswith("fastmcp")
 ]
 
@@ -100,7 +99,7 @@ async def test_sessions_work_wherever_the_middleware_stands(place: Callable[[Cel
             await live_a_session(Client(app, modern=cell.modern, path=PLACES[place]))
 
 
-@pytest.mark.parametrize("cell", PLACED, ids=str)
+@pytest.mark.parametrize("cell", COVERING, ids=str)
 async def test_a_prefix_that_a_proxy_keeps_is_not_part_of_the_path(cell: Cell) -> None:
     """With `root_path` set by the HTTP server the endpoint is found below it."""
     app = MCPSessionMiddleware(bare(cell), keys=KEYS)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from .servers import CELLS, KEYS, Cell, running
+from .servers import COVERING, KEYS, Cell, running
 from .wire import Held
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@pytest.mark.parametrize("cell", COVERING, ids=str)
 async def test_sessions_survive_a_restart(cell: Cell) -> None:
     """A new process with the same keys goes on with both sessions and their states where the old one stopped."""
     async with running(cell) as server:
@@ -22,7 +22,7 @@ async def test_sessions_survive_a_restart(cell: Cell) -> None:
         assert [await client.call("count", held) for held in sessions] == ["2", "1"]
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@pytest.mark.parametrize("cell", COVERING, ids=str)
 async def test_any_replica_serves_any_session(cell: Cell) -> None:
     """Two workers with the same keys take turns within one session."""
     async with running(cell) as one, running(cell) as two:
@@ -31,7 +31,7 @@ async def test_any_replica_serves_any_session(cell: Cell) -> None:
         assert [await clients[turn % 2].call("count", held) for turn in range(4)] == ["1", "2", "3", "4"]
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@pytest.mark.parametrize("cell", COVERING, ids=str)
 async def test_keys_that_are_rolled_keep_old_sessions(cell: Cell) -> None:
     """A worker that signs with a new key still takes sessions of the old one, and a stranger's worker takes none."""
     new = "the next secret of the integration tests, 32 bytes and more"

@@ -13,6 +13,13 @@ streaming = pytest.mark.parametrize("cell", STREAMING, ids=str)
 PROGRESS = {"name": "progress", "arguments": {}, "_meta": {"progressToken": "p"}}
 
 
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    """Both: context variables and cancellation are each backend's own."""
+    backend: str = request.param
+    return backend
+
+
 def progress_of(event: str) -> float:
     """The progress that a notification tells."""
     data = next(line[5:] for line in event.splitlines() if line.startswith("data:") and line[5:].strip())

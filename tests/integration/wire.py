@@ -134,11 +134,10 @@ class Exchange:
 
     async def next_event(self) -> str:
         """The next piece of an event stream that holds data, as it left the application."""
-        async for message in self._outof:
-            piece: str = message.get("body", b"").decode()
-            if "data: {" in piece:
-                return piece
-        raise AssertionError("the stream is over")
+        piece = ""
+        while "data: {" not in piece:
+            piece = (await self._outof.receive()).get("body", b"").decode()
+        return piece
 
     async def reply(self) -> Reply:
         """The rest of the response, from here to its end."""
