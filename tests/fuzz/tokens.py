@@ -1,0 +1,261 @@
+"""Mutants of session ids: half only damaged, half changed inside and signed again with a key that is valid."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from random import Random
+from typing import Any, Final
+
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, derive_private_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from mcp_sessions.errors import SessionExpired, SessionNotFound
+from mcp_sessions.keys import Key, KeyRing
+from mcp_sessions.session import Principal
+from mcp_sessions.tokens import SESSION, TRANSPORT, Claims, Kind, Tokens
+
+from . import jose
+from .trials import ALPHABET, Disagreement, mutate
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from joserfc.jwk import ECKey, OctKey, OKPKey
+
+NOW: Final = 1_800_000_000
+SECRETS: Final = ("vB1kTn0RzJmYwq3uXo7sLd5cHf9aGe2i", "another secret of the trials: 7sLd5cHf9aGe2i0")
+STRANGE: Final = "a secret that no ring holds: Xo7sLd5cHf9aGe2i"
+_ED25519: Final = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+_P256: Final = derive_private_key(0x1234567890ABCDEF, SECP256R1())
+
+
+def _pem(key: Any) -> str:
+    text: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return text.decode()
+
+
+PEMS: Final = (_pem(_ED25519), _pem(_P256))
+RING: Final = KeyRing([*SECRETS, *PEMS])
+RINGS: Final = [KeyRing([secret]) for secret in (*SECRETS, *PEMS)]  # each signs with its one key
+KEYS: Final[list[Key]] = [ring.signing for ring in RINGS]
+STRANGER: Final = KeyRing([STRANGE]).signing
+TOKENS: Final = Tokens(issuer="us", audience="here", cache_entries=0)
+
+Caller = tuple["str | None", "str | None", "str | None"]
+CALLERS: Final[list[Caller | None]] = [None, ("client", None, "alice"), ("client", None, "bob"), (None, "i", "alice")]
+
+
+def _known() -> dict[str, jose.Known]:
+    private = (bytes(range(32)), (0x1234567890ABCDEF).to_bytes(32, "big"))
+    found = [
+        jose.Known("HS256", OctKey.import_key(jose.hkdf(secret.encode(), "mcp-sessions/1/HS256/signing")), b"")
+        for secret in SECRETS
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found += [
+            jose.Known("EdDSA", OKPKey.import_key(PEMS[0]), b""),
+            jose.Known("ES256", ECKey.import_key(PEMS[1]), b""),
+        ]
+    sources = (*(secret.encode() for secret in SECRETS), *private)
+    return {
+        key.kid: jose.Known(
+            known.algorithm, known.key, jose.hkdf(source, f"mcp-sessions/1/{known.algorithm}/principal")
+        )
+        for key, known, source in zip(KEYS, found, sources, strict=True)
+    }
+
+
+KNOWN: Final = _known()
+
+
+def _principal(caller: Caller | None) -> Principal | None:
+    return None if caller is None else Principal(*caller)
+
+
+FULL: Final[dict[str, Any]] = {
+    "trace": f"00-{'a' * 32}-{'b' * 16}-01",
+    "client": "a client/1",
+    "parent": "ses_a",
+    "root": "ses_b",
+    "generation": 3,
+    "upstream": "x" * 40,
+}
+
+
+class Original:
+    """A good token, and for whom it is good.
+
+    Args:
+        ring: Whose key signs it.
+        caller: Whose it is.
+        kind: What it may be used as.
+        more: Further claims.
+    """
+
+    def __init__(self, ring: KeyRing, caller: Caller | None, kind: Kind, more: dict[str, Any]) -> None:
+        self.caller = caller
+        self.kind = kind
+        claims = Claims(
+            kind=kind,
+            kid=ring.signing.kid,
+            jti="AAAAAAAAAAAAAAAAAAAAAA",
+            issued_at=NOW,
+            expires_at=NOW + 3600,
+            subject=ring.signing.subject(_principal(caller)),
+            **more,
+        )
+        self.key = ring.signing
+        self.token = TOKENS.mint(ring, claims)
+        self.parts = self.token.split(".")
+        self.texts = [decode(part).decode() for part in self.parts[:2]]
+        self.claims = {name: json.dumps(value) for name, value in json.loads(self.texts[1]).items()}
+
+
+def encode(data: bytes) -> str:
+    """Unpadded base64url."""
+    return urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def decode(text: str) -> bytes:
+    """What one of our own segments says."""
+    return urlsafe_b64decode(text + "==")
+
+
+ORIGINALS: Final = [
+    Original(ring, caller, kind, more)
+    # Asymmetric signatures take ten times as long, so there are fewer of them.
+    for ring in [*RINGS[:2] * 10, *RINGS[2:]]
+    for caller in CALLERS
+    for kind in (SESSION, TRANSPORT)
+    for more in ({}, FULL)
+]
+
+# --- damaged -------------------------------------------------------------------------------------
+
+
+def damaged(random: Random, original: Original) -> str:
+    """A token changed as text, by somebody without a key."""
+    if random.random() < 0.5:
+        return mutate(random, original.token)
+    parts = list(original.parts)
+    place = random.randrange(6)
+    if place < 3:
+        parts[place] = random.choice(ORIGINALS).parts[place]
+    elif place == 3:
+        parts[2] = "".join(random.choices(ALPHABET, k=len(parts[2]) - 1)) + random.choice("AQgwEI")
+    elif place == 4:
+        texts = [mutate(random, text) for text in original.texts]
+        parts[:2] = [encode(text.encode("utf-8", "surrogatepass")) for text in texts]
+    else:
+        parts.insert(random.randrange(4), random.choice(ORIGINALS).parts[2])
+    return ".".join(parts)
+
+
+# --- signed again --------------------------------------------------------------------------------
+
+ALGORITHMS: Final = ["HS256", "ES256", "EdDSA", "none", "None", "HS384", "RS256", "Ed25519", "hs256", ""]
+TYPS: Final = ["mcp-session+jwt", "JWT", "application/mcp-session+jwt", "MCP-SESSION+JWT", "", None]
+VALUES: Final[list[Any]] = [
+    *(None, True, False, 0, -1, 1, 1.0, NOW - 60, NOW - 61, NOW, NOW + 1, NOW + 60, NOW + 61, NOW + 3600, NOW + 0.5),
+    *(10**6, 10**6 + 1, jose.LAST_SECOND, jose.LAST_SECOND + 1, 2**63, 2**64, 10**400, "", "us", "here", "session"),
+    *("transport", "ses_a", "A" * 21 + "Q", "A" * 22, "A" * 21 + "B", "A" * 23, "\u0661" * 22, "x" * 64, "x" * 65),
+    *(f"00-{'a' * 32}-{'b' * 16}-01", f"00-{'A' * 32}-{'b' * 16}-01", "\ud800", [], {}, ["us"], ["here"], {"a": 1}),
+]
+VALUE_TEXTS: Final = list(map(json.dumps, VALUES))
+NAMES: Final = [*jose.GRAMMAR, "nbf", "b64", "crit", "later", "Exp", "exp\\u0000"]
+
+
+RIGHT: Final = {
+    key.kid: json.dumps({"alg": key.algorithm, "kid": key.kid, "typ": "mcp-session+jwt"}) for key in [*KEYS, STRANGER]
+}
+
+
+def header(random: Random, text: str, key: Key) -> str:
+    """A header, mostly right for the key that will sign."""
+    chance = random.random()
+    if chance < 0.85:
+        return RIGHT[key.kid]
+    if chance < 0.9:
+        return mutate(random, text)
+    said: dict[str, Any] = {
+        "alg": random.choice([key.algorithm, key.algorithm, *ALGORITHMS]),
+        "kid": random.choice([key.kid, key.kid, random.choice(KEYS).kid, STRANGER.kid, "", None, "../../etc/passwd"]),
+        "typ": random.choice(["mcp-session+jwt", *TYPS]),
+    }
+    if random.random() < 0.3:
+        more = random.choice(("jwk", "jku", "x5u", "crit", "b64", "zip", "cty", "enc"))
+        said[more] = random.choice((False, ["b64"], "x", {"kty": "oct", "k": "AAAA"}))
+    members = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in said.items()]
+    random.shuffle(members)
+    return "{" + ", ".join(members + random.choices(members, k=random.choice((0, 0, 0, 1)))) + "}"
+
+
+def payload(random: Random, original: Original) -> str:
+    """Claims with a few of them changed, dropped, added or given twice; sometimes no claims at all."""
+    chance = random.random()
+    if chance < 0.2:
+        return original.texts[1]
+    if chance < 0.35:
+        return mutate(random, original.texts[1])
+    said = dict(original.claims)
+    for _ in range(random.choice((1, 1, 2, 3))):
+        name = random.choice(NAMES)
+        if random.random() < 0.2:
+            said.pop(name, None)
+        else:
+            said[name] = random.choice(VALUE_TEXTS)
+    members = [f'"{name}":{value}' for name, value in said.items()]
+    if random.random() < 0.2:
+        members.append(f'"{random.choice(NAMES)}":{random.choice(VALUE_TEXTS)}')
+    random.shuffle(members)
+    return "{" + ",".join(members) + "}"
+
+
+def signed_again(random: Random, original: Original) -> str:
+    """A token with a header and claims of the mutator's choice under a signature that is right."""
+    key = original.key if random.random() < 0.95 else random.choice([*KEYS[:2], STRANGER])
+    changed = header(random, original.texts[0], key), payload(random, original)
+    signed = ".".join(encode(text.encode("utf-8", "surrogatepass")) for text in changed)
+    return f"{signed}.{encode(key.sign(signed.encode()))}"
+
+
+# --- judged --------------------------------------------------------------------------------------
+
+
+def reason(token: str, caller: Caller | None, kind: str, now: float) -> str:
+    """What the package says to a token: `accepted`, or why not."""
+    try:
+        TOKENS.verify(RING, token, now=now, principal=_principal(caller), kind=kind)
+    except SessionExpired:
+        return "expired"
+    except SessionNotFound as refused:
+        return refused.reason
+    return "accepted"
+
+
+def judge(token: str, caller: Caller | None, kind: str, now: float) -> str:
+    """What the package says, if the oracle agrees.
+
+    Raises:
+        Disagreement: It does not.
+    """
+    ours = reason(token, caller, kind, now)
+    theirs = jose.accepts(KNOWN, token, now=now, principal=caller, kind=kind, issuer="us", audience="here")
+    if (ours == "accepted") is not theirs:
+        verdict = "accepts" if theirs else "refuses"
+        raise Disagreement(f"tokens: {ours!r}, and the oracle {verdict}: {token!r} {caller} {kind} {now}")
+    return ours
+
+
+def trial(random: Random) -> str:
+    """One mutant, judged by both."""
+    original = random.choice(ORIGINALS)
+    made = signed_again if random.random() < 0.5 else damaged
+    token = made(random, original)
+    caller = original.caller if random.random() < 0.8 else random.choice(CALLERS)
+    kind = original.kind if random.random() < 0.9 else random.choice((SESSION, TRANSPORT))
+    now = NOW if random.random() < 0.7 else random.choice((NOW + 3599, NOW + 3600, NOW - 60, NOW - 61, NOW + 0.5))
+    return f"{'signed again' if made is signed_again else 'damaged'}: {judge(token, caller, kind, now)}"
