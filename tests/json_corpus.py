@@ -26,7 +26,7 @@ EXPLAINED: Final = {
     "duplicate_member": "section 4: which of several members counts differs between parsers",
     "nesting_too_deep": "deeper than the servers' own JSON models accept; some parsers accept more",
     "not_jsonrpc": "a version other than 2.0, which a server may fail to check",
-    "id_not_string_or_integer": "1.0 and true are integers to some parsers, and null makes it a notification",
+    "id_not_string_or_integer": "1.0 and true are integers to some parsers, -0 comes back as 0, null is no id at all",
     "lone_surrogate": "a name that is read here cannot be compared if it has no UTF-8 form",
     "malformed_session": "the draft refuses session metadata that cannot be read, whatever the server does with it",
     "required": "the policy asks for a session",
@@ -133,7 +133,9 @@ def duplicates() -> Rows:
     yield "id", message(more=',"id":2'), twice
     yield "id null first", message(id="null", more=',"id":2'), twice
     yield "jsonrpc", message(more=',"jsonrpc":"2.0"'), twice
-    yield "jsonrpc, another version second", message(more=',"jsonrpc":"1.0"'), "not_jsonrpc"
+    yield "jsonrpc, another version second", message(more=',"jsonrpc":"1.0"'), twice
+    yield "jsonrpc, another version first", OPEN.replace("{", '{"jsonrpc":"1.0",', 1), twice
+    yield "jsonrpc, another version second, escaped", message(more=',"json\\u0072pc":"1.0"'), twice
     yield "a member that nobody knows", message(more=',"x":1,"x":2'), twice
     yield "params null second", OPEN[:-1] + ',"params":null}', twice
     yield "arguments", message(DEFAULT_PARAMS + ',"arguments":{"x":1}'), twice
@@ -336,10 +338,10 @@ def absent() -> Rows:
 
 def ids() -> Rows:
     """Ids that servers take for integers, for notifications or for each other."""
-    for value in ("1.0", "1e2", "1E0", "-1.5", "true", "false", "null", "[]", "{}", "[1]"):
+    for value in ("1.0", "1e2", "1E0", "-1.5", "-0", "true", "false", "null", "[]", "{}", "[1]"):
         yield value, message(id=value), "id_not_string_or_integer"
         yield f"{value}, guarded", GUARDED.replace('"id":1', f'"id":{value}'), "id_not_string_or_integer"
-    for value in ("0", "-1", "-0", '""', '"1"', '"\\u0031"', "9007199254740993", "18446744073709551616", '"é"'):
+    for value in ("0", "-1", '""', '"1"', '"\\u0031"', "9007199254740993", "18446744073709551616", '"é"'):
         yield value, message(id=value), None
     yield "400 digits", message(id="9" * 400), None
     yield "5,000 digits", message(id="9" * 5000), None
@@ -353,7 +355,8 @@ def shapes() -> Rows:
     yield "a batch with a session", f"[{OPEN},{GUARDED_WITH_A}]", "batch"
     yield "an empty batch", "[]", "not_jsonrpc"
     yield "a batch in a batch", f"[[{GUARDED}]]", "not_jsonrpc"
-    yield "a batch of something else", f"[{OPEN},1]", "not_jsonrpc"
+    yield "a batch of something else", f"[{OPEN},1]", "batch"
+    yield "a batch with another version", f"[{OPEN.replace('2.0', '1.0')},{OPEN}]", "batch"
     for name, space in (("spaces", "  "), ("tabs", "\t"), ("lines", "\r\n")):
         yield f"{name} around", f"{space}{GUARDED_WITH_A}{space}", None
         yield f"{name} around, guarded", f"{space}{GUARDED}{space}", "required"

@@ -27,6 +27,8 @@ HEADERS: list[Header] = [
     (b"content-length", b"999"),
     (b"mcp-method", b"tools/call"),
     (b"mcp-name", b"checkout"),
+    (b"accept-encoding", b"gzip"),  # a compressed answer could not be judged
+    (b"transfer-encoding", b"chunked"),  # beside a length, a way to smuggle
 ]
 
 

@@ -38,8 +38,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     """Run one command on standard input at a fixed time; its exit code and all that it says."""
     monkeypatch.setenv("SESSION_KEYS", SECRET)
 
-    def run(*arguments: str, given: str = "", now: float = NOW) -> tuple[int, str]:
-        monkeypatch.setattr("sys.stdin", io.StringIO(given))
+    def run(*arguments: str, given: str | bytes = "", now: float = NOW) -> tuple[int, str]:
+        typed = given.encode() if isinstance(given, str) else given
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed), encoding="latin-1"))
         monkeypatch.setattr("time.time", lambda: now)
         code = cli.main(arguments)
         said = capsys.readouterr()
@@ -215,6 +216,12 @@ def test_a_file_of_other_bytes_is_not_read_as_text(run: Run, tmp_path: Path) -> 
     (tmp_path / "token").write_bytes(b"\xff\xfe")
     code, said = run("inspect", "--file", str(tmp_path / "token"))
     assert (code, said) == (2, f"--file {tmp_path / 'token'}: not a file of UTF-8 text\n")
+
+
+@pytest.mark.parametrize("command", [("inspect",), VERIFY])
+def test_other_bytes_on_standard_input_are_not_read_as_text(command: tuple[str, ...], run: Run) -> None:
+    """Like a file of them, whatever encoding the terminal has."""
+    assert run(*command, given=b"\xff\xfe") == (2, "standard input: not a file of UTF-8 text\n")
 
 
 def test_a_secret_on_the_command_line_is_refused_and_not_repeated(run: Run) -> None:

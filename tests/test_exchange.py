@@ -97,6 +97,7 @@ class TestWithASession:
         answer = await client.send("notifications/progress", session=await client.create(), id=None)
         assert (answer.status, answer.body) == (202, b"")
         assert isinstance(server.last.scope["mcp_session"], Session)
+        assert SESSION_KEY.encode() not in server.last.body  # SDK 1.x would write it to its log
 
     async def test_cache_hints_become_private_and_stale(self, modern: bool) -> None:
         """Client caches do not know sessions, and one session must not read another's answer."""

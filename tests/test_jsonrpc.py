@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from jsontext import Number, Object, broken_texts, load, names, seeds, texts, values, write
 from mcp_sessions import jsonrpc
 from mcp_sessions.errors import (
+    BatchRefused,
     BatchTooLarge,
     ByteOrderMark,
     DuplicateMember,
@@ -191,7 +192,13 @@ def test_an_array_is_a_batch_of_messages(space: bytes) -> None:
         (b"[1]", NotJSONRPC),
         (b"[[]]", NotJSONRPC),
         (b'[[{"jsonrpc":"2.0","method":"a"}]]', NotJSONRPC),
-        (b'[{"jsonrpc":"2.0","method":"a"},null]', NotJSONRPC),
+        (b'[{"jsonrpc":"1.0","method":"a"},{"method":"a"}]', NotJSONRPC),
+        (b'[{"jsonrpc":"2.0","method":"a"},null]', BatchRefused),
+        (b'[null,{"jsonrpc":"2.0","method":"a"}]', BatchRefused),
+        (b'[{"jsonrpc":"1.0"},{"jsonrpc":"2.0","result":1}]', BatchRefused),
+        (b'["jsonrpc",{"\\u006A\\u0073\\u006F\\u006E\\u0072\\u0070\\u0063":"2.0","method":"a"}]', BatchRefused),
+        (b'[1,{"jsonrpc":"2.0","method":1}]', MethodNotString),
+        (b'[1,{"jsonrpc":"2.0","jsonrpc":"1.0"}]', DuplicateMember),
         (b'[{"jsonrpc":"2.0","method":"a"},{"jsonrpc":"2.0","method":"a","method":"b"}]', DuplicateMember),
         (b'[{"jsonrpc":"2.0","method":"a"},]', ParseError),
         (b'[{"jsonrpc":"2.0","method":"\\ud800"},', ParseError),
@@ -213,6 +220,32 @@ def test_a_batch_has_a_greatest_length(length: int, passes: bool) -> None:
         parse(body, max_batch=3)
     with pytest.raises(NotJSONRPC):
         parse(body.replace(b"2.0", b"1.0"), max_batch=3)
+
+
+@pytest.mark.parametrize("letter", "jsonrpc")
+def test_a_message_is_found_in_an_array_however_its_version_is_spelt(letter: str) -> None:
+    """Any letter may be escaped, and any number of other items may stand before it."""
+    name = "jsonrpc".replace(letter, f"\\u{ord(letter):04x}")
+    with pytest.raises(BatchRefused):
+        parse(b'[1,{"%b":"2.0","method":"a"}]' % name.encode())
+    with pytest.raises(BatchTooLarge):
+        parse(b'[%b{"%b":"2.0","method":"a"}]' % (b"{}," * 1000, name.encode()), max_batch=3)
+
+
+@pytest.mark.parametrize(("length", "refusal"), [(30, NotJSONRPC), (31, BatchTooLarge)])
+def test_whether_an_array_holds_a_message_is_not_asked_without_end(length: int, refusal: type[Refusal]) -> None:
+    """Of items that could be messages, ten times as many are read as a batch may hold."""
+    with pytest.raises(refusal):
+        parse(b"[%b1]" % (b'{"jsonrpc":"1.0"},' * length), max_batch=3)
+
+
+@given(st.lists(st.sampled_from([b"1", b"{}", b'{"jsonrpc":"1.0","method":"a"}', b'{"jsonrpc":"2.0","method":"a"}'])))
+def test_an_array_is_no_batch_only_if_no_item_is_a_message(items: list[bytes]) -> None:
+    """And a batch only if every item is one."""
+    messages = sum(b"2.0" in item for item in items)
+    refusal = BatchRefused if messages else NotJSONRPC
+    with pytest.raises(refusal) if messages < len(items) or not items else nullcontext():
+        parse(b"[%b]" % b",".join(items))
 
 
 # --- not JSON ------------------------------------------------------------------------------------
@@ -391,6 +424,9 @@ def test_a_member_given_twice_is_refused(level: bytes, name: bytes, twice: bytes
     [
         b'{"jsonrpc":"2.0","method":"a","\\u006dethod":"b"}',
         b'{"jsonrpc":"2.0","\\u006Dethod":"b","method":"a","x":"\\ud800"}',
+        b'{"jsonrpc":"1.0","method":"a","jsonrpc":"2.0"}',
+        b'{"jsonrpc":"2.0","method":"a","jsonrpc":"1.0"}',
+        b'{"jsonrpc":"2.0","method":"a","json\\u0072pc":2}',
         b'{"jsonrpc":"2.0","method":"a","params":{"_meta":{},"\\u005fmeta":{}}}',
         b'{"jsonrpc":"2.0","method":"a","params":{"_meta":{"a\\/b":1,"a/b":1}}}',
         b'{"jsonrpc":"2.0","method":"a","params":{"\\ud83d\\ude00":1,"\xf0\x9f\x98\x80":1}}',
@@ -411,6 +447,17 @@ def test_many_members_in_any_spelling_are_not_duplicates(space: str, spelling: s
     text = ",".join(f'{space}"{spelling.format(number)}"{space}:{space}"a b"' for number in range(1000))
     assert len(call(b"{%b}" % text.encode()).params or ()) == 1000
     assert len(call(b'{"_meta":{%b}}' % text.encode()).meta or ()) == 1000
+
+
+@pytest.mark.parametrize("level", [b'{"\\u0061bc":1,%b}', b'{"\\u0061bc":1,"_meta":{"\\u0061bc":1,%b}}'])
+def test_no_value_is_read_to_count_the_members_around_it(level: bytes) -> None:
+    """What lies deeper is skipped, so an escape in a name cannot make the reader build a large value."""
+    body = b'{"\\u0061bc":1,' + (CALL % (level % (b'"x":[%b0]' % (b"{}," * 100_000))))[1:]
+    tracemalloc.start()
+    read(body)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 6 * len(body)
 
 
 def test_no_member_joins_longer_than_it_can_be_sent() -> None:
@@ -461,7 +508,7 @@ def test_a_meta_that_is_not_an_object_is_refused(meta: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["0", "1", "-1", "-0", "18446744073709551616123", '""', '"1"', '"\\u0031"', '"\\ud83d\\ude00"']
+    "text", ["0", "1", "-1", "-10", "18446744073709551616123", '""', '"1"', '"\\u0031"', '"\\ud83d\\ude00"']
 )
 def test_an_id_is_a_string_or_an_integer_and_keeps_its_text(text: str) -> None:
     """However large, and with its escapes."""
@@ -469,10 +516,10 @@ def test_an_id_is_a_string_or_an_integer_and_keeps_its_text(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["1.0", "1e2", "1E2", "-1.5", "0.0", "-0e0", "true", "false", "null", "[]", "[1]", "{}"]
+    "text", ["1.0", "1e2", "1E2", "-1.5", "0.0", "-0", "-0e0", "true", "false", "null", "[]", "[1]", "{}"]
 )
 def test_any_other_id_is_refused(text: str) -> None:
-    """1.0 is the id 1 to one parser and another id to the next; a null id is no notification."""
+    """1.0 is the id 1 to one parser and another id to the next, -0 is answered as 0; a null id is no notification."""
     with pytest.raises(IdNotStringOrInteger):
         parse(b'{"jsonrpc":"2.0","method":"a","id":%b}' % text.encode())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -198,3 +199,46 @@ def test_a_broken_change_keeps_the_keys_and_is_logged_once(
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
     assert ONE not in caplog.text
     assert TWO not in caplog.text
+
+
+def test_a_reading_that_failed_is_tried_again_while_the_file_stays_the_same(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each trouble is logged once, and once again when it comes back after a good reading."""
+    path.write_text(ONE, "utf-8")
+    source = key_source(f"file:{path}")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for start, secret in ((0, TWO), (100, ONE)):
+        path.write_text(f"{secret}\n# {start}\n", "utf-8")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))  # it can be looked at, not opened
+        try:
+            before = [kids(source(NOW + start + later)) for later in range(1, 5)]
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert kids(source(NOW + start + 4.9)) == before[0] != [kid(secret)]
+        assert kids(source(NOW + start + 5)) == [kid(secret)]
+        ring = source(NOW + start + 6)
+        assert source(NOW + start + 9) is ring
+    assert [message.count("Too many open files") for message in caplog.messages] == [1, 1]
+
+
+def test_two_troubles_are_two_lines(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """However often each is met."""
+    path.write_text(ONE, "utf-8")
+    source = key_source(f"file:{path}")
+    for later, broken in enumerate(["", "short", "", "short"]):
+        path.write_text(broken, "utf-8")
+        source(NOW + later)
+    assert [message.count("holds no secret") for message in caplog.messages] == [1, 0]
+
+
+def test_other_permissions_are_a_change(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file that may be read at last is read, though it is as old and as long as before."""
+    caplog.set_level(logging.INFO, "mcp_sessions")
+    path.write_text(ONE, "utf-8")
+    source = key_source(f"file:{path}")
+    written = path.stat().st_ctime_ns
+    while path.stat().st_ctime_ns == written:  # a file system's clock may be coarse
+        path.chmod(0o400)
+    assert kids(source(NOW)) == [kid(ONE)]
+    assert [record.levelname for record in caplog.records] == ["INFO"]

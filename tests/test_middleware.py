@@ -101,18 +101,38 @@ class TestTheSessionHeader:
         server = Server()
         answer = await call(sessions(server), http(method, path, twice), b"{}")
         assert (answer.status, answer.error["code"]) == (400, -32600)
-        assert not server.seen
+        assert not any(b"mcp-session-id" in seen.headers for seen in server.seen)
 
+    @pytest.mark.parametrize("admission", ["ask", "own"])
     @pytest.mark.parametrize("method", ["GET", "DELETE"])
-    async def test_one_of_ours_without_a_body_stands_alone(self, method: str) -> None:
+    async def test_one_of_ours_without_a_body_stands_alone(self, method: str, admission: str) -> None:
         """A session of the draft lives in the metadata; a request without one cannot name it by the header."""
         server = Server()
-        app = sessions(server)
+        app = sessions(server, admission=admission)
         token = (await Client(app).create())["sessionId"].encode()
         server.seen.clear()
         answer = await call(app, http(method, headers=[(b"mcp-session-id", token)]))
         assert (answer.status, answer.error["code"]) == (400, -32020)
-        assert not server.seen
+        asked = [seen.headers for seen in server.seen]
+        assert asked == ([{}] if (method, admission) == ("DELETE", "ask") else [])
+
+    async def test_a_delete_passes_the_server_s_guards_before_we_refuse_it(self) -> None:
+        """Who is turned away learns nothing else: 401 comes first, and our id does not come along."""
+        shut = False
+        seen: list[dict[bytes, bytes]] = []
+
+        async def guard(scope: Scope, send: Send) -> bool:
+            if shut:
+                seen.append(dict(scope["headers"]))
+                await reply(send, b"who are you?", status=401)
+            return shut
+
+        app = sessions(Server(guard=guard))
+        token = (await Client(app).create())["sessionId"].encode()
+        shut = True
+        answer = await call(app, http("DELETE", headers=[(b"mcp-session-id", token), (b"x-kept", b"1")]))
+        assert (answer.status, answer.body) == (401, b"who are you?")
+        assert seen == [{b"x-kept": b"1"}]
 
     async def test_one_of_ours_beside_a_form_is_not_forwarded_either(self) -> None:
         """Nothing that looks like ours reaches the application."""

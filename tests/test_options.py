@@ -72,6 +72,10 @@ def test_a_store_is_any_object_with_the_three_methods() -> None:
     ("option", "value", "remedy"),
     [
         *(("path", value, "must begin with '/', as in path='/mcp'; None means every path") for value in ("mcp", "", 1)),
+        *(
+            ("path", value, r"a pattern never matches; use add_sessions\(app, path=\.\.\.\) or path=None")
+            for value in ("/{tenant}/mcp", "/{path:path}", "/mcp}", "{")
+        ),
         *(("audience", value, "audience=.* must be printable ASCII") for value in ("", "a\n", "ä", None, 1)),
         *(("issuer", value, "issuer=.* must be printable ASCII") for value in ("", "\x00", None)),
         *(

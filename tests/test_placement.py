@@ -17,13 +17,13 @@ from starlette.middleware.authentication import AuthenticationMiddleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import HTTPConnection
 from starlette.routing import Host, Mount, Route, Router
-from starlette.types import ASGIApp, Message
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apps import Server, sessions
 from clients import Answer, Client, Incoming, call, http
 from environments import INSTALLED
 from mcp_sessions import ConfigurationError
-from mcp_sessions.placement import MISPLACED, authenticates
+from mcp_sessions.placement import MISPLACED, authenticates, unserved
 from started import start
 
 
@@ -75,10 +75,10 @@ def fastapi(*, prefix: str = "", inner: ASGIApp) -> FastAPI:
     return app
 
 
-def mounted_in_itself() -> Router:
-    """A router that has no end."""
+def endless(path: str = "/mcp") -> Router:
+    """A router that is mounted in itself."""
     router = Router()
-    router.routes.append(Mount("/mcp", router))
+    router.routes.append(Mount(path, router))
     return router
 
 
@@ -118,7 +118,7 @@ NOT_INSIDE: dict[str, Callable[[], object]] = {
     "a plain FastAPI": lambda: built(fastapi(inner=SERVER)),
     "another route": lambda: Starlette(routes=[Route("/admin", authenticated(SERVER))]),
     "another mount": lambda: Starlette(routes=[Mount("/admin", authenticated(SERVER))]),
-    "a router without an end": mounted_in_itself,
+    "a router without an end": endless,
     "a middleware in front of itself": self_wrapped,
     "a property": Hostile,
     "no application": lambda: None,
@@ -224,6 +224,69 @@ async def test_inside_of_authentication_it_serves() -> None:
     answer = await client.send("sessions/create", None, (b"user", b"ann"))
     session = {"sessionId": answer.result["session"]["sessionId"]}
     assert (await client.tool("whoami", (b"user", b"bob"), session=session)).error["code"] == -32043
+
+
+# --- a path that nothing serves -------------------------------------------------------------------
+
+
+async def own_default(scope: Scope, receive: Receive, send: Send) -> None:
+    """What a router does with a request that no route takes."""
+
+
+MOUNTED = Mount("/api", Router([Route("/mcp", SERVER), Route("/health", SERVER, methods=["GET"])]))
+OTHER = Route("/rpc", SERVER, methods=["POST"])
+
+UNSERVED: dict[str, tuple[Callable[[], object], str]] = {
+    "mounted": (lambda: Starlette(routes=[MOUNTED]), "/api/mcp"),
+    "built": (lambda: built(Starlette(routes=[OTHER])), "/rpc"),
+    "behind middleware": (lambda: CORSMiddleware(Starlette(routes=[OTHER], middleware=NOTED)), "/rpc"),
+    "in a router with middleware": (lambda: Router([OTHER], middleware=NOTED), "/rpc"),
+    "in FastAPI": (lambda: built(FastAPI(routes=[OTHER])), "/rpc"),
+    "at a host": (lambda: Router([Host("a.example", Router([OTHER]))]), "/rpc"),
+    "in a mount without an end": (lambda: endless("/other"), "none"),
+    "many": (lambda: Router([Route(f"/{n}", SERVER) for n in range(9)]), "/0, /1, /2, /3, /4"),
+}
+
+MAY_BE_SERVED: dict[str, Callable[[], object]] = {
+    **NOT_INSIDE,
+    "a mount of another app": lambda: Router([OTHER, Mount("", SERVER)]),
+    "a mounted function": lambda: Router([OTHER, Mount("/mcp", own_default)]),
+    "an application without routes yet": Starlette,
+    "a default of its own": lambda: Router([OTHER], default=own_default),
+    "an included router": lambda: fastapi(prefix="/api", inner=SERVER),
+}
+for name in ("another route", "another mount", "a router without an end"):
+    del MAY_BE_SERVED[name]
+
+
+@pytest.mark.parametrize(("make", "found"), UNSERVED.values(), ids=UNSERVED)
+def test_a_path_that_no_route_serves_is_told_with_those_that_take_post(make: Callable[[], object], found: str) -> None:
+    """With their full paths, five at most."""
+    told = unserved(make(), "/mcp")
+    assert told is not None
+    assert "path='/mcp'" in told
+    assert told.endswith(f"(routes that take POST: {found})")
+    assert unserved(make(), None) is None
+
+
+@pytest.mark.parametrize("make", MAY_BE_SERVED.values(), ids=MAY_BE_SERVED)
+def test_in_doubt_a_path_is_served(make: Callable[[], object]) -> None:
+    """Nothing is said of applications that cannot be looked into."""
+    assert unserved(make(), "/mcp") is None
+
+
+@pytest.mark.parametrize(("path", "lines"), [("/mcp", 1), ("/api/mcp", 0), (None, 0)])
+async def test_the_start_logs_a_path_that_nothing_serves(
+    path: str | None, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once and with the remedy; the application starts, since a route may yet be added."""
+    app = sessions(Starlette(routes=[MOUNTED]), path=path)
+    incoming = Incoming({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
+    answer = Answer()
+    await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, incoming, answer)
+    assert answer.messages[0]["type"] == "lifespan.startup.complete"
+    assert [(line.name, line.levelname) for line in caplog.records] == [("mcp_sessions", "ERROR")] * lines
+    assert caplog.text.count("/api/mcp") == lines
 
 
 # --- under a real server -------------------------------------------------------------------------

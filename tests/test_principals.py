@@ -33,19 +33,26 @@ class NamelessUser:
     display_name = "bob"
 
 
+@pytest.mark.parametrize("scope", [{}, {"user": None}, {"user": UnauthenticatedUser()}])
+def test_without_a_user_there_is_no_principal(scope: dict[str, Any]) -> None:
+    """Nobody was authenticated, and that is known."""
+    assert from_scope(scope) is None
+
+
 @pytest.mark.parametrize(
-    "scope",
+    "user",
     [
-        {},
-        {"user": None},
-        {"user": UnauthenticatedUser()},
-        {"user": object()},
-        {"user": SimpleNamespace(is_authenticated="yes", display_name="x")},
+        object(),
+        SimpleNamespace(is_authenticated=1, display_name="John Smith"),
+        SimpleNamespace(is_authenticated=True, identity=None),
+        NamelessUser(),
+        user_with(client_id=None),
     ],
 )
-def test_nobody_is_authenticated_by_accident(scope: dict[str, Any]) -> None:
-    """Only a user that says `is_authenticated is True` counts."""
-    assert from_scope(scope) is None
+def test_a_user_that_nothing_tells_from_others_is_refused(user: object) -> None:
+    """Neither anonymous nor one principal for all: two John Smiths must not share sessions."""
+    with pytest.raises(ConfigurationError, match="pass principal="):
+        from_scope({"user": user})
 
 
 @pytest.mark.parametrize(
@@ -62,11 +69,11 @@ def test_nobody_is_authenticated_by_accident(scope: dict[str, Any]) -> None:
         (user_with(client_id="app"), Principal("app")),
         (SimpleUser("carol"), Principal(subject="carol")),
         (IdentifiedUser(), Principal(subject="alice")),
-        (NamelessUser(), Principal(subject="bob")),
+        (SimpleNamespace(is_authenticated=1, identity="dora"), Principal(subject="dora")),
     ],
 )
 def test_the_user_on_the_scope_is_the_principal(user: object, principal: Principal) -> None:
-    """The SDK's client, issuer and subject, FastMCP's claims, Starlette's identity or name."""
+    """The SDK's client, issuer and subject, FastMCP's claims, Starlette's identity."""
     assert from_scope({"user": user}) == principal
 
 

@@ -49,6 +49,12 @@ class TestJSON:
         assert answer.headers == {JSON[0]: JSON[1], b"x-own": b"1", b"content-length": b"17"}
         assert len(answer.messages) == 2
 
+    async def test_headers_that_spoke_of_the_old_body_go_with_it(self) -> None:
+        """A tag or a digest of other bytes would make a cache or a client throw the answer away."""
+        told = [(b"ETag", b"1"), (b"content-digest", b"x"), (b"transfer-encoding", b"chunked"), (b"vary", b"origin")]
+        answer = await respond_with(start((b"Content-Type", b"application/json"), *told), body(b'{"hello":1}'))
+        assert answer.headers == {b"Content-Type": JSON[1], b"vary": b"origin", b"content-length": b"17"}
+
     async def test_an_unchanged_body_leaves_as_it_came(self) -> None:
         """The very start message, and the bytes as the server wrote them."""
         begin = start(JSON, (b"content-length", b"2"))

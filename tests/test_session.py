@@ -144,6 +144,12 @@ class TestState:
         with pytest.raises(StateNotJSON, match="session state must be JSON"):
             state_of()["a"] = value
 
+    @pytest.mark.parametrize("value", [float("nan"), float("inf"), b"x", (1, 2), {1: 2}, {1}, utc(0)])
+    def test_a_value_that_would_come_back_as_another_is_refused(self, value: object) -> None:
+        """NaN becomes null, a date a text, a tuple a list: JSON is a promise, so it is kept at the assignment."""
+        with pytest.raises(StateNotJSON, match="would not come back as it is"):
+            state_of()["a"] = value
+
     def test_after_the_response_left_it_is_closed(self) -> None:
         """A late write raises instead of being lost; reading goes on."""
         state = state_of(b'{"a":1}')

@@ -640,6 +640,15 @@ def envelope(header: Any, change: Callable[[str], str] = str) -> str:
         f"{HEADER}==.{PAYLOAD}.{SIGNATURE}",
         f' "{TOKEN}"',
         f"{TOKEN}, other",
+        f"abc, {TOKEN}",
+        f"abc{TOKEN}".encode(),
+        f"x.{TOKEN}",
+        f"eyJ.eyJ{TOKEN}",
+        f"{TOKEN};q",
+        f"Bearer {TOKEN}",
+        f"'{TOKEN}'",
+        f"{'x' * 4000}{TOKEN}",
+        "eyJ" * 18 + "..",
         f"{TOKEN}\ud800",
         envelope({"typ": TYP}),
         envelope({"typ": TYP.upper(), "alg": "none", "x": [1]}),
@@ -665,6 +674,10 @@ def test_a_token_of_ours_is_known_by_its_typ_however_it_is_dressed(value: str | 
         "\ud800.\ud800.\ud800",
         b"\xff.\xff.\xff",
         f"{HEADER}.{PAYLOAD}",
+        "eyJ" * 17 + "..",
+        "a.b.eyJ",
+        "a.b.eyJhIjoxfQ",
+        f"x.{'eyJ' * 16}.",
         TYP,
         envelope({"alg": "HS256", "typ": "JWT"}),
         envelope({"alg": "HS256", "TYP": TYP}),
@@ -694,6 +707,12 @@ def test_no_value_makes_the_question_raise(value: str | bytes) -> None:
 def test_order_and_spacing_do_not_hide_a_token(order: list[str], indent: int) -> None:
     """Any JSON text of the header."""
     assert looks_like_ours(envelope(json.dumps({name: GOOD_HEADER[name] for name in order}, indent=indent).encode()))
+
+
+@given(st.text(string.printable), st.text(string.printable), st.sampled_from(RINGS))
+def test_no_text_around_a_token_hides_it(before: str, after: str, ring: KeyRing) -> None:
+    """A list, a scheme, quotes, another id right before it: the token could still be read out of it."""
+    assert looks_like_ours(f"{before}{TOKENS.mint(ring, claims(ring))}{after}")
 
 
 def test_claims_cannot_be_changed() -> None:

@@ -9,19 +9,21 @@ must give 401 here, never "Session not found", or the client throws its session 
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from . import splice
 from .errors import Refusal
+from .head import SESSION_HEADER
 from .intake import Replay
 from .jsonrpc import SESSION_KEY, members
 from .jsonrpc import Message as Request
 from .sse import EventStream
 
 _QUESTION: Final = {False: "ping", True: "server/discover"}
-_DROPPED: Final = frozenset({b"content-length", b"mcp-method", b"mcp-name"})
+_DROPPED: Final = frozenset({b"content-length", b"transfer-encoding", b"accept-encoding", b"mcp-method", b"mcp-name"})
 _METHOD_NOT_FOUND: Final = b"-32601"
 _ID_FOR_NOTIFICATIONS: Final = b'"admission"'
 
@@ -46,15 +48,31 @@ async def ask(app: ASGIApp, scope: Scope, receive: Receive, request: Request, *,
     headers.append((b"content-length", str(len(body)).encode()))
     if modern:
         headers.append((b"mcp-method", method.encode()))
-    question = {
-        **scope,
-        "headers": headers,
-        "state": {**scope.get("state", {}), "mcp_session": None},
-        "mcp_session": None,
-    }
     answer = Answer(request_id)
-    await app(question, Replay(body, receive), answer)
+    await app(_question(scope, headers), Replay(body, receive), answer)
     return answer
+
+
+async def ask_to_delete(app: ASGIApp, scope: Scope, receive: Receive) -> Answer:
+    """Put a caller's HTTP DELETE to the wrapped server, without the id that is ours.
+
+    Args:
+        app: The wrapped application.
+        scope: The caller's scope; the question gets its own copy.
+        receive: The server's `receive`.
+
+    Returns:
+        The server's answer; `allows_delete` judges it.
+    """
+    headers = [(name, value) for name, value in scope["headers"] if name != SESSION_HEADER]
+    answer = Answer(_ID_FOR_NOTIFICATIONS)
+    await app(_question(scope, headers), receive, answer)
+    return answer
+
+
+def _question(scope: Scope, headers: list[tuple[bytes, bytes]]) -> Scope:
+    state = {**scope.get("state", {}), "mcp_session": None}
+    return {**scope, "headers": headers, "state": state, "mcp_session": None}
 
 
 class Answer:
@@ -73,6 +91,12 @@ class Answer:
         body = b"".join(message.get("body", b"") for message in self._messages)
         events = EventStream(max_event_bytes=len(body) + 1).feed(body)
         return any(map(self._is_admission, [body, *(event.data or b"" for event in events)]))
+
+    @property
+    def allows_delete(self) -> bool:
+        """Whether the server would let this caller end something: it did, or it only lacks the method."""
+        status = next((message["status"] for message in self._messages if "status" in message), 500)
+        return status in range(200, 300) or status == HTTPStatus.METHOD_NOT_ALLOWED
 
     def _is_admission(self, text: bytes) -> bool:
         request_id = self._request_id

@@ -1,8 +1,9 @@
 """The answers that are ours: sessions created and deleted, and every refusal.
 
 Each goes out only after the wrapped server's own guards let the caller through (`admission`); where
-they do not, the caller gets the server's answer instead. The one exception is a body that was never
-understood: it is refused at once and forwarded to nobody.
+they do not, the caller gets the server's answer instead. Two things are refused at once and put to
+nobody: a body that is not one message which every parser reads alike, and a GET that names a session
+of ours, since the question would open a stream.
 """
 
 from __future__ import annotations
@@ -68,6 +69,15 @@ class Answers:
         """Answer a message with the error that its session, or the lack of one, deserves."""
         if await self._admitted(message):
             await self._send_refusal(message, refusal)
+
+    async def refuse_bodyless(self, refusal: Refusal) -> None:
+        """Answer a request that is not a POST and names one of our sessions in the header."""
+        if self.scope["method"] == "DELETE" and self.options.asks:
+            answer = await admission.ask_to_delete(self.app, self.scope, self.receive)
+            if not answer.allows_delete:
+                await answer.relay(self.send)
+                return
+        await self.refuse_unread(refusal)
 
     async def refuse_unread(self, refusal: Refusal) -> None:
         """Answer a body that is not a message that others would read as we do."""

@@ -187,15 +187,20 @@ def _token(given: argparse.Namespace) -> str:
     """The token in a file or on standard input.
 
     Raises:
-        ConfigurationError: The file cannot be read.
+        ConfigurationError: It cannot be read, or is not text.
     """
-    if given.file is None:
-        return sys.stdin.read(_MOST_BYTES).strip()
     try:
-        with Path(given.file).open(encoding="utf-8") as file:
-            return file.read(_MOST_BYTES).strip()
+        return _bytes(given.file).decode("utf-8").strip()
     except (OSError, ValueError) as error:
-        raise ConfigurationError(f"--file {given.file}: {_why(error)}") from None
+        source = "standard input" if given.file is None else f"--file {given.file}"
+        raise ConfigurationError(f"{source}: {_why(error)}") from None
+
+
+def _bytes(path: str | None) -> bytes:
+    if path is None:
+        return sys.stdin.buffer.read(_MOST_BYTES)  # not as text: its encoding is the terminal's, and may let all pass
+    with Path(path).open("rb") as file:
+        return file.read(_MOST_BYTES)
 
 
 def _why(error: Exception) -> str:

@@ -133,9 +133,10 @@ class Exchange:
 
     def _forward(self, message: Message, step: Step, live: Live | None) -> Awaitable[None]:
         body, send = message.body, self.send
-        if step is Step.STABLE:
+        # SDK 1.x logs a notification that it does not know as a whole, and nothing answers one that could echo.
+        if step is Step.STABLE or (live is not None and message.kind is Kind.NOTIFICATION):
             body = splice.without_session(message, SESSION_KEY)
-            self._edit_headers({_LENGTH}, (_LENGTH, b"%d" % len(body)))
+            self._edit_headers({_LENGTH, b"transfer-encoding"}, (_LENGTH, b"%d" % len(body)))
         writes = WriteBack.of(message, live if step in protocol.ECHOES else None, self.options.settings)
         if writes is not None:
             self._take_over_response()

@@ -44,8 +44,8 @@ class Head:
 
     @property
     def is_json(self) -> bool:
-        """Whether the body claims to be JSON."""
-        return (self.content_type or "").split(";")[0].strip().lower() == "application/json"
+        """Whether a server might take the body for JSON: some do when the type only begins or lists it."""
+        return "json" in (self.content_type or "").lower()
 
 
 def read(headers: Iterable[tuple[bytes, bytes]]) -> Head:
@@ -56,8 +56,8 @@ def read(headers: Iterable[tuple[bytes, bytes]]) -> Head:
             found.setdefault(name, []).append(value.decode("latin-1"))
     return Head(
         version=_first(found.get(_VERSION)),
-        content_type=_first(found.get(_TYPE)),
-        content_encoding=", ".join(found[_ENCODING]) if _ENCODING in found else None,
+        content_type=_joined(found.get(_TYPE)),
+        content_encoding=_joined(found.get(_ENCODING)),
         content_length=_first(found.get(_LENGTH)),
         session_ids=found.get(SESSION_HEADER, []),
         methods=found.get(_METHOD, []),
@@ -66,3 +66,7 @@ def read(headers: Iterable[tuple[bytes, bytes]]) -> Head:
 
 def _first(values: list[str] | None) -> str | None:
     return values[0] if values else None
+
+
+def _joined(values: list[str] | None) -> str | None:
+    return ", ".join(values) if values else None

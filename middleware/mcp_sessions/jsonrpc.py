@@ -9,7 +9,6 @@ to 6, RFC 8259 sections 4, 7 and 8, RFC 7493 (I-JSON).
 
 from __future__ import annotations
 
-import json
 import re
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Mapping
@@ -21,6 +20,7 @@ import msgspec
 from msgspec import Raw
 
 from .errors import (
+    BatchRefused,
     BatchTooLarge,
     ByteOrderMark,
     DuplicateMember,
@@ -58,15 +58,16 @@ _array = msgspec.json.Decoder(list[Raw]).decode
 _value = msgspec.json.Decoder(Raw).decode
 _string = msgspec.json.Decoder(str).decode
 _join = msgspec.json.Encoder().encode  # writes each Raw as it is
-# The number of members of the outermost object, duplicates included; numbers are measured, not converted.
-_count_members = json.JSONDecoder(object_pairs_hook=len, parse_int=len, parse_float=len).decode
+# As `_object`, but each name becomes an object that equals no other, so what is given twice is there twice.
+_every_member = msgspec.json.Decoder(dict[object, Raw], dec_hook=lambda _type, _name: object()).decode
 
 _T = TypeVar("_T")
 _Members: TypeAlias = "dict[str, Raw] | None"
 _FLAWS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
-
 _LABEL: Final = re.compile(r"[A-Za-z0-9_/$-]{0,64}")  # no dot, so no session id
+_MAY_BE_MESSAGE: Final = re.compile(rb"jsonrpc|\\u00(?:6[3aef]|7[023])", re.IGNORECASE)  # or a letter of it, escaped
+_TRIES: Final = 10  # how many times `max_batch` items are read at most, to find whether any is a message
 
 
 class Kind(Enum):
@@ -144,11 +145,12 @@ def parse(body: bytes, *, max_batch: int = MAX_BATCH) -> Message | Batch:
     Raises:
         ParseError: Not JSON; also its kinds `NotUTF8`, `ByteOrderMark` and `NestingTooDeep`.
         NotJSONRPC: JSON, but not a JSON-RPC 2.0 message or a batch of them.
+        BatchRefused: Some items of an array are JSON-RPC 2.0 messages and others are not.
         BatchTooLarge: A batch of more than `max_batch` messages.
         DuplicateMember: The envelope, `params` or `_meta` gives a member twice.
         LoneSurrogate: A name or a value that is read here holds one.
         MethodNotString: `method` is not a string.
-        IdNotStringOrInteger: `id` is neither a string nor written as an integer.
+        IdNotStringOrInteger: `id` is neither a string nor written as an integer, or it is -0.
         ParamsNotObject: `params` is neither an object nor null.
         MetaNotObject: `params._meta` is neither an object nor null.
     """
@@ -172,8 +174,7 @@ def members(text: bytes, wrong: type[Refusal] = NotJSONRPC) -> dict[str, Raw]:
         Refusal: The one named by `wrong`.
     """
     found = last_members(text, wrong)
-    if not _is_all(text, found):
-        _count(text, found)
+    _check_level(text, found)
     return found
 
 
@@ -232,19 +233,32 @@ def _batch(body: bytes, max_batch: int) -> Batch:
     except _FLAWS as flaw:
         found, mask = _masked(_array, flaw, body, NotJSONRPC)
         items = mask.off(found)
-    if not items:
+    # Where the path serves other things too, arrays without any message pass, whatever their length.
+    tried = list(islice(filter(_MAY_BE_MESSAGE.search, items), _TRIES * max_batch + 1))
+    read = tuple(filter(None, map(_message_or_none, tried)))
+    if not read and len(tried) <= _TRIES * max_batch:
         raise NotJSONRPC
-    # What is no batch of messages is said first: where the path serves other things too, long arrays pass.
-    read = tuple(_message(bytes(item)) for item in items[:max_batch])
-    if len(items) <= max_batch:
-        return Batch(read)
-    raise BatchTooLarge
+    if len(items) > max_batch:
+        raise BatchTooLarge
+    if len(read) < len(items):
+        raise BatchRefused  # a server could skip what is no message and execute the rest
+    return Batch(read)
+
+
+def _message_or_none(item: Raw) -> Message | None:
+    try:
+        return _message(bytes(item))
+    except NotJSONRPC:
+        return None
 
 
 def _message(body: bytes) -> Message:
     envelope = last_members(body)
     version = envelope.get("jsonrpc")
-    if version != _VERSION and (version is None or string(version) != "2.0"):
+    if version is None:
+        raise NotJSONRPC
+    if version != _VERSION and string(version) != "2.0":
+        _check_level(body, envelope)  # another parser may take the first of two versions
         raise NotJSONRPC
     if "method" not in envelope:
         _check_distinct(body, envelope, None, None)
@@ -266,9 +280,13 @@ def _inner(outer: dict[str, Raw], name: str, wrong: type[Refusal]) -> _Members:
 
 
 def _id(raw: Raw) -> bytes:
-    """The id's text. 1, 1.0 and 1e0 are one id to some parsers and three to others, so only digits pass."""
+    """The id's text. 1, 1.0 and 1e0 are one id to some parsers and three to others, so only digits pass.
+
+    Servers that read -0 answer it with 0.
+    """
     text = bytes(raw)
-    if text.isdigit() or (text.startswith(b"-") and text[1:].isdigit()) or string(raw) is not None:
+    negative = text.startswith(b"-") and text[1:].isdigit() and text != b"-0"
+    if text.isdigit() or negative or string(raw) is not None:
         return text
     raise IdNotStringOrInteger
 
@@ -287,15 +305,20 @@ def _check_utf8(body: bytes) -> None:
 
 
 def _check_distinct(body: bytes, envelope: dict[str, Raw], params: _Members, meta: _Members) -> None:
-    """That no member is given twice: one proof for all three levels, and where it fails a count of each."""
+    """That no member is given twice: one proof for all three levels, and where it fails one for each."""
     inner = params if params is None or meta is None else {**params, "_meta": meta}
     if _is_all(body, envelope if inner is None else {**envelope, "params": inner}):
         return
-    _count(body, envelope)
+    _check_level(body, envelope)
     if params is not None:
-        _count(envelope["params"], params)
+        _check_level(envelope["params"], params)
     if params is not None and meta is not None:
-        _count(params["_meta"], meta)
+        _check_level(params["_meta"], meta)
+
+
+def _check_level(text: bytes, found: dict[str, Raw]) -> None:
+    if not _is_all(text, found) and _count(bytes(text)) != len(found):
+        raise DuplicateMember
 
 
 def _is_all(text: bytes, found: Mapping[str, Any]) -> bool:
@@ -310,13 +333,13 @@ def _is_all(text: bytes, found: Mapping[str, Any]) -> bool:
     return len(bytes(text).translate(None, _SPACE)) - len(joined.translate(None, _SPACE)) < 5
 
 
-def _count(text: bytes, found: dict[str, Raw]) -> None:
+def _count(text: bytes) -> int:
+    """How many members an object has, duplicates included. What lies deeper is skipped, not read."""
+    _check_utf8(text)
     try:
-        counted = _count_members(bytes(text).decode())
-    except (UnicodeDecodeError, RecursionError) as flaw:
-        raise _refusal(flaw, NotJSONRPC) from None
-    if counted != len(found):
-        raise DuplicateMember
+        return len(_every_member(text))
+    except _FLAWS as flaw:
+        return len(_masked(_every_member, flaw, text, NotJSONRPC)[0])
 
 
 def _refusal(flaw: Exception, wrong: type[Refusal]) -> Refusal:

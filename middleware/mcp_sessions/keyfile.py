@@ -2,8 +2,9 @@
 
 Secrets are given as they are, or named by `"env:NAME"` or `"file:PATH"`. A file is looked at no more
 than once a second and read again when it has changed, so that keys can be rotated without a restart;
-a changed file that cannot be used leaves the keys in force that were there before. This is the only
-place where keys meet a disk or an environment, and no log line or error holds a part of one.
+a changed file that cannot be used leaves the keys in force that were there before, and is tried again
+at each look. This is the only place where keys meet a disk or an environment, and no log line or error
+holds a part of one.
 Source: the twelve-factor habit of keys in the environment, and mounted secrets that change in place.
 """
 
@@ -103,6 +104,7 @@ class _WatchedKeys:
         self._looked = float("-inf")
         self.paths = [part for part in parts if isinstance(part, Path)]
         self._marks = [_mark(path) for path in self.paths]
+        self._complaints: set[str] = set()  # those logged since the last good reading
         self.ring = self._read()
 
     def __call__(self, now: float) -> KeyRing:
@@ -110,7 +112,7 @@ class _WatchedKeys:
             return self.ring
         self._looked = now
         marks = [_mark(path) for path in self.paths]  # before reading: a change in between is seen next time
-        if marks != self._marks:
+        if self._complaints or marks != self._marks:  # what made a reading fail may pass and leave the marks alone
             self._marks = marks
             self._replace()
         return self.ring
@@ -119,21 +121,24 @@ class _WatchedKeys:
         try:
             self.ring = self._read()
         except ConfigurationError as error:
-            logger.error("key file changed and cannot be used; the keys read before stay in force: %s", error)
+            if str(error) not in self._complaints:
+                logger.error("key file changed and cannot be used; the keys read before stay in force: %s", error)
+            self._complaints.add(str(error))
         else:
+            self._complaints.clear()
             logger.info("key file changed: %r in force", self.ring)
 
     def _read(self) -> KeyRing:
         return KeyRing([secret for part in self._parts for secret in (_load(part) if isinstance(part, Path) else part)])
 
 
-def _mark(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a file is written or replaced, or None where there is none."""
+def _mark(path: Path) -> tuple[int, int, int, int] | None:
+    """What changes when a file is written, replaced or given other permissions, or None where there is none."""
     try:
         found = path.stat()
     except (OSError, ValueError):
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
 
 
 def _load(path: Path) -> list[str | bytes]:

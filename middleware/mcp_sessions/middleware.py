@@ -149,6 +149,7 @@ class MCPSessionMiddleware:
         if self.fault is not None:
             await placement.refuse_start(receive, send, self.fault)
             return
+        placement.log_unserved(self.app, self._options.path)
         del self.fault  # the application may add routes while it starts: look again at the first request
         await self.app(scope, receive, send)
 
@@ -165,7 +166,7 @@ class MCPSessionMiddleware:
             if not judged:
                 protocol.check_mirror(mirror, None)
         except Refusal as refusal:
-            return Answers(self.app, self._options, head, scope, receive, send).refuse_unread(refusal)
+            return Answers(self.app, self._options, head, scope, receive, send).refuse_bodyless(refusal)
         if not judged:
             return self.app(scope, receive, send)
         strict = where is Place.ENDPOINT

@@ -141,6 +141,10 @@ def check(
 def _path(path: object) -> str | None:
     if path is None:
         return None
+    if isinstance(path, str) and ("{" in path or "}" in path):
+        raise ConfigurationError(
+            f"path={path!r}: a pattern never matches; use add_sessions(app, path=...) or path=None"
+        )
     if isinstance(path, str) and path.startswith("/"):
         return path.rstrip("/")
     raise ConfigurationError(f"path={path!r} must begin with '/', as in path='/mcp'; None means every path")

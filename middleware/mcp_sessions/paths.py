@@ -37,8 +37,10 @@ def place(scope: Scope, endpoint: str | None) -> Place:
 
 
 def route_path(scope: Scope) -> str:
-    """The path below `root_path`, as Starlette's routing takes it."""
+    """The path below `root_path`, to the letter as Starlette's routing takes it."""
     path: str = scope["path"]
-    root: str = scope.get("root_path", "").rstrip("/")
-    below = path.startswith(root + "/") or path == root
+    root: str = scope.get("root_path", "")
+    if path == root:
+        return ""
+    below = path.startswith(root) and path[len(root)] == "/"
     return path[len(root) :] if root and below else path

@@ -1,6 +1,6 @@
-"""Whether the application checks who its callers are *inside* of the middleware.
+"""Whether the application checks who its callers are *inside* of the middleware, and serves the MCP path at all.
 
-Then no session could be bound to its user: the principal is known only further in. The application
+Were it inside, no session could be bound to its user: the principal is known only further in. The application
 is walked from the middleware down, along what its routes may serve at the MCP path, and an
 `AuthenticationMiddleware` (Starlette's, which the official SDK and FastMCP use) is what is looked
 for. No code of the application runs meanwhile, and objects of any other kind are passed over.
@@ -9,11 +9,13 @@ for. No code of the application runs meanwhile, and objects of any other kind ar
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Iterator
+from itertools import islice
 from types import MemberDescriptorType
 from typing import Any, Final
 
-from starlette.routing import Mount, Route
+from starlette.routing import Mount, Route, Router
 from starlette.types import Receive, Send
 
 MISPLACED: Final = (
@@ -21,7 +23,13 @@ MISPLACED: Final = (
     "is. Use add_sessions(app, ...) instead, which puts it inside; or pass principal=, a function of the ASGI scope "
     "that tells who the caller is"
 )
+UNSERVED: Final = (
+    "no route of the application serves path=%r, so MCPSessionMiddleware would see no request and require nothing. "
+    "Pass the path of the MCP endpoint as path=, or path=None for every path (routes that take POST: %s)"
+)
+_ROUTERS_OWN: Final = frozenset({"Router.app", "APIRouter.app"})  # methods that do no more than look at the routes
 _AUTHENTICATION: Final = "AuthenticationMiddleware"
+_log: Final = logging.getLogger("mcp_sessions")
 _INNER: Final = ("app", "router", "middleware_stack", "original_router", "endpoint")
 _INNER_LISTS: Final = ("routes", "user_middleware")
 
@@ -36,6 +44,26 @@ def authenticates(app: object, endpoint: str | None) -> bool:
     return any(map(_is_authentication, _parts(app, endpoint)))
 
 
+def unserved(app: object, endpoint: str | None) -> str | None:
+    """Why no request can come to the endpoint, with the remedy; None where one may, or where it cannot be told.
+
+    Args:
+        app: The wrapped application.
+        endpoint: The MCP path without a trailing slash, or None for every path.
+    """
+    parts = list(_parts(app, endpoint))
+    is_routed = any(isinstance(part, Router) for part in parts)
+    if endpoint is None or not is_routed or any(map(_may_answer, parts)):
+        return None
+    return UNSERVED % (endpoint, ", ".join(islice(_posts(app), 5)) or "none")
+
+
+def log_unserved(app: object, endpoint: str | None) -> None:
+    """Log why no request can come to the endpoint. It is no reason not to start: a route may yet be added."""
+    if (reason := unserved(app, endpoint)) is not None:
+        _log.error(reason)
+
+
 async def refuse_start(receive: Receive, send: Send, reason: str) -> None:
     """Answer the server's start-up event so that it stops and prints the reason."""
     await receive()
@@ -46,6 +74,28 @@ def _is_authentication(part: object) -> bool:
     noted = _attribute(part, "cls")  # what `add_middleware` wrote down and nobody has built yet
     cls = noted if isinstance(noted, type) else type(part)
     return any(base.__name__ == _AUTHENTICATION for base in cls.__mro__)
+
+
+def _may_answer(part: object) -> bool:
+    """Whether a part may answer by itself: a route, a router's own default, or what has nothing to look into."""
+    if isinstance(part, Router):
+        return not part.routes or getattr(part.default, "__self__", None) is not part
+    is_middleware = isinstance(_attribute(part, "cls"), type)  # it answers for what is behind it
+    is_open = is_middleware or getattr(part, "__qualname__", None) in _ROUTERS_OWN or any(True for _ in _inside(part))
+    return isinstance(part, Route) or not is_open
+
+
+def _posts(app: object) -> Iterator[str]:
+    """The full paths of the routes that take POST; a router that is mounted twice is looked into once."""
+    seen: set[int] = set()
+    ahead = [(app, "")]
+    for part, above in ahead:
+        path = above + part.path if isinstance(part, (Route, Mount)) else above
+        if isinstance(part, Route) and "POST" in (part.methods or {"POST"}):
+            yield path
+        if id(part) not in seen and not isinstance(part, Route):
+            seen.add(id(part))
+            ahead += [(inner, path) for inner in _inside(part)]
 
 
 def _parts(app: object, endpoint: str | None) -> Iterator[object]:

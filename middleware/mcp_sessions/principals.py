@@ -1,8 +1,8 @@
 """Who a request is authenticated as, read from the ASGI scope.
 
 Authentication happens elsewhere: this room only reads what it left behind. It knows the official
-SDK's and FastMCP's authenticated user (client id, issuer, subject) and Starlette's `scope["user"]`
-by their shape, and imports none of them.
+SDK's and FastMCP's authenticated user (client id, issuer, subject) by its shape, and Starlette's
+`scope["user"]`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from starlette.authentication import SimpleUser
 from starlette.types import Scope
 
 from .errors import ConfigurationError
@@ -22,12 +23,22 @@ ReadPrincipal = Callable[[Scope], "Principal | None"]
 
 
 def from_scope(scope: Scope) -> Principal | None:
-    """The principal that an authentication middleware left on the scope, or None when there is none."""
+    """The principal that an authentication middleware left on the scope, or None when there is none.
+
+    Raises:
+        ConfigurationError: There is a user whom nothing tells from others; only `principal=` can.
+    """
     user = scope.get("user")
-    if user is None or getattr(user, "is_authenticated", False) is not True:
+    if user is None or not getattr(user, "is_authenticated", True):
         return None
     token = getattr(user, "access_token", None)
-    return _from_token(token) if token is not None else _from_user(user)
+    found = _from_user(user) if token is None else _from_token(token)
+    if found == Principal():
+        raise ConfigurationError(
+            f"nothing in {type(user).__name__} tells one user from another; pass principal=, a function of the ASGI "
+            "scope that returns who the caller is"
+        )
+    return found
 
 
 def _from_token(token: Any) -> Principal:
@@ -43,11 +54,13 @@ def _from_token(token: Any) -> Principal:
 
 
 def _from_user(user: Any) -> Principal:
-    """Starlette's `BaseUser`: `identity` where it is implemented, `display_name` otherwise."""
+    """Starlette's `BaseUser`: its `identity`. A display name is none, but for `SimpleUser`, which has nothing else."""
+    if isinstance(user, SimpleUser):
+        return Principal(subject=user.username)
     try:
         return Principal(subject=_text(user.identity))
     except (NotImplementedError, AttributeError):
-        return Principal(subject=_text(user.display_name))
+        return Principal()
 
 
 def _text(value: Any) -> str | None:

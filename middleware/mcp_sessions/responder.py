@@ -21,6 +21,10 @@ Rewrite = Callable[[bytes], bytes | None]
 BODY_AROUND_US: Final = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
 """ASGI extensions by which a body would leave without passing here."""
 
+_OF_THE_OLD_BODY: Final = frozenset(
+    {b"content-length", b"transfer-encoding", b"etag", b"content-digest", b"repr-digest", b"digest", b"content-md5"}
+)
+
 _log = logging.getLogger("mcp_sessions")
 
 
@@ -54,7 +58,7 @@ class Responder:
             await self._send(message)
 
     async def _begin(self, start: Message) -> None:
-        headers = dict(start.get("headers", ()))
+        headers = {name.lower(): value for name, value in start.get("headers", ())}
         media_type = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
             _log.error("a compressed response cannot carry its session: put compression outside MCPSessionMiddleware")
@@ -63,7 +67,7 @@ class Responder:
             self._start, self._handle = start, self._collect
         elif media_type == b"text/event-stream":
             self._events, self._handle = EventStream(max_event_bytes=self._max_event_bytes), self._stream
-            await self._send({**start, "headers": _without_length(start)})
+            await self._send({**start, "headers": _fit(start)})
         else:
             self._handle = self._send
             await self._send(start)
@@ -77,7 +81,7 @@ class Responder:
         changed = self._rewrite(body)
         if changed is not None:
             length = (b"content-length", str(len(changed)).encode())
-            self._start = {**self._start, "headers": [*_without_length(self._start), length]}
+            self._start = {**self._start, "headers": [*_fit(self._start), length]}
         await self._send(self._start)
         await self._send({**message, "body": body if changed is None else changed})
 
@@ -98,8 +102,9 @@ class Responder:
         return event.raw if changed is None else event.with_data(changed)
 
 
-def _without_length(start: Message) -> list[tuple[bytes, bytes]]:
-    return [(name, value) for name, value in start.get("headers", ()) if name.lower() != b"content-length"]
+def _fit(start: Message) -> list[tuple[bytes, bytes]]:
+    """The headers that stay true of a body that was changed."""
+    return [(name, value) for name, value in start.get("headers", ()) if name.lower() not in _OF_THE_OLD_BODY]
 
 
 async def respond(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:

@@ -167,9 +167,13 @@ class Section(MutableMapping[str, Any]):
 def encode_state(values: dict[str, Any]) -> bytes:
     """JSON of a state, or `StateNotJSON` where a value has none."""
     try:
-        return msgspec.json.encode(values)
+        payload = msgspec.json.encode(values)
+        kept = msgspec.json.decode(payload)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise StateNotJSON(f"session state must be JSON: {error}") from error
+        raise StateNotJSON("session state must be JSON: it holds a value that has no JSON form") from error
+    if kept != values:  # NaN, dates, bytes, tuples and number keys would come back as something else
+        raise StateNotJSON("session state must be JSON: it holds a value that would not come back as it is")
+    return payload
 
 
 class Session:
@@ -228,7 +232,7 @@ class Session:
         return utc(self._expires_at)
 
     async def end(self, reason: str = "ended") -> None:
-        """End the session: once this returns, every worker refuses it.
+        """End the session: once this returns, every worker that shares the store refuses it.
 
         The request that ends it still gets its answer. Ending twice does nothing more.
 

@@ -39,6 +39,8 @@ TRANSPORT: Final[Kind] = "transport"
 
 _SHAPE: Final = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
 _FROM_BASE64URL: Final = bytes.maketrans(b"-_", b"+/")
+_BEGINNING: Final = re.compile(b"eyJ")  # base64url of `{"`, with which every header begins that is minted here
+_MAX_BEGINNINGS: Final = 16
 _NOT_BASE64: Final = re.compile(rb"[^A-Za-z0-9+/]")
 
 _Random128 = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{21}[AQgw]\Z")]
@@ -346,11 +348,11 @@ def _claim_at_fault(error: Exception) -> str:
 
 
 def looks_like_ours(value: str | bytes) -> bool:
-    """Whether a value is one of our tokens by its envelope's `typ` alone, verified or not.
+    """Whether a value is or contains one of our tokens by its envelope's `typ` alone, verified or not.
 
     What counts as ours is decided generously (any padding, any order of members, any case of `typ`,
-    further segments): it is kept from the wrapped server, whose logs it could reach. What verifies
-    is decided strictly, elsewhere.
+    further segments, any text around it): it is kept from the wrapped server, whose logs it could
+    reach. What verifies is decided strictly, elsewhere.
 
     Args:
         value: A header's value or another text.
@@ -358,7 +360,20 @@ def looks_like_ours(value: str | bytes) -> bool:
     data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
     if data.count(b".") < 2:
         return False
-    segment = data[: data.index(b".")]
+    # The first segment needs no such beginning: other spellings of a header may have white space there.
+    return _is_header(data, 0) or _contains_header(data)
+
+
+def _contains_header(data: bytes) -> bool:
+    starts = [found.start() for found in _BEGINNING.finditer(data, 1)]
+    if len(starts) <= _MAX_BEGINNINGS:
+        return any(_is_header(data, start) for start in starts)
+    return True  # more than any honest value has, and more than are worth decoding
+
+
+def _is_header(data: bytes, start: int) -> bool:
+    """Whether the text from there to the next dot, or to the end, is a header of ours."""
+    segment = data[start:].partition(b".")[0]
     try:
         header = json.loads(_decode_leniently(segment), object_pairs_hook=tuple)
     except (ValueError, RecursionError):

@@ -47,6 +47,19 @@ async def test_without_a_good_token_nothing_can_be_done_with_a_session(cell: Cel
 
 
 @every_cell
+async def test_an_http_delete_passes_the_guards_before_it_is_refused(cell: Cell) -> None:
+    """A session of the draft is not ended this way; who must not even ask gets the server's 401."""
+    async with cell.running() as server:
+        client = await server.client("ann")
+        held = await client.create()
+        named = {"mcp-session-id": held.id}
+        refused = [await client.send("DELETE", headers={**named, **bad}) for bad in BAD_TOKENS]
+        ref = await client.call("whoami", held)
+    assert {reply.status for reply in refused} == {401}
+    assert ref != "nobody"
+
+
+@every_cell
 @pytest.mark.parametrize("token", ["bob", "ann-elsewhere"])
 async def test_another_principal_has_no_use_for_a_session(cell: Cell, token: str) -> None:
     """The same client's other user, and the same user's other client: each is answered as for an id that never was."""
