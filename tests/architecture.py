@@ -17,7 +17,20 @@ from pathlib import Path
 # What each room is for stands in its own docstring. A folder stands for every file in it.
 FLOORS: dict[int, tuple[str, ...]] = {
     0: ("errors", "events", "session"),
-    1: ("dialects/", "handles", "jsonrpc", "keys", "limits", "policy", "protocol", "splice", "sse", "state", "tokens"),
+    1: (
+        "dialects/",
+        "handles",
+        "jsonrpc",
+        "keys",
+        "limits",
+        "nesting",
+        "policy",
+        "protocol",
+        "splice",
+        "sse",
+        "state",
+        "tokens",
+    ),
     2: ("stores/",),
     3: (
         "__init__",

@@ -125,6 +125,22 @@ async def token(size: int) -> bool:
     return refused.value.reason != "token_size"
 
 
+async def named(size: int) -> bool:
+    """Whether a session id of that length is looked into, through the whole middleware."""
+    heard: list[Fact] = []
+    client = Client(sessions(Server(), max_token_bytes=600, listen=heard.append))
+    await client.tool(session={"sessionId": "a" * size})
+    return [fact.reason for fact in heard if isinstance(fact, RequestRefused)] != ["token_size"]
+
+
+async def nesting(size: int) -> bool:
+    client = Client(sessions(Server(), max_nesting=20), modern=False)
+    levels = size - 3  # the message, its params and their arguments are levels, too
+    text = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"arguments":{"a":%b}}}'
+    answer = await client.post(text % (b"[" * levels + b"]" * levels))
+    return answer.status == 200
+
+
 async def sealed_state(size: int) -> bool:
     payload = b'{"text":"%b"}' % (b"x" * 100)
     limit = 2 * sealed_size(len(payload)) - size  # the state stays, and the limit moves the other way
@@ -156,6 +172,8 @@ LIMITS: dict[str, tuple[Passes, int]] = {
     "max_body_bytes": (body, 300),
     "max_body_bytes, as declared": (declared, 300),
     "max_batch": (batch, MAX_BATCH),
+    "max_nesting": (nesting, 20),
+    "max_token_bytes": (named, 600),
     "a token's bytes": (token, MAX_TOKEN_BYTES),
     "max_state_bytes": (sealed_state, sealed_size(111)),
     "create_limit": (created, 5),
@@ -165,7 +183,7 @@ LIMITS: dict[str, tuple[Passes, int]] = {
 
 @pytest.mark.parametrize("limit", LIMITS)
 async def test_a_limit_is_the_largest_size_that_passes(limit: str) -> None:
-    """One under, at it, and one over. (Of one event in a stream: `test_sse`; of nesting: `test_jsonrpc`.)"""
+    """One under, at it, and one over. (Of one event in a stream: `test_sse`.)"""
     passes, size = LIMITS[limit]
     assert [await passes(size - 1), await passes(size), await passes(size + 1)] == [True, True, False]
 

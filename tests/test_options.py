@@ -27,7 +27,7 @@ def test_the_defaults_need_nothing_but_keys() -> None:
     assert (options.path, options.audience, options.lifetime) == ("/mcp", "mcp-sessions", 7 * 86400)
     assert (options.idle_timeout, options.lists, options.asks) == (None, None, True)
     assert (options.max_body_bytes, options.max_state_bytes, options.body_timeout) == (4 * MEBIBYTE, 4096, 30)
-    assert (options.max_batch, options.create_limit) == (100, None)
+    assert (options.max_batch, options.max_nesting, options.create_limit) == (100, 900, None)
     assert isinstance(options.store, MemoryStore)
     assert options.principal is from_scope
 
@@ -86,9 +86,10 @@ def test_a_store_is_any_object_with_the_three_methods() -> None:
         ("lifetime", None, "must be from 1 to 3155760000 seconds"),
         *(
             (name, value, f"{name}=.* must be a whole number of at least 1")
-            for name in ("max_body_bytes", "max_state_bytes", "max_event_bytes", "max_batch")
+            for name in ("max_body_bytes", "max_state_bytes", "max_event_bytes", "max_batch", "max_nesting")
             for value in (0, -1, 1.5, True, "1", None)
         ),
+        *(("max_token_bytes", value, "max_token_bytes=.* at least 512") for value in (511, 0, 1.5, None)),
         *(("token_cache", value, "token_cache=.* at least 0") for value in (-1, 1.5, None)),
         *(("create_limit", value, "create_limit=.* at least 1") for value in (0, -1, 1.5, True, "1")),
         *(

@@ -17,11 +17,12 @@ from .answers import Answers
 from .current import session_variable
 from .dialects import draft
 from .dialects.draft import Named
-from .errors import BatchRefused, NotJSONRPC, Refusal
+from .errors import BatchRefused, NestingTooDeep, NotJSONRPC, Refusal
 from .events import SessionUsed
 from .head import SESSION_HEADER, Head
 from .jsonrpc import SESSION_KEY, Kind, Message
 from .live import Live
+from .nesting import is_deeper
 from .options import Options
 from .protocol import Carries, Step
 from .responder import BODY_AROUND_US, Responder
@@ -97,6 +98,8 @@ class Exchange:
 
     def _parse(self, body: bytes) -> Message | None:
         """The one message in a body, or None for a body that passes as it came: a batch, or no JSON-RPC."""
+        if is_deeper(body, self.options.max_nesting):
+            raise NestingTooDeep
         try:
             parsed = jsonrpc.parse(body, max_batch=self.options.max_batch)
         except NotJSONRPC:

@@ -26,6 +26,7 @@ from .principals import PrincipalOf
 from .protocol import Lists
 from .stores.base import Store
 from .stores.memory import MemoryStore
+from .tokens import MAX_TOKEN_BYTES
 
 
 class MCPSessionMiddleware:
@@ -61,6 +62,9 @@ class MCPSessionMiddleware:
         max_state_bytes: Bytes that a session's sealed state may have.
         max_event_bytes: Bytes of one event in a response stream that are held to be changed.
         max_batch: Messages that a JSON-RPC batch may hold (protocol 2025-03-26 only).
+        max_nesting: Levels of arrays and objects in each other that a body may have. More than the
+            interpreter's recursion limit leaves are refused all the same.
+        max_token_bytes: Bytes that a session id may have.
         body_timeout: Seconds that a request body may take to arrive.
         create_limit: Sessions that a principal may create per minute and process; callers without a
             principal share one budget. None sets no limit.
@@ -93,6 +97,8 @@ class MCPSessionMiddleware:
         max_state_bytes: int = 4096,
         max_event_bytes: int = 64 * MEBIBYTE,
         max_batch: int = 100,  # messages
+        max_nesting: int = 900,  # levels
+        max_token_bytes: int = MAX_TOKEN_BYTES,
         body_timeout: Seconds = 30,  # seconds
         create_limit: int | None = None,  # sessions per minute
         token_cache: int = 10_000,  # entries
@@ -119,6 +125,8 @@ class MCPSessionMiddleware:
             max_state_bytes=max_state_bytes,
             max_event_bytes=max_event_bytes,
             max_batch=max_batch,
+            max_nesting=max_nesting,
+            max_token_bytes=max_token_bytes,
             body_timeout=body_timeout,
             create_limit=create_limit,
             token_cache=token_cache,

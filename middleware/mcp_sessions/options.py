@@ -30,6 +30,7 @@ HOUR: Final = 3600
 DAY: Final = 24 * HOUR
 CENTURY: Final = 36_525 * DAY  # no session needs more, and calendars end
 MEBIBYTE: Final = 1 << 20
+TYPICAL_TOKEN_BYTES: Final = 512  # a lower limit would refuse what is minted here
 
 Admission = Literal["ask", "own"]
 Seconds = float | timedelta
@@ -56,6 +57,7 @@ class Options:
     max_state_bytes: int
     max_event_bytes: int
     max_batch: int
+    max_nesting: int
     body_timeout: float
     create_limit: CreateLimit | None
     settings: bytes
@@ -95,6 +97,8 @@ def check(
     max_state_bytes: int,
     max_event_bytes: int,
     max_batch: int,
+    max_nesting: int,
+    max_token_bytes: int,
     body_timeout: Seconds,
     create_limit: int | None,
     token_cache: int,
@@ -112,7 +116,10 @@ def check(
         path=_path(path),
         audience=_name("audience", audience),
         tokens=Tokens(
-            issuer=_name("issuer", issuer), audience=audience, cache_entries=_whole("token_cache", token_cache, least=0)
+            issuer=_name("issuer", issuer),
+            audience=audience,
+            cache_entries=_whole("token_cache", token_cache, least=0),
+            max_bytes=_whole("max_token_bytes", max_token_bytes, least=TYPICAL_TOKEN_BYTES),
         ),
         lifetime=_seconds("lifetime", lifetime, least=1),
         idle_timeout=None if idle_timeout is None else _seconds("idle_timeout", idle_timeout, least=1),
@@ -127,6 +134,7 @@ def check(
         max_state_bytes=_whole("max_state_bytes", max_state_bytes, least=1),
         max_event_bytes=_whole("max_event_bytes", max_event_bytes, least=1),
         max_batch=_whole("max_batch", max_batch, least=1),
+        max_nesting=_whole("max_nesting", max_nesting, least=1),
         body_timeout=_seconds("body_timeout", body_timeout),
         create_limit=None if create_limit is None else CreateLimit(_whole("create_limit", create_limit, least=1)),
         settings=b'{"required":"%s"}' % policy.summary.encode(),

@@ -154,14 +154,17 @@ class Tokens:
     under one ring counts for that ring only, so that nothing outlives the removal of its key.
     """
 
-    __slots__ = ("_audience", "_generation", "_issuer", "_old", "_young")
+    __slots__ = ("_audience", "_generation", "_issuer", "_max_bytes", "_old", "_young")
 
-    def __init__(self, *, issuer: str, audience: str, cache_entries: int = 10_000) -> None:
+    def __init__(
+        self, *, issuer: str, audience: str, cache_entries: int = 10_000, max_bytes: int = MAX_TOKEN_BYTES
+    ) -> None:
         """Args:
             issuer: Who mints; equal to the claim `iss`.
             audience: Whom the ids are for; equal to the claim `aud`.
             cache_entries: How many verified tokens are kept at most, rounded up to an even number, each
-                of up to 2048 bytes and about as much for its claims; 0 keeps none.
+                of up to `max_bytes` and about as much for its claims; 0 keeps none.
+            max_bytes: How long a token may be, in bytes; a longer one is refused unread.
 
         Raises:
             ConfigurationError: An option is out of range.
@@ -170,6 +173,7 @@ class Tokens:
             raise ConfigurationError("issuer and audience must be texts that are not empty")
         if not cache_entries >= 0:
             raise ConfigurationError("cache_entries must be 0 (remember no token) or more")
+        self._max_bytes: Final = max_bytes
         self._issuer: Final = issuer
         self._audience: Final = audience
         # Two generations: a full young one becomes the old one, whose entries are thereby dropped at
@@ -199,9 +203,9 @@ class Tokens:
         header = msgspec.json.encode(_Header(alg=key.algorithm, kid=key.kid, typ=TYP))
         signed = f"{base64url(header)}.{base64url(payload)}"
         token = f"{signed}.{base64url(key.sign(signed.encode('ascii')))}"
-        if len(token) <= MAX_TOKEN_BYTES:
+        if len(token) <= self._max_bytes:
             return token
-        raise ConfigurationError(f"a session id would take {len(token)} bytes; the limit is {MAX_TOKEN_BYTES}")
+        raise ConfigurationError(f"a session id would take {len(token)} bytes; the limit is {self._max_bytes}")
 
     def _payload(self, claims: Claims) -> _Payload:
         return _Payload(
@@ -236,7 +240,7 @@ class Tokens:
             SessionNotFound: It is not; `reason` says why, for logs only.
             SessionExpired: It is all of this but alive. Only the session's own holder gets here.
         """
-        if not (isinstance(token, str) and len(token) <= MAX_TOKEN_BYTES):  # type: ignore[redundant-expr]  # as it came
+        if not (isinstance(token, str) and len(token) <= self._max_bytes):  # type: ignore[redundant-expr]  # as it came
             raise SessionNotFound("token_size")
         found = self._young.get(token) or self._old.get(token)
         if found is None or found.ring is not ring:
@@ -265,7 +269,7 @@ class Tokens:
         Raises:
             SessionNotFound: It is not; `reason` says why.
         """
-        if not len(token) <= MAX_TOKEN_BYTES:
+        if not len(token) <= self._max_bytes:
             raise SessionNotFound("token_size")
         return self._authenticate(ring, token).claims
 
