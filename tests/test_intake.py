@@ -208,3 +208,14 @@ async def test_after_the_body_receive_is_the_server_s_own() -> None:
 def test_every_refusal_here_is_one_of_the_error_tree() -> None:
     """So that one `except` in the shell serves."""
     assert all(issubclass(error, Refusal) for error in (BodyCutShort, BodyTimeout, BodyTooLarge, EncodingRefused))
+
+
+async def test_a_time_out_that_is_not_ours_passes_as_it_is() -> None:
+    """A server may have one of its own; only what our timer ended is a body that took too long."""
+
+    async def receive() -> Message:
+        await checkpoint()
+        raise TimeoutError("the server's own")
+
+    with pytest.raises(TimeoutError, match="the server's own"):
+        await read_body(receive, Head(), max_bytes=10, timeout=30)
