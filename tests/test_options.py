@@ -27,7 +27,7 @@ def test_the_defaults_need_nothing_but_keys() -> None:
     assert (options.path, options.audience, options.lifetime) == ("/mcp", "mcp-sessions", 7 * 86400)
     assert (options.idle_timeout, options.lists, options.asks) == (None, None, True)
     assert (options.max_body_bytes, options.max_state_bytes, options.body_timeout) == (4 * MEBIBYTE, 4096, 30)
-    assert (options.max_batch, options.max_nesting, options.create_limit) == (100, 900, None)
+    assert (options.max_batch, options.max_nesting, options.create_limit) == (100, 1_000, None)
     assert isinstance(options.store, MemoryStore)
     assert options.principal is from_scope
 

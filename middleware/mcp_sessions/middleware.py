@@ -97,7 +97,7 @@ class MCPSessionMiddleware:
         max_state_bytes: int = 4096,
         max_event_bytes: int = 64 * MEBIBYTE,
         max_batch: int = 100,  # messages
-        max_nesting: int = 900,  # levels
+        max_nesting: int = 1_000,  # levels
         max_token_bytes: int = MAX_TOKEN_BYTES,
         body_timeout: Seconds = 30,  # seconds
         create_limit: int | None = None,  # sessions per minute
