@@ -23,6 +23,7 @@ FLOORS: dict[int, tuple[str, ...]] = {
         "jsonrpc",
         "keys",
         "limits",
+        "members",
         "nesting",
         "policy",
         "protocol",

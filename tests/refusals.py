@@ -17,7 +17,7 @@ from apps import Server, sessions
 from clients import Answer, Client, Clock, Header, Incoming, call, chunks, http
 from mcp_sessions import errors
 from mcp_sessions.errors import Refusal
-from mcp_sessions.protocol import LISTS, TABLE, Carries, Lists, Step, Subject, decide
+from mcp_sessions.protocol import LISTS, TABLE, Carries, Lists, Step, list_step
 from mcp_sessions.stores.memory import MemoryStore
 
 Attempt = Callable[[Client], Awaitable[Answer]]
@@ -303,11 +303,7 @@ def protocol_page() -> str:
 
 def _choice(lists: Lists) -> str:
     eras = {"legacy": False, "modern": True}
-    default = [
-        era
-        for era, modern in eras.items()
-        if decide(Subject.LIST, Carries.SESSION, lists=None, modern=modern) is LISTS[lists]
-    ]
+    default = [era for era, modern in eras.items() if list_step(None, modern=modern) is LISTS[lists]]
     return f'| `"{lists}"` | {LISTS[lists].value} | {", ".join(default)} |'
 
 

@@ -31,7 +31,7 @@ class Slow:
 
 async def take(*messages: Message, head: Head | None = None, slow: bool = False, timeout: float = 30) -> bytes:
     receive = Slow(*messages) if slow else Incoming(*messages)
-    return await read_body(receive, head or Head(), max_bytes=10, timeout=timeout)
+    return await read_body(receive, head or Head([]), max_bytes=10, timeout=timeout)
 
 
 @pytest.mark.parametrize("slow", [False, True])
@@ -75,7 +75,7 @@ async def test_reading_stops_at_the_first_byte_too_many() -> None:
     """What comes after the limit is never asked for: a sender without end cannot fill the memory."""
     receive = Incoming(*chunks(b"x" * 6, b"x" * 6, b"x" * 6))
     with pytest.raises(BodyTooLarge):
-        await read_body(receive, Head(), max_bytes=10, timeout=30)
+        await read_body(receive, Head([]), max_bytes=10, timeout=30)
     assert len(receive.messages) == 1
 
 
@@ -84,14 +84,14 @@ async def test_a_length_declared_too_large_is_refused_unread(length: str) -> Non
     """Not even the first message is taken."""
     receive = Incoming(*chunks(b"{}"))
     with pytest.raises(BodyTooLarge):
-        await read_body(receive, Head(content_length=length), max_bytes=10, timeout=30)
+        await read_body(receive, Head([(b"content-length", length.encode())]), max_bytes=10, timeout=30)
     assert receive.messages
 
 
-@pytest.mark.parametrize("length", ["10", "0", "-11", "x", "1e9", "", None])
-async def test_a_length_that_fits_or_says_nothing_is_not_trusted(length: str | None) -> None:
+@pytest.mark.parametrize("length", ["10", "0", "-11", "x", "1e9", ""])
+async def test_a_length_that_fits_or_says_nothing_is_not_trusted(length: str) -> None:
     """What counts is what arrives; framing is the server's business."""
-    assert await take(*chunks(b"{}"), head=Head(content_length=length)) == b"{}"
+    assert await take(*chunks(b"{}"), head=Head([(b"content-length", length.encode())])) == b"{}"
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "br", "identity, gzip", "x", ""])
@@ -99,15 +99,15 @@ async def test_a_compressed_body_is_refused(encoding: str) -> None:
     """We would read other bytes than the application, so nobody does."""
     if encoding:
         with pytest.raises(EncodingRefused):
-            await take(*chunks(b"{}"), head=Head(content_encoding=encoding))
+            await take(*chunks(b"{}"), head=Head([(b"content-encoding", encoding.encode())]))
     else:
-        assert await take(*chunks(b"{}"), head=Head(content_encoding=encoding)) == b"{}"
+        assert await take(*chunks(b"{}"), head=Head([(b"content-encoding", encoding.encode())])) == b"{}"
 
 
-@pytest.mark.parametrize("encoding", [None, "identity", " Identity "])
-async def test_identity_is_no_encoding(encoding: str | None) -> None:
+@pytest.mark.parametrize("encoding", ["identity", " Identity "])
+async def test_identity_is_no_encoding(encoding: str) -> None:
     """It changes nothing."""
-    assert await take(*chunks(b"{}"), head=Head(content_encoding=encoding)) == b"{}"
+    assert await take(*chunks(b"{}"), head=Head([(b"content-encoding", encoding.encode())])) == b"{}"
 
 
 @pytest.mark.parametrize("before", [0, 1, 2])
@@ -140,7 +140,7 @@ async def test_cancelling_the_request_reaches_the_server_s_receive() -> None:
             raise
 
     async def request() -> None:
-        await read_body(receive, Head(), max_bytes=10, timeout=30)
+        await read_body(receive, Head([]), max_bytes=10, timeout=30)
 
     async with anyio.create_task_group() as group:
         group.start_soon(request)
@@ -161,10 +161,10 @@ async def test_a_receive_that_opens_scopes_of_its_own_is_served(timeout: float) 
         return chunks(b"{}")[0]
 
     if timeout == 30:
-        assert await read_body(receive, Head(), max_bytes=10, timeout=timeout) == b"{}"
+        assert await read_body(receive, Head([]), max_bytes=10, timeout=timeout) == b"{}"
     else:
         with pytest.raises(BodyTimeout):
-            await read_body(receive, Head(), max_bytes=10, timeout=timeout)
+            await read_body(receive, Head([]), max_bytes=10, timeout=timeout)
 
 
 async def test_an_error_of_the_server_s_receive_is_not_swallowed() -> None:
@@ -179,7 +179,7 @@ async def test_an_error_of_the_server_s_receive_is_not_swallowed() -> None:
 
     for receive in (at_once, later):
         with pytest.raises(OSError, match="gone"):
-            await read_body(receive, Head(), max_bytes=10, timeout=30)
+            await read_body(receive, Head([]), max_bytes=10, timeout=30)
 
 
 async def test_a_receive_that_goes_on_after_an_exception_is_gone_on_with() -> None:
@@ -191,7 +191,7 @@ async def test_a_receive_that_goes_on_after_an_exception_is_gone_on_with() -> No
         await checkpoint()
         return chunks(b"late")[0]
 
-    assert await read_body(receive, Head(), max_bytes=10, timeout=30) == b"late"
+    assert await read_body(receive, Head([]), max_bytes=10, timeout=30) == b"late"
 
 
 async def test_after_the_body_receive_is_the_server_s_own() -> None:
@@ -218,4 +218,4 @@ async def test_a_time_out_that_is_not_ours_passes_as_it_is() -> None:
         raise TimeoutError("the server's own")
 
     with pytest.raises(TimeoutError, match="the server's own"):
-        await read_body(receive, Head(), max_bytes=10, timeout=30)
+        await read_body(receive, Head([]), max_bytes=10, timeout=30)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jsontext import Number, Object, broken_texts, load, names, seeds, texts, values, write
+from jsontext import Number, Object, load, names, seeds, texts, values, write
 from mcp_sessions import jsonrpc
 from mcp_sessions.errors import (
     BatchRefused,
@@ -31,9 +31,9 @@ from mcp_sessions.errors import (
     ParamsNotObject,
     ParseError,
     Refusal,
-    SessionMissing,
 )
-from mcp_sessions.jsonrpc import Batch, Kind, Message, last_members, members, parse, string
+from mcp_sessions.jsonrpc import Batch, Kind, Message, parse
+from mcp_sessions.members import members
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":%b}'
 
@@ -56,21 +56,20 @@ def read(body: bytes) -> Message:
 
 
 def test_a_request_is_read_as_far_as_sessions_need_it() -> None:
-    """Method, id, the members of params and of _meta; each value is the text that was sent."""
-    body = CALL % b'{"name":"add","arguments":{"a": 1e400},"_meta":{"x": [1 ,2]}}'
-    message = read(body)
-    assert (message.kind, message.method, message.id, message.body) == (Kind.REQUEST, "tools/call", b"1", body)
-    assert message.params is not None
-    assert list(message.params) == ["name", "arguments", "_meta"]
-    assert bytes(message.params["arguments"]) == b'{"a": 1e400}'
-    assert message.meta is not None
-    assert bytes(message.meta["x"]) == b"[1 ,2]"
+    """Method, id, what it is about, and the members of _meta; each value is the text that was sent."""
+    for extra in (b"", b',"extra":0'):
+        body = CALL % b'{"name":"add","arguments":{"a": 1e400},"_meta":{"x": [1 ,2]}%b}' % extra
+        message = read(body)
+        assert (message.kind, message.method, message.id, message.body) == (Kind.REQUEST, "tools/call", b"1", body)
+        assert message.about == msgspec.Raw(b'"add"')
+        assert message.meta is not None
+        assert bytes(message.meta["x"]) == b"[1 ,2]"
 
 
 def test_a_message_without_an_id_is_a_notification() -> None:
-    """And without params it has neither params nor _meta."""
+    """And without params it is about nothing and has no _meta."""
     message = read(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
-    assert (message.kind, message.id, message.params, message.meta) == (Kind.NOTIFICATION, None, None, None)
+    assert (message.kind, message.id, message.about, message.meta) == (Kind.NOTIFICATION, None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -87,14 +86,14 @@ def test_a_message_without_an_id_is_a_notification() -> None:
 def test_a_message_without_a_method_is_a_response_and_passes(rest: bytes) -> None:
     """Clients post their answers to the server's requests; whether they fit is the server's to judge."""
     message = read(b'{"jsonrpc":"2.0",' + rest + b"}")
-    assert (message.kind, message.method, message.id, message.params) == (Kind.RESPONSE, "", None, None)
+    assert (message.kind, message.method, message.id, message.meta) == (Kind.RESPONSE, "", None, None)
 
 
 @pytest.mark.parametrize("absent", [b"{}", b'{"_meta":null}', b'{"_meta": null }'])
 def test_null_is_absent(absent: bytes) -> None:
     """`params: null` and `_meta: null` are sent by legitimate clients."""
     assert call(absent).meta is None
-    assert call(b"null").params is None
+    assert call(b"null").about is None
 
 
 @pytest.mark.parametrize(
@@ -316,13 +315,10 @@ JSON = [
 @pytest.mark.parametrize("space", [b"", b" "])
 def test_legitimate_oddities_pass_and_keep_their_text(text: str, space: bytes) -> None:
     """Numbers beyond floats, every escape, lone surrogates and duplicates in arguments."""
-    params = call(b'{"name":"x",%b"arguments":%b,"b":1}' % (space, text.encode())).params
-    assert params is not None
-    assert {name: bytes(value) for name, value in params.items()} == {
-        "name": b'"x"',
-        "arguments": text.encode(),
-        "b": b"1",
-    }
+    for extra in (b"", b',"b":1'):
+        message = call(b'{"name":"x",%b"arguments":%b%b}' % (space, text.encode(), extra))
+        assert message.target() == "x"
+        assert bytes(members(members(message.body)["params"])["arguments"]) == text.encode()
 
 
 @pytest.mark.parametrize(
@@ -445,7 +441,7 @@ def test_a_member_given_twice_in_two_spellings_is_refused(body: bytes) -> None:
 def test_many_members_in_any_spelling_are_not_duplicates(space: str, spelling: str) -> None:
     """White space and escapes make a text longer too, and are told apart from a member too many."""
     text = ",".join(f'{space}"{spelling.format(number)}"{space}:{space}"a b"' for number in range(1000))
-    assert len(call(b"{%b}" % text.encode()).params or ()) == 1000
+    assert call(b'{%b,"name":"x"}' % text.encode()).target() == "x"
     assert len(call(b'{"_meta":{%b}}' % text.encode()).meta or ()) == 1000
 
 
@@ -466,6 +462,7 @@ def test_no_member_joins_longer_than_it_can_be_sent() -> None:
     two, six = '"\\\b\f\n\r\t', 0x20 - 5  # what has a short escape, and how many others need a long one
     shortest = len(name.encode()) + len(two) + 5 * six
     assert len(msgspec.json.encode({name: msgspec.Raw(b"1")})) == shortest + len('{"":1}')
+    assert len(msgspec.json.encode(name)) == shortest + len('""')
 
 
 # --- members that are not as they must be --------------------------------------------------------
@@ -571,57 +568,6 @@ def test_a_text_with_every_mark_of_the_mask_is_refused_only_beside_a_lone_surrog
         call(b'{"name":"%b","b":"\\ud800"}' % every)
 
 
-# --- its parts, for those who read a level more --------------------------------------------------
-
-
-def test_members_are_the_slices_of_one_object() -> None:
-    """In order, each without the space around it."""
-    found = members(b' { "b" : [ 1 ] , "a" : "\\ud800" } ')
-    assert [(name, bytes(value)) for name, value in found.items()] == [("b", b"[ 1 ]"), ("a", b'"\\ud800"')]
-
-
-def test_members_of_another_value_are_what_the_caller_calls_them() -> None:
-    """Not JSON-RPC unless told otherwise."""
-    with pytest.raises(NotJSONRPC):
-        members(b"[]")
-    with pytest.raises(SessionMissing):
-        members(b"null", SessionMissing)
-
-
-@pytest.mark.parametrize("text", [b'{"\\u0061":"%b"}', b'{"%b":1}', b'{"a":"\\ud800","%b":1}'])
-def test_members_of_a_text_that_is_not_utf8_are_refused(text: bytes) -> None:
-    """For texts whose encoding nobody has checked."""
-    with pytest.raises(NotUTF8):
-        members(text % b"\xff")
-
-
-def test_the_last_of_several_members_can_stand_for_all() -> None:
-    """For what servers answer; where requests are read, it is a refusal."""
-    assert {name: bytes(value) for name, value in last_members(b'{"a":1,"b":2,"a":3}').items()} == {
-        "a": b"3",
-        "b": b"2",
-    }
-    with pytest.raises(DuplicateMember):
-        members(b'{"a":1,"b":2,"a":3}')
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [(b'"a\\n\\ud83d\\ude00"', "a\n\U0001f600"), (b'""', ""), (b"1", None), (b"null", None), (b'["a"]', None)],
-)
-def test_a_string_is_decoded_and_another_value_is_none(text: bytes, value: str | None) -> None:
-    """So that a caller can refuse it in its own words."""
-    assert string(text) == value
-
-
-def test_a_string_that_cannot_be_written_down_is_refused() -> None:
-    """A lone surrogate, or bytes that are no characters."""
-    with pytest.raises(LoneSurrogate):
-        string(b'"\\ud800"')
-    with pytest.raises(NotUTF8):
-        string(b'"\xff"')
-
-
 def test_a_large_body_is_not_copied_more_than_twice() -> None:
     """Neither decoded as a whole nor built into objects."""
     body = CALL % b'{"arguments":[%b0]}' % (b'"\xf0\x9f\x98\x80 a", ' * 50_000)
@@ -647,14 +593,16 @@ def agrees(body: bytes) -> bool:
     envelope = dict(found)
     params = envelope.get("params") if "method" in envelope else None
     meta = dict(params).get("_meta") if params is not None else None
-    levels = (message.params, params), (message.meta, meta)
+    about = dict(params).get(jsonrpc.TARGETS.get(message.method)) if params is not None else None
     return (
         len(envelope) == len(found)
         and envelope["jsonrpc"] == "2.0"
         and message.method == envelope.get("method", "")
         and (message.id is None or load(message.id) == envelope["id"])
         and (message.kind is Kind.REQUEST) == ("method" in envelope and "id" in envelope)
-        and all(mine is None if other is None else same(mine, other) for mine, other in levels)
+        and (params is None or len(dict(params)) == len(params))
+        and (message.meta is None if meta is None else same(message.meta, meta))
+        and (None if message.about is None else load(message.about)) == about
     )
 
 
@@ -665,11 +613,12 @@ def same(mine: dict[str, msgspec.Raw] | None, other: Object) -> bool:
 
 odd = st.one_of(values(), st.just("2.0"))
 metas = st.one_of(st.none(), st.dictionaries(names, values(), max_size=3))
-some_params = st.dictionaries(names, values(), max_size=3)
+common = st.sampled_from(["name", "uri", "arguments", "cursor"])
+some_params = st.dictionaries(common, values(), max_size=3) | st.dictionaries(names | common, values(), max_size=3)
 requests = st.fixed_dictionaries(
     {
         "jsonrpc": st.just("2.0"),
-        "method": texts,
+        "method": texts | st.sampled_from([*jsonrpc.TARGETS]),
         "params": st.tuples(some_params, metas).map(lambda p: {**p[0], "_meta": p[1]}),
     },
     optional={"id": texts | st.integers().map(lambda i: Number(str(i))), "extra": values()},
@@ -708,15 +657,3 @@ def test_every_damaged_message_is_refused_or_read_as_the_standard_library_reads_
         place = at % (len(body) + 1)
         body = body[:place] + put + body[place + cut :]
     assert agrees(body)
-
-
-@given(broken_texts, seeds)
-@example("\ud800", None)
-def test_every_string_is_decoded_or_refused_for_its_surrogates(text: str, seed: int | None) -> None:
-    """As the standard library decodes it, which knows no refusal."""
-    written = write(text, seed).strip()
-    try:
-        assert string(written) == load(written)
-    except LoneSurrogate:
-        with pytest.raises(UnicodeEncodeError):
-            text.encode()

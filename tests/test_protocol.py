@@ -8,11 +8,14 @@ import pytest
 
 from clients import SECRET, START
 from mcp_sessions import errors
+from mcp_sessions.dialects import draft
 from mcp_sessions.dialects.draft import Named
 from mcp_sessions.errors import Refusal
-from mcp_sessions.jsonrpc import Message, parse
+from mcp_sessions.jsonrpc import Kind, Message, parse
 from mcp_sessions.keys import KeyRing
 from mcp_sessions.protocol import (
+    ATTENDED,
+    LIST_METHODS,
     LISTS,
     TABLE,
     Carries,
@@ -22,6 +25,7 @@ from mcp_sessions.protocol import (
     check_envelope,
     check_mirror,
     decide,
+    list_step,
     mirror_of,
     subject,
 )
@@ -69,14 +73,13 @@ def test_the_table_has_no_hole() -> None:
 
 @pytest.mark.parametrize(("about", "carries"), list(itertools.product(Subject, Carries)))
 def test_a_decision_is_what_the_table_says(about: Subject, carries: Carries) -> None:
-    """A refusal is raised, a step returned, and no step is left open."""
+    """A refusal is raised, a step returned."""
     planned = TABLE[about][carries]
     if isinstance(planned, type):
         with pytest.raises(planned):
-            decide(about, carries, lists=None, modern=True)
+            decide(about, carries)
     else:
-        step = decide(about, carries, lists="session", modern=True)
-        assert step is (Step.ATTACH if planned is Step.LIST else planned)
+        assert decide(about, carries) is planned
 
 
 @pytest.mark.parametrize(
@@ -106,7 +109,14 @@ def test_the_rules_of_the_draft(about: Subject, carries: Carries, outcome: Step 
 )
 def test_lists_follow_the_option_or_the_era(lists: Lists | None, modern: bool, step: Step) -> None:
     """Stable in the modern era, by session in the legacy one, unless the deployment says otherwise."""
-    assert decide(Subject.LIST, Carries.SESSION, lists=lists, modern=modern) is step
+    assert list_step(lists, modern=modern) is step
+
+
+@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("method", sorted({"", "ping", "tools/call", draft.CREATE, *LIST_METHODS} - ATTENDED))
+def test_what_is_not_attended_to_passes_as_the_table_has_it(method: str, kind: Kind) -> None:
+    """Where nothing needs a session, a message without one is not put to the table unless its method is attended to."""
+    assert decide(subject(Message(b"", kind, method)), Carries.NOTHING) is Step.FORWARD
 
 
 class TestMirror:

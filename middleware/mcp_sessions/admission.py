@@ -18,8 +18,9 @@ from . import splice
 from .errors import Refusal
 from .head import SESSION_HEADER
 from .intake import Replay
-from .jsonrpc import SESSION_KEY, members
+from .jsonrpc import SESSION_KEY
 from .jsonrpc import Message as Request
+from .members import members
 from .sse import EventStream
 
 _QUESTION: Final = {False: "ping", True: "server/discover"}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -19,7 +18,7 @@ from .dialects import draft
 from .dialects.draft import Named
 from .errors import BatchRefused, NestingTooDeep, NotJSONRPC, Refusal
 from .events import SessionUsed
-from .head import SESSION_HEADER, Head
+from .head import LENGTH, SESSION_HEADER, Head
 from .jsonrpc import SESSION_KEY, Kind, Message
 from .live import Live
 from .nesting import is_deeper
@@ -28,8 +27,6 @@ from .protocol import Carries, Step
 from .responder import BODY_AROUND_US, Responder
 from .session import Session
 from .writeback import WriteBack
-
-_LENGTH: Final = b"content-length"
 
 
 @dataclass(slots=True)
@@ -74,7 +71,19 @@ class Exchange:
         else:
             await self._call(None, body, self.send)
 
-    async def _message(self, message: Message) -> None:
+    def _message(self, message: Message) -> Awaitable[None]:
+        """Most messages pass as they are. What `protocol.TABLE` would say of them is told here at once."""
+        names_session = message.meta is not None and SESSION_KEY in message.meta
+        if (
+            names_session
+            or self.mirror is not None
+            or message.method in protocol.ATTENDED
+            or self.options.policy.summary != "never"
+        ):
+            return self._judge(message)
+        return self._call(None, message.body, self.send)
+
+    async def _judge(self, message: Message) -> None:
         try:
             named = draft.named(message)
             step = self._decide(message, named)
@@ -119,17 +128,15 @@ class Exchange:
 
     def _decide(self, message: Message, named: Named | None) -> Step:
         protocol.check_mirror(self.mirror, named)
-        return protocol.decide(
-            protocol.subject(message),
-            self._lack(message) if named is None else Carries.SESSION,
-            lists=self.options.lists,
-            modern=self.head.is_modern,
-        )
+        carries = self._lack(message) if named is None else Carries.SESSION
+        step = protocol.decide(protocol.subject(message), carries)
+        return protocol.list_step(self.options.lists, modern=self.head.is_modern) if step is Step.LIST else step
 
     def _lack(self, message: Message) -> Carries:
-        asked = message.kind is not Kind.RESPONSE and self.options.policy.asks(
-            message.method, message.target, message.kind is Kind.NOTIFICATION
-        )
+        policy, kind = self.options.policy, message.kind
+        if policy.summary == "never" or kind is Kind.RESPONSE:
+            return Carries.NOTHING
+        asked = policy.asks(message.method, message.target, kind is Kind.NOTIFICATION)
         return Carries.TOO_LITTLE if asked else Carries.NOTHING
 
     # --- forwarded ---------------------------------------------------------------------------
@@ -139,7 +146,7 @@ class Exchange:
         # SDK 1.x logs a notification that it does not know as a whole, and nothing answers one that could echo.
         if step is Step.STABLE or (live is not None and message.kind is Kind.NOTIFICATION):
             body = splice.without_session(message, SESSION_KEY)
-            self._edit_headers({_LENGTH, b"transfer-encoding"}, (_LENGTH, b"%d" % len(body)))
+            self._edit_headers({LENGTH, b"transfer-encoding"}, (LENGTH, b"%d" % len(body)))
         writes = WriteBack.of(message, live if step in protocol.ECHOES else None, self.options.settings)
         if writes is not None:
             self._take_over_response()

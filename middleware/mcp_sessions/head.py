@@ -1,4 +1,4 @@
-"""The request head: every header that decides something here, read in one pass.
+"""The request head: every header that decides something here, found in one pass and decoded when asked for.
 
 Header values are kept as text exactly as sent. Duplicates are kept too: two parsers that take the
 first and the last copy of a header are the start of every smuggling attack.
@@ -6,8 +6,7 @@ first and the last copy of a header are the start of every smuggling attack.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Final
 
 from .protocol import HANDSHAKE_VERSIONS
@@ -17,25 +16,57 @@ _METHOD: Final = b"mcp-method"
 _VERSION: Final = b"mcp-protocol-version"
 _TYPE: Final = b"content-type"
 _ENCODING: Final = b"content-encoding"
-_LENGTH: Final = b"content-length"
-_READ: Final = frozenset({SESSION_HEADER, _METHOD, _VERSION, _TYPE, _ENCODING, _LENGTH})
+LENGTH: Final = b"content-length"
 
 
-@dataclass(slots=True)
 class Head:
     """The headers of one request that this middleware reads.
 
     Of a repeated header the first copy counts, as in the official SDK; of the session and the
     method header every copy is kept, since a second copy refuses the request; of the encoding, too,
     since codings add up.
+
+    Args:
+        headers: The request's ASGI headers (names in lower case, as ASGI has them).
     """
 
-    version: str | None = None
-    content_type: str | None = None
-    content_encoding: str | None = None
-    content_length: str | None = None
-    session_ids: list[str] = field(default_factory=list)
-    methods: list[str] = field(default_factory=list)
+    __slots__ = ("_by_name", "_headers")
+
+    def __init__(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        self._headers = headers
+        self._by_name = dict(headers)
+
+    def all(self, name: bytes) -> list[str]:
+        """Every copy of a header, in order."""
+        return [value.decode("latin-1") for other, value in self._headers if other == name]
+
+    def first(self, name: bytes) -> str | None:
+        """The first copy of a header, or None where there is none."""
+        if name not in self._by_name:
+            return None
+        if len(self._by_name) == len(self._headers):  # no header is repeated
+            return self._by_name[name].decode("latin-1")
+        return self.all(name)[0]
+
+    @property
+    def session_ids(self) -> list[str]:
+        """Every `Mcp-Session-Id`."""
+        return self.all(SESSION_HEADER) if SESSION_HEADER in self._by_name else []
+
+    @property
+    def methods(self) -> list[str]:
+        """Every `Mcp-Method`."""
+        return self.all(_METHOD)
+
+    @property
+    def version(self) -> str | None:
+        """The first `MCP-Protocol-Version`."""
+        return self.first(_VERSION)
+
+    @property
+    def content_encoding(self) -> str | None:
+        """All codings of the body, in order."""
+        return ", ".join(self.all(_ENCODING)) if _ENCODING in self._by_name else None
 
     @property
     def is_modern(self) -> bool:
@@ -45,28 +76,4 @@ class Head:
     @property
     def is_json(self) -> bool:
         """Whether a server might take the body for JSON: some do when the type only begins or lists it."""
-        return "json" in (self.content_type or "").lower()
-
-
-def read(headers: Iterable[tuple[bytes, bytes]]) -> Head:
-    """Read a request's head from its ASGI headers (names in lower case, as ASGI has them)."""
-    found: dict[bytes, list[str]] = {}
-    for name, value in headers:
-        if name in _READ:
-            found.setdefault(name, []).append(value.decode("latin-1"))
-    return Head(
-        version=_first(found.get(_VERSION)),
-        content_type=_joined(found.get(_TYPE)),
-        content_encoding=_joined(found.get(_ENCODING)),
-        content_length=_first(found.get(_LENGTH)),
-        session_ids=found.get(SESSION_HEADER, []),
-        methods=found.get(_METHOD, []),
-    )
-
-
-def _first(values: list[str] | None) -> str | None:
-    return values[0] if values else None
-
-
-def _joined(values: list[str] | None) -> str | None:
-    return ", ".join(values) if values else None
+        return any("json" in kind.lower() for kind in self.all(_TYPE))

@@ -11,13 +11,15 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Generator, Iterator
 from types import coroutine
-from typing import Any
+from typing import Any, Final
 
 import anyio
 from starlette.types import Message, Receive
 
 from .errors import BodyCutShort, BodyTimeout, BodyTooLarge, EncodingRefused
-from .head import Head
+from .head import LENGTH, Head
+
+_HAS_TIMEOUT: Final = sys.version_info >= (3, 11)  # `asyncio.timeout`
 
 
 def read_body(receive: Receive, head: Head, *, max_bytes: int, timeout: float) -> Awaitable[bytes]:
@@ -35,21 +37,18 @@ def read_body(receive: Receive, head: Head, *, max_bytes: int, timeout: float) -
         BodyTimeout: It did not arrive in time.
         BodyCutShort: The client left before the end.
     """
-    if (head.content_encoding or "identity").strip().lower() != "identity":
+    coding = head.content_encoding
+    if coding and coding.strip().lower() != "identity":
         raise EncodingRefused
-    declared = head.content_length or ""
-    if declared.isdecimal() and int(declared[:20]) > max_bytes:
+    declared = head.first(LENGTH)
+    if declared is not None and declared.isdecimal() and int(declared[:20]) > max_bytes:
         raise BodyTooLarge
-    read = _read_on_asyncio if _timers_can_start_late() else _read_under_timer
-    return read(receive, max_bytes, timeout)
-
-
-def _timers_can_start_late() -> bool:
-    """Whether a timer may be started when something has to wait, and not before."""
     try:
-        return sys.version_info >= (3, 11) and asyncio.current_task() is not None
+        asyncio.get_running_loop()
     except RuntimeError:  # trio
-        return False
+        return _read_under_timer(receive, max_bytes, timeout)
+    read = _read_on_asyncio if _HAS_TIMEOUT else _read_under_timer
+    return read(receive, max_bytes, timeout)
 
 
 async def _read_under_timer(receive: Receive, max_bytes: int, timeout: float) -> bytes:
@@ -65,8 +64,9 @@ async def _read_on_asyncio(receive: Receive, max_bytes: int, timeout: float) -> 
         pending = next(steps)
     except StopIteration as arrived:
         first: Message = arrived.value
-        if not first.get("more_body", False):
-            return _complete([_chunk(first)], max_bytes)
+        body = _chunk(first)
+        if len(body) <= max_bytes and not first.get("more_body", False):
+            return body
         rest = _rest(first, receive, max_bytes)
     else:
         rest = _suspended(steps, pending, receive, max_bytes)
@@ -93,20 +93,15 @@ async def _rest(first: Message, receive: Receive, max_bytes: int) -> bytes:
             raise BodyTooLarge
         message = await receive()
         chunks.append(_chunk(message))
-    return _complete(chunks, max_bytes)
+    if size + len(chunks[-1]) > max_bytes:
+        raise BodyTooLarge
+    return b"".join(chunks)
 
 
 def _chunk(message: Message) -> bytes:
     if message["type"] != "http.request":
         raise BodyCutShort
     body: bytes = message.get("body", b"")
-    return body
-
-
-def _complete(chunks: list[bytes], max_bytes: int) -> bytes:
-    body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-    if len(body) > max_bytes:
-        raise BodyTooLarge
     return body
 
 

@@ -1,45 +1,37 @@
 """Reading a JSON-RPC message so that no other parser can read it differently.
 
-Only what sessions need is decoded: the envelope, `params` and `_meta`, one level each; every value
-stays the slice of the body that it was. A body that two parsers could understand differently (not
-UTF-8, a duplicate member, a strange id) is refused here, never repaired and never passed on.
-Nothing here knows what a session is beyond the name of its key. Sources: JSON-RPC 2.0 sections 4
-to 6, RFC 8259 sections 4, 7 and 8, RFC 7493 (I-JSON).
+Only what sessions need is decoded: the envelope, what `params` say the message is about, and
+`_meta`; every value stays the slice of the body that it was. A body that two parsers could
+understand differently is refused here (`members` tells when), never repaired and never passed on.
+Nothing here knows what a session is beyond the name of its key. Source: JSON-RPC 2.0 sections 4 to 6.
 """
 
 from __future__ import annotations
 
 import re
-from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from itertools import islice
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from .errors import (
     BatchRefused,
     BatchTooLarge,
-    ByteOrderMark,
-    DuplicateMember,
     IdNotStringOrInteger,
-    LoneSurrogate,
     MetaNotObject,
     MethodNotString,
-    NestingTooDeep,
     NotJSONRPC,
-    NotUTF8,
     ParamsNotObject,
-    ParseError,
     Refusal,
 )
+from .members import FLAWS, check_level, check_utf8, is_all, last_members, masked, string
 
 SESSION_KEY: Final = "io.modelcontextprotocol/session"
 
 # The member of `params` that says what a method is about.
-TARGETS: Final = {
+TARGETS: Final[dict[str, Literal["name", "uri"]]] = {
     "tools/call": "name",
     "prompts/get": "name",
     "resources/read": "uri",
@@ -50,20 +42,12 @@ TARGETS: Final = {
 _VERSION: Final = Raw(b'"2.0"')
 _NULL: Final = Raw(b"null")
 _SPACE: Final = b" \t\n\r"
-# Characters that no text holds, two bytes each, as is the escaped backslash that one of them stands for.
-_UNASSIGNED: Final = tuple(chr(code).encode() for code in range(0x5F5, 0x600))
 
-_object = msgspec.json.Decoder(dict[str, Raw]).decode
 _array = msgspec.json.Decoder(list[Raw]).decode
 _value = msgspec.json.Decoder(Raw).decode
-_string = msgspec.json.Decoder(str).decode
-_join = msgspec.json.Encoder().encode  # writes each Raw as it is
-# As `_object`, but each name becomes an object that equals no other, so what is given twice is there twice.
-_every_member = msgspec.json.Decoder(dict[object, Raw], dec_hook=lambda _type, _name: object()).decode
 
-_T = TypeVar("_T")
+_Value: TypeAlias = Raw | UnsetType
 _Members: TypeAlias = "dict[str, Raw] | None"
-_FLAWS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _LABEL: Final = re.compile(r"[A-Za-z0-9_/$-]{0,64}")  # no dot, so no session id
 _MAY_BE_MESSAGE: Final = re.compile(rb"jsonrpc|\\u00(?:6[3aef]|7[023])", re.IGNORECASE)  # or a letter of it, escaped
@@ -89,15 +73,15 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         kind: Request, notification or response.
         method: The method; empty for a response.
         id: The id's JSON text as sent; None unless this is a request.
-        params: The members of `params`, values as sent; None where absent or null.
-        meta: The members of `params._meta`, likewise.
+        about: JSON text of the member of `params` that says what the message is about, or None.
+        meta: The members of `params._meta`, values as sent; None where absent or null.
     """
 
     body: bytes
     kind: Kind
     method: str = ""
     id: bytes | None = None
-    params: _Members = None
+    about: Raw | None = None
     meta: _Members = None
 
     def target(self) -> str | None:
@@ -106,10 +90,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         Raises:
             LoneSurrogate: The name cannot be written down again.
         """
-        name = TARGETS.get(self.method)
-        if name is None or self.params is None or name not in self.params:
-            return None
-        return string(self.params[name])
+        return None if self.about is None else string(self.about)
 
     @property
     def label(self) -> str:
@@ -121,6 +102,28 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     def __rich_repr__(self) -> list[tuple[str, str]]:
         return [("kind", self.kind.value), ("method", self.label)]
+
+
+class _Params(msgspec.Struct, omit_defaults=True, gc=False, rename={"meta": "_meta"}):
+    """The members that the `params` of MCP's common methods have."""
+
+    name: _Value = UNSET
+    uri: _Value = UNSET
+    arguments: _Value = UNSET
+    cursor: _Value = UNSET
+    meta: _Members = None
+
+
+class _Envelope(msgspec.Struct, omit_defaults=True, gc=False):
+    """A request or notification as nearly every client writes it."""
+
+    jsonrpc: Literal["2.0"]
+    method: str
+    id: _Value = UNSET
+    params: _Params | None = None
+
+
+_common = msgspec.json.Decoder(_Envelope).decode
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -155,63 +158,8 @@ def parse(body: bytes, *, max_batch: int = MAX_BATCH) -> Message | Batch:
         MetaNotObject: `params._meta` is neither an object nor null.
     """
     if not body.isascii():
-        _check_utf8(body)
+        check_utf8(body)
     return _message(body) if body.startswith(b"{") else _other(body, max_batch)
-
-
-def members(text: bytes, wrong: type[Refusal] = NotJSONRPC) -> dict[str, Raw]:
-    """The members of one object, in order, each value the exact slice of the text.
-
-    Args:
-        text: JSON text of an object.
-        wrong: What to raise where it is some other JSON value.
-
-    Raises:
-        ParseError: Not JSON; also its kinds `NotUTF8` and `NestingTooDeep`.
-        DuplicateMember: Two names are equal once their escapes are resolved.
-        LoneSurrogate: A name holds one. Where a value does, names with an escaped backslash or surrogate
-            pair are refused too: no client sends both, and reading them would take another parser.
-        Refusal: The one named by `wrong`.
-    """
-    found = last_members(text, wrong)
-    _check_level(text, found)
-    return found
-
-
-def last_members(text: bytes, wrong: type[Refusal] = NotJSONRPC) -> dict[str, Raw]:
-    """As `members`, but the last of several members of one name stands for all, as in most parsers.
-
-    For what a server answers, which is read to be added to and not to be judged.
-
-    Raises:
-        ParseError: Not JSON; also its kinds `NotUTF8` and `NestingTooDeep`.
-        LoneSurrogate: A name holds one.
-        Refusal: The one named by `wrong`.
-    """
-    try:
-        return _object(text)
-    except _FLAWS as flaw:
-        return _despite(flaw, bytes(text), wrong)
-
-
-def string(raw: bytes) -> str | None:
-    """The string that a JSON value is, or None where it is another value.
-
-    Args:
-        raw: One value as `members` gives it.
-
-    Raises:
-        LoneSurrogate: The string holds one, so it has no UTF-8 form.
-        NotUTF8: The text is not UTF-8.
-    """
-    try:
-        return _string(raw)
-    except msgspec.ValidationError:
-        return None
-    except UnicodeDecodeError:
-        raise NotUTF8 from None
-    except msgspec.DecodeError:
-        raise LoneSurrogate from None
 
 
 def _other(body: bytes, max_batch: int) -> Message | Batch:
@@ -222,16 +170,16 @@ def _other(body: bytes, max_batch: int) -> Message | Batch:
         return _batch(body, max_batch)
     try:
         _value(body)
-    except _FLAWS as flaw:
-        _masked(_value, flaw, body, NotJSONRPC)
+    except FLAWS as flaw:
+        masked(_value, flaw, body, NotJSONRPC)
     raise NotJSONRPC
 
 
 def _batch(body: bytes, max_batch: int) -> Batch:
     try:
         items = _array(body)
-    except _FLAWS as flaw:
-        found, mask = _masked(_array, flaw, body, NotJSONRPC)
+    except FLAWS as flaw:
+        found, mask = masked(_array, flaw, body, NotJSONRPC)
         items = mask.off(found)
     # Where the path serves other things too, arrays without any message pass, whatever their length.
     tried = list(islice(filter(_MAY_BE_MESSAGE.search, items), _TRIES * max_batch + 1))
@@ -253,12 +201,26 @@ def _message_or_none(item: Raw) -> Message | None:
 
 
 def _message(body: bytes) -> Message:
+    """A message in one go, where it has common members only and each once; else level by level."""
+    try:
+        found = _common(body)
+    except FLAWS:
+        return _message_by_level(body)
+    if not is_all(body, found):  # a null is not written again, and so comes out as too long, too
+        return _message_by_level(body)
+    about = meta = None
+    if found.params is not None:
+        about, meta = getattr(found.params, TARGETS.get(found.method, ""), None), found.params.meta
+    return _call(body, found.method, found.id, None if about is UNSET else about, meta)
+
+
+def _message_by_level(body: bytes) -> Message:
     envelope = last_members(body)
     version = envelope.get("jsonrpc")
     if version is None:
         raise NotJSONRPC
     if version != _VERSION and string(version) != "2.0":
-        _check_level(body, envelope)  # another parser may take the first of two versions
+        check_level(body, envelope)  # another parser may take the first of two versions
         raise NotJSONRPC
     if "method" not in envelope:
         _check_distinct(body, envelope, None, None)
@@ -269,9 +231,14 @@ def _message(body: bytes) -> Message:
     params = _inner(envelope, "params", ParamsNotObject)
     meta = None if params is None else _inner(params, "_meta", MetaNotObject)
     _check_distinct(body, envelope, params, meta)
-    if "id" not in envelope:
-        return Message(body, Kind.NOTIFICATION, method, None, params, meta)
-    return Message(body, Kind.REQUEST, method, _id(envelope["id"]), params, meta)
+    about = None if params is None or method not in TARGETS else params.get(TARGETS[method])
+    return _call(body, method, envelope.get("id", UNSET), about, meta)
+
+
+def _call(body: bytes, method: str, request_id: _Value, about: Raw | None, meta: _Members) -> Message:
+    if request_id is UNSET:
+        return Message(body, Kind.NOTIFICATION, method, None, about, meta)
+    return Message(body, Kind.REQUEST, method, _id(request_id), about, meta)
 
 
 def _inner(outer: dict[str, Raw], name: str, wrong: type[Refusal]) -> _Members:
@@ -285,113 +252,21 @@ def _id(raw: Raw) -> bytes:
     Servers that read -0 answer it with 0.
     """
     text = bytes(raw)
+    if text.isdigit():
+        return text
     negative = text.startswith(b"-") and text[1:].isdigit() and text != b"-0"
-    if text.isdigit() or negative or string(raw) is not None:
+    if negative or string(raw) is not None:
         return text
     raise IdNotStringOrInteger
-
-
-def _check_utf8(body: bytes) -> None:
-    """In pieces, since the decoded whole could take four times the body's size."""
-    if body.startswith(b"\xef\xbb\xbf"):
-        raise ByteOrderMark
-    decoder = getincrementaldecoder("utf-8")()
-    try:
-        for start in range(0, len(body), 65536):
-            decoder.decode(body[start : start + 65536])
-        decoder.decode(b"", final=True)
-    except UnicodeDecodeError:
-        raise NotUTF8 from None
 
 
 def _check_distinct(body: bytes, envelope: dict[str, Raw], params: _Members, meta: _Members) -> None:
     """That no member is given twice: one proof for all three levels, and where it fails one for each."""
     inner = params if params is None or meta is None else {**params, "_meta": meta}
-    if _is_all(body, envelope if inner is None else {**envelope, "params": inner}):
+    if is_all(body, envelope if inner is None else {**envelope, "params": inner}):
         return
-    _check_level(body, envelope)
+    check_level(body, envelope)
     if params is not None:
-        _check_level(envelope["params"], params)
+        check_level(envelope["params"], params)
     if params is not None and meta is not None:
-        _check_level(params["_meta"], meta)
-
-
-def _check_level(text: bytes, found: dict[str, Raw]) -> None:
-    if not _is_all(text, found) and _count(bytes(text)) != len(found):
-        raise DuplicateMember
-
-
-def _is_all(text: bytes, found: Mapping[str, Any]) -> bool:
-    """Whether the length of a text proves that it has no members but those found.
-
-    No object of these members is shorter than they are joined, with white space or without, and each
-    further member takes 5 bytes at least: `"":0,`. Long escapes in names can spoil the proof.
-    """
-    joined = _join(found)
-    if len(text) - len(joined) < 5:
-        return True
-    return len(bytes(text).translate(None, _SPACE)) - len(joined.translate(None, _SPACE)) < 5
-
-
-def _count(text: bytes) -> int:
-    """How many members an object has, duplicates included. What lies deeper is skipped, not read."""
-    _check_utf8(text)
-    try:
-        return len(_every_member(text))
-    except _FLAWS as flaw:
-        return len(_masked(_every_member, flaw, text, NotJSONRPC)[0])
-
-
-def _refusal(flaw: Exception, wrong: type[Refusal]) -> Refusal:
-    if isinstance(flaw, msgspec.ValidationError):
-        return wrong()
-    if isinstance(flaw, RecursionError):
-        return NestingTooDeep()
-    return NotUTF8() if isinstance(flaw, UnicodeDecodeError) else ParseError()
-
-
-class _Mask:
-    """A text with its surrogate escapes hidden, and the way back.
-
-    msgspec refuses an escaped lone surrogate anywhere, even in what it skips, and TypeScript clients
-    send them in arguments. Three marks, none of which the text contains, stand for an escaped
-    backslash and for the beginnings of the escapes of U+D000 to U+DFFF. Their last three digits stay
-    in an escape, so no flaw of the text can hide behind the mask.
-    """
-
-    def __init__(self, text: bytes) -> None:
-        self._marks = list(islice((mark for mark in _UNASSIGNED if text.isascii() or mark not in text), 3))
-        if len(self._marks) < 3:
-            raise ParseError
-        pair, lower, upper = self._marks
-        text = text.replace(b"\\\\", pair)  # every backslash that is left begins an escape
-        self.text = text.replace(b"\\ud", lower + b"\\u0").replace(b"\\uD", upper + b"\\u0")
-
-    def covers(self, names: Iterable[str]) -> bool:
-        """Whether a name may be another one than it seems."""
-        text = "".join(names).encode()
-        return any(mark in text for mark in self._marks)
-
-    def off(self, values: Iterable[bytes]) -> list[Raw]:
-        """The values as they were sent. All at once: no JSON text contains NUL."""
-        pair, lower, upper = self._marks
-        text = b"\x00".join(values).replace(lower + b"\\u0", b"\\ud").replace(upper + b"\\u0", b"\\uD")
-        return list(map(Raw, text.replace(pair, b"\\\\").split(b"\x00")))
-
-
-def _despite(flaw: Exception, text: bytes, wrong: type[Refusal]) -> dict[str, Raw]:
-    found, mask = _masked(_object, flaw, text, wrong)
-    if mask.covers(found):
-        raise LoneSurrogate
-    return dict(zip(found, mask.off(found.values()), strict=True))
-
-
-def _masked(decode: Callable[[bytes], _T], flaw: Exception, text: bytes, wrong: type[Refusal]) -> tuple[_T, _Mask]:
-    """What a text holds in which the decoder found a flaw, provided that surrogates were the only one."""
-    if type(flaw) is not msgspec.DecodeError:
-        raise _refusal(flaw, wrong) from None
-    mask = _Mask(text)
-    try:
-        return decode(mask.text), mask
-    except _FLAWS as other:
-        raise _refusal(other, wrong) from None
+        check_level(params["_meta"], meta)

@@ -28,7 +28,7 @@ class Live:
         session: What the application sees.
     """
 
-    __slots__ = ("_claims", "_options", "_ring", "session")
+    __slots__ = ("_claims", "_ends_at", "_options", "_ring", "session")
 
     def __init__(
         self,
@@ -44,11 +44,12 @@ class Live:
         self._claims = claims
         self._ring = ring
         self._options = options
+        self._ends_at = self._end(last_seen)
         self.session = Session(
             token,
             ref=claims.ref,
             created_at=claims.issued_at,
-            expires_at=self._end(last_seen),
+            expires_at=self._ends_at,
             state=State(payload, check=self._check_size),
             ender=self._revoke,
             principal=principal,
@@ -106,7 +107,7 @@ class Live:
             )
             payload, last_seen = opened.payload, opened.last_seen
         live = cls(named.session_id, claims, ring, options, principal=principal, payload=payload, last_seen=last_seen)
-        if now < live._end(last_seen):
+        if now < live._ends_at:
             return live
         raise SessionExpired(ref=claims.ref)
 
@@ -116,23 +117,20 @@ class Live:
         Raises:
             StateError: What the application wrote cannot be kept.
         """
-        now = int(self._options.clock())
-        return draft.metadata(self.session.id, expires_at=self._end(now), state=self._sealed(now))
-
-    def echo(self) -> bytes:
-        """The JSON of `metadata`; the bytes that were made before where no state goes with it."""
-        now = int(self._options.clock())
-        sealed = self._sealed(now)
-        if sealed is None:
-            return draft.without_state(self.session.id, self._end(now))
-        return draft.encode(draft.metadata(self.session.id, expires_at=self._end(now), state=sealed))
-
-    def _sealed(self, now: int) -> str | None:
-        """A new state token where the state changed, or where it must carry that the session was seen."""
         changed = self.session.state.close()
         if changed is None and self._options.idle_timeout is None:
-            return None
-        return self._seal(changed if changed is not None else self.session.state.payload, now)
+            return draft.metadata(self.session.id, expires_at=self._ends_at, state=None)
+        now = int(self._options.clock())  # the state must also carry that the session was seen
+        sealed = self._seal(self.session.state.payload if changed is None else changed, now)
+        return draft.metadata(self.session.id, expires_at=self._end(now), state=sealed)
+
+    def echo(self) -> bytes:
+        """The JSON of `metadata`; the bytes that were made before where nobody looked at the state."""
+        state = self.session.state
+        if state.untouched and self._options.idle_timeout is None:
+            state.shut()
+            return draft.without_state(self.session.id, self._ends_at)
+        return draft.encode(self.metadata())
 
     def _seal(self, payload: bytes, now: int) -> str:
         claims = self._claims

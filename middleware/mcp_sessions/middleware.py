@@ -17,7 +17,7 @@ from .answers import Answers
 from .errors import ConfigurationError, Refusal
 from .events import Listener
 from .exchange import Exchange
-from .head import read
+from .head import Head
 from .keyfile import Keys
 from .options import DAY, MEBIBYTE, Admission, Seconds
 from .paths import Place, place
@@ -167,7 +167,7 @@ class MCPSessionMiddleware:
             return self.app(scope, receive, send)
         if self.fault is not None:  # mounted applications, and servers without a lifespan, come here unwarned
             raise ConfigurationError(self.fault)
-        head = read(scope["headers"])
+        head = Head(scope["headers"])
         judged = scope["method"] == "POST" and (where is Place.ENDPOINT or head.is_json)
         try:
             mirror = protocol.mirror_of(head.session_ids)

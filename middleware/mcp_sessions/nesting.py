@@ -22,7 +22,7 @@ def is_deeper(text: bytes, limit: int) -> bool:
         text: JSON text, which need not be valid: an unfinished string counts as brackets.
         limit: Levels that are allowed.
     """
-    if text.count(b"[") + text.count(b"{") <= limit:
+    if len(text) <= limit or text.count(b"[") + text.count(b"{") <= limit:
         return False
     depth = 0
     for bracket in _STRING.sub(b"", text).translate(None, _NOT_BRACKETS):

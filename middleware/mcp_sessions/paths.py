@@ -30,8 +30,8 @@ def place(scope: Scope, endpoint: str | None) -> Place:
     """
     if endpoint is None:
         return Place.BELOW
-    path = route_path(scope)
-    if path.rstrip("/") == endpoint:
+    path = route_path(scope) if scope.get("root_path") else scope["path"]
+    if path == endpoint or path.rstrip("/") == endpoint:
         return Place.ENDPOINT
     return Place.BELOW if path.startswith(endpoint + "/") else Place.ELSEWHERE
 

@@ -15,7 +15,8 @@ from . import errors
 from .dialects import draft
 from .dialects.draft import Named
 from .errors import Refusal
-from .jsonrpc import Kind, Message, string
+from .jsonrpc import Kind, Message
+from .members import string
 from .tokens import looks_like_ours
 
 Lists = Literal["stable", "session", "untouched"]
@@ -111,6 +112,9 @@ LISTS: Final[Mapping[Lists, Step]] = {
 ADVERTISING: Final = frozenset({"initialize", "server/discover"})
 """The methods whose result tells a client that sessions exist here."""
 
+ATTENDED: Final = frozenset({draft.CREATE, draft.DELETE, *ADVERTISING})
+"""Where nothing needs a session, a message that names none passes as it is unless its method is one of these."""
+
 LIST_METHODS: Final = frozenset(
     {"tools/list", "prompts/list", "resources/list", "resources/templates/list", "server/discover"}
 )
@@ -126,29 +130,37 @@ _DEFAULT_LISTS: Final[Mapping[bool, Lists]] = {True: "stable", False: "session"}
 
 def subject(message: Message) -> Subject:
     """What a message is about."""
-    if message.kind is Kind.RESPONSE:
-        return Subject.REPLY
-    found = _SUBJECTS.get(message.method, Subject.OTHER)
-    misplaced = message.kind is Kind.NOTIFICATION and found in (Subject.CREATE, Subject.DELETE)
+    found = _SUBJECTS.get(message.method)
+    if found is None:
+        return Subject.REPLY if message.kind is Kind.RESPONSE else Subject.OTHER
+    misplaced = message.kind is Kind.NOTIFICATION and found is not Subject.LIST
     return Subject.MISPLACED if misplaced else found
 
 
-def decide(about: Subject, carries: Carries, *, lists: Lists | None, modern: bool) -> Step:
+def decide(about: Subject, carries: Carries) -> Step:
     """The step for a message, read from `TABLE`.
 
     Args:
         about: What the message is about.
         carries: What it carries.
-        lists: The deployment's choice for list methods, or None for the era's own.
-        modern: Whether the request belongs to the modern era.
 
     Raises:
         Refusal: The table says so; the class tells which.
     """
     step = TABLE[about][carries]
-    if isinstance(step, type):
-        raise step
-    return LISTS[lists or _DEFAULT_LISTS[modern]] if step is Step.LIST else step
+    if isinstance(step, Step):
+        return step
+    raise step
+
+
+def list_step(lists: Lists | None, *, modern: bool) -> Step:
+    """What `Step.LIST` stands for.
+
+    Args:
+        lists: The deployment's choice, or None for the era's own.
+        modern: Whether the request belongs to the modern era.
+    """
+    return LISTS[lists or _DEFAULT_LISTS[modern]]
 
 
 def mirror_of(session_ids: Sequence[str]) -> str | None:

@@ -59,7 +59,7 @@ class Responder:
 
     async def _begin(self, start: Message) -> None:
         headers = {name.lower(): value for name, value in start.get("headers", ())}
-        media_type = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
+        media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         if headers.get(b"content-encoding", b"identity").lower() != b"identity":
             _log.error("a compressed response cannot carry its session: put compression outside MCPSessionMiddleware")
             media_type = b""
@@ -76,14 +76,17 @@ class Responder:
         self._body.append(message.get("body", b""))
         if message.get("more_body", False):
             return
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        body, start = b"".join(self._body), self._start
         self._body = []
         changed = self._rewrite(body)
-        if changed is not None:
-            length = (b"content-length", str(len(changed)).encode())
-            self._start = {**self._start, "headers": [*_fit(self._start), length]}
-        await self._send(self._start)
-        await self._send({**message, "body": body if changed is None else changed})
+        if changed is None:
+            await self._send(start)
+            await self._send({**message, "body": body})
+        else:
+            headers = _fit(start)
+            headers.append((b"content-length", b"%d" % len(changed)))
+            await self._send({**start, "headers": headers})
+            await self._send({**message, "body": changed})
 
     async def _stream(self, message: Message) -> None:
         assert self._events is not None

@@ -121,6 +121,11 @@ class State(MutableMapping[str, Any]):
         self._check(payload)
         return payload
 
+    @property
+    def untouched(self) -> bool:
+        """Whether nobody has looked at it, so that nothing can have changed."""
+        return not self._loaded
+
     def shut(self) -> None:
         """Refuse further writes: the response has left, or never will."""
         self._closed = True

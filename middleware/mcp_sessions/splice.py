@@ -12,14 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from msgspec import Raw
-from msgspec.json import Encoder
 
 from .errors import Refusal
-from .jsonrpc import SESSION_KEY, Message, last_members, string
+from .jsonrpc import SESSION_KEY, Message
+from .members import join, last_members, string
 
 ENVELOPE_PREFIX: Final = "io.modelcontextprotocol/"
-
-_join: Final = Encoder().encode  # writes a Raw as it is
+_NOTHING: Final = Raw()
 
 
 def answers(members: Mapping[str, Raw], request_id: bytes) -> bool:
@@ -65,7 +64,19 @@ def echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> by
     Returns:
         The new message, or None where the response is not the success that answers the request.
     """
-    return _changed(response, request_id, _add_session, session)
+    try:
+        envelope: dict[str, Any] = last_members(response)
+        if not answers(envelope, request_id):
+            return None
+        result: dict[str, Any] = last_members(envelope["result"])
+        envelope["result"] = result
+        if "cacheScope" in result or "ttlMs" in result:
+            result["cacheScope"], result["ttlMs"] = "private", 0
+        meta = _inner(result, "_meta")
+    except Refusal:
+        return None
+    meta[SESSION_KEY] = Raw(session())
+    return join(envelope)
 
 
 def advertise(response: bytes, request_id: bytes, settings: bytes) -> bytes | None:
@@ -79,7 +90,18 @@ def advertise(response: bytes, request_id: bytes, settings: bytes) -> bytes | No
     Returns:
         The new message, or None where the response is not the success that answers the request.
     """
-    return _changed(response, request_id, _add_capabilities, lambda: settings)
+    try:
+        envelope: dict[str, Any] = last_members(response)
+        if not answers(envelope, request_id):
+            return None
+        result: dict[str, Any] = last_members(envelope["result"])
+        envelope["result"] = result
+        capabilities = _inner(result, "capabilities")
+        capabilities["sessions"] = {}
+        _inner(capabilities, "experimental")["sessions"] = Raw(settings)
+    except Refusal:
+        return None
+    return join(envelope)
 
 
 def without_session(message: Message, key: str) -> bytes:
@@ -89,10 +111,11 @@ def without_session(message: Message, key: str) -> bytes:
         message: A message as `jsonrpc.parse` gives it.
         key: The name of the member.
     """
-    if message.params is None or message.meta is None or key not in message.meta:
+    if message.meta is None or key not in message.meta:
         return message.body
+    envelope = last_members(message.body)
     meta = {name: value for name, value in message.meta.items() if name != key}
-    return _join({**last_members(message.body), "params": {**message.params, "_meta": meta}})
+    return join({**envelope, "params": {**last_members(envelope["params"]), "_meta": meta}})
 
 
 def result(request_id: bytes, result: Mapping[str, Any]) -> bytes:
@@ -102,7 +125,7 @@ def result(request_id: bytes, result: Mapping[str, Any]) -> bytes:
         request_id: JSON text of the request's id.
         result: Its members, as JSON values.
     """
-    return _join({"jsonrpc": "2.0", "id": Raw(request_id), "result": dict(result)})
+    return join({"jsonrpc": "2.0", "id": Raw(request_id), "result": dict(result)})
 
 
 def error(request_id: bytes | None, code: int, message: str, data: Mapping[str, Any] | None = None) -> bytes:
@@ -116,7 +139,7 @@ def error(request_id: bytes | None, code: int, message: str, data: Mapping[str, 
     """
     told = {"code": code, "message": message.encode(errors="replace").decode()}
     more = {} if data is None else {"data": dict(data)}
-    return _join({"jsonrpc": "2.0", "id": Raw(request_id or b"null"), "error": {**told, **more}})
+    return join({"jsonrpc": "2.0", "id": Raw(request_id or b"null"), "error": {**told, **more}})
 
 
 def ping(message: Message, request_id: bytes, method: str, drop: str) -> bytes:
@@ -131,41 +154,11 @@ def ping(message: Message, request_id: bytes, method: str, drop: str) -> bytes:
     sent = (message.meta or {}).items()
     meta = {name: value for name, value in sent if name.startswith(ENVELOPE_PREFIX) and name != drop}
     params = {"params": {"_meta": meta}} if meta else {}
-    return _join({"jsonrpc": "2.0", "id": Raw(request_id), "method": method, **params})
-
-
-def _changed(
-    response: bytes,
-    request_id: bytes,
-    change: Callable[[dict[str, Any], Callable[[], bytes]], None],
-    value: Callable[[], bytes],
-) -> bytes | None:
-    try:
-        envelope: dict[str, Any] = last_members(response)
-        if not answers(envelope, request_id):
-            return None
-        envelope["result"] = result = last_members(envelope["result"])
-        change(result, value)
-    except Refusal:
-        return None
-    return _join(envelope)
-
-
-def _add_session(result: dict[str, Any], session: Callable[[], bytes]) -> None:
-    if "cacheScope" in result or "ttlMs" in result:
-        result["cacheScope"], result["ttlMs"] = "private", 0
-    meta = _inner(result, "_meta")
-    meta[SESSION_KEY] = Raw(session())
-
-
-def _add_capabilities(result: dict[str, Any], settings: Callable[[], bytes]) -> None:
-    capabilities = _inner(result, "capabilities")
-    capabilities["sessions"] = {}
-    _inner(capabilities, "experimental")["sessions"] = Raw(settings())
+    return join({"jsonrpc": "2.0", "id": Raw(request_id), "method": method, **params})
 
 
 def _inner(members: dict[str, Any], name: str) -> dict[str, Any]:
     """The object that stands there, taken apart in its place; an empty one where none stands."""
-    value = bytes(members.get(name, b""))
-    members[name] = inner = last_members(value) if value.startswith(b"{") else {}
+    value = members.get(name, _NOTHING)
+    members[name] = inner = last_members(value) if bytes(value).startswith(b"{") else {}
     return inner

@@ -12,9 +12,11 @@ from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from .. import jsonrpc
 from ..errors import MalformedSession
+from ..jsonrpc import SESSION_KEY, Message
+from ..members import FLAWS, is_all, members, string
 from ..session import utc
 
 CREATE: Final = "sessions/create"
@@ -37,7 +39,17 @@ class Named:
         return "<Named session>"
 
 
-def named(message: jsonrpc.Message) -> Named | None:
+class _Metadata(msgspec.Struct, omit_defaults=True, gc=False):
+    """The metadata as nearly every client writes it."""
+
+    sessionId: str  # noqa: N815  # the draft's spelling
+    state: str | UnsetType = UNSET
+
+
+_common = msgspec.json.Decoder(_Metadata).decode
+
+
+def named(message: Message) -> Named | None:
     """The session that a message names, or None when it names none.
 
     Raises:
@@ -45,14 +57,25 @@ def named(message: jsonrpc.Message) -> Named | None:
         DuplicateMember: A member of the metadata is given twice.
         LoneSurrogate: A value cannot be written down again.
     """
-    if message.meta is None or jsonrpc.SESSION_KEY not in message.meta:
+    if message.meta is None or SESSION_KEY not in message.meta:
         return None
-    raw = bytes(message.meta[jsonrpc.SESSION_KEY])
+    raw = message.meta[SESSION_KEY]
+    try:
+        found = _common(raw)
+    except FLAWS:
+        return _named(bytes(raw))
+    if not is_all(raw, found):
+        return _named(bytes(raw))
+    return Named(found.sessionId, None if found.state is UNSET else found.state)
+
+
+def _named(raw: bytes) -> Named:
+    """As `named`, for metadata in any other form than the common one."""
     if not raw.startswith(b"{"):
         raise MalformedSession
-    metadata = jsonrpc.members(raw)
-    session_id = jsonrpc.string(metadata["sessionId"]) if "sessionId" in metadata else None
-    state = jsonrpc.string(metadata["state"]) if "state" in metadata else None
+    metadata = members(raw)
+    session_id = string(metadata["sessionId"]) if "sessionId" in metadata else None
+    state = string(metadata["state"]) if "state" in metadata else None
     if session_id is None or (state is None and "state" in metadata):
         raise MalformedSession
     return Named(session_id, state)
