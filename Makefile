@@ -8,7 +8,7 @@ SOURCES := middleware tests examples docs
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup test check format format-check lint types architecture coverage docs fuzz demo clean
+.PHONY: help setup test check format format-check lint types architecture coverage docs fuzz demo bench bench-check bench-baseline bench-docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -49,6 +49,26 @@ fuzz: setup  ## ten minutes of mutated tokens, bodies, streams and states each (
 
 demo: setup  ## a small server with sessions, and a client that uses it
 	@$(VENV)/python examples/demo.py
+
+bench: setup  ## measure what a request costs, side by side with others (ARGS="--quick trivial")
+	$(VENV)/python -m tests.benchmarks $(ARGS)
+
+bench-check: setup  ## count instructions, and fail where there are more than in the baseline
+	$(VENV)/python -m tests.benchmarks --check
+
+bench-baseline: setup  ## count instructions, and keep them as the baseline
+	$(VENV)/python -m tests.benchmarks --write-baseline
+
+bench-docs: setup  ## measure everything, and put it into docs/performance.md
+	$(VENV)/python -m tests.benchmarks --write-docs
+
+.PHONY: demo-cluster crash-trials
+
+demo-cluster: setup  ## servers behind nginx that are replaced under load, and no session is lost
+	@$(VENV)/python examples/demo_cluster.py $(ARGS)
+
+crash-trials: setup  ## 200 kills on each durable store, and what was lost (ARGS="--store redis --cycles 20")
+	$(VENV)/python -m tests.crash $(ARGS)
 
 clean:  ## remove what was built, and the virtual environments
 	rm -rf .venv .venv-* .matrix .coverage .coverage.* build dist docs/_build \

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,9 @@ from clients import Answer, Client, Clock, Header, Incoming, call, chunks, http
 from mcp_sessions import errors
 from mcp_sessions.errors import Refusal
 from mcp_sessions.protocol import LISTS, TABLE, Carries, Lists, Step, list_step
+from mcp_sessions.stores.base import Standing
 from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.tokens import Claims
 
 Attempt = Callable[[Client], Awaitable[Answer]]
 
@@ -35,6 +38,7 @@ class Case:
         modern: HTTP status in the modern era, or None likewise.
         attempt: Makes the request.
         options: The middleware's options.
+        said: The message, where it is not that of the class.
     """
 
     refusal: type[Refusal]
@@ -44,6 +48,12 @@ class Case:
     modern: int | None
     attempt: Attempt
     options: Mapping[str, Any] = field(default_factory=dict)
+    said: str = ""
+
+    @property
+    def told(self) -> str:
+        """The message that reaches the client."""
+        return self.said or self.refusal.message
 
     @property
     def name(self) -> str:
@@ -58,7 +68,7 @@ class Case:
 class FailingStore(MemoryStore):
     """A store that cannot be reached."""
 
-    async def is_revoked(self, jti: str, *, expires_at: int) -> bool:
+    async def standing(self, claims: Claims) -> Standing:
         raise errors.StoreUnavailable
 
 
@@ -99,6 +109,13 @@ async def ended(client: Client) -> Answer:
     return await client.tool(session=session)
 
 
+async def hung_up(client: Client) -> Answer:
+    named = (await client.send("initialize")).headers[b"mcp-session-id"]
+    header = (b"mcp-session-id", named)
+    await call(client.app, http("DELETE", headers=[header]))
+    return await client.tool("whoami", header)
+
+
 async def expired(client: Client) -> Answer:
     session = await client.create()
     CLOCK.now += 60
@@ -116,6 +133,19 @@ async def deleting(client: Client) -> Answer:
 async def over_limit(client: Client) -> Answer:
     await client.create()
     return await client.send("sessions/create")
+
+
+def no_more(*_: object) -> None:
+    """An `on_create` that refuses."""
+    raise errors.CreateRefused("no more than one basket each")
+
+
+def unreadable_number(client: Client) -> Awaitable[Answer]:
+    """Create a session with a number of more digits than Python reads."""
+    created = json.dumps(client.message("sessions/create", {"basket": 0})).replace(
+        '"basket": 0', f'"basket": {"7" * 5000}'
+    )
+    return client.post(created.encode(), method="sessions/create")
 
 
 async def unreadable_state(client: Client) -> Answer:
@@ -215,6 +245,15 @@ CASES = [
     Case(errors.MalformedSession, "the session is a string", -32602, 200, 400, carrying("null")),
     Case(errors.MalformedSession, "the same, as a notification", -32602, 400, 400, carrying([], id=None)),
     Case(
+        errors.InvalidParams,
+        "`sessions/create` with a number of 5,000 digits, where there is an `on_create`",
+        -32602,
+        200,
+        400,
+        unreadable_number,
+        {"on_create": no_more},
+    ),
+    Case(
         errors.SessionOnCreate,
         "`sessions/create` with a session",
         -32602,
@@ -243,6 +282,15 @@ CASES = [
         400,
         edited(dict.copy, method="sessions/delete"),
     ),
+    Case(
+        errors.EraRefused,
+        'any request of the modern era, with `era="legacy"`',
+        -32022,
+        None,
+        400,
+        carrying(None),
+        {"era": "legacy"},
+    ),
     Case(errors.SessionNotFound, "unknown, forged or somebody else's", -32043, 200, 200, carrying(UNKNOWN)),
     Case(errors.SessionNotFound, "the same, on a notification", -32043, 400, 400, carrying(UNKNOWN, id=None)),
     Case(
@@ -254,6 +302,14 @@ CASES = [
         carrying(UNKNOWN),
         {"not_found_code": -40004},
     ),
+    Case(
+        errors.TransportNotFound,
+        "a transport session in `Mcp-Session-Id` that is over, or was never one",
+        -32043,
+        404,
+        None,
+        hung_up,
+    ),
     Case(errors.SessionExpired, "one's own, past its end", -32043, 200, 200, expired, {"lifetime": 60, "clock": CLOCK}),
     Case(errors.SessionEnded, "one's own, deleted", -32043, 200, 200, ended),
     Case(
@@ -264,6 +320,16 @@ CASES = [
         200,
         carrying(None),
         {"require": {"tools/call"}},
+    ),
+    Case(
+        errors.CreateRefused,
+        "`on_create` refused, here in words of its own",
+        -31045,
+        200,
+        200,
+        carrying(None, "sessions/create"),
+        {"on_create": no_more},
+        "no more than one basket each",
     ),
     Case(
         errors.CreateLimited, "more than `create_limit` in a minute", -31029, 429, 429, over_limit, {"create_limit": 1}
@@ -284,7 +350,7 @@ CASES = [
 def errors_page() -> str:
     """`docs/errors.md`."""
     rows = [
-        f"| `{case.code}` | {_status(case.legacy)} | {_status(case.modern)} | {case.when} | {case.refusal.message} |"
+        f"| `{case.code}` | {_status(case.legacy)} | {_status(case.modern)} | {case.when} | {case.told} |"
         for case in CASES
     ]
     return "\n".join([_ERRORS, *rows, ""])
@@ -325,7 +391,8 @@ has it, and compare the answer with this page.
 
 `error.data.sessionId` repeats the id that was sent with "Session not found". Only the owner of an authentic session
 that is over also gets `error.data.reason`, `"expired"` or `"ended"`; to everybody else unknown, forged, foreign,
-expired and deleted sessions look alike. A refused notification is answered with HTTP 400 or above and the id `null`,
+expired and deleted sessions look alike. A request that is under way when its session is deleted gets that error, too,
+where it is answered by an event stream. A refused notification is answered with HTTP 400 or above and the id `null`,
 and so is a body that could not be read as one message. With 429 and 503 comes `Retry-After`. At 503 nobody
 knows whether the session lives, so it must not be given up.
 

@@ -6,15 +6,20 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import pytest
 from starlette.types import Scope, Send
 
 from apps import Server, reply, sessions
-from clients import MODERN, START, Client, Clock
-from mcp_sessions.errors import StoreFull, StoreUnavailable
+from clients import LEGACY, MODERN, START, Answer, Client, Clock, Header, call, http
+from mcp_sessions import Session
+from mcp_sessions.errors import CreateRefused, StoreFull, StoreUnavailable
 from mcp_sessions.events import Fact, RequestRefused
 from mcp_sessions.options import DAY, HOUR
+from mcp_sessions.stores.base import Standing
 from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.tokens import Claims
+from streaming import SECRET_RESULT, Streaming
 
 
 @pytest.fixture(params=["legacy", "modern"])
@@ -37,12 +42,12 @@ class BrokenStore(MemoryStore):
         self._reading = reading
         self._writing = writing
 
-    async def is_revoked(self, jti: str, *, expires_at: int) -> bool:
+    async def standing(self, claims: Claims) -> Standing:
         if self._reading is not None:
             raise self._reading()
-        return False
+        return Standing.LIVE
 
-    async def revoke(self, jti: str, *, expires_at: int) -> None:
+    async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
         assert self._writing is not None
         raise self._writing()
 
@@ -63,6 +68,80 @@ class TestCreate:
     async def test_with_idle_expiry_a_state_token_comes_with_it(self, modern: bool) -> None:
         """It carries when the session was last seen."""
         assert "state" in await client_of(modern, idle_timeout=HOUR).create()
+
+
+class TestOnCreate:
+    async def test_it_is_told_what_the_caller_asks_for(self, modern: bool) -> None:
+        """The params but `_meta`, and the scope; what it writes into the state comes with the answer."""
+        told: list[Any] = []
+
+        def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
+            told.extend([params, scope["path"]])
+            session.state.update(params)
+
+        client = client_of(modern, on_create=on_create)
+        answer = await client.send("sessions/create", {"plan": "free", "seats": [1, None]})
+        assert told == [{"plan": "free", "seats": [1, None]}, "/mcp"]
+        session = answer.result["session"]
+        del session["expiresAt"]
+        kept = (await client.tool("remember", session=session)).result["content"]
+        assert kept == {"plan": "free", "seats": [1, None]}
+
+    @pytest.mark.parametrize("params", [b"", b',"params":null', b',"params":{}'])
+    async def test_who_asks_for_nothing_is_told_of_so(self, params: bytes) -> None:
+        """There are params in any case."""
+        told: list[Any] = []
+        client = client_of(False, on_create=lambda session, params, scope: told.append(params))
+        answer = await client.post(b'{"jsonrpc":"2.0","id":1,"method":"sessions/create"%b}' % params)
+        assert (answer.status, told) == (200, [{}])
+
+    async def test_what_python_does_not_read_is_refused(self) -> None:
+        """A number of thousands of digits, that is; nobody needs one, and it costs more than its length."""
+        client = client_of(False, on_create=lambda session, params, scope: None)
+        body = b'{"jsonrpc":"2.0","id":1,"method":"sessions/create","params":{"a":%b}}'
+        assert (await client.post(body % (b"7" * 5000))).error["code"] == -32602
+        assert "session" in (await client.post(body % (b"7" * 4000))).result
+
+    async def test_it_may_refuse_in_its_own_words(self, modern: bool) -> None:
+        """A code of its own, so that a client can tell; the log is told the reason and not the words."""
+        facts: list[Fact] = []
+
+        async def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
+            raise CreateRefused("two baskets are enough")
+
+        answer = await client_of(modern, on_create=on_create, listen=facts.append).send("sessions/create")
+        assert (answer.status, answer.error) == (200, {"code": -31045, "message": "two baskets are enough"})
+        assert facts == [RequestRefused("create_refused", -31045, "sessions/create")]
+
+    async def test_a_store_that_is_away_is_said_to_be(self, modern: bool) -> None:
+        """Whether the record or the hook's data could not be kept."""
+
+        async def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
+            raise StoreUnavailable
+
+        answer = await client_of(modern, on_create=on_create).send("sessions/create")
+        assert (answer.status, answer.error["code"], answer.headers[b"retry-after"]) == (503, -32603, b"1")
+
+    async def test_another_error_is_the_application_s_own(self, modern: bool) -> None:
+        """It comes out as any error of a handler does, for the server to log."""
+
+        def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
+            raise LookupError
+
+        with pytest.raises(LookupError):
+            await client_of(modern, on_create=on_create).send("sessions/create")
+
+    async def test_it_runs_for_those_alone_whom_the_server_lets_in(self, modern: bool) -> None:
+        """What it makes is not to be had without a good access token."""
+        ran: list[str] = []
+
+        async def guard(scope: Scope, send: Send) -> bool:
+            await reply(send, b"who are you?", status=401)
+            return True
+
+        app = sessions(Server(guard=guard), on_create=lambda session, params, scope: ran.append(session.ref))
+        assert (await Client(app, modern=modern).send("sessions/create")).status == 401
+        assert ran == []
 
 
 class TestDelete:
@@ -179,6 +258,103 @@ class TestRefusals:
             RequestRefused("token_shape", -32043, "tools/call"),
             RequestRefused("not_json", -32700, None),
         ]
+
+
+class TestASessionThatEndsUnderWay:
+    async def test_a_call_that_is_answered_by_a_stream_is_told(self, modern: bool) -> None:
+        """By its id, as a later call would be; the log is told, too."""
+        facts: list[Fact] = []
+        server = Streaming()
+        client = Client(sessions(server, listen=facts.append), modern=modern)
+        session = await client.create()
+        answers: list[Answer] = []
+
+        async def work() -> None:
+            answers.append(await client.tool("work", session=session))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(work)
+            await server.began.wait()
+            await client.delete(session)
+            server.go.set()
+        data = {"sessionId": session["sessionId"], "reason": "ended"}
+        assert answers[0].json["id"] == 1
+        assert answers[0].error == {"code": -32043, "message": "Session not found", "data": data}
+        assert [fact.method for fact in facts if isinstance(fact, RequestRefused)] == ["tools/call"]
+
+    async def test_the_call_that_ends_its_own_session_gets_its_answer(self, modern: bool) -> None:
+        """Whether its stream was open by then or not."""
+
+        async def end(session: Session | None) -> None:
+            assert session is not None
+            await session.end()
+
+        server = Streaming(end)
+        server.go.set()
+        client = Client(sessions(server), modern=modern)
+        answer = await client.tool("work", session=await client.create())
+        assert answer.result["content"] == SECRET_RESULT
+
+
+class TestWithoutABody:
+    """What a client says by HTTP DELETE alone: that it is done with its transport session."""
+
+    async def connect(self, client: Client) -> Header:
+        return (b"mcp-session-id", (await client.send("initialize")).headers[b"mcp-session-id"])
+
+    async def hang_up(self, client: Client, header: Header) -> Answer:
+        return await call(client.app, http("DELETE", headers=[header]))
+
+    @pytest.mark.parametrize("admission", ["ask", "own"])
+    async def test_a_transport_session_is_ended(self, admission: str) -> None:
+        """The answer says no more than that."""
+        client = client_of(False, admission=admission)
+        header = await self.connect(client)
+        answer = await self.hang_up(client, header)
+        assert (answer.status, answer.body) == (200, b"")
+        refused = await client.tool("whoami", header)
+        assert (refused.status, refused.error["code"]) == (404, -32043)
+
+    async def test_a_store_that_did_not_take_it_is_said_to_have_failed(self) -> None:
+        """The client may try again."""
+        client = client_of(False, store=BrokenStore(writing=StoreUnavailable))
+        answer = await self.hang_up(client, await self.connect(client))
+        assert (answer.status, answer.error["code"], answer.headers[b"retry-after"]) == (503, -32603, b"1")
+
+    async def test_whom_the_server_turns_away_ends_nothing(self) -> None:
+        """The server's own answer comes first."""
+        shut = False
+
+        async def guard(scope: Scope, send: Send) -> bool:
+            if shut:
+                await reply(send, b"who are you?", status=401)
+            return shut
+
+        client = Client(sessions(Server(guard=guard)), modern=False)
+        header = await self.connect(client)
+        mirror = (b"mcp-session-id", (await client.create())["sessionId"].encode())
+        shut = True
+        for one in (header, mirror):
+            answer = await self.hang_up(client, one)
+            assert (answer.status, answer.body) == (401, b"who are you?")
+        shut = False
+        assert "result" in (await client.tool("whoami", header)).json
+
+    async def test_a_session_of_the_draft_is_not_ended_by_its_mirror(self, modern: bool) -> None:
+        """It lives in the metadata; a header beside nothing is a mismatch."""
+        client = client_of(modern)
+        session = await client.create()
+        for method in ("DELETE", "GET"):
+            header = (b"mcp-session-id", session["sessionId"].encode())
+            answer = await call(client.app, http(method, headers=[header]))
+            assert (answer.status, answer.error["code"]) == (400, -32020)
+
+
+async def test_another_era_is_told_which_is_served() -> None:
+    """The versions to shake hands with, and the one that was asked for."""
+    error = (await client_of(True, era="legacy").send("sessions/create")).error
+    assert (error["code"], error["data"]["requested"]) == (-32022, MODERN)
+    assert LEGACY in error["data"]["supported"]
 
 
 class TestAdmission:

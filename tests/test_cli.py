@@ -232,11 +232,20 @@ def test_a_secret_on_the_command_line_is_refused_and_not_repeated(run: Run) -> N
     assert SECRET not in said
 
 
+def test_a_store_that_does_not_answer_has_an_exit_code_of_its_own(run: Run, tmp_path: Path) -> None:
+    """Nobody knows whether it was done, so a script does not take it for "no": here the file is damaged."""
+    (tmp_path / "sessions.db").write_bytes(b"no database " * 1000)
+    code, said = run("end", "--ref", "ses_x", "--store", f"sqlite:{tmp_path / 'sessions.db'}")
+    assert code == 3
+    assert said.startswith("Session store unavailable (")
+    assert said.endswith("): it may or may not have been done; try again\n")
+
+
 def test_help_is_no_error(run: Run) -> None:
     """And names the commands."""
     code, said = run("--help")
     assert code == 0
-    assert "keygen | inspect | verify" in said
+    assert "keygen | inspect | verify | list | end | end-all" in said
 
 
 def test_the_package_is_the_command() -> None:

@@ -14,7 +14,7 @@ from mcp_sessions.errors import ConfigurationError, MCPSessionsError, Refusal, S
 from refusals import CASES, Case, errors_page, protocol_page
 
 ROOT = Path(__file__).resolve().parent.parent
-RAISED_THEMSELVES = {errors.ParseError, errors.SessionNotFound, errors.StoreUnavailable}
+RAISED_THEMSELVES = {errors.ParseError, errors.InvalidParams, errors.SessionNotFound, errors.StoreUnavailable}
 
 
 def family(parent: type[Refusal]) -> Iterator[type[Refusal]]:
@@ -39,7 +39,7 @@ async def test_a_refusal_is_what_the_table_says(case: Case, modern: bool, expect
     """HTTP status, code and text, from the first byte of the request to the last of the answer."""
     answer = await case.run(modern=modern)
     assert (answer.status, answer.error["code"]) == (expected, case.code)
-    assert answer.error["message"] == case.refusal.message
+    assert answer.error["message"] == case.told
     assert answer.json["jsonrpc"] == "2.0"
     assert (b"retry-after" in answer.headers) is (expected in {429, 503})
 

@@ -13,7 +13,13 @@ from starlette.types import Message, Receive, Scope, Send
 from apps import RESULTS, Server, read, reply, sessions
 from clients import LEGACY, SESSION_KEY, START, Answer, Client, Header, Incoming, call, chunks, http
 from mcp_sessions import Session
+from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.events import Fact, SessionUsed
+from mcp_sessions.protocol import HANDSHAKE_VERSIONS
+from mcp_sessions.stores.base import Standing
+from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.tokens import Claims
+from streaming import Streaming
 
 LISTS = ["tools/list", "prompts/list", "resources/list", "resources/templates/list", "server/discover"]
 
@@ -235,7 +241,7 @@ class TestTheMirror:
         server = Server()
         client = Client(sessions(server), modern=modern)
         forged = {"sessionId": (await client.create())["sessionId"][:-8] + "AAAAAAAA"}
-        assert (await client.tool("whoami", mirror(forged))).status == 400
+        assert (await client.tool("whoami", mirror(forged))).status == 404  # as a transport session that is over
         answer = await client.tool("whoami", mirror(forged), session=forged)
         assert answer.error["code"] == -32043
         assert all(b"mcp-session-id" not in seen.headers for seen in server.seen)
@@ -307,10 +313,184 @@ class TestOtherBodies:
             assert (await call(app, http(path=path), body)).status == 202
             assert server.last.body == body
 
+    async def test_a_body_that_is_nested_too_deeply_is_refused_unread(self) -> None:
+        """Each level costs a parser some of its stack."""
+        body = b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"a":%b}}'
+        client = Client(sessions(Server(), max_nesting=10))
+        assert (await client.post(body % (b"[" * 8 + b"]" * 8))).error["code"] == -32601
+        assert (await client.post(body % (b"[" * 9 + b"]" * 9))).error["code"] == -32700
+
     async def test_even_there_a_body_that_is_not_json_is_refused(self) -> None:
         """It claims to be JSON, and two parsers would not agree."""
         answer = await call(sessions(Server(), path=None), http(path="/x"), b'{"a":')
         assert (answer.status, answer.error["code"]) == (400, -32700)
+
+
+class Away(MemoryStore):
+    """A store that does not answer."""
+
+    async def standing(self, claims: Claims) -> Standing:
+        raise StoreUnavailable
+
+
+class TestWhileTheStoreIsAway:
+    @pytest.mark.parametrize("method", ["tools/call", "tools/list", "sessions/delete"])
+    async def test_nobody_is_let_in_by_default(self, modern: bool, method: str) -> None:
+        """503 and nothing forwarded, whether the call needs a session or not."""
+        server = Server()
+        client = Client(sessions(server, store=Away()), modern=modern)
+        answer = await client.send(method, {"name": "whoami"}, session=await client.create())
+        assert (answer.status, answer.error["code"], answer.headers[b"retry-after"]) == (503, -32603, b"1")
+        assert method not in server.methods
+
+    async def test_a_deployment_may_let_them_in(self, modern: bool, caplog: pytest.LogCaptureFixture) -> None:
+        """Each with a warning in the log; an id that does not verify is refused as ever."""
+        client = Client(sessions(Server(), store=Away(), on_store_error="allow"), modern=modern)
+        session = await client.create()
+        assert (await client.tool(session=session)).session is not None
+        assert (await client.send("tools/list", session=session)).session is not None
+        assert caplog.text.count("is let in, though nobody knows whether it ended") == 2
+        assert (await client.tool(session={"sessionId": "x"})).error["code"] == -32043
+
+    async def test_but_not_where_a_session_is_required_or_to_be_ended(self, modern: bool) -> None:
+        """A gate that opens when the store is pulled out is none, and a deletion that is not kept is none."""
+        server = Server()
+        require = {"tools/call": ["whoami"], "notifications/cancelled": True}
+        options: dict[str, Any] = {"store": Away(), "on_store_error": "allow", "require": require}
+        client = Client(sessions(server, **options), modern=modern)
+        session = await client.create()
+        assert (await client.tool("whoami", session=session)).status == 503
+        assert (await client.send("notifications/cancelled", session=session, id=None)).status == 503
+        assert (await client.delete(session)).status == 503
+        assert not {"tools/call", "notifications/cancelled"}.intersection(server.methods)
+        assert (await client.tool("remember", session=session)).session is not None
+
+
+class TestStreams:
+    async def under_way(self, client: Client, server: Streaming, *headers: Header) -> None:
+        """Create a session, and delete it while a call of it is answered by a stream."""
+        session = await client.create()
+        async with anyio.create_task_group() as group:
+            group.start_soon(lambda: client.tool("work", *headers, session=session))
+            await server.began.wait()
+            assert await self.open_streams(client) == 1
+            await client.delete(session)
+            assert await self.open_streams(client) == 0
+            server.go.set()
+
+    async def open_streams(self, client: Client) -> int:
+        opened = client.app._options.streams._open  # type: ignore[attr-defined]
+        return sum(len(streams) for streams in opened.values())
+
+    async def test_a_stream_is_known_while_it_is_open(self, modern: bool) -> None:
+        """And ended with its session."""
+        server = Streaming()
+        await self.under_way(Client(sessions(server), modern=modern), server)
+
+    async def test_one_without_a_session_is_none_of_our_business(self, modern: bool) -> None:
+        """It ends when the server ends it."""
+        server = Streaming()
+        client = Client(sessions(server), modern=modern)
+        async with anyio.create_task_group() as group:
+            group.start_soon(client.tool, "work")
+            await server.began.wait()
+            assert await self.open_streams(client) == 0
+            server.go.set()
+
+    @pytest.mark.parametrize("ours", [True, False])
+    async def test_its_events_are_known_by_the_server_s_transport_session(self, modern: bool, ours: bool) -> None:
+        """Not by a mirror of ours, which no server sees."""
+        server = Streaming()
+        client = Client(sessions(server), modern=modern)
+        session = await client.create()
+        named = session["sessionId"] if ours else "the-server-s-own"
+        server.go.set()
+        await client.tool("work", (b"mcp-session-id", named.encode()), session=session)
+        origin_of = client.app._options.streams.origin_of  # type: ignore[attr-defined]
+        assert origin_of(None if ours else named, "1").label == "tools/call"
+        assert origin_of(named if ours else None, "1") is None
+
+
+class TestTransportSessions:
+    """Sessions that are named in the header, for clients of the legacy era that know of no other way."""
+
+    async def connect(self, client: Client) -> Header:
+        named = (await client.send("initialize")).headers[b"mcp-session-id"]
+        return (b"mcp-session-id", named)
+
+    async def test_every_request_of_the_client_is_of_one_session(self) -> None:
+        """The header is taken out on the way in, and nothing is written into the answers."""
+        server = Server()
+        client = Client(sessions(server), modern=False)
+        header = await self.connect(client)
+        first, second = await client.tool("whoami", header), await client.tool("whoami", header)
+        assert first.result == second.result
+        assert first.result["content"].startswith("ses_")
+        assert all(b"mcp-session-id" not in seen.headers for seen in server.seen)
+
+    async def test_its_state_is_kept_in_the_store(self) -> None:
+        """The client carries none; sessions do not see each other's, and a state that cannot be kept is an error."""
+        client = Client(sessions(Server()), modern=False)
+        one, two = await self.connect(client), await self.connect(client)
+        await client.tool("remember", one, a=1)
+        assert (await client.tool("remember", one, b=2)).result["content"] == {"a": 1, "b": 2}
+        assert (await client.tool("remember", two)).result["content"] == {}
+
+        async def spoil(session: Session | None, _arguments: dict[str, Any]) -> str:
+            assert session is not None
+            session.state["list"] = []
+            session.state["list"].append({1})
+            return "said"
+
+        client = Client(sessions(Server(sse=True, spoil=spoil)), modern=False)
+        answer = await client.tool("spoil", await self.connect(client))
+        assert b"session state must be JSON" in answer.body
+        assert b"said" not in answer.body
+
+    async def test_a_session_in_the_metadata_goes_before_it(self) -> None:
+        """The transport session only has to live; one that has ended is told by 404, whatever stands beside it."""
+        client = Client(sessions(Server()), modern=False)
+        header, session = await self.connect(client), await client.create()
+        own = (await client.tool("whoami", header)).result["content"]
+        assert (await client.tool("whoami", header, session=session)).result["content"] != own
+        assert (await client.send("sessions/create", None, header)).result["session"]
+        assert (await client.send("sessions/delete", None, header)).error["code"] == -32602
+        await call(client.app, http(method="DELETE", headers=[header]))
+        answer = await client.tool("whoami", header, session=session)
+        assert (answer.status, answer.error["code"]) == (404, -32043)
+
+    async def test_a_policy_is_met_by_it(self) -> None:
+        """It is a session like any other."""
+        client = Client(sessions(Server(), require="always"), modern=False)
+        assert (await client.tool("whoami")).error["code"] == -31044
+        assert (await client.tool("whoami", await self.connect(client))).result["content"].startswith("ses_")
+
+    async def test_a_token_of_the_other_kind_is_no_good(self) -> None:
+        """A transport id is never accepted in `_meta`."""
+        client = Client(sessions(Server()), modern=False)
+        _, named = await self.connect(client)
+        assert (await client.tool(session={"sessionId": named.decode()})).error["code"] == -32043
+
+    async def test_clients_of_the_modern_era_get_none(self) -> None:
+        """Its servers ignore the header, and its clients send none."""
+        client = Client(sessions(Server()), modern=True)
+        assert b"mcp-session-id" not in (await client.send("initialize")).headers
+
+    async def test_whom_the_application_refuses_goes_without(self) -> None:
+        """The handshake succeeds as it would without sessions."""
+        client = Client(sessions(Server(), create_limit=1), modern=False)
+        await self.connect(client)
+        assert b"mcp-session-id" not in (await client.send("initialize")).headers
+
+    async def test_a_deployment_may_serve_the_legacy_era_alone(self) -> None:
+        """Modern requests are told which versions to shake hands with, and forwarded nowhere."""
+        server = Server()
+        app = sessions(server, era="legacy")
+        answer = await Client(app, modern=True).tool()
+        assert (answer.status, answer.error["code"]) == (400, -32022)
+        assert answer.error["data"] == {"supported": sorted(HANDSHAKE_VERSIONS), "requested": "2026-07-28"}
+        assert "tools/call" not in server.methods
+        assert (await Client(app, modern=False).tool()).result["content"] == "nobody"
 
 
 async def test_no_log_line_of_a_whole_flow_holds_the_token(modern: bool, caplog: pytest.LogCaptureFixture) -> None:

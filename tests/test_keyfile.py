@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from mcp_sessions.errors import ConfigurationError
-from mcp_sessions.keyfile import key_source
+from mcp_sessions.keyfile import is_ephemeral, key_source
 from mcp_sessions.keys import KeyRing
 
 NOW = 1_800_000_000.0
@@ -242,3 +242,11 @@ def test_other_permissions_are_a_change(path: Path, caplog: pytest.LogCaptureFix
         path.chmod(0o400)
     assert kids(source(NOW)) == [kid(ONE)]
     assert [record.levelname for record in caplog.records] == ["INFO"]
+
+
+def test_keys_that_die_with_the_process_are_known_as_such() -> None:
+    """What must outlive it is not made with them."""
+    assert is_ephemeral(None)
+    assert is_ephemeral(KeyRing.random())
+    assert not is_ephemeral("env:KEYS")
+    assert not is_ephemeral(KeyRing(["a secret of the tests, at least 32 bytes long"]))

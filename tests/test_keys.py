@@ -240,6 +240,7 @@ def test_the_first_key_signs_and_every_key_is_found_by_its_name() -> None:
     assert found is not None
     assert found.signing == other.signing
     assert ring.get("") is None
+    assert list(ring) == [ring.signing, found]
     assert not ring.ephemeral
 
 

@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from apps import Server, sessions
 from clients import START, Client, Clock, chunks
+from mcp_sessions.envelope import MAX_TOKEN_BYTES
 from mcp_sessions.errors import BodyTimeout, CreateLimited, NotJSONRPC, SessionNotFound
 from mcp_sessions.events import Fact, RequestRefused, SessionCreated
 from mcp_sessions.head import Head
@@ -20,7 +21,7 @@ from mcp_sessions.keys import KeyRing
 from mcp_sessions.limits import CreateLimit
 from mcp_sessions.state import sealed_size
 from mcp_sessions.stores.memory import MemoryStore
-from mcp_sessions.tokens import MAX_TOKEN_BYTES, Tokens
+from mcp_sessions.tokens import Tokens
 
 # --- sessions created ----------------------------------------------------------------------------
 

@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import anyio
 import pytest
+from starlette.types import Scope
 
 from apps import Server, sessions
-from clients import START, Clock
+from clients import START, Clock, http
 from mcp_sessions.dialects.draft import Named
-from mcp_sessions.errors import SessionEnded, SessionExpired, SessionNotFound, StateTooLarge, StateUnreadable
+from mcp_sessions.errors import (
+    CreateLimited,
+    CreateRefused,
+    SessionEnded,
+    SessionExpired,
+    SessionNotFound,
+    StateTooLarge,
+    StateUnreadable,
+    StoreUnavailable,
+)
 from mcp_sessions.events import Fact, SessionCreated, SessionDeleted
 from mcp_sessions.live import Live
 from mcp_sessions.options import HOUR, Options
-from mcp_sessions.session import Principal, utc
+from mcp_sessions.session import Principal, Session, utc
 from mcp_sessions.state import sealed_size
+from mcp_sessions.stores.base import Record, Standing
+from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.tokens import TRANSPORT, Claims
 
 ALICE = Principal(subject="alice")
 BOB = Principal(subject="bob")
+PARAMS = {"plan": "free"}
+SCOPE = http()
 
 
 def options_of(clock: Clock, **options: object) -> Options:
     return sessions(Server(), clock=clock, lifetime=10 * HOUR, **options)._options
 
 
-def mint(options: Options, principal: Principal | None = None) -> Live:
-    return Live.mint(options, principal=principal)
+async def mint(options: Options, principal: Principal | None = None) -> Live:
+    return await Live.mint(options, principal=principal, params=PARAMS, scope=SCOPE)
 
 
 def named(live: Live) -> Named:
@@ -32,30 +50,39 @@ def named(live: Live) -> Named:
     return Named(metadata["sessionId"], metadata.get("state"))
 
 
-async def reopen(named: Named, options: Options, principal: Principal | None = None) -> Live:
-    return await Live.open(named, options, principal=principal)
+async def reopen(named: Named, options: Options, principal: Principal | None = None, *, lenient: bool = False) -> Live:
+    return await Live.open(named, options, principal=principal, lenient=lambda: lenient)
 
 
 async def test_a_minted_session_opens_again() -> None:
     """On any worker with the same keys: nothing was stored."""
     clock = Clock()
-    live = mint(options_of(clock), ALICE)
+    live = await mint(options_of(clock), ALICE)
     opened = (await reopen(named(live), options_of(clock), ALICE)).session
     assert (opened.ref, opened.principal) == (live.session.ref, ALICE)
     assert (opened.created_at, opened.expires_at) == (utc(START), utc(START + 10 * HOUR))
     assert not opened.state.received
 
 
-def test_every_session_is_another() -> None:
+async def test_every_session_is_another() -> None:
     """Ids and references are random."""
     options = options_of(Clock())
-    made = [mint(options).session for _ in range(100)]
+    made = [(await mint(options)).session for _ in range(100)]
     assert len({session.id for session in made}) == len({session.ref for session in made}) == 100
 
 
-def test_an_id_is_short_and_visible_ascii() -> None:
+async def test_a_caller_may_have_a_budget() -> None:
+    """Each session costs one of it, whatever becomes of it."""
+    options = options_of(Clock(), create_limit=1)
+    await mint(options, ALICE)
+    with pytest.raises(CreateLimited):
+        await mint(options, ALICE)
+    await mint(options, BOB)
+
+
+async def test_an_id_is_short_and_visible_ascii() -> None:
     """At most 512 bytes with default options, between 0x21 and 0x7E, as the specification asks."""
-    session_id = mint(options_of(Clock()), ALICE).session.id
+    session_id = (await mint(options_of(Clock()), ALICE)).session.id
     assert len(session_id) <= 512
     assert all(0x21 <= ord(character) <= 0x7E for character in session_id)
 
@@ -65,14 +92,14 @@ async def test_nobody_opens_somebody_else_s(owner: Principal | None, caller: Pri
     """Not even an anonymous one after logging in: a session fixed on a victim stays worthless."""
     options = options_of(Clock())
     with pytest.raises(SessionNotFound) as refused:
-        await reopen(named(mint(options, owner)), options, caller)
+        await reopen(named(await mint(options, owner)), options, caller)
     assert type(refused.value) is SessionNotFound
 
 
 async def test_state_comes_back_as_it_was_written() -> None:
     """Sealed, carried by the client, opened; the same bytes go back unsealed when nothing changes."""
     options = options_of(Clock())
-    live = mint(options)
+    live = await mint(options)
     live.session.state["n"] = 1
     sent = named(live)
     opened = await reopen(sent, options)
@@ -85,7 +112,7 @@ async def test_state_comes_back_as_it_was_written() -> None:
 async def test_the_bytes_of_an_echo_say_the_same_as_the_metadata() -> None:
     """With and without a new state."""
     options = options_of(Clock())
-    live = await reopen(named(mint(options)), options)
+    live = await reopen(named(await mint(options)), options)
     assert live.echo() is (await reopen(Named(live.session.id, None), options)).echo()
     changed = await reopen(Named(live.session.id, None), options)
     changed.session.state["n"] = 1
@@ -95,15 +122,15 @@ async def test_the_bytes_of_an_echo_say_the_same_as_the_metadata() -> None:
 async def test_state_of_another_session_opens_nowhere() -> None:
     """One's own other session, and one that is equal but for its id."""
     options = options_of(Clock())
-    first, second = mint(options, ALICE), mint(options, ALICE)
+    first, second = await mint(options, ALICE), await mint(options, ALICE)
     first.session.state["role"] = "admin"
     with pytest.raises(StateUnreadable):
         await reopen(Named(second.session.id, named(first).state), options, ALICE)
 
 
-def test_state_has_a_limit_of_its_sealed_size() -> None:
+async def test_state_has_a_limit_of_its_sealed_size() -> None:
     """The largest state fits exactly; one byte more is refused, with both figures."""
-    live = mint(options_of(Clock(), max_state_bytes=200))
+    live = await mint(options_of(Clock(), max_state_bytes=200))
     room = next(n for n in range(200) if sealed_size(n + 1) > 200) - len(b'{"a":""}')
     live.session.state["a"] = "x" * room
     with pytest.raises(StateTooLarge) as refused:
@@ -117,7 +144,7 @@ class TestExpiry:
         """The last second before is alive; the second itself is not, and its owner is told why."""
         clock = Clock()
         options = options_of(clock)
-        sent = named(mint(options))
+        sent = named(await mint(options))
         clock.now = START + 10 * HOUR - 1
         await reopen(sent, options)
         clock.now = START + 10 * HOUR
@@ -128,7 +155,7 @@ class TestExpiry:
         """Counted from the last request whose state the client carries."""
         clock = Clock()
         options = options_of(clock, idle_timeout=HOUR)
-        sent = named(mint(options))
+        sent = named(await mint(options))
         for _ in range(3):
             clock.now += HOUR - 1
             sent = named(await reopen(sent, options))
@@ -140,7 +167,7 @@ class TestExpiry:
         """`expiresAt` is the earlier of the two."""
         clock = Clock()
         options = options_of(clock, idle_timeout=6 * HOUR)
-        live = mint(options)
+        live = await mint(options)
         assert live.session.expires_at == utc(START + 6 * HOUR)
         assert live.metadata()["expiresAt"] == utc(START + 6 * HOUR).strftime("%Y-%m-%dT%H:%M:%SZ")
         clock.now += 5 * HOUR
@@ -152,7 +179,7 @@ class TestExpiry:
         """A client that sends no state, or its first one again, is idle since its creation."""
         clock = Clock()
         options = options_of(clock, idle_timeout=HOUR)
-        first = named(mint(options))
+        first = named(await mint(options))
         clock.now += HOUR - 1
         newest = named(await reopen(first, options))
         clock.now += 1
@@ -164,7 +191,7 @@ class TestExpiry:
         """Renewing says when the session was seen and loses nothing of what it held."""
         clock = Clock()
         options = options_of(clock, idle_timeout=HOUR)
-        live = mint(options)
+        live = await mint(options)
         live.session.state["n"] = 1
         renewed = named(await reopen(named(live), options))
         assert (await reopen(renewed, options)).session.state == {"n": 1}
@@ -174,9 +201,215 @@ async def test_an_ended_session_is_refused_and_told_so() -> None:
     """From the moment `end` returns; facts say what happened, by reference."""
     facts: list[Fact] = []
     options = options_of(Clock(), listen=facts.append)
-    live = mint(options)
+    live = await mint(options)
     await live.session.end("logout")
     with pytest.raises(SessionEnded):
         await reopen(named(live), options)
     ref = live.session.ref
     assert facts == [SessionCreated(ref, START + 10 * HOUR), SessionDeleted(ref, "logout")]
+
+
+class Away(MemoryStore):
+    """A store that does not answer while it is away."""
+
+    is_away = True
+
+    async def standing(self, claims: Claims) -> Standing:
+        if self.is_away:
+            raise StoreUnavailable
+        return await super().standing(claims)
+
+    async def record(self, record: Record) -> None:
+        if self.is_away:
+            raise StoreUnavailable
+        await super().record(record)
+
+    async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
+        if self.is_away:
+            raise StoreUnavailable
+        return await super().revoke(ref, expires_at=expires_at, reason=reason, lease=lease)
+
+
+async def test_the_request_that_ends_it_outlives_it() -> None:
+    """And is a request like any other again where the store did not take the end."""
+    store = Away()
+    live = await mint(options_of(Clock(), store=store))
+    with pytest.raises(StoreUnavailable):
+        await live.session.end()
+    before = live.outlives
+    store.is_away = False
+    await live.session.end()
+    assert (before, live.outlives) == (False, True)
+    with pytest.raises(SessionEnded):
+        await reopen(named(live), options_of(Clock(), store=store))
+
+
+async def test_nobody_is_let_in_unknown_unless_that_was_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    """A store that does not answer refuses; who lets the request in all the same finds it in the log."""
+    store = Away()
+    options = options_of(Clock(), store=store)
+    live = await mint(options)
+    with pytest.raises(StoreUnavailable):
+        await reopen(named(live), options)
+    assert caplog.messages == []
+    assert (await reopen(named(live), options, lenient=True)).session.ref == live.session.ref
+    assert caplog.messages == [
+        f"session {live.session.ref} is let in, though nobody knows whether it ended (store_unavailable)"
+    ]
+    with pytest.raises(SessionNotFound):
+        await reopen(Named("x", None), options, lenient=True)
+
+
+class TestTracked:
+    async def test_one_without_a_record_is_lost(self) -> None:
+        """What another store recorded, or none, is not found here."""
+        clock = Clock()
+        live = await mint(options_of(clock))
+        with pytest.raises(SessionNotFound) as refused:
+            await reopen(named(live), options_of(clock, tracked=True))
+        assert (type(refused.value), refused.value.reason) == (SessionNotFound, "store_lost")
+
+    async def test_idleness_is_counted_in_the_store(self) -> None:
+        """By any request, with or without a state; the client need not carry one."""
+        clock = Clock()
+        options = options_of(clock, tracked=True, idle_timeout=HOUR)
+        live = await mint(options)
+        assert "state" not in live.metadata()
+        bare = Named(live.session.id, None)
+        for _ in range(3):
+            clock.now += HOUR - 60
+            opened = await reopen(bare, options)
+            assert opened.session.expires_at == utc(int(clock.now) + HOUR)
+            assert "state" not in opened.metadata()
+        clock.now += HOUR + 60
+        with pytest.raises(SessionExpired):
+            await reopen(bare, options)
+
+    async def test_what_cannot_be_recorded_is_not_made(self) -> None:
+        """Nothing that the hook would have made has to be freed, since it did not run."""
+        ran, store = list[str](), Away()
+        options = options_of(
+            Clock(), store=store, tracked=True, on_create=lambda session, params, scope: ran.append(session.ref)
+        )
+        with pytest.raises(StoreUnavailable):
+            await mint(options)
+        assert ran == []
+        store.is_away = False
+        ref = (await mint(options)).session.ref
+        assert ran == [ref]
+
+
+class TestOnCreate:
+    async def test_it_may_fill_the_state_and_the_data(self) -> None:
+        """It is told what the caller asked for, and the request that asks."""
+        told: list[object] = []
+
+        async def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
+            told.extend([session.principal, params, scope])
+            session.state["plan"] = params["plan"]
+            await session.data.set("credits", 3)
+
+        options = options_of(Clock(), on_create=on_create)
+        opened = await reopen(named(await mint(options, ALICE)), options, ALICE)
+        assert told == [ALICE, PARAMS, SCOPE]
+        assert opened.session.state == {"plan": "free"}
+        assert await opened.session.data.get("credits") == 3
+
+    @pytest.mark.parametrize("tracked", [True, False])
+    @pytest.mark.parametrize("error", [CreateRefused("no more"), LookupError()])
+    async def test_what_it_refuses_was_never_there(self, tracked: bool, error: Exception) -> None:
+        """No data, no record and no fact is left, and `on_end` has nothing to free."""
+        clock, facts, ended, refused = Clock(), list[Fact](), list[str](), list[Session]()
+        store = MemoryStore(clock=clock)
+
+        async def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
+            await session.data.set("browser", 7)
+            refused.append(session)
+            raise error
+
+        options = options_of(
+            clock,
+            store=store,
+            tracked=tracked,
+            on_create=on_create,
+            on_end=lambda session, reason: ended.append(reason),
+            listen=facts.append,
+        )
+        with pytest.raises(type(error)):
+            await mint(options)
+        assert await refused[0].data.get("browser") is None
+        assert await store.find(refused[0].ref) is None
+        clock.now += 10 * HOUR
+        assert await store.take_ended(idle_timeout=None, lease=60, limit=10) == []
+        assert (facts, ended) == ([], [])
+
+    async def test_a_caller_who_leaves_leaves_nothing_behind(self) -> None:
+        """What was kept is forgotten, even though the request is being cancelled."""
+        inside, store, made = anyio.Event(), MemoryStore(), list[Session]()
+
+        async def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
+            await session.data.set("browser", 7)
+            made.append(session)
+            inside.set()
+            await anyio.sleep_forever()
+
+        options = options_of(Clock(), store=store, on_create=on_create)
+        async with anyio.create_task_group() as group:
+            group.start_soon(mint, options)
+            await inside.wait()
+            group.cancel_scope.cancel()
+        assert await made[0].data.get("browser") is None
+
+    async def test_where_nothing_was_kept_the_store_is_not_asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A refusal of a session without a record and without data costs nothing."""
+        store, forgotten = MemoryStore(), list[str]()
+        monkeypatch.setattr(store, "finish", forgotten.append)
+
+        def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
+            raise CreateRefused
+
+        with pytest.raises(CreateRefused):
+            await mint(options_of(Clock(), store=store, on_create=on_create))
+        assert forgotten == []
+
+
+class TestATransportSession:
+    """Its clients echo no state, so the store keeps that; and they lose all when it dies, so it lives long."""
+
+    async def reopened(self, live: Live, options: Options) -> Live:
+        return await Live.open(
+            Named(live.session.id, None), options, principal=None, lenient=lambda: False, kind=TRANSPORT
+        )
+
+    async def test_its_state_lies_in_the_store(self) -> None:
+        """Written when it changed, and under a name that no other data has."""
+        options = options_of(Clock())
+        live = await Live.mint(options, principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
+        live.session.state["n"] = 1
+        await live.save()
+        again = await self.reopened(live, options)
+        assert again.session.state == {"n": 1}
+        await again.save()
+        assert await again.session.data.get("n") is None
+
+    async def test_what_its_last_request_wrote_goes_with_it(self) -> None:
+        """A request that ends its own session is answered all the same."""
+        live = await Live.mint(options_of(Clock()), principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
+        live.session.state["n"] = 1
+        await live.session.end()
+        await live.save()
+
+    async def test_it_has_a_lifetime_of_its_own(self) -> None:
+        """Whatever the lifetime of other sessions is."""
+        options = options_of(Clock(), transport_lifetime=100 * HOUR)
+        live = await Live.mint(options, principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
+        assert live.session.expires_at == utc(START + 100 * HOUR)
+
+    async def test_the_two_kinds_are_never_taken_for_each_other(self) -> None:
+        """A session id opens no transport session, nor the other way round."""
+        options = options_of(Clock())
+        live = await Live.mint(options, principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
+        with pytest.raises(SessionNotFound):
+            await reopen(Named(live.session.id, None), options)
+        with pytest.raises(SessionNotFound):
+            await self.reopened(await mint(options), options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 from asgiref.testing import ApplicationCommunicator
 from starlette.applications import Starlette
@@ -14,11 +15,16 @@ from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoin
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apps import Server, reply, sessions
-from clients import SECRET, Answer, Client, Header, Incoming, call, http
+from clients import SECRET, START, Answer, Client, Clock, Header, Incoming, call, http
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware
+from mcp_sessions.errors import StoreUnavailable
+from mcp_sessions.session import EndedSession
+from mcp_sessions.stores.base import Record
+from mcp_sessions.stores.memory import MemoryStore
+from streaming import Streaming
 
 FORM: list[Header] = [(b"content-type", b"application/x-www-form-urlencoded")]
 JSON: list[Header] = [(b"content-type", b"application/json")]
@@ -44,7 +50,7 @@ async def passes(scope: Scope, **options: Any) -> bool:
 
 
 class TestNoneOfOurBusiness:
-    @pytest.mark.parametrize("kind", ["lifespan", "websocket", "later"])
+    @pytest.mark.parametrize("kind", ["websocket", "later"])
     async def test_other_kinds_of_connections_pass(self, kind: str) -> None:
         """Even on the MCP path."""
         assert await passes({"type": kind, "path": "/mcp", "headers": []})
@@ -60,6 +66,7 @@ class TestNoneOfOurBusiness:
     async def test_other_methods_pass(self, method: str, path: str) -> None:
         """Streams, preflights and the server's own transport sessions."""
         assert await passes(http(method, path, [(b"mcp-session-id", b"the-server-s-own")]))
+        assert await passes(http(method, path, [(b"last-event-id", b"1")]))
 
     @pytest.mark.parametrize(("path", "endpoint"), [("/mcp/token", "/mcp"), ("/token", None), ("/mcp", None)])
     async def test_a_form_passes_wherever_other_things_may_live(self, path: str, endpoint: str | None) -> None:
@@ -140,6 +147,18 @@ class TestTheSessionHeader:
         token = (await Client(app).create())["sessionId"].encode()
         answer = await call(app, http(path="/token", headers=[*FORM, (b"mcp-session-id", token)]))
         assert (answer.status, answer.error["code"]) == (400, -32020)
+
+
+async def test_a_stream_of_a_session_is_not_taken_up_when_the_session_has_ended() -> None:
+    """Its events are known by their ids."""
+    server = Streaming()
+    client = Client(sessions(server))
+    session = await client.create()
+    server.go.set()
+    await client.tool("work", session=session)
+    assert (await call(client.app, http("GET", headers=[(b"last-event-id", b"1")]))).status == 200
+    await client.delete(session)
+    assert (await call(client.app, http("GET", headers=[(b"last-event-id", b"1")]))).status == 404
 
 
 class TestWhereItIsMounted:
@@ -236,6 +255,118 @@ class TestMisplaced:
         app = sessions(AuthenticationMiddleware(Server(), backend=Anybody()), principal=lambda scope: "me")
         assert app.fault is None
         assert (await Client(app).create())["sessionId"]
+
+
+class Store(MemoryStore):
+    """A store that says what is asked of it, and may refuse.
+
+    Args:
+        opening: What `open` raises.
+    """
+
+    def __init__(self, clock: Clock, *, opening: Exception | None = None) -> None:
+        super().__init__(clock=clock)
+        self.steps: list[str] = []
+        self.swept = anyio.Event()
+        self._opening = opening
+
+    async def open(self) -> None:
+        self.steps.append("open")
+        if self._opening is not None:
+            raise self._opening
+
+    async def close(self) -> None:
+        self.steps.append("close")
+        if self._opening is not None:
+            raise self._opening
+
+    async def lead(self, worker: str, *, seconds: float) -> bool:
+        self.swept.set()
+        return await super().lead(worker, seconds=seconds)
+
+
+STARTED, STOPPED = {"type": "lifespan.startup.complete"}, {"type": "lifespan.shutdown.complete"}
+
+
+class TestItsOwnStartAndStop:
+    async def live(self, app: Any, *, between: Any = None) -> list[Message]:
+        """Start an application up and shut it down; what it says."""
+        answer, incoming = Answer(), Incoming({"type": "lifespan.startup"})
+
+        async def receive() -> Message:
+            if not incoming.messages:
+                await between()
+                return {"type": "lifespan.shutdown"}
+            return await incoming()
+
+        with anyio.fail_after(5):
+            await app({"type": "lifespan"}, receive, answer)
+        return answer.messages
+
+    async def nothing(self) -> None:
+        """Between start and stop."""
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        for step in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{step}.complete"})
+
+    @pytest.mark.parametrize("ours", [True, False])
+    async def test_the_store_is_opened_first_and_closed_last(self, ours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One that was given as an object is closed by who made it."""
+        store = Store(Clock())
+        monkeypatch.setattr("mcp_sessions.options.stores.make", lambda given, **options: store)
+        app = sessions(self.app, store="memory:" if ours else store)
+        assert await self.live(app, between=self.nothing) == [STARTED, STOPPED]
+        assert store.steps == (["open", "close"] if ours else ["open"])
+
+    async def test_a_store_that_is_set_up_wrongly_stops_the_start(self) -> None:
+        """The server says what to do, and does not serve."""
+        app = sessions(self.app, store=Store(Clock(), opening=ConfigurationError("use appendonly")))
+        answer = await call(app, {"type": "lifespan"}, Incoming({"type": "lifespan.startup"}))
+        assert answer.messages == [{"type": "lifespan.startup.failed", "message": "use appendonly"}]
+
+    async def test_a_store_that_is_away_does_not(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What needs no session is served meanwhile; nor does it keep the server from stopping."""
+        store = Store(Clock(), opening=StoreUnavailable())
+        monkeypatch.setattr("mcp_sessions.options.stores.make", lambda given, **options: store)
+        app = sessions(self.app, store="memory:")
+        assert await self.live(app, between=self.nothing) == [STARTED, STOPPED]
+        assert "the session store does not answer (store_unavailable)" in caplog.text
+        assert "the session store was not closed (store_unavailable)" in caplog.text
+
+    async def test_where_sessions_are_tracked_it_sweeps_while_the_application_lives(self) -> None:
+        """An expired session's `on_end` runs between start and stop, when what the application opened is there."""
+        clock, steps = Clock(), []
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            steps.append("the application starts")
+            await self.app(scope, receive, send)
+
+        def on_end(session: EndedSession, reason: str) -> None:
+            steps.append(reason)
+            ended.set()
+
+        ended, store = anyio.Event(), Store(clock)
+        options: dict[str, Any] = {"clock": clock, "tracked": True, "lifetime": 60, "sweep_interval": 0.001}
+        tracked = sessions(app, store=store, on_end=on_end, **options)
+        await store.record(Record("ses_a", None, START, START + 60, seen_at=START))
+        clock.now += 60
+        await self.live(tracked, between=ended.wait)
+        assert steps == ["the application starts", "expired"]
+        store.swept = anyio.Event()
+        await anyio.wait_all_tasks_blocked()
+        assert not store.swept.is_set()
+
+    async def test_without_a_lifespan_it_sweeps_from_the_first_request(self) -> None:
+        """As inside of a route, where start and stop are not seen."""
+        store = Store(Clock())
+        app = sessions(Server(), store=store, tracked=True)
+        await Client(app).create()
+        with anyio.fail_after(5):
+            await store.swept.wait()
 
 
 class TestConstruction:

@@ -34,6 +34,12 @@ def test_width_is_not_depth() -> None:
     assert is_deeper(b"[" + b",".join([b"[{}]"] * 10_000) + b"]", 2)
 
 
+def test_brackets_in_strings_are_no_levels() -> None:
+    """Even where there are no others."""
+    assert not is_deeper(b'"[[[["', 0)
+    assert not is_deeper(b'["[[[["]', 1)
+
+
 @pytest.mark.parametrize("text", [b'"' + b"[" * 9, b"{" * 9, b"[" * 4 + b"]" * 2 + b"[" * 4])
 def test_what_is_no_json_is_judged_strictly(text: bytes) -> None:
     """An unfinished string hides no bracket; the parser refuses the rest."""

@@ -8,13 +8,17 @@ from typing import Any
 import pytest
 
 from apps import Server, sessions
-from clients import SECRET
+from clients import SECRET, START
 from mcp_sessions import ConfigurationError
-from mcp_sessions.errors import InvalidParams, SessionExpired, SessionRequired
+from mcp_sessions.errors import DataTooLarge, InvalidParams, SessionExpired, SessionRequired
 from mcp_sessions.events import Fact, SessionCreated
 from mcp_sessions.options import MEBIBYTE, Options
 from mcp_sessions.principals import from_scope
+from mcp_sessions.stores.base import Standing
 from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.tokens import SESSION, Claims
+
+CLAIMS = Claims(kind=SESSION, jti="j" * 22, issued_at=START, expires_at=START + 60, subject=None, kid="k")
 
 
 def options_of(**options: Any) -> Options:
@@ -29,6 +33,7 @@ def test_the_defaults_need_nothing_but_keys() -> None:
     assert (options.max_body_bytes, options.max_state_bytes, options.body_timeout) == (4 * MEBIBYTE, 4096, 30)
     assert (options.max_batch, options.max_nesting, options.create_limit) == (100, 1_000, None)
     assert isinstance(options.store, MemoryStore)
+    assert (options.tracked, options.on_create, options.lets_unknown_in) == (False, None, False)
     assert options.principal is from_scope
 
 
@@ -62,10 +67,43 @@ def test_admission_by_oneself_does_not_ask() -> None:
     assert not options_of(admission="own").asks
 
 
-def test_a_store_is_any_object_with_the_three_methods() -> None:
-    """It is used as it is."""
+def test_a_store_is_a_name_or_an_object() -> None:
+    """An object in this process's memory is used as it is, and closed by who made it."""
     store = MemoryStore()
-    assert options_of(store=store).store is store
+    options = options_of(store=store)
+    assert options.store is store
+    assert not options.closes_store
+    assert options_of(store="memory:").closes_store
+
+
+def test_sessions_are_recorded_and_swept_where_they_are_tracked() -> None:
+    """Then the store knows when a session was last used, and the client's state need not say it."""
+    assert (options_of().tracked, options_of(idle_timeout=60).idle_in_state) == (False, True)
+    tracked = options_of(tracked=True, idle_timeout=60)
+    assert (tracked.tracked, tracked.idle_in_state) == (True, False)
+
+
+@pytest.mark.parametrize("idle", [None, 60])
+async def test_how_a_session_stands_is_asked_of_its_record_where_there_is_one(idle: int | None) -> None:
+    """Without a record it is lost; where nothing is tracked, whatever was not ended is live."""
+    assert await options_of(idle_timeout=idle).standing(CLAIMS) is Standing.LIVE
+    assert await options_of(idle_timeout=idle, tracked=True).standing(CLAIMS) is Standing.LOST
+
+
+async def test_data_has_the_limits_that_were_asked_for() -> None:
+    """Of all that a session keeps, and of one value."""
+    data = options_of(max_data_bytes=20, max_value_bytes=10).keep("ses_a", START + 60)
+    await data.set("a", "x" * 8)
+    with pytest.raises(DataTooLarge, match="max_value_bytes"):
+        await data.set("a", "x" * 9)
+    with pytest.raises(DataTooLarge, match="the limit is 20"):
+        await data.set("b", "x" * 8)
+
+
+def test_a_store_that_does_not_answer_refuses_unless_it_is_told_otherwise() -> None:
+    """`on_store_error` is the one option that lets anybody in unknown."""
+    assert not options_of().lets_unknown_in
+    assert options_of(on_store_error="allow").lets_unknown_in
 
 
 @pytest.mark.parametrize(
@@ -80,13 +118,19 @@ def test_a_store_is_any_object_with_the_three_methods() -> None:
         *(("issuer", value, "issuer=.* must be printable ASCII") for value in ("", "\x00", None)),
         *(
             (name, value, f"{name}=.* must be from {least} to 3155760000 seconds, a number or a timedelta")
-            for name, least in (("lifetime", 1), ("idle_timeout", 1), ("body_timeout", 0.001))
+            for name, least in (
+                *(("lifetime", 1), ("idle_timeout", 1), ("body_timeout", 0.001)),
+                *(("store_timeout", 0.001), ("sweep_interval", 0.001)),
+            )
             for value in (0, -1, float("inf"), float("nan"), True, "60", timedelta(0), least / 2, 1e15)
         ),
         ("lifetime", None, "must be from 1 to 3155760000 seconds"),
         *(
             (name, value, f"{name}=.* must be a whole number of at least 1")
-            for name in ("max_body_bytes", "max_state_bytes", "max_event_bytes", "max_batch", "max_nesting")
+            for name in (
+                *("max_body_bytes", "max_state_bytes", "max_event_bytes", "max_batch", "max_nesting"),
+                *("max_data_bytes", "max_value_bytes"),
+            )
             for value in (0, -1, 1.5, True, "1", None)
         ),
         *(("max_token_bytes", value, "max_token_bytes=.* at least 512") for value in (511, 0, 1.5, None)),
@@ -99,10 +143,12 @@ def test_a_store_is_any_object_with_the_three_methods() -> None:
         ),
         *(("lists", value, "must be one of 'stable', 'session', 'untouched'") for value in ("all", True, ["stable"])),
         *(("admission", value, "must be one of 'ask', 'own'") for value in ("never", None, False)),
-        *(("store", value, "use 'memory:' or an object that is a Store") for value in ("memory", "redis://x", "")),
-        ("store", object(), "store= lacks revoke, is_revoked, close"),
-        ("store", None, "store= lacks revoke"),
-        ("listen", "print", "listen= takes a function"),
+        *(("store", value, r"store= names no store; use 'memory:' \(one process\)") for value in ("memory", "x:", "")),
+        ("store", object(), "store= is a object, which lacks add, close"),
+        ("store", None, "store= takes a store, not None"),
+        *(("on_store_error", value, "must be one of 'refuse', 'allow'") for value in ("ignore", None, True)),
+        *(("tracked", value, "tracked=.* must be True or False") for value in (1, None, "yes")),
+        *((name, "print", f"{name}= takes a function") for name in ("listen", "on_create", "on_end")),
         ("principal", "alice", "principal= takes a function"),
         ("require", "sometimes", "require="),
         ("keys", "short", "too short"),

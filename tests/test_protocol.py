@@ -9,7 +9,6 @@ import pytest
 from clients import SECRET, START
 from mcp_sessions import errors
 from mcp_sessions.dialects import draft
-from mcp_sessions.dialects.draft import Named
 from mcp_sessions.errors import Refusal
 from mcp_sessions.jsonrpc import Kind, Message, parse
 from mcp_sessions.keys import KeyRing
@@ -23,10 +22,9 @@ from mcp_sessions.protocol import (
     Step,
     Subject,
     check_envelope,
-    check_mirror,
     decide,
     list_step,
-    mirror_of,
+    ours_of,
     subject,
 )
 from mcp_sessions.tokens import SESSION, Claims, Tokens
@@ -119,32 +117,22 @@ def test_what_is_not_attended_to_passes_as_the_table_has_it(method: str, kind: K
     assert decide(subject(Message(b"", kind, method)), Carries.NOTHING) is Step.FORWARD
 
 
-class TestMirror:
+class TestHeader:
     @pytest.mark.parametrize("ids", [[], [""], ["the-server-s-own"], ["a.b.c"], [OURS[5:]]])
     def test_what_is_not_ours_is_none_of_our_business(self, ids: list[str]) -> None:
         """A transport session of the wrapped server keeps its header."""
-        assert mirror_of(ids) is None
+        assert ours_of(ids) is None
 
     @pytest.mark.parametrize("ours", [OURS, FORGED])
     def test_what_is_ours_is_told_by_the_envelope(self, ours: str) -> None:
         """A forged token is ours too: it must not reach the server's logs."""
-        assert mirror_of([ours]) == ours
+        assert ours_of([ours]) == ours
 
     @pytest.mark.parametrize("ids", [["a", "a"], ["a", OURS], [OURS, OURS], ["", "", ""]])
     def test_two_headers_are_refused(self, ids: list[str]) -> None:
         """Whoever reads the other one sees another session."""
         with pytest.raises(errors.DuplicateSessionHeader):
-            mirror_of(ids)
-
-    def test_a_mirror_says_what_the_metadata_says(self) -> None:
-        """Equal passes, different and alone are refused, and no mirror is no question."""
-        check_mirror(None, None)
-        check_mirror(None, Named("a", None))
-        check_mirror("a", Named("a", None))
-        with pytest.raises(errors.SessionHeaderMismatch):
-            check_mirror("a", Named("b", None))
-        with pytest.raises(errors.SessionHeaderAlone):
-            check_mirror("a", None)
+            ours_of(ids)
 
 
 class TestEnvelope:

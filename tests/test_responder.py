@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from hypothesis import given
 from hypothesis import strategies as st
-from starlette.types import Message
+from starlette.types import Message, Send
 
 from clients import Answer
-from mcp_sessions.responder import Responder, respond
+from mcp_sessions import responder as responder_module
+from mcp_sessions.errors import CreateRefused, StoreUnavailable
+from mcp_sessions.responder import Responder, Watched, refuse, respond
+from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.streams import Origin, Streams
+from mcp_sessions.tokens import SESSION, Claims
 
 JSON = (b"content-type", b"application/json")
 EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
@@ -33,7 +39,7 @@ def body(text: bytes, *, more: bool = False) -> Message:
 
 async def respond_with(*messages: Message, limit: int = 100) -> Answer:
     answer = Answer()
-    responder = Responder(answer, shout, max_event_bytes=limit)
+    responder = Responder(answer, shout, None, max_event_bytes=limit)
     for message in messages:
         await responder(message)
     return answer
@@ -127,11 +133,201 @@ class TestEvents:
             await checkpoint()
             order.append("sent")
 
-        responder = Responder(slow, shout, max_event_bytes=100)
+        responder = Responder(slow, shout, None, max_event_bytes=100)
         await responder(start(EVENTS))
         await responder(body(b"data: x\n\n"))
         order.append("returned")
         assert order == ["sent", "sent", "returned"]
+
+
+ORIGIN = Origin(
+    Claims(kind=SESSION, jti="j" * 22, issued_at=0, expires_at=2**40, subject=None, kid="k"), b"1", "tools/call"
+)
+TOLD = b'\n\ndata: {"error":1}\n\n'
+DEADLINE = 5  # seconds after which a test that hangs fails
+
+
+class Watch:
+    """A response of a session, and the streams of its process."""
+
+    def __init__(self, send: Send | None = None, *, limit: int = 100, **options: Any) -> None:
+        self.answer = Answer()
+        self.streams = Streams(MemoryStore())
+        self.spared = False
+        self.responder = Responder(send or self.answer, shout, self.watched, max_event_bytes=limit, **options)
+
+    def watched(self) -> Watched:
+        return Watched(ORIGIN, "t", self.streams, lambda: b'{"error":1}', lambda: self.spared)
+
+    async def say(self, *messages: Message) -> None:
+        for message in messages:
+            await self.responder(message)
+
+    async def end(self) -> None:
+        """The session ends."""
+        with anyio.fail_after(DEADLINE):
+            await self.streams.end(ORIGIN.claims.ref)
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.streams._open)
+
+
+class TestASessionThatEnds:
+    async def test_its_open_stream_says_so_and_ends(self) -> None:
+        """The client that waits gets an error for its request; a bare end would leave it waiting."""
+        watch = Watch()
+        await watch.say(start(EVENTS), body(b"data: a\n\n", more=True))
+        await watch.end()
+        assert watch.answer.messages[1:] == [body(b"data: a\n\n", more=True), body(TOLD)]
+        assert not watch.is_open
+
+    async def test_what_the_application_goes_on_to_say_is_dropped(self) -> None:
+        """It need not know; even one that waits for nothing else lets others run."""
+        watch, others = Watch(), []
+        await watch.say(start(EVENTS))
+        await watch.end()
+
+        async def other() -> None:
+            others.append("ran")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(other)
+            for _ in range(10):
+                await watch.say(body(b'data: {"hello":1}\n\n', more=True))
+            assert others == ["ran"]
+        await watch.say(body(b""))
+        watch.responder.leave()
+        assert watch.answer.messages[1:] == [body(TOLD)]
+
+    async def test_an_event_on_its_way_goes_out_whole_before(self) -> None:
+        """Two tasks never send at the same time."""
+        answer, inside, go = Answer(), anyio.Event(), anyio.Event()
+
+        async def slow(message: Message) -> None:
+            if message.get("body") == b"data: a\n\n":
+                inside.set()
+                await go.wait()
+            await answer(message)
+
+        watch = Watch(slow)
+        await watch.say(start(EVENTS))
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch.say, body(b"data: a\n\n", more=True))
+            await inside.wait()
+            await watch.end()
+            assert len(answer.messages) == 1
+            go.set()
+        assert answer.messages[1:] == [body(b"data: a\n\n", more=True), body(TOLD)]
+
+    async def test_a_last_event_on_its_way_is_the_end(self) -> None:
+        """Nothing follows what the application ended itself."""
+        answer, inside, go = Answer(), anyio.Event(), anyio.Event()
+
+        async def slow(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                inside.set()
+                await go.wait()
+            await answer(message)
+
+        watch = Watch(slow)
+        await watch.say(start(EVENTS))
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch.say, body(b"data: a\n\n"))
+            await inside.wait()
+            await watch.end()
+            go.set()
+        assert answer.messages[1:] == [body(b"data: a\n\n")]
+        assert not watch.is_open
+
+    async def test_an_event_that_was_being_kept_does_not_follow_the_end(self) -> None:
+        """Keeping takes time, in which the stream can be ended."""
+        inside, go = anyio.Event(), anyio.Event()
+
+        async def save(text: bytes) -> bytes | None:
+            inside.set()
+            await go.wait()
+            return None
+
+        watch = Watch(save=save)
+        await watch.say(start(EVENTS))
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch.say, body(b"data: a\n\n"))
+            await inside.wait()
+            await watch.end()
+            go.set()
+        assert watch.answer.messages[1:] == [body(TOLD)]
+
+    async def test_half_an_event_is_not_taken_for_the_beginning_of_ours(self) -> None:
+        """What was held goes nowhere; what was too large to be held and is half sent ends before ours."""
+        held = Watch()
+        await held.say(start(EVENTS), body(b"data: half", more=True))
+        await held.end()
+        assert held.answer.messages[1:] == [body(TOLD)]
+        large = Watch(limit=5)
+        await large.say(start(EVENTS), body(b"data: too large", more=True))
+        await large.end()
+        assert large.answer.messages[2:] == [body(TOLD)]
+
+    async def test_the_stream_of_the_request_that_ended_it_goes_on(self) -> None:
+        """Its answer is still to come."""
+        watch = Watch()
+        watch.spared = True
+        await watch.say(start(EVENTS))
+        await watch.end()
+        await watch.say(body(b"data: a\n\n"))
+        assert watch.answer.messages[1:] == [body(b"data: a\n\n")]
+        assert not watch.is_open
+
+    @pytest.mark.parametrize("kind", [JSON, (b"content-type", b"text/plain")])
+    async def test_only_streams_are_ended(self, kind: tuple[bytes, bytes]) -> None:
+        """Any other answer is on its way already."""
+        watch = Watch()
+        await watch.say(start(kind))
+        assert not watch.is_open
+        await watch.say(body(b"{}"))
+        watch.responder.leave()
+        assert watch.answer.body == b"{}"
+
+    @pytest.mark.parametrize("left", ["unread", "gone"])
+    async def test_whoever_ends_it_does_not_wait_for_the_client(
+        self, left: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One that does not read, and one that has gone, whose server says so by an error."""
+        monkeypatch.setattr(responder_module, "_PATIENCE", 0.01)
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                if left == "gone":
+                    raise OSError
+                await anyio.sleep_forever()
+
+        watch = Watch(send)
+        await watch.say(start(EVENTS))
+        await watch.end()
+        assert not watch.is_open
+
+    async def test_a_send_that_failed_leaves_the_stream_to_be_ended(self) -> None:
+        """The application may catch the error and go on."""
+        answer, fails = Answer(), [OSError()]
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.body" and fails:
+                raise fails.pop()
+            await answer(message)
+
+        watch = Watch(send)
+        await watch.say(start(EVENTS))
+        with pytest.raises(OSError):  # noqa: PT011  # made above
+            await watch.say(body(b"data: a\n\n", more=True))
+        await watch.end()
+        assert answer.messages[1:] == [body(TOLD)]
+
+    async def test_events_with_an_id_are_remembered_by_their_request(self) -> None:
+        """A client that resumes the stream names the last that it saw."""
+        watch = Watch()
+        await watch.say(start(EVENTS), body(b"id: 1\ndata: \n\nid: 2\ndata: a\n\ndata: b\n\n"))
+        assert [watch.streams.origin_of("t", number) for number in "123"] == [ORIGIN, ORIGIN, None]
 
 
 class TestEverythingElse:
@@ -190,3 +386,19 @@ async def test_an_answer_of_our_own_is_json_that_nobody_may_cache() -> None:
         },
         {"type": "http.response.body", "body": b"{}"},
     ]
+
+
+async def test_a_refusal_says_when_to_try_again_where_that_helps() -> None:
+    """And nothing about it otherwise; the text may be the application's."""
+    away, refused = Answer(), Answer()
+    await refuse(away, StoreUnavailable(), status=503, code=-32603)
+    assert (away.status, away.headers[b"retry-after"]) == (503, b"1")
+    assert away.json == {
+        "jsonrpc": "2.0",
+        "id": None,
+        "error": {"code": -32603, "message": "Session store unavailable"},
+    }
+    await refuse(refused, CreateRefused("no more"), status=200, code=-31045, id=b"7", data={"n": 1})
+    assert b"retry-after" not in refused.headers
+    assert refused.json["id"] == 7
+    assert refused.error == {"code": -31045, "message": "no more", "data": {"n": 1}}

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_sessions.data import Data, Shelf
 from mcp_sessions.errors import StateClosed, StateNotJSON, StateTooLarge
-from mcp_sessions.session import Principal, Session, State, utc
+from mcp_sessions.session import EndedSession, Principal, Session, State, utc
+from mcp_sessions.stores.memory import MemoryStore
 
 TOKEN = "eyJ0eXAi.a-credential.that-must-not-show"
 
@@ -30,6 +32,10 @@ async def end_nothing(session: Session, reason: str) -> None:
     """Where a test is not about ending."""
 
 
+def data_of() -> Data:
+    return Data(MemoryStore(), Shelf("ses_abc", 2**40, 100), clock=lambda: 0, max_value_bytes=100)
+
+
 def session_of(**changes: Any) -> Session:
     plain: dict[str, Any] = {
         "ref": "ses_abc",
@@ -37,6 +43,7 @@ def session_of(**changes: Any) -> Session:
         "expires_at": 60,
         "state": state_of(),
         "ender": end_nothing,
+        "make_data": data_of,
     }
     return Session(TOKEN, **{**plain, **changes})
 
@@ -76,6 +83,16 @@ class TestSession:
         await session.end()
         assert ended == [("ses_abc", "logout")]
 
+    async def test_its_data_is_made_when_somebody_asks(self) -> None:
+        """Once for each request; most requests never do."""
+        assert not session_of().has_data
+        session = session_of()
+        data = session.data
+        assert session.has_data
+        assert session.data is data
+        await data.set("a", 1)
+        assert await session.data.get("a") == 1
+
     async def test_an_end_that_failed_can_be_tried_again(self) -> None:
         """While the store does not take it, the session is not taken for ended."""
         calls: list[str] = []
@@ -90,6 +107,13 @@ class TestSession:
             await session.end()
         await session.end()
         assert calls == ["ended", "ended"]
+
+
+def test_a_session_that_has_ended_is_known_by_its_name_alone() -> None:
+    """It may have ended long after its id was last seen; what was kept can still be read."""
+    ended = EndedSession("ses_abc", created_at=utc(0), expires_at=utc(60), data=data_of())
+    assert not hasattr(ended, "id")
+    assert TOKEN not in repr(ended)
 
 
 class TestState:
@@ -108,6 +132,7 @@ class TestState:
 
     def test_unread_and_unchanged_state_is_not_sent_back(self) -> None:
         """The client's own token stays good, so nothing is sealed anew."""
+        assert state_of(b'{"a":1}').untouched
         assert state_of(b'{"a":1}').close() is None
         read = state_of(b'{"a":1}')
         assert read["a"] == 1

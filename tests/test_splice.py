@@ -349,3 +349,17 @@ def test_a_request_without_its_session_is_read_as_the_same_request(
     had, has = members(members(message.body)["params"]), members(members(rest.body)["params"])
     assert list(has) == list(had)
     assert has["arguments"] == had["arguments"]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_it"),
+    [
+        (b'{"jsonrpc":"2.0","id":1,"result":{}}', True),
+        (b'{"jsonrpc":"2.0","id":2,"result":{}}', False),
+        (b'{"jsonrpc":"2.0","id":1,"error":{}}', False),
+        (b"hello", False),
+    ],
+)
+def test_the_answer_is_told_from_other_texts(text: bytes, is_it: bool) -> None:
+    """What cannot be read answers nothing."""
+    assert splice.is_answer(text, b"1") is is_it

@@ -86,6 +86,26 @@ def test_an_event_comes_out_byte_by_byte() -> None:
     assert b"".join(event.raw for event in events) + rest == MESSAGE
 
 
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b"id: 7\ndata: x\n\n", "7"),
+        (b"data: x\nid:7\n\n", "7"),
+        (b"event: message\r\nid: 7\r\ndata: \r\n\r\n", "7"),
+        (b"id: 7\rdata: x\r\r", "7"),
+        (b"id: 6\nid:  7 \n\n", " 7 "),
+        (b"id: \xc3\xa9\n\n", "\u00c3\u00a9"),
+        (b"id: 6\nid:\ndata: x\n\n", None),
+        (b'data: {"id: 7":"id: 7"}\n\n', None),
+        (b"uid: 7\n: id: 7\n\n", None),
+        (b"data: x\n\n", None),
+    ],
+)
+def test_an_event_may_have_an_id(raw: bytes, expected: str | None) -> None:
+    """The last one counts, with its characters as a header's are read; an empty one is none."""
+    assert Event(raw).id == expected
+
+
 def test_trailing_matter_waits_for_its_blank_line_or_the_end() -> None:
     """What follows an event is held; the end gives it back as it came, once."""
     stream = EventStream(max_event_bytes=100)

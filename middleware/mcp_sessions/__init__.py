@@ -2,12 +2,23 @@
 
     app = MCPSessionMiddleware(mcp.streamable_http_app(), keys="env:MCP_SESSION_KEYS")
 
-Inside a tool, `current_session()` is the session of the request that is being handled.
+Inside a tool, `current_session()` is the session of the request that is being handled. What most
+servers do without is imported when it is first asked for.
 """
+
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
 from .current import current_session
 from .errors import (
     ConfigurationError,
+    CreateRefused,
+    DataError,
+    DataGone,
+    DataNotInteger,
+    DataNotJSON,
+    DataTooLarge,
     MCPSessionsError,
     StateClosed,
     StateError,
@@ -17,15 +28,33 @@ from .errors import (
 from .integrations.starlette import add_sessions
 from .keys import KeyRing
 from .middleware import MCPSessionMiddleware
-from .session import Principal, Session, State
+from .session import EndedSession, Principal, Session, State
+
+if TYPE_CHECKING:
+    from .explicit_handles import Handles
+    from .handles import Handle, HandleError
+    from .integrations.handle_types import HandleOf
+    from .sessions import Sessions
 
 __all__ = [
     "ConfigurationError",
+    "CreateRefused",
+    "DataError",
+    "DataGone",
+    "DataNotInteger",
+    "DataNotJSON",
+    "DataTooLarge",
+    "EndedSession",
+    "Handle",
+    "HandleError",
+    "HandleOf",
+    "Handles",
     "KeyRing",
     "MCPSessionMiddleware",
     "MCPSessionsError",
     "Principal",
     "Session",
+    "Sessions",
     "State",
     "StateClosed",
     "StateError",
@@ -35,3 +64,19 @@ __all__ = [
     "current_session",
 ]
 __version__ = "0.1.0"
+
+_WHEN_ASKED_FOR: Final = MappingProxyType(
+    {
+        "Handle": "handles",
+        "HandleError": "handles",
+        "HandleOf": "integrations.handle_types",
+        "Handles": "explicit_handles",
+        "Sessions": "sessions",
+    }
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHEN_ASKED_FOR:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_WHEN_ASKED_FOR[name]}", __name__), name)

@@ -8,15 +8,17 @@ of ours, since the question would open a stream.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from . import admission, protocol, splice
+from . import admission, protocol, responder, splice
 from .dialects import draft
 from .errors import (
-    CreateLimited,
+    EraRefused,
     InvalidParams,
     Refusal,
     SessionEnded,
@@ -29,7 +31,6 @@ from .head import Head
 from .jsonrpc import Kind, Message
 from .live import Live
 from .options import Options
-from .responder import respond
 
 _TOLD_TO_THE_OWNER: Final = (SessionExpired, SessionEnded)
 
@@ -49,8 +50,13 @@ class Answers:
         """Answer `sessions/create`."""
         if await self._admitted(message):
             try:
-                live = Live.mint(self.options, principal=self.options.principal(self.scope))
-            except CreateLimited as refusal:
+                live = await Live.mint(
+                    self.options,
+                    principal=self.options.principal(self.scope),
+                    params={} if self.options.on_create is None else _params(message),
+                    scope=self.scope,
+                )
+            except Refusal as refusal:
                 await self._send_refusal(message, refusal)
             else:
                 await self._succeed(message, {"session": live.metadata()})
@@ -70,19 +76,55 @@ class Answers:
         if await self._admitted(message):
             await self._send_refusal(message, refusal)
 
+    def ended(self, message: Message, ref: str) -> Callable[[], bytes]:
+        """Gives the refusal of a request whose session ended while its answer was on the way, as JSON."""
+
+        def told() -> bytes:
+            refusal = SessionEnded(ref=ref)
+            code = self.options.code(refusal)
+            self.options.emit(RequestRefused(refusal.reason, code, message.label, ref))
+            return splice.error(message.id, code, refusal.told, _data(message, refusal, self.head.version))
+
+        return told
+
     async def refuse_bodyless(self, refusal: Refusal) -> None:
         """Answer a request that is not a POST and names one of our sessions in the header."""
-        if self.scope["method"] == "DELETE" and self.options.asks:
-            answer = await admission.ask_to_delete(self.app, self.scope, self.receive)
-            if not answer.allows_delete:
-                await answer.relay(self.send)
-                return
-        await self.refuse_unread(refusal)
+        if self.scope["method"] != "DELETE" or await self._may_delete():
+            await self._refuse_without_id(refusal)
+
+    async def hang_up(self, live: Live) -> None:
+        """End a transport session whose client says that it is done."""
+        if await self._may_delete():
+            try:
+                await live.session.end("deleted")
+            except StoreUnavailable as refusal:
+                await self._refuse_without_id(refusal)
+            else:
+                await self.tell(200)
+
+    async def tell(self, status: int, *headers: tuple[bytes, bytes]) -> None:
+        """Answer with a status and nothing else."""
+        every = [(b"content-length", b"0"), *headers]
+        await self.send({"type": "http.response.start", "status": status, "headers": every})
+        await self.send({"type": "http.response.body", "body": b""})
+
+    async def _may_delete(self) -> bool:
+        """Whether the wrapped server would let this caller end something; where not, the caller has been answered."""
+        if not self.options.asks:
+            return True
+        answer = await admission.ask_to_delete(self.app, self.scope, self.receive)
+        if not answer.allows_delete:
+            await answer.relay(self.send)
+        return answer.allows_delete
+
+    async def _refuse_without_id(self, refusal: Refusal) -> None:
+        code = self.options.code(refusal)
+        self.options.emit(RequestRefused(refusal.reason, code, None, refusal.ref))
+        await responder.refuse(self.send, refusal, status=refusal.http_status, code=code)
 
     async def refuse_unread(self, refusal: Refusal) -> None:
         """Answer a body that is not a message that others would read as we do."""
-        self.options.emit(RequestRefused(refusal.reason, refusal.code, None))
-        await respond(self.send, refusal.http_status, splice.error(None, refusal.code, refusal.message))
+        await self._refuse_without_id(refusal)
 
     async def _admitted(self, message: Message) -> bool:
         """Whether we may answer; where not, the caller has been answered."""
@@ -102,14 +144,13 @@ class Answers:
     async def _succeed(self, message: Message, result: dict[str, Any]) -> None:
         assert message.id is not None
         complete = {"resultType": "complete"} if self.head.is_modern else {}
-        await respond(self.send, 200, splice.result(message.id, {**complete, **result}))
+        await responder.respond(self.send, 200, splice.result(message.id, {**complete, **result}))
 
     async def _send_refusal(self, message: Message, refusal: Refusal) -> None:
         code = self.options.code(refusal)
         self.options.emit(RequestRefused(refusal.reason, code, message.label, refusal.ref))
-        body = splice.error(message.id, code, refusal.message, _data(message, refusal))
-        retry = [] if refusal.retry_after is None else [(b"retry-after", b"%d" % refusal.retry_after)]
-        await respond(self.send, self._status(message, refusal), body, *retry)
+        status, data = self._status(message, refusal), _data(message, refusal, self.head.version)
+        await responder.refuse(self.send, refusal, status=status, code=code, id=message.id, data=data)
 
     def _status(self, message: Message, refusal: Refusal) -> int:
         """HTTP status of a refusal: a notification has no answer that could carry a code, so its status must tell."""
@@ -119,10 +160,25 @@ class Answers:
         return 200 if isinstance(refusal, InvalidParams) and not self.head.is_modern else refusal.http_status
 
 
-def _data(message: Message, refusal: Refusal) -> dict[str, Any] | None:
+def _data(message: Message, refusal: Refusal, version: str | None) -> dict[str, Any] | None:
     """`error.data`: the id as its sender wrote it, and why it is refused where it is authentically the sender's."""
+    if isinstance(refusal, EraRefused):
+        return {"supported": sorted(protocol.HANDSHAKE_VERSIONS), "requested": version}
     if not isinstance(refusal, SessionNotFound):
         return None
     named = draft.named(message)
     data = {"sessionId": named.session_id} if named is not None else {}
     return {**data, "reason": refusal.reason} if isinstance(refusal, _TOLD_TO_THE_OWNER) else data
+
+
+def _params(message: Message) -> dict[str, Any]:
+    """The members of `params` but `_meta`, as Python values: what `on_create` is given.
+
+    Raises:
+        InvalidParams: They cannot be had: a number has thousands of digits, or there is no stack left for the nesting.
+    """
+    try:
+        params = json.loads(message.body).get("params") or {}
+    except (ValueError, RecursionError):
+        raise InvalidParams from None
+    return {name: value for name, value in params.items() if name != "_meta"}

@@ -1,8 +1,7 @@
-"""The command line: make keys, look at session ids, and check them.
+"""The command line: make keys, look at session ids and check them, list and end sessions.
 
-Secrets and tokens come from files, the environment or standard input and never from the command line,
-which every process of a machine can read and shells remember. A token is never printed, only what it
-says. Exit codes: 0 done or accepted, 1 refused, 2 the command cannot be carried out as given.
+A token is never printed, only what it says. Exit codes: 0 done or accepted, 1 refused, 2 the command
+cannot be carried out as given, 3 the store did not answer, so that nobody knows: try again.
 """
 
 from __future__ import annotations
@@ -13,24 +12,21 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from .errors import ConfigurationError, SessionNotFound
+from . import cli_sessions
+from .envelope import looks_like_ours
+from .errors import ConfigurationError, SessionNotFound, StoreUnavailable
 from .keyfile import key_source
 from .keys import base64url, from_base64url
 from .session import utc
-from .tokens import MAX_CLOCK_SKEW, Claims, Tokens, looks_like_ours
+from .terminal import OK, UNKNOWN, USAGE, named, refuse, show, text
+from .tokens import MAX_CLOCK_SKEW, Claims, Tokens
 
-OK: Final = 0
-REFUSED: Final = 1
-USAGE: Final = 2
-
-_MOST_BYTES: Final = 65_536  # of a token's file that are read
 _LAST_SECOND: Final = 253_402_300_799
 _UNVERIFIED: Final = "NOT VERIFIED: anybody could have written what follows. `verify` checks it with the keys.\n"
 
@@ -42,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments; None takes the process's own.
 
     Returns:
-        The exit code: 0 done or accepted, 1 refused, 2 the command cannot be carried out as given.
+        The exit code: 0 done or accepted, 1 refused, 2 the command cannot be carried out as given, 3 the
+        store did not answer.
     """
     try:
         given = _parser().parse_args(argv)
@@ -53,12 +50,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigurationError as error:
         sys.stderr.write(f"{error}\n")
         return USAGE
+    except StoreUnavailable as error:
+        sys.stderr.write(f"{error} ({error.reason}): it may or may not have been done; try again\n")
+        return UNKNOWN
     return code
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="mcp-sessions", description="Keys and session ids of mcp-sessions.")
-    commands = parser.add_subparsers(required=True, metavar="keygen | inspect | verify")
+    parser = argparse.ArgumentParser(prog="mcp-sessions", description="Keys, session ids and sessions of mcp-sessions.")
+    commands = parser.add_subparsers(required=True, metavar="keygen | inspect | verify | list | end | end-all")
     keygen = commands.add_parser("keygen", help="print a new key; redirect it to a file that only the server reads")
     keygen.add_argument("--algorithm", choices=list(_MAKERS), default="HS256")
     keygen.set_defaults(command=_keygen)
@@ -66,20 +66,19 @@ def _parser() -> argparse.ArgumentParser:
     inspect.set_defaults(command=_inspect)
     verify = commands.add_parser("verify", help="check a session id with the keys")
     verify.add_argument(
-        "--keys", type=_named, action="append", required=True, metavar="env:NAME|file:PATH", help="may be repeated"
+        "--keys", type=named, action="append", required=True, metavar="env:NAME|file:PATH", help="may be repeated"
     )
     verify.add_argument("--audience", default="mcp-sessions", help="the middleware's (mcp-sessions)")
     verify.add_argument("--issuer", default="mcp-sessions", help="the middleware's (mcp-sessions)")
     verify.set_defaults(command=_verify)
     for command in (inspect, verify):
         command.add_argument("--file", metavar="PATH", help="the file that holds the token (standard input)")
+    cli_sessions.add_commands(commands)
     return parser
 
 
-def _named(keys: str) -> str:
-    if keys.startswith(("env:", "file:")):
-        return keys
-    raise argparse.ArgumentTypeError("name an environment variable or a file: env:NAME or file:PATH")
+def _token(given: argparse.Namespace) -> str:
+    return text(given.file, option="--file ")
 
 
 # --- keygen --------------------------------------------------------------------------------------
@@ -109,9 +108,9 @@ def _inspect(given: argparse.Namespace) -> int:
     token = _token(given)
     said = _session_id(token) if looks_like_ours(token) else _state(token)
     if said is None:
-        return _refuse("neither a session id nor a state token of mcp-sessions")
+        return refuse("neither a session id nor a state token of mcp-sessions")
     sys.stdout.write(_UNVERIFIED)
-    _show(said)
+    show(said)
     return OK
 
 
@@ -154,12 +153,12 @@ def _verify(given: argparse.Namespace) -> int:
     try:
         claims = tokens.authentic(ring, _token(given))
     except SessionNotFound as refusal:
-        return _refuse(refusal.reason)
+        return refuse(refusal.reason)
     fault = _fault(claims, now)
     if fault is not None:
-        return _refuse(fault)
+        return refuse(fault)
     checked = {"accepted": "signature, form, issuer, audience, times", "not checked": "whose it is, whether it ended"}
-    _show({**checked, **_said(claims)})
+    show({**checked, **_said(claims)})
     return OK
 
 
@@ -178,46 +177,3 @@ def _said(claims: Claims) -> dict[str, object]:
         "issued": utc(claims.issued_at).isoformat(),
         "expires": utc(claims.expires_at).isoformat(),
     }
-
-
-# --- in and out ----------------------------------------------------------------------------------
-
-
-def _token(given: argparse.Namespace) -> str:
-    """The token in a file or on standard input.
-
-    Raises:
-        ConfigurationError: It cannot be read, or is not text.
-    """
-    try:
-        return _bytes(given.file).decode("utf-8").strip()
-    except (OSError, ValueError) as error:
-        source = "standard input" if given.file is None else f"--file {given.file}"
-        raise ConfigurationError(f"{source}: {_why(error)}") from None
-
-
-def _bytes(path: str | None) -> bytes:
-    if path is None:
-        return sys.stdin.buffer.read(_MOST_BYTES)  # not as text: its encoding is the terminal's, and may let all pass
-    with Path(path).open("rb") as file:
-        return file.read(_MOST_BYTES)
-
-
-def _why(error: Exception) -> str:
-    return str(error.strerror) if isinstance(error, OSError) else "not a file of UTF-8 text"
-
-
-def _show(said: Mapping[str, object]) -> None:
-    for name, value in said.items():
-        # As JSON in ASCII: what a stranger wrote cannot steer the terminal.
-        sys.stdout.write(f"{_plain(name):<14} {_plain(value)}\n")
-
-
-def _plain(value: object) -> str:
-    text = json.dumps(value)
-    return text[1:-1] if isinstance(value, str) else text
-
-
-def _refuse(reason: str) -> int:
-    sys.stdout.write(f"refused        {reason}\n")
-    return REFUSED

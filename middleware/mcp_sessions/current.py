@@ -10,7 +10,7 @@ framework is imported here: one that was never imported cannot be handling a req
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -26,11 +26,20 @@ def current_session() -> Session | None:
     Works inside tools, resources, prompts and completions of the official SDK 1.x and 2.x and of
     FastMCP 3 and 4, in plain ASGI handlers, and in tasks and threads that these start.
     """
+    scope = framework_scope()
+    if scope is None:
+        return session_variable.get()
+    found: Session | None = scope.get("mcp_session")
+    return found
+
+
+def framework_scope() -> Mapping[str, Any] | None:
+    """The ASGI scope of the request that a framework says it is handling, or None where none says so."""
     for module, request_of in _FRAMEWORKS.items():
         if module in sys.modules and (request := request_of(sys.modules[module])) is not None:
-            found: Session | None = request.scope.get("mcp_session")
-            return found
-    return session_variable.get()
+            scope: Mapping[str, Any] = request.scope
+            return scope
+    return None
 
 
 def _fastmcp_request(dependencies: Any) -> Any:

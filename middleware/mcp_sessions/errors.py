@@ -6,14 +6,21 @@
     │   ├── StateTooLarge
     │   ├── StateNotJSON
     │   └── StateClosed
+    ├── DataError                 the app asked of session data what cannot be done
+    │   ├── DataTooLarge
+    │   ├── DataNotJSON
+    │   ├── DataNotInteger
+    │   └── DataGone              the session has ended
     └── Refusal                   becomes one JSON-RPC error on the wire
         ├── ParseError            -32700   the body is not JSON as every parser reads it
         ├── InvalidRequest        -32600   JSON, but not a message that we pass on
         ├── InvalidParams         -32602   the session metadata is malformed
         ├── HeaderMismatch        -32020   header and body disagree
+        ├── EraRefused            -32022   the deployment serves the handshake versions only
         ├── SessionNotFound       -32043   the draft's one answer for every bad session
         ├── SessionRequired       -31044   the policy asks for a session
         ├── CreateLimited         -31029   the caller created too many sessions
+        ├── CreateRefused         -31045   the application's `on_create` said no, in its own words
         └── StoreUnavailable      -32603   nobody knows whether the session lives
 
 A refusal's `message` is fixed per class and goes to the client. Its `reason` goes to logs and
@@ -40,12 +47,7 @@ class StateError(MCPSessionsError, ValueError):
 
 
 class StateTooLarge(StateError):
-    """The sealed state would exceed `max_state_bytes`.
-
-    Attributes:
-        size: Bytes that the sealed state would take.
-        limit: Bytes that it may take.
-    """
+    """The sealed state would take `size` bytes and may take `limit` (`max_state_bytes`)."""
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(f"session state would take {size} bytes sealed; the limit is {limit} (max_state_bytes)")
@@ -59,6 +61,26 @@ class StateNotJSON(StateError):
 
 class StateClosed(StateError):
     """The response has left, so a change to the state could no longer reach the client."""
+
+
+class DataError(MCPSessionsError, ValueError):
+    """The application asked of session data what cannot be done."""
+
+
+class DataTooLarge(DataError):
+    """A value, or all of a session's data together, would exceed its limit."""
+
+
+class DataNotJSON(DataError):
+    """A value has no JSON form, or would not come back as it is."""
+
+
+class DataNotInteger(DataError):
+    """`increment` was asked of a value that is no integer, or the sum does not fit 64 bits."""
+
+
+class DataGone(DataError):
+    """The session has ended, so its data can no longer be changed."""
 
 
 class Refusal(MCPSessionsError):
@@ -85,6 +107,11 @@ class Refusal(MCPSessionsError):
         if reason is not None:
             self.reason = reason
         self.ref = ref
+
+    @property
+    def told(self) -> str:
+        """What the client is told."""
+        return self.message
 
 
 # --- -32700: not JSON as every parser reads it ---------------------------------------------------
@@ -273,6 +300,15 @@ class MethodHeaderMismatch(HeaderMismatch):
     reason = "method_header_mismatch"
 
 
+class EraRefused(Refusal):
+    """The deployment serves clients of the legacy era only (`era="legacy"`)."""
+
+    code = -32022  # MCP 2026-07-28, "Unsupported protocol version"
+    http_status = 400
+    message = "Unsupported protocol version"
+    reason = "modern_era"
+
+
 # --- the draft's own codes -----------------------------------------------------------------------
 
 
@@ -297,6 +333,12 @@ class SessionEnded(SessionNotFound):
     reason = "ended"
 
 
+class TransportNotFound(SessionNotFound):
+    """A transport session that is over or was never ours; the status tells clients to begin anew."""
+
+    http_status = 404
+
+
 class SessionRequired(Refusal):
     """The deployment's policy asks for a session and the request carries none."""
 
@@ -317,6 +359,28 @@ class CreateLimited(Refusal):
     def __init__(self, *, retry_after: int = 60) -> None:
         super().__init__()
         self.retry_after = retry_after
+
+
+class CreateRefused(Refusal):
+    """Raised by `on_create` to refuse a session. The message goes to the client.
+
+    Args:
+        message: What the client is told.
+    """
+
+    code = -31045
+    http_status = 200
+    message = "Session refused"
+    reason = "create_refused"
+
+    def __init__(self, message: str = message) -> None:
+        super().__init__()
+        self.args = (message,)
+
+    @property
+    def told(self) -> str:
+        """What the client is told."""
+        return str(self)
 
 
 class StoreUnavailable(Refusal):

@@ -28,7 +28,7 @@ class SessionUsed:
 
 @dataclass(frozen=True, slots=True)
 class SessionDeleted:
-    """A session ended before its time; from here on every worker refuses it."""
+    """A session ended: before its time, or, where sessions are tracked, at it. Every worker refuses it."""
 
     ref: str
     reason: str

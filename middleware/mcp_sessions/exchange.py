@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -16,16 +17,30 @@ from .answers import Answers
 from .current import session_variable
 from .dialects import draft
 from .dialects.draft import Named
-from .errors import BatchRefused, NestingTooDeep, NotJSONRPC, Refusal
-from .events import SessionUsed
+from .dialects.transport import INITIALIZE, Role, role, speaks_draft
+from .errors import (
+    BatchRefused,
+    EraRefused,
+    NestingTooDeep,
+    NotJSONRPC,
+    Refusal,
+    SessionHeaderAlone,
+    SessionNotFound,
+    TransportNotFound,
+)
+from .events import RequestRefused, SessionUsed
+from .handshake import Handshake
 from .head import LENGTH, SESSION_HEADER, Head
 from .jsonrpc import SESSION_KEY, Kind, Message
 from .live import Live
 from .nesting import is_deeper
 from .options import Options
 from .protocol import Carries, Step
-from .responder import BODY_AROUND_US, Responder
+from .responder import BODY_AROUND_US, Responder, Watched
 from .session import Session
+from .streams import Origin
+from .tokens import SESSION, TRANSPORT
+from .tokens import Kind as TokenKind
 from .writeback import WriteBack
 
 
@@ -37,7 +52,7 @@ class Exchange:
         app: The wrapped application.
         options: What all requests share.
         head: The request's head.
-        mirror: The `Mcp-Session-Id` header where it looks like one of ours, else None.
+        header: The `Mcp-Session-Id` header where it looks like one of ours, else None.
         strict: Whether a body that is no JSON-RPC is refused; where the path may serve other things
             too, such a body is none of our business.
         scope: The ASGI scope; the session is put on it.
@@ -48,7 +63,7 @@ class Exchange:
     app: ASGIApp
     options: Options
     head: Head
-    mirror: str | None
+    header: str | None
     strict: bool
     scope: Scope
     receive: Receive
@@ -56,7 +71,7 @@ class Exchange:
 
     async def run(self) -> None:
         """Take the request from its first byte to the last of its response."""
-        if self.mirror is not None:
+        if self.header is not None:
             self._edit_headers({SESSION_HEADER})
         try:
             body = await intake.read_body(
@@ -74,22 +89,18 @@ class Exchange:
     def _message(self, message: Message) -> Awaitable[None]:
         """Most messages pass as they are. What `protocol.TABLE` would say of them is told here at once."""
         names_session = message.meta is not None and SESSION_KEY in message.meta
-        if (
-            names_session
-            or self.mirror is not None
-            or message.method in protocol.ATTENDED
-            or self.options.policy.summary != "never"
-        ):
+        if names_session or self.header is not None or message.method in protocol.ATTENDED or self.options.is_attentive:
             return self._judge(message)
         return self._call(None, message.body, self.send)
 
     async def _judge(self, message: Message) -> None:
         try:
+            if self.options.legacy_only and self.head.is_modern:
+                raise EraRefused
             named = draft.named(message)
-            step = self._decide(message, named)
-            live = None
-            if named is not None and step in protocol.NEEDS_LIVE_SESSION:
-                live = await Live.open(named, self.options, principal=self.options.principal(self.scope))
+            is_transport = self._role(message, named) is Role.TRANSPORT
+            step = self._decide(message, named, is_transport)
+            live = await self._open(message, named, is_transport, step)
         except Refusal as refusal:
             await self._answers().refuse(message, refusal)
             return
@@ -99,6 +110,39 @@ class Exchange:
             await self._answers().delete(message, live)
         else:
             await self._forward(message, step, live)
+
+    def _role(self, message: Message, named: Named | None) -> Role:
+        """What the header of ours is; an `initialize` begins anew, whatever it carries."""
+        if self.header is None or message.method == INITIALIZE:
+            return Role.ABSENT
+        kind = self.options.tokens.kind(self.options.ring(self.options.clock()), self.header)
+        return role(self.header, named, kind if self.options.transport else SESSION)
+
+    async def _open(self, message: Message, named: Named | None, is_transport: bool, step: Step) -> Live | None:
+        """The session of the request: the one that `_meta` names, else the transport session. Both must live."""
+        live = None
+        if is_transport and self.header is not None:
+            try:
+                live = await self._live(message, step, Named(self.header, None), TRANSPORT)
+            except SessionNotFound as refusal:
+                raise TransportNotFound(refusal.reason, ref=refusal.ref) from None
+        if named is not None and step in protocol.NEEDS_LIVE_SESSION:
+            live = await self._live(message, step, named, SESSION)
+        return live
+
+    def _live(self, message: Message, step: Step, named: Named, kind: TokenKind) -> Awaitable[Live]:
+        return Live.open(
+            named,
+            self.options,
+            principal=self.options.principal(self.scope),
+            lenient=lambda: self._may_go_unchecked(message, step),
+            kind=kind,
+        )
+
+    def _may_go_unchecked(self, message: Message, step: Step) -> bool:
+        """Whether a request goes on though the store does not answer: never one that ends or needs a session."""
+        allowed = self.options.lets_unknown_in and step is not Step.DELETE
+        return allowed and self._lack(message) is Carries.NOTHING
 
     def _answers(self) -> Answers:
         return Answers(self.app, self.options, self.head, self.scope, self.receive, self.send)
@@ -119,17 +163,19 @@ class Exchange:
                 return parsed
             if any(map(self._speaks_of_sessions, parsed.items)):
                 raise BatchRefused
-        protocol.check_mirror(self.mirror, None)
+        if self.header is not None:
+            raise SessionHeaderAlone
         return None
 
     def _speaks_of_sessions(self, item: Message) -> bool:
         named = item.meta is not None and SESSION_KEY in item.meta
         return named or item.method in (draft.CREATE, draft.DELETE) or self._lack(item) is Carries.TOO_LITTLE
 
-    def _decide(self, message: Message, named: Named | None) -> Step:
-        protocol.check_mirror(self.mirror, named)
-        carries = self._lack(message) if named is None else Carries.SESSION
-        step = protocol.decide(protocol.subject(message), carries)
+    def _decide(self, message: Message, named: Named | None, is_transport: bool) -> Step:
+        about = protocol.subject(message)
+        # What creates or deletes a session speaks of the one in `_meta`; a transport session beside it says nothing.
+        has_session = named is not None or (is_transport and about not in protocol.ABOUT_SESSIONS)
+        step = protocol.decide(about, Carries.SESSION if has_session else self._lack(message))
         return protocol.list_step(self.options.lists, modern=self.head.is_modern) if step is Step.LIST else step
 
     def _lack(self, message: Message) -> Carries:
@@ -141,20 +187,54 @@ class Exchange:
 
     # --- forwarded ---------------------------------------------------------------------------
 
-    def _forward(self, message: Message, step: Step, live: Live | None) -> Awaitable[None]:
+    async def _forward(self, message: Message, step: Step, live: Live | None) -> None:
         body, send = message.body, self.send
         # SDK 1.x logs a notification that it does not know as a whole, and nothing answers one that could echo.
         if step is Step.STABLE or (live is not None and message.kind is Kind.NOTIFICATION):
             body = splice.without_session(message, SESSION_KEY)
             self._edit_headers({LENGTH, b"transfer-encoding"}, (LENGTH, b"%d" % len(body)))
-        writes = WriteBack.of(message, live if step in protocol.ECHOES else None, self.options.settings)
-        if writes is not None:
-            self._take_over_response()
-            send = Responder(send, writes, max_event_bytes=self.options.max_event_bytes)
         session = live.session if live is not None and step is Step.ATTACH else None
         if session is not None and self.options.listen is not None:
             self.options.listen(SessionUsed(session.ref, message.label))
-        return self._call(session, body, send)
+        if message.method == INITIALIZE and self._may_name_transport(message):
+            send = Handshake(send, message.id or b"", self._mint_transport)
+        writes = WriteBack.of(message, live if step in protocol.ECHOES else None, self.options.settings)
+        if writes is None:
+            await self._call(session, body, send)
+            return
+        self._take_over_response()
+        watch = None if live is None else partial(self._watched, message, live)
+        save = writes.save if writes.saves else None
+        responder = Responder(send, writes, watch, save=save, max_event_bytes=self.options.max_event_bytes)
+        try:
+            await self._call(session, body, responder)
+        finally:
+            responder.leave()
+
+    def _may_name_transport(self, message: Message) -> bool:
+        is_request = message.kind is Kind.REQUEST and not self.head.is_modern
+        return self.options.transport and is_request and not speaks_draft(message)
+
+    async def _mint_transport(self) -> str | None:
+        """The id of a new transport session, or None where the caller gets none and goes on without."""
+        principal = self.options.principal(self.scope)
+        try:
+            live = await Live.mint(self.options, principal=principal, params={}, scope=self.scope, kind=TRANSPORT)
+        except Refusal as refusal:
+            self.options.emit(RequestRefused(refusal.reason, self.options.code(refusal), INITIALIZE))
+            return None
+        return live.session.id
+
+    def _watched(self, message: Message, live: Live) -> Watched:
+        """What ends the event stream that answers a request of a session."""
+        assert message.id is not None
+        return Watched(
+            Origin(live.claims, message.id, message.label),
+            None if self.header is not None else self.head.first(SESSION_HEADER),
+            self.options.streams,
+            told=self._answers().ended(message, live.claims.ref),
+            is_spared=lambda: live.outlives,
+        )
 
     async def _call(self, session: Session | None, body: bytes, send: Send) -> None:
         """The application, with the session where handlers look for it."""

@@ -14,7 +14,7 @@ import hmac
 import re
 import secrets as randomness
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -196,6 +196,10 @@ class KeyRing:
     def get(self, kid: str) -> Key | None:
         """The key of that name, or None."""
         return self._keys.get(kid)
+
+    def __iter__(self) -> Iterator[Key]:
+        """Every key, the one that signs first."""
+        return iter(self._keys.values())
 
     def __repr__(self) -> str:
         return f"<KeyRing {' '.join(self._keys)}>"

@@ -1,24 +1,36 @@
 """Live sessions: minted, opened from what a request names, written back, ended.
 
 Everything that is known about a session comes from its token and the state that the client
-carries; the store is asked one thing only, whether the session was ended. Nothing here knows how a
-session is named on the wire.
+carries; the store is asked one thing only, how the session stands. Nothing here knows how a session
+is named on the wire.
 """
 
 from __future__ import annotations
 
+import logging
 import secrets
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
-from . import state
+from starlette.types import Scope
+
+from . import hooks, state
+from .data import Data
 from .dialects import draft
 from .dialects.draft import Named
-from .errors import SessionEnded, SessionExpired, StateTooLarge
-from .events import SessionCreated, SessionDeleted
+from .errors import SessionEnded, SessionExpired, SessionNotFound, StateTooLarge, StoreUnavailable
+from .events import SessionCreated
+from .hooks import OnCreate
 from .keys import KeyRing
 from .options import Options
 from .session import Principal, Session, State
-from .tokens import SESSION, Claims
+from .stores.base import Record, Standing
+from .tokens import SESSION, TRANSPORT, Claims, Kind
+
+STATE_KEY: Final = ""
+"""Where the state of a transport session lies in the store: a name that `session.data` gives to nobody."""
+
+_log: Final = logging.getLogger("mcp_sessions")
 
 
 class Live:
@@ -26,9 +38,11 @@ class Live:
 
     Attributes:
         session: What the application sees.
+        claims: What its token says.
+        outlives: Whether the request goes on when its session ends: it ends it itself.
     """
 
-    __slots__ = ("_claims", "_ends_at", "_options", "_ring", "session")
+    __slots__ = ("_ends_at", "_options", "_ring", "claims", "outlives", "session")
 
     def __init__(
         self,
@@ -41,7 +55,8 @@ class Live:
         payload: bytes | None,
         last_seen: int,
     ) -> None:
-        self._claims = claims
+        self.claims = claims
+        self.outlives = False
         self._ring = ring
         self._options = options
         self._ends_at = self._end(last_seen)
@@ -51,38 +66,93 @@ class Live:
             created_at=claims.issued_at,
             expires_at=self._ends_at,
             state=State(payload, check=self._check_size),
-            ender=self._revoke,
+            ender=self._end_session,
+            make_data=self._data,
             principal=principal,
         )
 
     @classmethod
-    def mint(cls, options: Options, *, principal: Principal | None) -> Live:
-        """Make a session for a caller.
+    async def mint(
+        cls,
+        options: Options,
+        *,
+        principal: Principal | None,
+        params: dict[str, Any],
+        scope: Scope,
+        kind: Kind = SESSION,
+    ) -> Live:
+        """Make a session for a caller, as far as the application lets it.
+
+        Args:
+            options: The deployment's.
+            principal: Who the caller is.
+            params: What `sessions/create` was called with, for `on_create`.
+            scope: The ASGI scope, likewise.
+            kind: What its token may be used as.
 
         Raises:
             CreateLimited: The caller has made too many.
+            CreateRefused: The application refuses.
+            StoreUnavailable: The session cannot be recorded.
         """
+        # A store that is opened by the first use only could take a session for one from before it began to remember.
+        await options.store.open()
         now = int(options.clock())
+        live = cls._made(options, principal, now, kind)
+        claims = live.claims
+        if options.tracked:  # before the hook: what it makes is freed by `on_end`, which only a record leads to
+            await options.store.record(
+                Record(claims.ref, claims.subject, claims.issued_at, claims.expires_at, seen_at=now)
+            )
+        if options.on_create is not None:
+            await live.prepare(options.on_create, params, scope)
+        options.emit(SessionCreated(claims.ref, claims.expires_at))
+        return live
+
+    async def prepare(self, on_create: OnCreate, params: dict[str, Any], scope: Scope) -> None:
+        """Let the application fill a new session, and leave nothing behind where it refuses."""
+        try:
+            await hooks.call(on_create, self.session, params, scope)
+        except BaseException:
+            if self._options.tracked or self.session.has_data:  # what was kept for a session that never was
+                await self._options.endings.forget(self.claims.ref)
+            raise
+
+    @classmethod
+    def _made(cls, options: Options, principal: Principal | None, now: int, kind: Kind) -> Live:
         ring = options.ring(now)
         subject = ring.signing.subject(principal)
         if options.create_limit is not None:
             options.create_limit.spend(subject, now=now)
         claims = Claims(
-            kind=SESSION,
+            kind=kind,
             jti=secrets.token_urlsafe(16),
             issued_at=now,
-            expires_at=now + int(options.lifetime),
+            expires_at=now + int(options.lifetime if kind == SESSION else options.transport_lifetime),
             subject=subject,
             kid=ring.signing.kid,
         )
-        options.emit(SessionCreated(claims.ref, claims.expires_at))
-        return cls(
-            options.tokens.mint(ring, claims), claims, ring, options, principal=principal, payload=None, last_seen=now
-        )
+        token = options.tokens.mint(ring, claims)
+        return cls(token, claims, ring, options, principal=principal, payload=None, last_seen=now)
 
     @classmethod
-    async def open(cls, named: Named, options: Options, *, principal: Principal | None) -> Live:
+    async def open(
+        cls,
+        named: Named,
+        options: Options,
+        *,
+        principal: Principal | None,
+        lenient: Callable[[], bool],
+        kind: Kind = SESSION,
+    ) -> Live:
         """The live session that a request names.
+
+        Args:
+            named: What the request says.
+            options: The deployment's.
+            principal: Who the caller is.
+            lenient: Whether the request may go on where the store does not answer.
+            kind: What the token is used as.
 
         Raises:
             SessionNotFound: It does not verify, belongs to somebody else, or is over.
@@ -91,9 +161,16 @@ class Live:
         """
         now = options.clock()
         ring = options.ring(now)
-        claims = options.tokens.verify(ring, named.session_id, now=now, principal=principal)
-        if await options.store.is_revoked(claims.jti, expires_at=claims.expires_at):
-            raise SessionEnded(ref=claims.ref)
+        claims = options.tokens.verify(ring, named.session_id, now=now, principal=principal, kind=kind)
+        try:
+            standing = await options.standing(claims)
+        except StoreUnavailable as error:
+            if not lenient():
+                raise
+            _log.warning("session %s is let in, though nobody knows whether it ended (%s)", claims.ref, error.reason)
+        else:
+            if standing is not Standing.LIVE:
+                raise refusal_of(standing, claims)
         payload, last_seen = None, claims.issued_at
         if named.state is not None:
             opened = state.open(
@@ -106,6 +183,10 @@ class Live:
                 now=now,
             )
             payload, last_seen = opened.payload, opened.last_seen
+        if kind == TRANSPORT:  # its client carries no state, so the store does
+            payload = await options.store.read(options.shelf(claims.ref, claims.expires_at), STATE_KEY)
+        if options.tracked or kind == TRANSPORT:  # the record tells when it was seen, if anything does
+            last_seen = int(now)
         live = cls(named.session_id, claims, ring, options, principal=principal, payload=payload, last_seen=last_seen)
         if now < live._ends_at:
             return live
@@ -118,9 +199,10 @@ class Live:
             StateError: What the application wrote cannot be kept.
         """
         changed = self.session.state.close()
-        if changed is None and self._options.idle_timeout is None:
-            return draft.metadata(self.session.id, expires_at=self._ends_at, state=None)
-        now = int(self._options.clock())  # the state must also carry that the session was seen
+        now = int(self._options.clock())
+        if changed is None and not self._options.idle_in_state:
+            return draft.metadata(self.session.id, expires_at=self._end(now), state=None)
+        # The state must also carry that the session was seen.
         sealed = self._seal(self.session.state.payload if changed is None else changed, now)
         return draft.metadata(self.session.id, expires_at=self._end(now), state=sealed)
 
@@ -132,8 +214,21 @@ class Live:
             return draft.without_state(self.session.id, self._ends_at)
         return draft.encode(self.metadata())
 
+    async def save(self) -> None:
+        """Keep a state that changed in the store, for a client that carries none.
+
+        Raises:
+            StateError: What the application wrote cannot be kept.
+            DataError: The session has ended, or there is no room.
+            StoreUnavailable: The store did not take it.
+        """
+        changed = self.session.state.close()
+        if changed is not None and not self.outlives:  # a session that its own request has ended keeps nothing
+            shelf = self._options.shelf(self.claims.ref, self.claims.expires_at)
+            await self._options.store.write(shelf, STATE_KEY, changed)
+
     def _seal(self, payload: bytes, now: int) -> str:
-        claims = self._claims
+        claims = self.claims
         return state.seal(
             self._ring.signing,
             payload,
@@ -146,7 +241,7 @@ class Live:
     def _end(self, last_seen: int) -> int:
         """The earlier of absolute and idle expiry, Unix seconds."""
         idle = self._options.idle_timeout
-        absolute = self._claims.expires_at
+        absolute = self.claims.expires_at
         return absolute if idle is None else min(absolute, last_seen + int(idle))
 
     def _check_size(self, payload: bytes) -> None:
@@ -154,6 +249,20 @@ class Live:
         if size > limit:
             raise StateTooLarge(size, limit)
 
-    async def _revoke(self, session: Session, reason: str) -> None:
-        await self._options.store.revoke(self._claims.jti, expires_at=self._claims.expires_at)
-        self._options.emit(SessionDeleted(session.ref, reason))
+    def _data(self) -> Data:
+        return self._options.keep(self.claims.ref, self.claims.expires_at)
+
+    async def _end_session(self, _session: Session, reason: str) -> None:
+        self.outlives = True  # before the store knows, since this request's stream may open or be looked at meanwhile
+        try:
+            await self._options.endings.end(self.claims, reason)
+        except StoreUnavailable:
+            self.outlives = False
+            raise
+
+
+def refusal_of(standing: Standing, claims: Claims) -> SessionNotFound:
+    """What a request is refused with whose session does not stand as live."""
+    if standing is Standing.LOST:
+        return SessionNotFound("store_lost", ref=claims.ref)
+    return SessionExpired(ref=claims.ref) if standing is Standing.IDLE else SessionEnded(ref=claims.ref)

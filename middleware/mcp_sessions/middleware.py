@@ -6,27 +6,35 @@ as the very same objects.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from functools import cached_property
+from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from . import options, placement, principals, protocol, workers
 from .answers import Answers
-from .errors import ConfigurationError, Refusal
+from .bodyless import Bodyless
+from .checks import Seconds
+from .envelope import MAX_TOKEN_BYTES
+from .errors import ConfigurationError, Refusal, StoreUnavailable
 from .events import Listener
 from .exchange import Exchange
-from .head import Head
+from .head import SESSION_HEADER, Head
+from .hooks import OnCreate, OnEnd
 from .keyfile import Keys
-from .options import DAY, MEBIBYTE, Admission, Seconds
+from .lifespan import Lifespan
+from .options import DAY, KIBIBYTE, MEBIBYTE, Admission, Era, OnStoreError, Transport
 from .paths import Place, place
 from .policy import Require
 from .principals import PrincipalOf
 from .protocol import Lists
-from .stores.base import Store
-from .stores.memory import MemoryStore
-from .tokens import MAX_TOKEN_BYTES
+from .resumption import LAST_EVENT_ID, Resumption
+from .stores.base import Reach, Store
+
+_log: Final = logging.getLogger("mcp_sessions")
 
 
 class MCPSessionMiddleware:
@@ -51,7 +59,30 @@ class MCPSessionMiddleware:
             function. See `mcp_sessions.policy`.
         lists: Whether lists may vary by session: `"stable"` (they cannot), `"session"` or
             `"untouched"`. None takes the era's default: stable in the modern one, session before.
-        store: Where ended sessions are remembered: `"memory:"` or a `Store`.
+        transport: `"auto"` names a transport session (`Mcp-Session-Id`) to clients of the legacy era whose
+            server names none, which gives unchanged clients a session; never with keys that die with the
+            process. `"off"` names none.
+        transport_lifetime: Seconds from `initialize` to the end of a transport session, or a `timedelta`.
+            Clients do not begin anew when one is gone, so let it be long.
+        era: `"any"` serves both eras; `"legacy"` tells clients that they must use the handshake, so that
+            those which could do without a transport session get one, too.
+        store: Where ended sessions are remembered, and what sessions keep on the server: `"memory:"` (one
+            process), `"sqlite:PATH"` (one machine), `"redis://..."` (many machines), or a `Store`.
+        store_timeout: Seconds within which the store must answer; a request that needs it is refused
+            with HTTP 503 after that.
+        on_store_error: `"refuse"` a request whose session nobody knows to be alive, or `"allow"` it, with
+            a warning in the log, unless `require` asks for a session there.
+        tracked: Whether sessions are recorded in the store: one without a record is refused, idle time
+            counts there and not in the state, and `on_end` runs for sessions that expire, too.
+        on_create: Called with each new session, the params of `sessions/create` and the ASGI scope,
+            before the client is answered. It may fill `state` and `data`, or raise `CreateRefused`.
+        on_end: Called with each session that has ended, as an `EndedSession`, and the reason. Handlers of
+            the session may still run. Where sessions are tracked it runs once per session in the whole
+            deployment, and again only if the worker that ran it died or lost the store; else it runs only
+            where a session is deleted. It is stopped after 50 seconds.
+        sweep_interval: Seconds between two looks for sessions that expired or stood idle, where tracked.
+        max_data_bytes: Bytes that `session.data` of one session may have in all.
+        max_value_bytes: Bytes that one value in it may have, as JSON.
         principal: A function of the ASGI scope that tells who a request is authenticated as. None
             reads what the SDK's, FastMCP's or Starlette's authentication left on the scope.
         admission: `"ask"` lets the wrapped server's own guards judge a caller before we answer;
@@ -88,7 +119,18 @@ class MCPSessionMiddleware:
         idle_timeout: Seconds | None = None,  # seconds
         require: Require = "never",
         lists: Lists | None = None,
+        transport: Transport = "auto",
+        transport_lifetime: Seconds = 30 * DAY,  # seconds
+        era: Era = "any",
         store: str | Store = "memory:",
+        store_timeout: Seconds = 0.25,  # seconds
+        on_store_error: OnStoreError = "refuse",
+        tracked: bool = False,
+        on_create: OnCreate | None = None,
+        on_end: OnEnd | None = None,
+        sweep_interval: Seconds = 5,  # seconds
+        max_data_bytes: int = MEBIBYTE,
+        max_value_bytes: int = 64 * KIBIBYTE,
         principal: PrincipalOf | None = None,
         admission: Admission = "ask",
         not_found_code: int = -32043,
@@ -116,7 +158,18 @@ class MCPSessionMiddleware:
             idle_timeout=idle_timeout,
             require=require,
             lists=lists,
+            transport=transport,
+            transport_lifetime=transport_lifetime,
+            era=era,
             store=store,
+            store_timeout=store_timeout,
+            on_store_error=on_store_error,
+            tracked=tracked,
+            on_create=on_create,
+            on_end=on_end,
+            sweep_interval=sweep_interval,
+            max_data_bytes=max_data_bytes,
+            max_value_bytes=max_value_bytes,
             principal=principal,
             admission=admission,
             not_found_code=not_found_code,
@@ -143,7 +196,8 @@ class MCPSessionMiddleware:
 
     @cached_property
     def _crowded(self) -> str | None:
-        return workers.fault(random_keys=self._random_keys, memory_store=isinstance(self._options.store, MemoryStore))
+        memory_store = self._options.store.reach is Reach.PROCESS
+        return workers.fault(random_keys=self._random_keys, memory_store=memory_store)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -157,9 +211,32 @@ class MCPSessionMiddleware:
         if self.fault is not None:
             await placement.refuse_start(receive, send, self.fault)
             return
+        try:
+            await self._options.store.open()
+        except ConfigurationError as error:
+            await placement.refuse_start(receive, send, str(error))
+            return
+        except StoreUnavailable as error:
+            _log.warning("the session store does not answer (%s); requests with a session wait for it", error.reason)
         placement.log_unserved(self.app, self._options.path)
         del self.fault  # the application may add routes while it starts: look again at the first request
-        await self.app(scope, receive, send)
+        await Lifespan(self.app, self._sweep, self._stop_sweeping, self._close_store).run(scope, receive, send)
+
+    def _sweep(self) -> None:
+        if self._options.sweeper is not None:
+            self._options.sweeper.start()
+
+    async def _stop_sweeping(self) -> None:
+        if self._options.sweeper is not None:
+            await self._options.sweeper.stop()
+
+    async def _close_store(self) -> None:
+        if not self._options.closes_store:
+            return
+        try:
+            await self._options.store.close()
+        except StoreUnavailable as error:
+            _log.warning("the session store was not closed (%s)", error.reason)
 
     def _serve(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         where = self._where(scope)
@@ -167,18 +244,26 @@ class MCPSessionMiddleware:
             return self.app(scope, receive, send)
         if self.fault is not None:  # mounted applications, and servers without a lifespan, come here unwarned
             raise ConfigurationError(self.fault)
+        self._sweep()
         head = Head(scope["headers"])
         judged = scope["method"] == "POST" and (where is Place.ENDPOINT or head.is_json)
         try:
-            mirror = protocol.mirror_of(head.session_ids)
-            if not judged:
-                protocol.check_mirror(mirror, None)
+            ours = protocol.ours_of(head.session_ids)
         except Refusal as refusal:
             return Answers(self.app, self._options, head, scope, receive, send).refuse_bodyless(refusal)
-        if not judged:
+        if judged:
+            strict = where is Place.ENDPOINT
+            return Exchange(self.app, self._options, head, ours, strict, scope, receive, send).run()
+        if ours is not None:
+            return Bodyless(self.app, self._options, head, ours, scope, receive, send).run()
+        return self._pass(head, scope, receive, send)
+
+    def _pass(self, head: Head, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        transport = head.first(SESSION_HEADER)
+        origin = self._options.streams.origin_of(transport, head.first(LAST_EVENT_ID))
+        if origin is None or scope["method"] != "GET":
             return self.app(scope, receive, send)
-        strict = where is Place.ENDPOINT
-        return Exchange(self.app, self._options, head, mirror, strict, scope, receive, send).run()
+        return Resumption(self.app, self._options, origin, transport, scope, receive, send).run()
 
     def _where(self, scope: Scope, /) -> Place:
         return place(scope, self._options.path)

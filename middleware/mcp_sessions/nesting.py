@@ -10,23 +10,45 @@ from __future__ import annotations
 import re
 from typing import Final
 
-_STRING: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
-_OPENING: Final = frozenset(b"[{")
+_KEPT: Final = b'[]{}"'
+_OTHERS: Final = bytes(set(range(256)) - set(_KEPT))
+_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
+_STRING: Final = re.compile(rb'"[^"]*"')
+_OPENING: Final = ord("[")
 
 
 def is_deeper(text: bytes, limit: int) -> bool:
     """Whether arrays and objects lie in each other more than `limit` levels deep.
 
     Args:
-        text: JSON text, which need not be valid: an unfinished string counts as brackets.
+        text: JSON text; of one that is not valid any answer may come, since it is refused all the same.
         limit: Levels that are allowed.
     """
     if len(text) <= limit or text.count(b"[") + text.count(b"{") <= limit:
         return False
+    brackets, levels = _brackets(text), 0
+    # Leaves are taken off level by level while that is quick; a deep text would take a pass for each of its levels.
+    while brackets:
+        shorter = brackets.replace(b"[]", b"")
+        if len(shorter) > len(brackets) // 2:
+            return _is_deeper(brackets, limit - levels)
+        brackets, levels = shorter, levels + 1
+    return levels > limit
+
+
+def _brackets(text: bytes) -> bytes:
+    """The brackets of a text that stand outside of strings, all of one kind."""
+    if b"\\" in text:
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    skeleton = text.translate(None, _OTHERS)
+    # Two quotes side by side are an empty string, or the end of one and the beginning of the next; neither matters.
+    return _STRING.sub(b"", skeleton.replace(b'""', b"")).translate(_ONE_KIND, b'"')
+
+
+def _is_deeper(brackets: bytes, limit: int) -> bool:
     depth = 0
-    for bracket in _STRING.sub(b"", text).translate(None, _NOT_BRACKETS):
-        depth += 1 if bracket in _OPENING else -1
+    for bracket in brackets:
+        depth += 1 if bracket == _OPENING else -1
         if depth > limit:
             return True
     return False

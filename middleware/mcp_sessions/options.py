@@ -6,34 +6,41 @@ checks an option again.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from functools import partial
 from typing import Any, Final, Literal, get_args
 
-from . import principals
-from .errors import ConfigurationError, Refusal, SessionNotFound, SessionRequired
+from . import checks, principals, stores
+from .data import Data, Shelf
+from .endings import Endings
+from .errors import Refusal, SessionNotFound, SessionRequired
 from .events import Fact, Listener
-from .keyfile import Keys, key_source
+from .hooks import OnCreate
+from .keyfile import is_ephemeral, key_source
 from .keys import KeyRing
 from .limits import CreateLimit
 from .logs import log_fact
-from .policy import Policy, Require
-from .principals import PrincipalOf, ReadPrincipal
+from .policy import Policy
+from .principals import ReadPrincipal
 from .protocol import Lists
-from .stores.base import Store
-from .stores.memory import MemoryStore
-from .tokens import Tokens
+from .stores.base import Standing, Store
+from .streams import Streams
+from .sweeper import Sweeper
+from .tokens import Claims, Tokens
 
 HOUR: Final = 3600
 DAY: Final = 24 * HOUR
-CENTURY: Final = 36_525 * DAY  # no session needs more, and calendars end
+KIBIBYTE: Final = 1 << 10
 MEBIBYTE: Final = 1 << 20
 TYPICAL_TOKEN_BYTES: Final = 512  # a lower limit would refuse what is minted here
 
 Admission = Literal["ask", "own"]
-Seconds = float | timedelta
+OnStoreError = Literal["refuse", "allow"]
+Transport = Literal["auto", "off"]
+Era = Literal["any", "legacy"]
+Keep = Callable[[str, int], Data]
+"""Gives what the server keeps for a session: of which `ref`, and until when (Unix seconds)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +56,22 @@ class Options:
     policy: Policy
     lists: Lists | None
     store: Store
+    closes_store: bool
+    lets_unknown_in: bool
+    streams: Streams
+    endings: Endings
+    sweeper: Sweeper | None
+    """Where sessions are tracked: what ends those that end by themselves."""
+    on_create: OnCreate | None
+    shelf: Callable[[str, int], Shelf]
+    """A session's place in the store: of which `ref`, and until when (Unix seconds)."""
+    keep: Keep
     principal: ReadPrincipal
     asks: bool
+    transport: bool
+    """Whether a transport session is named to clients whose server names none."""
+    transport_lifetime: float
+    legacy_only: bool
     not_found_code: int
     required_code: int
     max_body_bytes: int
@@ -63,13 +84,30 @@ class Options:
     settings: bytes
     """What `capabilities.experimental.sessions` says of this deployment, as JSON."""
     listen: Listener | None
+    emit: Callable[[Fact], None]
+    """Tells a fact to the log, and to whoever listens."""
     clock: Callable[[], float]
 
-    def emit(self, fact: Fact) -> None:
-        """Tell a fact to the log, and to whoever listens."""
-        log_fact(fact)
-        if self.listen is not None:
-            self.listen(fact)
+    @property
+    def is_attentive(self) -> bool:
+        """Whether even a message that speaks of no session may have to be refused."""
+        return self.legacy_only or self.policy.summary != "never"
+
+    @property
+    def tracked(self) -> bool:
+        """Whether sessions are recorded."""
+        return self.sweeper is not None
+
+    @property
+    def idle_in_state(self) -> bool:
+        """Whether a session's last use travels in its state; where sessions are tracked, the store knows it."""
+        return self.idle_timeout is not None and not self.tracked
+
+    def standing(self, claims: Claims) -> Awaitable[Standing]:
+        """How an authentic session stands, to be awaited."""
+        if not self.tracked:
+            return self.store.standing(claims)
+        return self.store.seen(claims, idle_timeout=None if self.idle_timeout is None else int(self.idle_timeout))
 
     def code(self, refusal: Refusal) -> int:
         """The JSON-RPC code of a refusal in this deployment."""
@@ -78,126 +116,97 @@ class Options:
         return self.required_code if isinstance(refusal, SessionRequired) else refusal.code
 
 
-def check(
-    *,
-    keys: Keys,
-    path: str | None,
-    audience: str,
-    issuer: str,
-    lifetime: Seconds,
-    idle_timeout: Seconds | None,
-    require: Require,
-    lists: Lists | None,
-    store: str | Store,
-    principal: PrincipalOf | None,
-    admission: Admission,
-    not_found_code: int,
-    required_code: int,
-    max_body_bytes: int,
-    max_state_bytes: int,
-    max_event_bytes: int,
-    max_batch: int,
-    max_nesting: int,
-    max_token_bytes: int,
-    body_timeout: Seconds,
-    create_limit: int | None,
-    token_cache: int,
-    listen: Listener | None,
-    clock: Callable[[], float],
-) -> Options:
-    """Check every option; see `MCPSessionMiddleware` for what each means.
+def check(**given: Any) -> Options:
+    """Check every option; see `MCPSessionMiddleware` for what each is and means.
 
     Raises:
         ConfigurationError: One is wrong; the message says which and what to write instead.
     """
-    policy = Policy(require)
-    return Options(
-        ring=key_source(keys),
-        path=_path(path),
-        audience=_name("audience", audience),
-        tokens=Tokens(
-            issuer=_name("issuer", issuer),
+    return Options(**_identity(given), **_rules(given), **_lifecycle(given), **_limits(given))
+
+
+def _identity(given: dict[str, Any]) -> dict[str, Any]:
+    audience = checks.name("audience", given["audience"])
+    # No client begins anew when its transport session is gone, so none is named that dies with the process.
+    lasts = not is_ephemeral(given["keys"])
+    return {
+        "transport": lasts and checks.word("transport", given["transport"], get_args(Transport)) == "auto",
+        "transport_lifetime": checks.seconds("transport_lifetime", given["transport_lifetime"], least=1),
+        "ring": key_source(given["keys"]),
+        "audience": audience,
+        "tokens": Tokens(
+            issuer=checks.name("issuer", given["issuer"]),
             audience=audience,
-            cache_entries=_whole("token_cache", token_cache, least=0),
-            max_bytes=_whole("max_token_bytes", max_token_bytes, least=TYPICAL_TOKEN_BYTES),
+            cache_entries=checks.whole("token_cache", given["token_cache"], least=0),
+            max_bytes=checks.whole("max_token_bytes", given["max_token_bytes"], least=TYPICAL_TOKEN_BYTES),
         ),
-        lifetime=_seconds("lifetime", lifetime, least=1),
-        idle_timeout=None if idle_timeout is None else _seconds("idle_timeout", idle_timeout, least=1),
-        policy=policy,
-        lists=None if lists is None else _word("lists", lists, get_args(Lists)),
-        store=_store(store),
-        principal=principals.reader(principal),
-        asks=_word("admission", admission, get_args(Admission)) == "ask",
-        not_found_code=_whole("not_found_code", not_found_code),
-        required_code=_whole("required_code", required_code),
-        max_body_bytes=_whole("max_body_bytes", max_body_bytes, least=1),
-        max_state_bytes=_whole("max_state_bytes", max_state_bytes, least=1),
-        max_event_bytes=_whole("max_event_bytes", max_event_bytes, least=1),
-        max_batch=_whole("max_batch", max_batch, least=1),
-        max_nesting=_whole("max_nesting", max_nesting, least=1),
-        body_timeout=_seconds("body_timeout", body_timeout),
-        create_limit=None if create_limit is None else CreateLimit(_whole("create_limit", create_limit, least=1)),
-        settings=b'{"required":"%s"}' % policy.summary.encode(),
-        listen=_listener(listen),
-        clock=clock,
-    )
+        "principal": principals.reader(given["principal"]),
+        "clock": given["clock"],
+    }
 
 
-# What follows takes `object`: the options' types are promises of callers that no type checker has seen.
+def _rules(given: dict[str, Any]) -> dict[str, Any]:
+    policy, lists = Policy(given["require"]), given["lists"]
+    return {
+        "path": checks.path(given["path"]),
+        "policy": policy,
+        "settings": b'{"required":"%s"}' % policy.summary.encode(),
+        "lists": None if lists is None else checks.word("lists", lists, get_args(Lists)),
+        "asks": checks.word("admission", given["admission"], get_args(Admission)) == "ask",
+        "legacy_only": checks.word("era", given["era"], get_args(Era)) == "legacy",
+        "not_found_code": checks.whole("not_found_code", given["not_found_code"]),
+        "required_code": checks.whole("required_code", given["required_code"]),
+    }
 
 
-def _path(path: object) -> str | None:
-    if path is None:
-        return None
-    if isinstance(path, str) and ("{" in path or "}" in path):
-        raise ConfigurationError(
-            f"path={path!r}: a pattern never matches; use add_sessions(app, path=...) or path=None"
-        )
-    if isinstance(path, str) and path.startswith("/"):
-        return path.rstrip("/")
-    raise ConfigurationError(f"path={path!r} must begin with '/', as in path='/mcp'; None means every path")
+def _lifecycle(given: dict[str, Any]) -> dict[str, Any]:
+    clock, listen = given["clock"], checks.function("listen", given["listen"])
+    emit = partial(_emit, listen)
+    idle = given["idle_timeout"]
+    idle = None if idle is None else checks.seconds("idle_timeout", idle, least=1)
+    store = stores.make(given["store"], clock=clock, timeout=checks.seconds("store_timeout", given["store_timeout"]))
+    max_data_bytes = checks.whole("max_data_bytes", given["max_data_bytes"], least=1)
+    max_value_bytes = checks.whole("max_value_bytes", given["max_value_bytes"], least=1)
+
+    def shelf(owner: str, until: int) -> Shelf:
+        return Shelf(owner, until, max_data_bytes)
+
+    def keep(owner: str, until: int) -> Data:
+        return Data(store, shelf(owner, until), clock=clock, max_value_bytes=max_value_bytes)
+
+    streams = Streams(store)
+    endings = Endings(store, streams, on_end=checks.function("on_end", given["on_end"]), emit=emit, keep=keep)
+    tracked = checks.yes_or_no("tracked", given["tracked"])
+    every = checks.seconds("sweep_interval", given["sweep_interval"])
+    sweeper = Sweeper(store, endings, idle_timeout=None if idle is None else int(idle), interval=every, emit=emit)
+    return {
+        "lifetime": checks.seconds("lifetime", given["lifetime"], least=1),
+        "idle_timeout": idle,
+        "store": store,
+        "closes_store": isinstance(given["store"], str),
+        "lets_unknown_in": checks.word("on_store_error", given["on_store_error"], get_args(OnStoreError)) == "allow",
+        "sweeper": sweeper if tracked else None,
+        "streams": streams,
+        "endings": endings,
+        "on_create": checks.function("on_create", given["on_create"]),
+        "shelf": shelf,
+        "keep": keep,
+        "listen": listen,
+        "emit": emit,
+    }
 
 
-def _name(option: str, value: object) -> str:
-    if isinstance(value, str) and value and value.isascii() and value.isprintable():
-        return value
-    raise ConfigurationError(f"{option}={value!r} must be printable ASCII, as in {option}='https://api.example/mcp'")
+def _limits(given: dict[str, Any]) -> dict[str, Any]:
+    per_minute = given["create_limit"]
+    numbers = ("max_body_bytes", "max_state_bytes", "max_event_bytes", "max_batch", "max_nesting")
+    return {
+        **{name: checks.whole(name, given[name], least=1) for name in numbers},
+        "body_timeout": checks.seconds("body_timeout", given["body_timeout"]),
+        "create_limit": None if per_minute is None else CreateLimit(checks.whole("create_limit", per_minute, least=1)),
+    }
 
 
-def _seconds(option: str, value: object, *, least: float = 0.001) -> float:
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and least <= seconds <= CENTURY:
-        return float(seconds)
-    raise ConfigurationError(f"{option}={value!r} must be from {least} to {CENTURY} seconds, a number or a timedelta")
-
-
-def _whole(option: str, value: object, *, least: float = -math.inf) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
-        return value
-    bound = "" if least == -math.inf else f" of at least {least}"
-    raise ConfigurationError(f"{option}={value!r} must be a whole number{bound}")
-
-
-def _word(option: str, value: Any, allowed: tuple[Any, ...]) -> Any:
-    if value in allowed:
-        return value
-    raise ConfigurationError(f"{option}={value!r} must be one of {', '.join(map(repr, allowed))}")
-
-
-def _listener(listen: Any) -> Listener | None:
-    if listen is None or callable(listen):
-        checked: Listener | None = listen
-        return checked
-    raise ConfigurationError("listen= takes a function that is called with each fact of mcp_sessions.events")
-
-
-def _store(store: Any) -> Store:
-    if store == "memory:":
-        return MemoryStore()
-    if isinstance(store, str):
-        raise ConfigurationError(f"store={store!r} is not known; use 'memory:' or an object that is a Store")
-    lacks = [name for name in ("revoke", "is_revoked", "close") if not callable(getattr(store, name, None))]
-    if lacks:
-        raise ConfigurationError(f"store= lacks {', '.join(lacks)}; see mcp_sessions.stores.base.Store")
-    checked: Store = store
-    return checked
+def _emit(listen: Listener | None, fact: Fact) -> None:
+    log_fact(fact)
+    if listen is not None:
+        listen(fact)

@@ -13,11 +13,10 @@ from typing import Final, Literal
 
 from . import errors
 from .dialects import draft
-from .dialects.draft import Named
+from .envelope import looks_like_ours
 from .errors import Refusal
 from .jsonrpc import Kind, Message
 from .members import string
-from .tokens import looks_like_ours
 
 Lists = Literal["stable", "session", "untouched"]
 
@@ -112,6 +111,9 @@ LISTS: Final[Mapping[Lists, Step]] = {
 ADVERTISING: Final = frozenset({"initialize", "server/discover"})
 """The methods whose result tells a client that sessions exist here."""
 
+ABOUT_SESSIONS: Final = frozenset({Subject.CREATE, Subject.DELETE, Subject.MISPLACED})
+"""What concerns the session that `_meta` names, whatever the header says."""
+
 ATTENDED: Final = frozenset({draft.CREATE, draft.DELETE, *ADVERTISING})
 """Where nothing needs a session, a message that names none passes as it is unless its method is one of these."""
 
@@ -163,7 +165,7 @@ def list_step(lists: Lists | None, *, modern: bool) -> Step:
     return LISTS[lists or _DEFAULT_LISTS[modern]]
 
 
-def mirror_of(session_ids: Sequence[str]) -> str | None:
+def ours_of(session_ids: Sequence[str]) -> str | None:
     """The `Mcp-Session-Id` header where it is one of ours, or None where it is absent or the server's own.
 
     What is ours is told by the token's envelope alone, never by whether it verifies: a value that
@@ -178,21 +180,6 @@ def mirror_of(session_ids: Sequence[str]) -> str | None:
     if len(session_ids) > 1:
         raise errors.DuplicateSessionHeader
     return session_ids[0] if session_ids and looks_like_ours(session_ids[0]) else None
-
-
-def check_mirror(mirror: str | None, named: Named | None) -> None:
-    """A mirror in the header must say what `_meta` says.
-
-    Raises:
-        SessionHeaderAlone: A mirror stands there, and `_meta` names no session.
-        SessionHeaderMismatch: A mirror stands there that differs from `_meta`.
-    """
-    if mirror is None:
-        return
-    if named is None:
-        raise errors.SessionHeaderAlone
-    if mirror != named.session_id:
-        raise errors.SessionHeaderMismatch
 
 
 def check_envelope(message: Message, *, version: str | None, methods: tuple[str, ...]) -> None:

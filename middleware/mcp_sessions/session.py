@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from . import jsonvalue
+from .data import Data
 from .errors import StateClosed, StateNotJSON
 
 Ender = Callable[["Session", str], Awaitable[None]]
@@ -172,13 +174,9 @@ class Section(MutableMapping[str, Any]):
 def encode_state(values: dict[str, Any]) -> bytes:
     """JSON of a state, or `StateNotJSON` where a value has none."""
     try:
-        payload = msgspec.json.encode(values)
-        kept = msgspec.json.decode(payload)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise StateNotJSON("session state must be JSON: it holds a value that has no JSON form") from error
-    if kept != values:  # NaN, dates, bytes, tuples and number keys would come back as something else
-        raise StateNotJSON("session state must be JSON: it holds a value that would not come back as it is")
-    return payload
+        return jsonvalue.encode(values)
+    except ValueError as error:
+        raise StateNotJSON(f"session state must be JSON: {error}") from error
 
 
 class Session:
@@ -190,7 +188,10 @@ class Session:
         state: Data that the client carries; changes are written back with the response.
     """
 
-    __slots__ = ("_created_at", "_ended", "_ender", "_expires_at", "_id", "principal", "ref", "state")
+    __slots__ = (
+        *("_created_at", "_data", "_ended", "_ender", "_expires_at", "_id", "_make_data"),
+        *("principal", "ref", "state"),
+    )
 
     def __init__(
         self,
@@ -201,6 +202,7 @@ class Session:
         expires_at: int,
         state: State,
         ender: Ender,
+        make_data: Callable[[], Data],
         principal: Principal | None = None,
     ) -> None:
         """Args:
@@ -210,6 +212,7 @@ class Session:
         expires_at: Unix seconds.
         state: What the client carried.
         ender: Makes every worker refuse the session.
+        make_data: Gives what the server keeps for it; called when somebody asks.
         principal: Who the request is authenticated as.
         """
         self._id = id
@@ -220,6 +223,8 @@ class Session:
         self.state = state
         self._ender = ender
         self._ended = False
+        self._make_data = make_data
+        self._data: Data | None = None
 
     @property
     def id(self) -> str:
@@ -236,10 +241,24 @@ class Session:
         """When it ends at the latest, UTC."""
         return utc(self._expires_at)
 
+    @property
+    def data(self) -> Data:
+        """What the server keeps for the session, shared by its parallel requests on every worker without loss."""
+        if self._data is None:
+            self._data = self._make_data()
+        return self._data
+
+    @property
+    def has_data(self) -> bool:
+        """Whether anybody asked for `data` in this request."""
+        return self._data is not None
+
     async def end(self, reason: str = "ended") -> None:
         """End the session: once this returns, every worker that shares the store refuses it.
 
-        The request that ends it still gets its answer. Ending twice does nothing more.
+        The request that ends it still gets its answer; event streams of the session's other requests are
+        ended. What `on_end` frees is freed now, even though handlers of the session may still run. Ending
+        twice does nothing more.
 
         Raises:
             StoreUnavailable: The store did not take it, so the session still lives.
@@ -253,6 +272,23 @@ class Session:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Session holds a credential and belongs to one request; keep session.ref instead")
+
+
+@dataclass(frozen=True, slots=True)
+class EndedSession:
+    """A session that has ended, as `on_end` is told of it. Its id is not known: it may have ended long after use.
+
+    Args:
+        ref: Its public name.
+        created_at: When it was created, UTC.
+        expires_at: When it would have ended by itself, UTC.
+        data: What the server still keeps for it, to be read: it goes when `on_end` has returned.
+    """
+
+    ref: str
+    created_at: datetime
+    expires_at: datetime
+    data: Data
 
 
 def utc(seconds: int) -> datetime:

@@ -33,6 +33,19 @@ def answers(members: Mapping[str, Raw], request_id: bytes) -> bool:
     return same_id(members["id"], request_id)
 
 
+def is_answer(text: bytes, request_id: bytes) -> bool:
+    """Whether a text is the success that answers a request; what cannot be read is not.
+
+    Args:
+        text: A JSON-RPC message of the server.
+        request_id: JSON text of the request's id.
+    """
+    try:
+        return answers(last_members(text), request_id)
+    except Refusal:
+        return False
+
+
 def same_id(left: bytes, right: bytes) -> bool:
     """Whether two ids are one, however their characters are escaped.
 

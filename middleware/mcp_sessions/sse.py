@@ -8,6 +8,7 @@ Source: WHATWG HTML, section "Server-sent events" (parsing, and interpreting an 
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -16,6 +17,7 @@ CR: Final = b"\r"
 LF: Final = b"\n"
 BLANK_LINES: Final = (b"\n", b"\r\n", b"\r")
 """The lines that complete an event, with each line ending that the format knows."""
+_IDS: Final = re.compile(rb"(?:\A|[\r\n])id: ?([^\r\n]*)")  # the last one counts
 _DATA_LINES: Final = (b"data:", b"data\r", b"data\n")
 
 
@@ -35,6 +37,12 @@ class Event:
         self.raw = raw
         self.data = data
         self.oversized = oversized
+
+    @property
+    def id(self) -> str | None:
+        """The event's id, one character a byte as header values are read; None where it has none, or an empty one."""
+        ids = _IDS.findall(self.raw)
+        return ids[-1].decode("latin-1") if ids and ids[-1] else None
 
     def with_data(self, data: bytes) -> bytes:
         """The event with other data; its other lines, their order and their line endings stay.

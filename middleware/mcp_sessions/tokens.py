@@ -12,9 +12,8 @@ Sources: RFC 7515 (JWS), RFC 7519 (JWT), RFC 8725 (best practices), SEP data-lay
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from base64 import b32encode, b64decode
+from base64 import b32encode
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -22,14 +21,13 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import force_setattr
 
+from .envelope import MAX_TOKEN_BYTES, TYP
 from .errors import ConfigurationError, SessionExpired, SessionNotFound
 from .keys import Key, KeyRing, base64url, from_base64url
 
 if TYPE_CHECKING:
     from .session import Principal
 
-TYP: Final = "mcp-session+jwt"
-MAX_TOKEN_BYTES: Final = 2048
 MAX_CLIENT_CHARS: Final = 64
 MAX_CLOCK_SKEW: Final = 60  # seconds that another worker's clock may be ahead of ours
 
@@ -38,10 +36,6 @@ SESSION: Final[Kind] = "session"
 TRANSPORT: Final[Kind] = "transport"
 
 _SHAPE: Final = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
-_FROM_BASE64URL: Final = bytes.maketrans(b"-_", b"+/")
-_BEGINNING: Final = re.compile(b"eyJ")  # base64url of `{"`, with which every header begins that is minted here
-_MAX_BEGINNINGS: Final = 16
-_NOT_BASE64: Final = re.compile(rb"[^A-Za-z0-9+/]")
 
 _Random128 = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{21}[AQgw]\Z")]
 _Seconds = Annotated[int, Meta(ge=0, le=253_402_300_799)]  # to the end of the year 9999, as datetime goes
@@ -242,10 +236,7 @@ class Tokens:
         """
         if not (isinstance(token, str) and len(token) <= self._max_bytes):  # type: ignore[redundant-expr]  # as it came
             raise SessionNotFound("token_size")
-        found = self._young.get(token) or self._old.get(token)
-        if found is None or found.ring is not ring:
-            found = self._authenticate(ring, token)
-            self._keep(token, found)
+        found = self._found(ring, token)
         claims = found.claims
         if not claims.kind == kind:
             raise SessionNotFound("token_kind")
@@ -256,6 +247,25 @@ class Tokens:
         if now < claims.expires_at:
             return claims
         raise SessionExpired(ref=claims.ref)
+
+    def kind(self, ring: KeyRing, token: str) -> Kind | None:
+        """What a token may be used as, or None where it is not authentic; nothing else is judged.
+
+        Args:
+            ring: The keys that are valid now.
+            token: The text that the client sent.
+        """
+        try:
+            return self._found(ring, token).claims.kind if len(token) <= self._max_bytes else None
+        except SessionNotFound:
+            return None
+
+    def _found(self, ring: KeyRing, token: str) -> _Authentic:
+        found = self._young.get(token) or self._old.get(token)
+        if found is None or found.ring is not ring:
+            found = self._authenticate(ring, token)
+            self._keep(token, found)
+        return found
 
     def authentic(self, ring: KeyRing, token: str) -> Claims:
         """The claims of a token that was signed with one of these keys, for this audience, by this issuer.
@@ -349,48 +359,3 @@ def _claim_at_fault(error: Exception) -> str:
     """`claim_<name>` where the decoder names the member, else `claims`: few words, and no values."""
     named = _CLAIM.search(str(error))
     return f"claim_{named[1]}" if named else "claims"
-
-
-def looks_like_ours(value: str | bytes) -> bool:
-    """Whether a value is or contains one of our tokens by its envelope's `typ` alone, verified or not.
-
-    What counts as ours is decided generously (any padding, any order of members, any case of `typ`,
-    further segments, any text around it): it is kept from the wrapped server, whose logs it could
-    reach. What verifies is decided strictly, elsewhere.
-
-    Args:
-        value: A header's value or another text.
-    """
-    data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
-    if data.count(b".") < 2:
-        return False
-    # The first segment needs no such beginning: other spellings of a header may have white space there.
-    return _is_header(data, 0) or _contains_header(data)
-
-
-def _contains_header(data: bytes) -> bool:
-    starts = [found.start() for found in _BEGINNING.finditer(data, 1)]
-    if len(starts) <= _MAX_BEGINNINGS:
-        return any(_is_header(data, start) for start in starts)
-    return True  # more than any honest value has, and more than are worth decoding
-
-
-def _is_header(data: bytes, start: int) -> bool:
-    """Whether the text from there to the next dot, or to the end, is a header of ours."""
-    segment = data[start:].partition(b".")[0]
-    try:
-        header = json.loads(_decode_leniently(segment), object_pairs_hook=tuple)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(header, tuple) and any(name == "typ" and _is_ours(value) for name, value in header)
-
-
-def _decode_leniently(segment: bytes) -> bytes:
-    if not len(segment) <= MAX_TOKEN_BYTES:
-        return b""
-    alphabet_only = _NOT_BASE64.sub(b"", segment.translate(_FROM_BASE64URL))
-    return b64decode(alphabet_only + b"==")
-
-
-def _is_ours(typ: object) -> bool:
-    return isinstance(typ, str) and typ.strip().lower().removeprefix("application/") == TYP

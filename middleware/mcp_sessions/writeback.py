@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from . import splice
-from .errors import StateError
+from .errors import DataError, StateError, StoreUnavailable
 from .jsonrpc import Kind, Message
 from .live import Live
 from .protocol import ADVERTISING
+from .tokens import TRANSPORT
 
 _INTERNAL_ERROR: Final = -32603
 
@@ -24,7 +25,7 @@ class WriteBack:
 
     Args:
         request_id: The request's id as JSON.
-        live: The session to echo, or None.
+        live: The session to echo or to save, or None.
         settings: What to advertise, as JSON, or None.
     """
 
@@ -40,12 +41,30 @@ class WriteBack:
             return None
         return cls(message.id, live, advertised)
 
+    @property
+    def saves(self) -> bool:
+        """Whether the session's state has to be kept before its answer leaves: its client carries none."""
+        return self.live is not None and self.live.claims.kind == TRANSPORT
+
     def __call__(self, text: bytes) -> bytes | None:
         """One JSON-RPC message of the response, changed, or None where it stays as it is."""
         changed = None if self.settings is None else splice.advertise(text, self.request_id, self.settings)
-        if self.live is None:
+        if self.live is None or self.saves:
             return changed
         try:
             return splice.echo(text if changed is None else changed, self.request_id, self.live.echo)
         except StateError as error:
-            return splice.error(self.request_id, _INTERNAL_ERROR, str(error))
+            return self._failed(error)
+
+    async def save(self, text: bytes) -> bytes | None:
+        """As calling it, where `saves`: the state is kept if the message is the answer."""
+        assert self.live is not None
+        try:
+            if splice.is_answer(text, self.request_id):
+                await self.live.save()
+        except (StateError, DataError, StoreUnavailable) as error:
+            return self._failed(error)
+        return self(text)
+
+    def _failed(self, error: Exception) -> bytes:
+        return splice.error(self.request_id, _INTERNAL_ERROR, str(error))

@@ -92,6 +92,21 @@ def ref() -> str:
     return "nobody" if session is None else session.ref
 
 
+async def tally() -> str:
+    """Count in what the server keeps for the session."""
+    session = current_session()
+    assert session is not None
+    return str(await session.data.increment("n"))
+
+
+async def leave() -> str:
+    """End the session from within."""
+    session = current_session()
+    assert session is not None
+    await session.end("left")
+    return f"{session.ref} left"
+
+
 def _fill(mcp: Any, hall: Hall, completion: Callable[[Any], Any], completed: Callable[[str], Any]) -> None:
     """Put the small server's tools, resource, prompt and completion on a framework's server."""
 
@@ -121,7 +136,7 @@ def _fill(mcp: Any, hall: Hall, completion: Callable[[Any], Any], completed: Cal
     async def complete(about: Any, argument: Any, context: Any) -> Any:
         return completed(ref())
 
-    for tool in (whoami, whoami_sync, hold, count):
+    for tool in (whoami, whoami_sync, hold, count, tally, leave):
         mcp.tool()(tool)
     mcp.resource("session://me")(me)
     mcp.prompt()(who)
@@ -236,12 +251,12 @@ def bare(cell: Cell, hall: Hall | None = None, guard: Guard | None = None, middl
 
 def wrapped(cell: Cell, hall: Hall | None = None, guard: Guard | None = None, **options: Any) -> ASGIApp:
     """The small server inside the middleware."""
-    return MCPSessionMiddleware(bare(cell, hall, guard), **{"keys": KEYS, **options})
+    return MCPSessionMiddleware(bare(cell, hall, guard), **{"keys": KEYS, "transport": "off", **options})
 
 
 def added(cell: Cell, hall: Hall | None = None, guard: Guard | None = None, **options: Any) -> ASGIApp:
     """The small server with the middleware inside of its authentication."""
-    app: ASGIApp = add_sessions(bare(cell, hall, guard), **{"keys": KEYS, **options})
+    app: ASGIApp = add_sessions(bare(cell, hall, guard), **{"keys": KEYS, "transport": "off", **options})
     return app
 
 

@@ -26,13 +26,13 @@ from .wire import Client, lifespan
 def add_to_the_app(cell: Cell) -> ASGIApp:
     """`add_middleware` of the Starlette app that the framework makes."""
     app = bare(cell)
-    app.add_middleware(MCPSessionMiddleware, keys=KEYS)
+    app.add_middleware(MCPSessionMiddleware, keys=KEYS, transport="off")
     return app  # type: ignore[no-any-return]  # both frameworks make a Starlette
 
 
 def hand_to_the_framework(cell: Cell) -> ASGIApp:
     """FastMCP's own `middleware=`."""
-    return bare(cell, middleware=[Middleware(MCPSessionMiddleware, keys=KEYS)])  # type: ignore[no-any-return]
+    return bare(cell, middleware=[Middleware(MCPSessionMiddleware, keys=KEYS, transport="off")])  # type: ignore[no-any-return]
 
 
 def add_to_a_fastapi_parent(cell: Cell) -> ASGIApp:
@@ -40,14 +40,14 @@ def add_to_a_fastapi_parent(cell: Cell) -> ASGIApp:
     inner = bare(cell)
     parent = FastAPI(lifespan=lambda _: inner.router.lifespan_context(inner))
     parent.mount("/", inner)
-    parent.add_middleware(MCPSessionMiddleware, keys=KEYS)
+    parent.add_middleware(MCPSessionMiddleware, keys=KEYS, transport="off")
     return parent
 
 
 def mount_the_wrapped_app(cell: Cell) -> ASGIApp:
     """Around the server, and both mounted below a prefix; the path stays the server's own."""
     inner = bare(cell)
-    wrapped = MCPSessionMiddleware(inner, keys=KEYS)
+    wrapped = MCPSessionMiddleware(inner, keys=KEYS, transport="off")
     return Starlette(routes=[Mount("/api", wrapped)], lifespan=lambda _: inner.router.lifespan_context(inner))
 
 
@@ -55,12 +55,12 @@ def wrap_the_parent(cell: Cell) -> ASGIApp:
     """Around a parent that mounts the server below a prefix; the path has the prefix."""
     inner = bare(cell)
     parent = Starlette(routes=[Mount("/api", inner)], lifespan=lambda _: inner.router.lifespan_context(inner))
-    return MCPSessionMiddleware(parent, keys=KEYS, path="/api/mcp")
+    return MCPSessionMiddleware(parent, keys=KEYS, transport="off", path="/api/mcp")
 
 
 def guard_every_path(cell: Cell) -> ASGIApp:
     """`path=None`, where nobody says which path is MCP."""
-    return MCPSessionMiddleware(bare(cell), keys=KEYS, path=None)
+    return MCPSessionMiddleware(bare(cell), keys=KEYS, transport="off", path=None)
 
 
 PLACES: Final[dict[Callable[[Cell], ASGIApp], str]] = {
@@ -102,7 +102,7 @@ async def test_sessions_work_wherever_the_middleware_stands(place: Callable[[Cel
 @pytest.mark.parametrize("cell", COVERING, ids=str)
 async def test_a_prefix_that_a_proxy_keeps_is_not_part_of_the_path(cell: Cell) -> None:
     """With `root_path` set by the HTTP server the endpoint is found below it."""
-    app = MCPSessionMiddleware(bare(cell), keys=KEYS)
+    app = MCPSessionMiddleware(bare(cell), keys=KEYS, transport="off")
     with anyio.fail_after(DEADLINE):
         async with lifespan(app):
             await live_a_session(Client(app, modern=cell.modern, path="/behind/proxy/mcp", root_path="/behind/proxy"))
@@ -138,7 +138,7 @@ def fastapi_route() -> Any:
 async def test_the_session_is_on_request_state(make: Callable[[], Any]) -> None:
     """`request.state.mcp_session` is the session in an endpoint of one's own, and None for a request without one."""
     app = make()
-    app.add_middleware(MCPSessionMiddleware, keys=KEYS)
+    app.add_middleware(MCPSessionMiddleware, keys=KEYS, transport="off")
     client = Client(app)
     first, second = await client.create(), await client.create()
     seen = [(await client.request("tools/call", {}, held)).result["seen"] for held in (first, second, first, None)]
@@ -155,6 +155,6 @@ async def test_other_paths_of_a_fastapi_app_are_left_alone() -> None:
     async def other(request: FastAPIRequest) -> Response:
         return Response(await request.body(), media_type="application/json")
 
-    api.add_middleware(MCPSessionMiddleware, keys=KEYS)
+    api.add_middleware(MCPSessionMiddleware, keys=KEYS, transport="off")
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "sessions/create"}).encode()
     assert (await Client(api, path="/other").send("POST", body)).body == body

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
@@ -132,10 +132,10 @@ class Exchange:
         await self._gone.wait()
         return {"type": "http.disconnect"}
 
-    async def next_event(self) -> str:
-        """The next piece of an event stream that holds data, as it left the application."""
+    async def next_event(self, holding: str = "data: {") -> str:
+        """The next piece of an event stream that holds data, or something else, as it left the application."""
         piece = ""
-        while "data: {" not in piece:
+        while holding not in piece:
             piece = (await self._outof.receive()).get("body", b"").decode()
         return piece
 
@@ -250,6 +250,10 @@ class Client:
         body = {"jsonrpc": "2.0", "id": next(self._ids), "method": method, "params": params}
         async with self._exchange("POST", json.dumps(body).encode(), added) as exchange:
             yield exchange
+
+    def resuming(self, last_event_id: str) -> AbstractAsyncContextManager[Exchange]:
+        """Take up a broken event stream, and act while it is open."""
+        return self._exchange("GET", b"", {"last-event-id": last_event_id})
 
     @asynccontextmanager
     async def _exchange(

@@ -1,48 +1,189 @@
-"""The store of one process: it forgets what has expired, and nothing else, ever."""
+"""The store of one process: bounded everywhere, and it forgets what is over, and nothing else, ever."""
 
 from __future__ import annotations
 
 import pytest
 
 from clients import START, Clock
-from mcp_sessions.errors import StoreFull
+from mcp_sessions.data import Shelf
+from mcp_sessions.errors import DataGone, StoreFull
+from mcp_sessions.stores.base import Ended, Reach, Record, Standing
 from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.tokens import Claims
 
 HOUR = 3600
+LATER = START + HOUR
+ALICE = "alice".ljust(22, "A")
 
 
-async def test_expired_revocations_are_dropped_after_the_leeway() -> None:
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def session(name: str = "a", *, expires_at: int = LATER, subject: str | None = ALICE) -> Claims:
+    return Claims(
+        kind="session", kid="k", jti=name.ljust(22, "A"), issued_at=START, expires_at=expires_at, subject=subject
+    )
+
+
+def recorded(claims: Claims) -> Record:
+    return Record(claims.ref, claims.subject, claims.issued_at, claims.expires_at, claims.issued_at)
+
+
+async def revoke(store: MemoryStore, claims: Claims, *, lease: float = 30) -> bool:
+    return await store.revoke(claims.ref, expires_at=claims.expires_at, reason="deleted", lease=lease)
+
+
+def test_it_reaches_one_process() -> None:
+    """Another worker would not see what is revoked here."""
+    assert MemoryStore().reach is Reach.PROCESS
+
+
+async def test_expired_revocations_are_dropped_after_the_leeway(clock: Clock) -> None:
     """Whole hours at a time, and never before every token in them has ended on a clock that is a minute behind."""
-    clock = Clock(START)
     store = MemoryStore(clock=clock)
-    await store.revoke("a", expires_at=START + 1)
+    a = session("a", expires_at=START + 1)
+    await revoke(store, a)
     clock.now = START + HOUR + 59
-    await store.revoke("b", expires_at=START + HOUR + 100)
-    assert await store.is_revoked("a", expires_at=START + 1)
+    await revoke(store, session("b", expires_at=START + HOUR + 100))
+    assert await store.standing(a) is Standing.ENDED
     clock.now = START + HOUR + 60
-    await store.revoke("c", expires_at=START + HOUR + 100)
-    assert not await store.is_revoked("a", expires_at=START + 1)
+    await revoke(store, session("c", expires_at=START + HOUR + 100))
+    assert await store.standing(a) is Standing.LIVE
     assert len(store) == 2
 
 
-async def test_a_full_store_refuses_and_forgets_nothing() -> None:
+async def test_a_full_store_refuses_and_forgets_nothing(clock: Clock) -> None:
     """A delete that cannot be kept fails loudly; one that is already kept, and one after room was made, succeed."""
-    clock = Clock(START)
     store = MemoryStore(max_entries=2, clock=clock)
-    await store.revoke("a", expires_at=START + 1)
-    await store.revoke("b", expires_at=START + 9 * HOUR)
+    a, b, c = session("a", expires_at=START + 1), session("b", expires_at=START + 9 * HOUR), session("c")
+    await revoke(store, a)
+    await revoke(store, b)
     with pytest.raises(StoreFull):
-        await store.revoke("c", expires_at=START + 1)
-    await store.revoke("a", expires_at=START + 1)
-    assert not await store.is_revoked("c", expires_at=START + 1)
+        await revoke(store, c)
+    assert await revoke(store, a) is False
+    assert await store.standing(c) is Standing.LIVE
     clock.now = START + 2 * HOUR
-    await store.revoke("c", expires_at=START + 9 * HOUR)
+    await revoke(store, c)
     assert len(store) == 2
+
+
+async def test_cut_offs_count_against_the_same_limit(clock: Clock) -> None:
+    """One for each principal; a later one for the same takes no more room, and what is over makes some."""
+    store = MemoryStore(max_entries=2, clock=clock)
+    await store.revoke_before(START - 1, subject=ALICE, until=START + 10)
+    await store.revoke_before(START - 1, subject=None, until=LATER)
+    await store.revoke_before(START, subject=ALICE, until=START + 20)
+    with pytest.raises(StoreFull):
+        await store.revoke_before(START, subject="bob", until=LATER)
+    with pytest.raises(StoreFull):
+        await revoke(store, session())
+    clock.now = START + 120
+    await store.revoke_before(START, subject="bob", until=LATER)
+    assert len(store) == 2
+    clock.now = LATER + 120
+    await revoke(store, session(expires_at=LATER + HOUR))
+    assert len(store) == 1
+
+
+async def test_cut_offs_that_are_not_over_stay_when_others_go(clock: Clock) -> None:
+    """Also those of the same minute."""
+    store = MemoryStore(clock=clock)
+    await store.revoke_before(START, subject=ALICE, until=START)
+    await store.revoke_before(START, subject="bob", until=START + 1)
+    clock.now = START + 60
+    await revoke(store, session())
+    assert len(store) == 2
+
+
+async def test_no_more_sessions_are_recorded_than_may_be(clock: Clock) -> None:
+    """One more is refused; a finished one makes room."""
+    store = MemoryStore(max_sessions=2, clock=clock)
+    a, b, c = session("a"), session("b", subject=None), session("c")
+    await store.record(recorded(a))
+    await store.record(recorded(b))
+    await store.record(recorded(a))
+    with pytest.raises(StoreFull):
+        await store.record(recorded(c))
+    await store.finish(b.ref)
+    await store.record(recorded(c))
+    await store.finish(a.ref)
+    assert await store.sessions(ALICE) == [recorded(c)]
+    await store.finish(c.ref)
+    assert await store.sessions(ALICE) == []
+
+
+async def test_a_full_store_ends_no_idle_session(clock: Clock) -> None:
+    """Its end could not be kept, so it is given to nobody; with room, it is."""
+    store = MemoryStore(max_entries=1, clock=clock)
+    await store.record(recorded(session("a")))
+    await revoke(store, session("b", expires_at=START + 1))
+    clock.now = START + 61
+    with pytest.raises(StoreFull):
+        await store.take_ended(idle_timeout=60, lease=30, limit=10)
+    clock.now = START + 2 * HOUR
+    assert await store.take_ended(idle_timeout=60, lease=30, limit=10) == [Ended(recorded(session("a")), "expired")]
+
+
+async def test_the_data_of_all_sessions_has_a_limit(clock: Clock) -> None:
+    """It counts like the store's other room."""
+    store = MemoryStore(max_data_bytes=1000, clock=clock)
+    shelf = Shelf(session().ref, LATER, 10_000)
+    with pytest.raises(StoreFull):
+        await store.write(shelf, "k", b"1" * 1000)
+    await store.write(shelf, "k", b"1" * 500)
+
+
+async def test_a_session_that_is_over_has_no_data(clock: Clock) -> None:
+    """It is dropped after the leeway, and cannot come back."""
+    store = MemoryStore(clock=clock)
+    shelf = Shelf(session().ref, LATER, 1000)
+    await store.write(shelf, "k", b"1")
+    clock.now = LATER + 59
+    await store.write(shelf, "k", b"2")
+    clock.now = LATER + 60
+    await revoke(store, session("b", expires_at=LATER + HOUR))
+    assert await store.read(shelf, "k") is None
+    with pytest.raises(DataGone):
+        await store.write(shelf, "k", b"3")
+
+
+async def test_an_ended_session_stays_ended_for_as_long_as_it_is_recorded(clock: Clock) -> None:
+    """Its revocation was forgotten with the hour in which its token expired; its record was not."""
+    store = MemoryStore(clock=clock)
+    await store.record(recorded(session()))
+    await revoke(store, session(), lease=9 * HOUR)
+    clock.now = LATER + 3 * HOUR
+    assert await revoke(store, session("b", expires_at=LATER + 9 * HOUR)) is True
+    assert await store.standing(session()) is Standing.LIVE
+    assert await store.seen(session(), idle_timeout=None) is Standing.ENDED
+    assert await revoke(store, session()) is False
+
+
+async def test_a_clock_that_goes_back_takes_no_use_back(clock: Clock) -> None:
+    """The latest use counts."""
+    store = MemoryStore(clock=clock)
+    await store.record(recorded(session()))
+    clock.now = START + 50
+    assert await store.seen(session(), idle_timeout=59) is Standing.LIVE
+    clock.now = START + 10
+    assert await store.seen(session(), idle_timeout=59) is Standing.LIVE
+    clock.now = START + 100
+    assert await store.seen(session(), idle_timeout=59) is Standing.LIVE
+
+
+async def test_the_only_worker_leads(clock: Clock) -> None:
+    """Whatever it is called."""
+    store = MemoryStore(clock=clock)
+    assert [await store.lead(name, seconds=30) for name in ("one", "two")] == [True, True]
 
 
 async def test_closing_loses_nothing_that_is_still_asked_for() -> None:
     """Requests that are still under way during shutdown are judged as before."""
     store = MemoryStore()
-    await store.revoke("a", expires_at=START + 99 * 365 * 24 * HOUR)
+    await store.open()
+    forever = session(expires_at=START + 99 * 365 * 24 * HOUR)
+    await revoke(store, forever)
     await store.close()
-    assert await store.is_revoked("a", expires_at=START + 99 * 365 * 24 * HOUR)
+    assert await store.standing(forever) is Standing.ENDED

@@ -1,1 +1,95 @@
-"""Stores: where it is kept that a session has ended. Nothing is kept for a session that lives."""
+"""Stores: where it is kept that a session has ended, and what a session holds on the server.
+
+The `store=` option becomes a store here. A driver is imported only where it is asked for. A URL may
+hold a password, so no error repeats what was given. Nothing is kept for a session that merely lives,
+unless sessions are tracked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from ..errors import ConfigurationError
+from .base import Reach, Store
+from .deadline import Deadline
+from .memory import MemoryStore
+
+Clock = Callable[[], float]
+
+REMEDY: Final = (
+    "use 'memory:' (one process), 'sqlite:PATH' (one machine), 'redis://HOST:PORT/DATABASE' or its forms 'rediss://', "
+    "'unix://' and 'redis+cluster://' (many machines), or an object that is a mcp_sessions.stores.base.Store"
+)
+METHODS: Final = tuple(name for name in dir(Store) if not name.startswith("_") and name != "reach")
+
+
+def make(store: object, *, clock: Clock, timeout: float) -> Store:
+    """The store that an option names.
+
+    Args:
+        store: `"memory:"`, `"sqlite:PATH"`, a Redis or Valkey URL, or an object that is a store.
+        clock: Unix seconds.
+        timeout: Seconds within which each call of the store ends; one in this process's memory needs none.
+
+    Raises:
+        ConfigurationError: It names none, or the object lacks a part of the contract; the message says the remedy.
+    """
+    made = _named(store, clock, timeout) if isinstance(store, str) else _checked(store)
+    return made if isinstance(made, (MemoryStore, Deadline)) else Deadline(made, seconds=timeout)
+
+
+def _named(name: str, clock: Clock, timeout: float) -> Store:
+    for beginning, maker in _MAKERS.items():
+        if name.startswith(beginning):
+            return maker(name, clock, timeout)
+    raise ConfigurationError(f"store= names no store; {REMEDY}")
+
+
+def _memory(name: str, clock: Clock, _timeout: float) -> Store:
+    if name == "memory:":
+        return MemoryStore(clock=clock)
+    raise ConfigurationError("store='memory:' takes nothing after the colon")
+
+
+def _sqlite(name: str, clock: Clock, timeout: float) -> Store:
+    path = name.removeprefix("sqlite:")
+    # "//" begins a URL in other libraries, where three slashes mean a relative path and four an absolute one.
+    if not path or path.startswith(("//", ":")):
+        raise ConfigurationError("store='sqlite:PATH' takes a plain path, as in 'sqlite:/var/lib/app/sessions.db'")
+    from .sqlite import SQLiteStore
+
+    return SQLiteStore(path, clock=clock, busy_timeout=timeout)
+
+
+def _redis(name: str, clock: Clock, timeout: float) -> Store:
+    from .redis import RedisStore
+
+    return RedisStore(name, clock=clock, timeout=timeout)
+
+
+_MAKERS: Final[Mapping[str, Callable[[str, Clock, float], Store]]] = MappingProxyType(
+    {
+        "memory:": _memory,
+        "sqlite:": _sqlite,
+        "redis://": _redis,
+        "rediss://": _redis,
+        "unix://": _redis,
+        "redis+cluster://": _redis,
+    }
+)
+
+
+def _checked(store: Any) -> Store:
+    if store is None or isinstance(store, type):
+        raise ConfigurationError(f"store= takes a store, not {'None' if store is None else 'a class'}; {REMEDY}")
+    lacks = [name for name in METHODS if not callable(getattr(store, name, None))]
+    if not isinstance(getattr(store, "reach", None), Reach):
+        lacks.append("reach")
+    if lacks:
+        raise ConfigurationError(
+            f"store= is a {type(store).__name__}, which lacks {', '.join(lacks)}; see mcp_sessions.stores.base.Store"
+        )
+    checked: Store = store
+    return checked

@@ -1,41 +1,190 @@
-"""The contract that every store keeps.
+"""The contract that every store keeps, and the words in which it is written.
 
-A store remembers which sessions ended before their time (a denylist by `jti`, never by token
-text). It holds nothing for a live session, and it forgets a revocation once the token would have
-expired anyway. Whoever breaks this contract lets deleted sessions rise from the dead.
+A store remembers which sessions ended before their time, and, where a deployment asks for it, which
+sessions there are and what data they hold on the server. It knows a session by its `ref` and by the
+keyed hash of its principal (`subject`), so nothing that is stored is a credential. Every method is
+one atomic step as seen from every worker that shares the store. Whoever breaks this contract lets
+deleted sessions rise from the dead. One test suite, `tests/stores/test_contract.py`, holds for all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
+from ..data import DataStore
+from ..tokens import Claims
 
-class Store(Protocol):
-    """Revocations, shared by every worker that verifies the same tokens."""
 
-    async def revoke(self, jti: str, *, expires_at: int) -> None:
-        """Make every request that begins after this returns see the session as revoked.
+class Standing(Enum):
+    """What a store says of a session whose token is authentic and not expired."""
 
-        Revoking twice is the same as once.
+    LIVE = "live"
+    ENDED = "ended"  # revoked by its name, with all of its principal's, or with all before a moment
+    IDLE = "idle"  # recorded, and not seen for too long
+    LOST = "lost"  # the store cannot vouch for it: no record, or issued before the store lost data
 
-        Args:
-            jti: The token's id.
-            expires_at: When the token ends by itself, Unix seconds; the entry may go after that.
+
+class Reach(Enum):
+    """Who shares what a store holds."""
+
+    PROCESS = "one process"
+    MACHINE = "all processes of one machine"
+    NETWORK = "all machines that reach it"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a store holds of a recorded session.
+
+    Args:
+        ref: The session's public name.
+        subject: The keyed hash of its principal, or None for an anonymous session.
+        created_at: Unix seconds.
+        expires_at: The token's own end, Unix seconds.
+        seen_at: When it was last used, Unix seconds; up to `grain` behind.
+    """
+
+    ref: str
+    subject: str | None
+    created_at: int
+    expires_at: int
+    seen_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A recorded session that has ended and whose `on_end` is now the taker's to run.
+
+    Args:
+        record: The session.
+        reason: Why it ended: `"expired"`, `"idle"`, or the reason that was given to `revoke`.
+    """
+
+    record: Record
+    reason: str
+
+
+class Store(DataStore, Protocol):
+    """Revocations, records and data, shared by every worker that verifies the same tokens.
+
+    Any method but `open` and `close` may raise `StoreUnavailable`: nobody knows, or it is not certain
+    that the change will be seen. The caller must never take that for "no".
+    """
+
+    @property
+    def reach(self) -> Reach:
+        """Who shares what is stored."""
+        ...
+
+    async def open(self) -> None:
+        """Connect, and look whether the store is set up to keep what it is given.
+
+        Called when the server starts; a store that was never opened opens itself at its first use.
+        Opening twice is the same as once.
 
         Raises:
-            StoreUnavailable: It is not certain that the revocation will be seen.
-        """
-
-    async def is_revoked(self, jti: str, *, expires_at: int) -> bool:
-        """Whether the session was revoked.
-
-        Args:
-            jti: The token's id.
-            expires_at: The token's own expiry, Unix seconds, as given to `revoke`.
-
-        Raises:
-            StoreUnavailable: The store cannot tell. The caller must not take that for "no".
+            ConfigurationError: It is not, and was told to be refused then; the message says the remedy.
+            StoreUnavailable: It cannot be reached now. A later call tries again.
         """
 
     async def close(self) -> None:
-        """Let go of connections and files. The store is not used again."""
+        """Let go of connections, threads and files. The store is not used again."""
+
+    # --- standing and revocation -------------------------------------------------------------
+
+    async def standing(self, claims: Claims) -> Standing:
+        """Whether an authentic session was ended: LIVE, ENDED or LOST.
+
+        Args:
+            claims: What its verified token says.
+        """
+        ...
+
+    async def standings(self, claims: Sequence[Claims]) -> list[Standing]:
+        """As `standing`, for many sessions in one round trip, in their order."""
+        ...
+
+    async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
+        """Make every request that begins after this returns see the session as ended. Durable on return.
+
+        Where the session is recorded, its record stays, with the reason, until `finish`: whoever ended
+        it has `lease` seconds to run its `on_end`, and after that `take_ended` gives it to another.
+
+        Args:
+            ref: The session's public name.
+            expires_at: The token's own end, Unix seconds; the entry may go some leeway after that.
+            reason: Why it ends.
+            lease: Seconds.
+
+        Returns:
+            Whether this call ended it; False where it had been revoked by name before.
+
+        Raises:
+            StoreFull: There is no room, and nothing is ever evicted to make some.
+        """
+        ...
+
+    async def revoke_before(self, moment: int, *, subject: str | None, until: int) -> None:
+        """End all sessions issued before a moment, of one principal or of everybody. Durable on return.
+
+        Of several moments for one subject the latest counts. Records stay as they are.
+
+        Args:
+            moment: Unix seconds; a session issued in that second or later stays as it is.
+            subject: The keyed hash of the principal, or None for the sessions of everybody.
+            until: When the last session concerned ends by itself, Unix seconds; the entry may go then.
+        """
+
+    # --- records, where sessions are tracked -------------------------------------------------
+
+    async def record(self, record: Record) -> None:
+        """Note a session at its creation. Durable on return."""
+
+    async def seen(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
+        """As `standing`, and: LOST without a record, IDLE where it was unused for `idle_timeout` seconds.
+
+        A LIVE session's `seen_at` moves to now; it may lag by up to `grain(idle_timeout)` seconds, and
+        an idle session is then told that much later, never earlier.
+        """
+        ...
+
+    async def sessions(self, subject: str) -> list[Record]:
+        """The recorded sessions of a principal that have neither ended nor expired, oldest first."""
+        ...
+
+    async def find(self, ref: str) -> Record | None:
+        """The record of a session that has neither ended nor expired, or None."""
+        ...
+
+    async def take_ended(self, *, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
+        """Recorded sessions that ended and whose `on_end` nobody is running: each goes to one taker.
+
+        Those are the sessions that expired or stood idle, which end hereby (nothing revives them), and
+        those that were ended by a worker whose lease has run out.
+
+        Args:
+            idle_timeout: Seconds, or None.
+            lease: Seconds for which nobody else is given them.
+            limit: How many at most.
+        """
+        ...
+
+    async def finish(self, ref: str) -> None:
+        """Forget an ended session's record and its data: its `on_end` has run. The revocation stays."""
+
+    async def lead(self, worker: str, *, seconds: float) -> bool:
+        """Whether this worker is the one that sweeps, for so many seconds from now on.
+
+        Args:
+            worker: A name that no other worker has. Who leads already stays the leader by asking again.
+            seconds: How long nobody else may lead.
+        """
+        ...
+
+
+def grain(idle_timeout: int | None) -> int:
+    """How many seconds `Record.seen_at` may lag, so that not every request has to write it."""
+    return 60 if idle_timeout is None else min(60, idle_timeout // 60)

@@ -1,27 +1,64 @@
 """A store in this process's memory: for one worker, and for tests.
 
 Revocations lie in one set per span of expiry, so that a look-up is two hashes and forgetting is
-dropping a whole set (a scan of a dict of a million entries would stop the loop for 55 ms). Nothing
-is ever evicted to make room: a forgotten revocation is a deleted session that works again.
+dropping a whole set (a scan of a dict of a million entries would stop the loop for 55 ms). What else
+has an end lies in a `Calendar`, for the same reason. Everything is bounded, and nothing is ever
+evicted to make room: a forgotten revocation is a deleted session that works again.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from ..errors import StoreFull
+from ..data import Shelf
+from ..errors import DataGone, StoreFull
+from ..tokens import Claims
+from .base import Ended, Reach, Record, Standing
+from .calendar import Calendar
+from .memory_data import MemoryData
+from .rules import added, idle_at, is_due_again
 
-_SPAN: Final = 3600  # seconds of expiry that share one set
+_SPAN: Final = 3600  # seconds of expiry that share one set of revocations
+_MINUTE: Final = 60  # seconds between two times of forgetting
+_EVERYBODY: Final = ""  # no subject: a keyed hash is never empty
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A record, and what becomes of it."""
+
+    record: Record
+    seen: float
+    due: float  # when to look at it again: its place in the calendar
+    reason: str | None = None
+    lease_until: float = 0.0
+
+    def ending(self, now: float, idle_timeout: int | None) -> str | None:
+        """Why its `on_end` is somebody's to run now, or None where it is nobody's."""
+        if self.reason is not None:
+            return self.reason if self.lease_until <= now else None
+        if self.record.expires_at <= now:
+            return "expired"
+        return "idle" if idle_at(self.seen, idle_timeout) <= now else None
+
+    def next_due(self, idle_timeout: int | None) -> float:
+        """The first moment at which `ending` could tell a reason."""
+        if self.reason is not None:
+            return self.lease_until
+        return min(self.record.expires_at, idle_at(self.seen, idle_timeout))
 
 
 class MemoryStore:
-    """Revocations of one process.
+    """Sessions of one process. It forgets all when the process ends, so the keys should end with it too.
 
     Args:
-        max_entries: How many revocations may be alive at once; the next one is refused.
-        leeway: Seconds for which a revocation outlives its token, for clocks that disagree.
+        max_entries: How many revocations and cut-offs may be alive at once; the next one is refused.
+        max_sessions: How many sessions may be recorded at once; the next one is refused.
+        max_data_bytes: Bytes that the data of all sessions may take, with 200 for the keeping of each value.
+        leeway: Seconds for which what is kept outlives its token, for clocks that disagree.
         clock: Unix seconds; a test passes its own.
     """
 
@@ -29,37 +66,285 @@ class MemoryStore:
         self,
         *,
         max_entries: int = 1_000_000,
+        max_sessions: int = 100_000,
+        max_data_bytes: int = 64 << 20,
         leeway: float = 60,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._max_entries = max_entries
+        self._max_sessions = max_sessions
         self._leeway = leeway
         self._clock = clock
         self._revoked: dict[int, set[str]] = {}
+        self._revocations = 0
+        self._cut_offs: dict[str, tuple[int, int]] = {}  # by subject: the moment, and when it may go
+        self._cut_off_ends = Calendar()
+        self._records: dict[str, _Kept] = {}
+        self._refs: dict[str, dict[str, None]] = {}  # by subject
+        self._due = Calendar()
+        self._data = MemoryData(max_data_bytes)
+        self._tidied = 0.0
 
-    async def revoke(self, jti: str, *, expires_at: int) -> None:
-        """Remember a revocation until its token has expired.
+    @property
+    def reach(self) -> Reach:
+        """Nobody else sees what is stored here."""
+        return Reach.PROCESS
 
-        Raises:
-            StoreFull: `max_entries` revocations are alive.
-        """
-        self._forget_expired()
-        span = self._revoked.setdefault(expires_at // _SPAN, set())
-        if jti not in span and len(self) >= self._max_entries:
-            raise StoreFull
-        span.add(jti)
-
-    async def is_revoked(self, jti: str, *, expires_at: int) -> bool:
-        """Whether the session was revoked in this process."""
-        return jti in self._revoked.get(expires_at // _SPAN, ())
+    async def open(self) -> None:
+        """There is nothing to connect to."""
 
     async def close(self) -> None:
         """Nothing is held open."""
 
-    def __len__(self) -> int:
-        return sum(map(len, self._revoked.values()))
+    # --- standing and revocation -------------------------------------------------------------
 
-    def _forget_expired(self) -> None:
-        oldest = (self._clock() - self._leeway) // _SPAN
-        for span in [span for span in self._revoked if span < oldest]:
-            del self._revoked[span]
+    async def standing(self, claims: Claims) -> Standing:
+        """Whether the session was ended in this process."""
+        return self._standing(claims)
+
+    async def standings(self, claims: Sequence[Claims]) -> list[Standing]:
+        """As `standing`, for many."""
+        return [self._standing(one) for one in claims]
+
+    def _standing(self, claims: Claims) -> Standing:
+        if claims.ref in self._revoked.get(claims.expires_at // _SPAN, ()):
+            return Standing.ENDED
+        if self._cut_offs and self._is_cut_off(claims.issued_at, claims.subject):
+            return Standing.ENDED
+        return Standing.LIVE
+
+    def _is_cut_off(self, issued_at: int, subject: str | None) -> bool:
+        cut_offs = [self._cut_offs.get(whose) for whose in (_EVERYBODY, subject or _EVERYBODY)]
+        return any(cut_off is not None and issued_at < cut_off[0] for cut_off in cut_offs)
+
+    def _is_revoked(self, ref: str, expires_at: int) -> bool:
+        return ref in self._revoked.get(expires_at // _SPAN, ())
+
+    async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
+        """Remember a revocation until its token has expired.
+
+        Raises:
+            StoreFull: `max_entries` revocations and cut-offs are alive.
+        """
+        now = self._tidy()
+        kept = self._records.get(ref)
+        if self._is_revoked(ref, expires_at) or (kept is not None and kept.reason is not None):
+            return False
+        self._keep_revoked(ref, expires_at)
+        if kept is not None:
+            self._lease(kept, reason, until=now + lease)
+        return True
+
+    def _keep_revoked(self, ref: str, expires_at: int) -> None:
+        self._check_room()
+        self._revoked.setdefault(expires_at // _SPAN, set()).add(ref)
+        self._revocations += 1
+
+    async def revoke_before(self, moment: int, *, subject: str | None, until: int) -> None:
+        """Remember a cut-off until the last session that it concerns has expired.
+
+        Raises:
+            StoreFull: `max_entries` revocations and cut-offs are alive.
+        """
+        self._tidy()
+        whose = subject or _EVERYBODY
+        before = self._cut_offs.get(whose)
+        if before is None:
+            self._check_room()
+        else:
+            moment, until = max(before[0], moment), max(before[1], until)
+            self._cut_off_ends.strike(whose, before[1])
+        self._cut_offs[whose] = (moment, until)
+        self._cut_off_ends.put(whose, until)
+
+    def _check_room(self) -> None:
+        if len(self) >= self._max_entries:
+            raise StoreFull
+
+    def __len__(self) -> int:
+        """How many revocations and cut-offs are kept."""
+        return self._revocations + len(self._cut_offs)
+
+    # --- records -----------------------------------------------------------------------------
+
+    async def record(self, record: Record) -> None:
+        """Note a session; one that is known already, or was revoked, stays as it is.
+
+        Raises:
+            StoreFull: `max_sessions` sessions are recorded.
+        """
+        if record.ref in self._records or self._is_revoked(record.ref, record.expires_at):
+            return
+        if len(self._records) >= self._max_sessions:
+            raise StoreFull
+        self._records[record.ref] = _Kept(record, seen=record.seen_at, due=record.seen_at)
+        self._due.put(record.ref, record.seen_at)
+        if record.subject is not None:
+            self._refs.setdefault(record.subject, {})[record.ref] = None
+
+    async def seen(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
+        """Whether the session lives, and if so, that it was used now."""
+        kept, standing = self._records.get(claims.ref), self._standing(claims)
+        if standing is not Standing.LIVE:
+            return standing
+        if kept is None:
+            return Standing.LOST
+        if kept.reason is not None:
+            return Standing.ENDED
+        now = self._clock()
+        if now < idle_at(kept.seen, idle_timeout):
+            if is_due_again(kept.seen, now, idle_timeout):
+                kept.seen = max(kept.seen, now)
+            return Standing.LIVE
+        return Standing.IDLE
+
+    async def sessions(self, subject: str) -> list[Record]:
+        """The records of a principal's sessions that have not ended, oldest first."""
+        found = [self._live_record(ref) for ref in self._refs.get(subject, ())]
+        return sorted((record for record in found if record is not None), key=lambda record: record.created_at)
+
+    async def find(self, ref: str) -> Record | None:
+        """The record of a session that has not ended."""
+        return self._live_record(ref)
+
+    def _live_record(self, ref: str) -> Record | None:
+        kept = self._records.get(ref)
+        if kept is None or kept.reason is not None or kept.record.expires_at <= self._clock():
+            return None
+        if self._is_cut_off(kept.record.created_at, kept.record.subject):
+            return None
+        return replace(kept.record, seen_at=int(kept.seen))
+
+    async def take_ended(self, *, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
+        """Records of sessions that ended and whose `on_end` is the caller's to run.
+
+        A session is looked at again when it could have ended by the `idle_timeout` of the last look, so
+        that timeout must stay the same for as long as the process lives.
+
+        Raises:
+            StoreFull: `max_entries` revocations and cut-offs are alive, so no more can be ended.
+        """
+        now = self._tidy()
+        taken: list[Ended] = []
+        for ref in self._due.due(now):
+            if len(taken) >= limit:
+                break
+            kept = self._records[ref]
+            reason = kept.ending(now, idle_timeout)
+            if reason is None:
+                self._look_again(kept, kept.next_due(idle_timeout))
+            else:
+                self._take(kept, reason, until=now + lease)
+                taken.append(Ended(replace(kept.record, seen_at=int(kept.seen)), reason))
+        return taken
+
+    def _take(self, kept: _Kept, reason: str, *, until: float) -> None:
+        """Lease a session, and end it where it had not been ended: an idle one must not come back."""
+        record = kept.record
+        if kept.reason is None and not self._is_revoked(record.ref, record.expires_at):
+            self._keep_revoked(record.ref, record.expires_at)
+        self._lease(kept, reason, until=until)
+
+    def _lease(self, kept: _Kept, reason: str, *, until: float) -> None:
+        kept.reason, kept.lease_until = reason, until
+        self._look_again(kept, until)
+
+    def _look_again(self, kept: _Kept, due: float) -> None:
+        self._due.strike(kept.record.ref, kept.due)
+        kept.due = due
+        self._due.put(kept.record.ref, due)
+
+    async def finish(self, ref: str) -> None:
+        """Forget a record and the session's data."""
+        self._data.drop(ref)
+        kept = self._records.pop(ref, None)
+        if kept is None:
+            return
+        self._due.strike(ref, kept.due)
+        if kept.record.subject is not None:
+            refs = self._refs[kept.record.subject]
+            del refs[ref]
+            if not refs:
+                del self._refs[kept.record.subject]
+
+    async def lead(self, worker: str, *, seconds: float) -> bool:  # noqa: ARG002  # there is no other worker
+        """Always: there is one worker."""
+        return True
+
+    # --- data --------------------------------------------------------------------------------
+
+    async def read(self, shelf: Shelf, key: str) -> bytes | None:
+        """A value's JSON, or None."""
+        return self._data.read(shelf.owner, key, self._clock())
+
+    async def write(self, shelf: Shelf, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
+        """Keep a value, or None to keep none.
+
+        Raises:
+            DataGone: The session has ended.
+            DataTooLarge: The session's data would exceed its limit.
+            StoreFull: The data of all sessions would exceed `max_data_bytes`.
+        """
+        now = self._changing(shelf)
+        kept = value if expires_at is None or now < expires_at else None
+        self._data.replace(shelf, key, kept, now)
+        if kept is not None:
+            self._data.end(shelf.owner, key, expires_at)
+
+    async def swap(self, shelf: Shelf, key: str, old: bytes | None, new: bytes | None) -> bool:
+        """Replace a value if it is still the old one.
+
+        Raises:
+            DataGone: The session has ended.
+            DataTooLarge: The session's data would exceed its limit.
+            StoreFull: The data of all sessions would exceed `max_data_bytes`.
+        """
+        now = self._changing(shelf)
+        if self._data.read(shelf.owner, key, now) != old:
+            return False
+        self._data.replace(shelf, key, new, now)
+        return True
+
+    async def add(self, shelf: Shelf, key: str, by: int) -> int:
+        """Add to a value.
+
+        Raises:
+            DataGone: The session has ended.
+            DataNotInteger: The value or the sum is no integer of 64 bits.
+            DataTooLarge: The session's data would exceed its limit.
+            StoreFull: The data of all sessions would exceed `max_data_bytes`.
+        """
+        now = self._changing(shelf)
+        total = added(self._data.read(shelf.owner, key, now), by)
+        self._data.replace(shelf, key, b"%d" % total, now)
+        return total
+
+    def _changing(self, shelf: Shelf) -> float:
+        """The time, or a refusal: the session has ended."""
+        now = self._tidy()
+        kept = self._records.get(shelf.owner)
+        ended = self._is_revoked(shelf.owner, shelf.until) or (kept is not None and kept.reason is not None)
+        if ended or shelf.until + self._leeway <= now:
+            raise DataGone("the session has ended; its data can no longer be changed")
+        return now
+
+    # --- forgetting --------------------------------------------------------------------------
+
+    def _tidy(self) -> float:
+        """Forget what is over, once a minute at most; the time."""
+        now = self._clock()
+        over = (now - self._leeway) // _MINUTE * _MINUTE
+        if over != self._tidied:
+            self._tidied = over
+            self._forget(over)
+        return now
+
+    def _forget(self, over: float) -> None:
+        for span in [span for span in self._revoked if span < over // _SPAN]:
+            self._revocations -= len(self._revoked.pop(span))
+        for whose in self._cut_off_ends.due(over):
+            until = self._cut_offs[whose][1]
+            if until <= over:
+                del self._cut_offs[whose]
+                self._cut_off_ends.strike(whose, until)
+        self._data.drop_over(over, keep=self._records.get)  # an expired session's `on_end` may read it yet

@@ -1,0 +1,70 @@
+"""FastMCP's client with a session, and what happens when the server loses it, told as a timeline.
+
+The server is the example `notebook`, in a process of its own. Another program that uses the same jar deletes the
+session. With `on_lost="raise"` the next call says so, and the one after it begins anew; with `on_lost="recreate"` the
+call itself goes into a new session, and the notes of the old one are gone without a word. Which of the two is right
+depends on what the server holds.
+
+    python examples/client_fastmcp.py
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+from fastmcp import Client
+from mcp import MCPError
+from mcp.client.streamable_http import streamable_http_client
+
+from mcp_sessions.client import ClientSessions, SessionJar, fastmcp_transport, with_sessions
+from server_process import serving
+from timeline import Timeline
+
+HERE = Path(__file__).resolve().parent
+
+
+async def append(client: Client[Any], note: str, timeline: Timeline) -> None:
+    """Write a note, and tell what came back."""
+    try:
+        result = await client.call_tool("append", {"note": note})
+        came_back = json.dumps((result.structured_content or {})["result"])
+    except MCPError as refusal:
+        came_back = f"refused: {refusal.code} {refusal.message}"
+    timeline.exchange("notebook", "A", f"append({json.dumps(note)})", came_back)
+
+
+async def delete_elsewhere(sessions: ClientSessions, timeline: Timeline) -> None:
+    """Another program ends the session that the jar holds."""
+    async with Client(fastmcp_transport(sessions)):
+        await sessions.delete(sessions.open(""))
+    timeline.event("another", "program deletes the session")
+
+
+async def lose(url: str, on_lost: Literal["raise", "recreate"], timeline: Timeline) -> None:
+    """Write notes into a session that somebody else deletes."""
+    jar = SessionJar()
+    sessions = with_sessions(lambda: streamable_http_client(url), jar, on_lost=on_lost)
+    async with Client(fastmcp_transport(sessions)) as client:
+        await append(client, "milk", timeline)
+        await append(client, "eggs", timeline)
+        await delete_elsewhere(with_sessions(lambda: streamable_http_client(url), jar), timeline)
+        await append(client, "bread", timeline)
+        await append(client, "butter", timeline)
+
+
+async def tell(timeline: Timeline) -> None:
+    """The whole story."""
+    async with serving("notebook", HERE) as server:
+        await server.ready()
+        timeline.title('on_lost="raise": the program learns that the notes are gone')
+        await lose(server.url, "raise", timeline)
+        timeline.title('on_lost="recreate": the call goes into a new session')
+        await lose(server.url, "recreate", timeline)
+
+
+if __name__ == "__main__":
+    anyio.run(tell, Timeline(sys.stdout))

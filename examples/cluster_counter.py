@@ -1,0 +1,44 @@
+"""A server whose `count` misses no call, on however many workers and machines it runs.
+
+The number is kept in the store that all workers share, under the session, and changed there in one step: calls of one
+session at the same moment answer with different numbers, whichever workers they reach. `workers` tells which processes
+served the session so far: a value that is no number, changed by a function of it, and just as safe.
+
+    MCP_SESSION_STORE=redis://localhost MCP_SESSION_KEYS=... uvicorn --app-dir examples --workers 4 cluster_counter:app
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Resolve
+
+from mcp_sessions import MCPSessionMiddleware, Session, current_session
+
+CurrentSession = Annotated[Session, Resolve(current_session)]
+mcp = MCPServer("counter of a cluster", log_level="WARNING")
+
+
+@mcp.tool()
+async def count(session: CurrentSession) -> int:
+    """One more than the last time in this session."""
+    await session.data.update("workers", lambda pids: sorted({*pids, os.getpid()}), default=[])
+    return await session.data.increment("count")
+
+
+@mcp.tool()
+async def workers(session: CurrentSession) -> list[int]:
+    """The processes that counted in this session."""
+    pids: list[int] = await session.data.get("workers", [])
+    return pids
+
+
+app = MCPSessionMiddleware(
+    mcp.streamable_http_app(stateless_http=True),
+    keys=os.environ["MCP_SESSION_KEYS"],
+    store=os.environ["MCP_SESSION_STORE"],
+    store_timeout=5,  # seconds: rather late than refused, where all of a cluster shares two cores
+    require={"tools/call": ["count", "workers"]},
+)

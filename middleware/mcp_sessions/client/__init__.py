@@ -1,0 +1,26 @@
+"""Sessions on the client's side: any Python MCP client holds them, in one line.
+
+    sessions = with_sessions(streamable_http_client(url), SessionJar("sessions.json"))
+    async with Client(sessions) as client: ...
+
+Nothing here needs the server's part of this package, nor any SDK until a transport of it is given.
+"""
+
+from .client_sessions import ClientSessions, with_sessions
+from .errors import ClientError, JarUnreadable, NoAnswer, Refused, SessionLost
+from .fastmcp_transport import fastmcp_transport
+from .held import HeldSession
+from .jar import SessionJar
+
+__all__ = [
+    "ClientError",
+    "ClientSessions",
+    "HeldSession",
+    "JarUnreadable",
+    "NoAnswer",
+    "Refused",
+    "SessionJar",
+    "SessionLost",
+    "fastmcp_transport",
+    "with_sessions",
+]

@@ -1,0 +1,282 @@
+"""What becomes of each message of one connection: which session it goes in, and what its answer says of that session.
+
+A session is created in a task of its own when the first request needs it, so that a caller who gives up takes nothing
+from the others who wait for the same one. Only two errors are ever followed by a second try, once, and both say that
+the server has not begun to run the request: the session was not found, or one was required.
+Source: the data-layer sessions draft, "Using Sessions" and "Schema"; MCP 2026-07-28 for the envelope.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from ..jsonrpc import SESSION_KEY
+from . import messages
+from .errors import ClientError, NoAnswer, Refused
+from .held import HeldSession
+from .keeper import Keeper
+from .link import GONE, Link
+from .metadata import Metadata, created
+
+OnLost = Literal["raise", "recreate"]
+HANDSHAKES: Final = frozenset((messages.INITIALIZE, messages.DISCOVER))
+MAX_UNDER_WAY: Final = 10_000  # requests whose answers are waited for; older ones were given up without a word
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a connection deals with sessions.
+
+    Args:
+        on_lost: What to do where the server has lost a session.
+        lost_code: The error code that says so.
+        required_code: The error code that asks for a session.
+    """
+
+    on_lost: OnLost
+    lost_code: int
+    required_code: int
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """A request that was sent, as the client wrote it."""
+
+    item: Any
+    chosen: HeldSession | None
+    session_id: str | None = None
+    again: bool = False
+    context: Context = field(default_factory=copy_context)
+
+
+class Carrier:
+    """Puts sessions into requests and takes them out of results.
+
+    Args:
+        link: The connection.
+        tasks: Where the sessions are created and requests sent again.
+        chosen: The session that the calling task speaks in, or None for none.
+        keeper: Keeps sessions between connections.
+        rules: What to do about errors.
+    """
+
+    def __init__(
+        self, link: Link, tasks: TaskGroup, chosen: Callable[[], HeldSession | None], keeper: Keeper, rules: Rules
+    ) -> None:
+        self._link = link
+        self._tasks = tasks
+        self._chosen = chosen
+        self._keeper = keeper
+        self._rules = rules
+        self._under_way: OrderedDict[str, _Sent] = OrderedDict()
+        self._repeating: dict[str, anyio.CancelScope] = {}
+        self._asking = anyio.Lock()
+        self._pattern: Any = None
+        self.offered: bool | None = None
+        """Whether the server offers sessions; None until it has said so."""
+
+    # --- towards the server, in the task of the caller ---
+
+    async def send(self, item: Any) -> None:
+        """Send what the client sends.
+
+        Raises:
+            SessionLost: The chosen session has ended.
+            Refused: The server refused to create the session.
+            NoAnswer: The server did not answer when the session was to be created.
+        """
+        message = messages.body(item)
+        if not messages.is_request(message):
+            self._notice(message)
+            await self._link.write(item)
+            return
+        declared = item if self.offered is False else messages.declaring(item)
+        self._pattern = declared
+        chosen = self._chosen() if _speaks_of_none(message) else None
+        await self._transmit(_Sent(declared, chosen))
+
+    def _notice(self, message: Any) -> None:
+        """See whether a request was given up."""
+        if hasattr(message, "method") and (given_up := messages.cancelled(message)) is not None:
+            self._under_way.pop(given_up, None)
+            if (repeating := self._repeating.get(given_up)) is not None:
+                repeating.cancel()
+
+    async def _transmit(self, sent: _Sent) -> None:
+        metadata = await self._session_for(sent)
+        name = messages.key(messages.body(sent.item))
+        self._under_way[name] = replace(sent, session_id=None if metadata is None else metadata.session_id)
+        if len(self._under_way) > MAX_UNDER_WAY:
+            self._under_way.popitem(last=False)
+        try:
+            await self._link.write(sent.item if metadata is None else messages.in_session(sent.item, metadata.sent()))
+        except BaseException:
+            self._under_way.pop(name, None)
+            raise
+
+    async def _session_for(self, sent: _Sent) -> Metadata | None:
+        if sent.chosen is None or not await self._offers(sent.item):
+            return None
+        sent.chosen.check()
+        return sent.chosen.metadata or await self._created(sent.chosen, sent.item)
+
+    async def _offers(self, item: Any) -> bool:
+        """Whether the server offers sessions; a client that was told of the server before never asks, so we do."""
+        if self.offered is None and messages.is_modern(messages.body(item)):
+            async with self._asking:
+                self.offered = await self._discover(item)
+        return self.offered is True
+
+    async def _discover(self, pattern: Any) -> bool:
+        if self.offered is not None:  # somebody else asked meanwhile
+            return self.offered
+        try:
+            return messages.offers_sessions(await self._link.request(pattern, messages.DISCOVER, {}))
+        except Refused:
+            return False
+
+    async def _created(self, held: HeldSession, pattern: Any) -> Metadata:
+        creation = held.creation
+        if creation is None:
+            creation = held.begin_creation()
+            self._tasks.start_soon(self._create, held, pattern)
+        await creation.done.wait()
+        if isinstance(creation.outcome, ClientError):
+            raise creation.outcome
+        return creation.outcome
+
+    async def _create(self, held: HeldSession, pattern: Any) -> None:
+        outcome: Metadata | ClientError = NoAnswer("the connection was left before the session was created")
+        try:
+            outcome = created(await self._link.request(pattern, messages.CREATE, held.params))
+            held.hold(outcome)
+            await self._keeper.keep(held)
+        except msgspec.ValidationError:
+            outcome = NoAnswer("the answer to sessions/create holds no session")
+        except ClientError as error:
+            outcome = error
+        finally:
+            held.end_creation(outcome)
+
+    # --- towards the client, in the task that reads ---
+
+    async def receive(self, item: Any, context: Context | None) -> Any | None:
+        """What the client is to have of a message from the server, or None where it is to wait."""
+        message = messages.body(item)
+        if not messages.is_answer(message):
+            return item
+        sent = self._under_way.pop(messages.key(message), None)
+        if sent is None:
+            return item
+        if hasattr(message, "error"):
+            return await self._failed(sent, item, message.error, context)
+        return await self._succeeded(sent, item, message.result)
+
+    async def _succeeded(self, sent: _Sent, item: Any, result: dict[str, Any]) -> Any:
+        method = messages.body(sent.item).method
+        if method in HANDSHAKES:
+            self.offered = messages.offers_sessions(result)
+            return item
+        if self.offered is False:
+            return item
+        if sent.session_id is not None:
+            await self._learn(sent, (result.get("_meta") or {}).get(SESSION_KEY))
+        modern = messages.is_modern(messages.body(sent.item))
+        return messages.success(item, method if modern else "", carried=sent.session_id is not None)
+
+    async def _learn(self, sent: _Sent, echoed: object) -> None:
+        """Take over what a result says of the session that its request carried."""
+        held = sent.chosen
+        assert held is not None
+        if held.metadata is not None and held.id == sent.session_id:
+            learned = held.metadata.learned(echoed)
+            if learned != held.metadata:
+                held.hold(learned)
+                await self._keeper.update(held)
+
+    async def _failed(self, sent: _Sent, item: Any, error: Any, context: Context | None) -> Any | None:
+        if self._is_lost(sent, error):
+            await self._lose(sent)
+            item = messages.without_id(item)
+            again = self._rules.on_lost == "recreate"
+        else:
+            again = sent.chosen is not None and sent.session_id is None and error.code == self._rules.required_code
+            self.offered = self.offered or again
+        if not again or sent.again:
+            return item
+        _ = sent.context.run(self._tasks.start_soon, self._repeat, sent, item, context)
+        return None
+
+    def _is_lost(self, sent: _Sent, error: Any) -> bool:
+        # A server that is itself a client of others may pass on that another session was not found.
+        named = error.data.get("sessionId") if isinstance(error.data, dict) else None
+        return error.code == self._rules.lost_code and sent.session_id is not None and named == sent.session_id
+
+    async def _lose(self, sent: _Sent) -> None:
+        held, session_id = sent.chosen, sent.session_id
+        assert held is not None
+        assert session_id is not None
+        if held.id == session_id:
+            held.let_go(for_good=held.name is None and self._rules.on_lost == "raise")
+        await self._keeper.drop(held, session_id)
+
+    async def _repeat(self, sent: _Sent, answer: Any, context: Context | None) -> None:
+        """Send a request again that the server refused before running it; its first answer stands where that fails."""
+        name = messages.key(messages.body(sent.item))
+        with anyio.CancelScope() as scope:
+            self._repeating[name] = scope
+            try:
+                await self._transmit(replace(sent, again=True))
+            except (ClientError, *GONE):
+                await self._link.deliver(answer, context)
+            finally:
+                del self._repeating[name]
+
+    # --- endings ---
+
+    async def keep(self, held: HeldSession) -> None:
+        """Leave a session as it is, with all that is known of it written down."""
+        if held.creation is not None:
+            await held.creation.done.wait()
+        await self._keeper.write(held)
+
+    async def delete(self, held: HeldSession) -> None:
+        """End a session, here and on the server.
+
+        Raises:
+            Refused: The server refused, and not because it knows the session no more.
+            NoAnswer: The server did not answer.
+        """
+        if held.creation is not None:
+            await held.creation.done.wait()
+        if held.begun and self._pattern is None:
+            raise NoAnswer("nothing was sent on this connection yet, so it is not known how to speak to the server")
+        metadata = held.let_go(for_good=held.name is None)
+        if metadata is None:
+            return
+        await self._keeper.drop(held, metadata.session_id)
+        try:
+            await self._link.request(self._pattern, messages.DELETE, {}, metadata.sent())
+        except Refused as refusal:
+            if refusal.code != self._rules.lost_code:
+                raise
+
+    async def delete_quietly(self, held: HeldSession) -> None:
+        """End a session, and ask no more of it."""
+        with suppress(ClientError):
+            await self.delete(held)
+
+
+def _speaks_of_none(message: Any) -> bool:
+    """Whether a request goes in the chosen session: it is no handshake, and its sender does not see to that itself."""
+    about_sessions = message.method.startswith("sessions/") or SESSION_KEY in messages.meta(message)
+    return not about_sessions and message.method not in HANDSHAKES and message.method != "ping"

@@ -1,0 +1,122 @@
+"""Handles as the types of tool arguments, for whatever reads types with pydantic: the official SDK, FastMCP.
+
+A tool that asks for `Annotated[str, handles.type("basket")]` gets the verified id, one that asks for
+`Annotated[Handle, handles.type("basket")]` the whole handle; a wrong one is an error of the argument, in
+words for the model. pydantic quotes what it refuses, and frameworks log that, so it gets something to quote
+that tells nothing. Nothing is verified here: the function that does is handed in. pydantic is asked for only
+by pydantic itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
+
+from ..errors import ConfigurationError
+from ..handles import Handle, HandleError, pattern
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+    from pydantic_core import CoreSchema
+
+__all__ = ["HandleOf", "HandleType", "Reader", "install"]
+
+Reader = Callable[[str, object], Handle]
+"""Verifies: takes the type and what was sent."""
+
+_GIVES: Final[Mapping[object, Callable[[Handle], object]]] = {
+    str: lambda handle: handle.id,
+    Handle: lambda handle: handle,
+}
+
+
+class _Sent:
+    """What was sent, where an error can quote it."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return "<not shown>"
+
+
+class HandleType:
+    """What stands in `Annotated` beside `str` or `Handle`. Made by `Handles.type`.
+
+    Args:
+        type: The type of handle that the argument takes.
+        read: Verifies.
+    """
+
+    __slots__ = ("_read", "_type")
+
+    def __init__(self, type: str, read: Reader) -> None:
+        self._type = type
+        self._read = read
+
+    def __get_pydantic_core_schema__(self, source: object, _: GetCoreSchemaHandler) -> CoreSchema:
+        """How pydantic validates the argument.
+
+        Raises:
+            ConfigurationError: It stands beside another type than `str` or `Handle`.
+        """
+        from pydantic_core import core_schema
+
+        if source not in _GIVES:
+            raise ConfigurationError(f'handles.type("{self._type}") stands beside str or Handle, not beside {source!r}')
+        gives = _GIVES[source]
+        return core_schema.chain_schema(
+            [
+                core_schema.no_info_plain_validator_function(_Sent),
+                core_schema.no_info_plain_validator_function(lambda sent: gives(self._verified(sent))),
+            ]
+        )
+
+    def __get_pydantic_json_schema__(self, _: CoreSchema, __: GetJsonSchemaHandler) -> dict[str, Any]:
+        """What clients and models are told of the argument."""
+        words = self._type.replace("_", " ")
+        return {
+            "type": "string",
+            "pattern": pattern(self._type),
+            "description": f"The handle of a {words}, copied exactly as it was given",
+        }
+
+    def _verified(self, sent: _Sent) -> Handle:
+        from pydantic_core import PydanticCustomError
+
+        try:
+            return self._read(self._type, sent.value)
+        except HandleError as error:
+            raise PydanticCustomError(f"handle_{error.reason}", "{said}", {"said": str(error)}) from None
+
+    def __repr__(self) -> str:
+        return f"<HandleType {self._type}>"
+
+
+class _Installed:
+    """The handles that `HandleOf` means: those that were installed last."""
+
+    type: ClassVar[Callable[[str], HandleType] | None] = None
+
+
+def install(type_of: Callable[[str], HandleType]) -> None:
+    """Make `HandleOf[...]` mean these handles from now on, wherever it is written in this process."""
+    _Installed.type = staticmethod(type_of)
+
+
+if TYPE_CHECKING:
+    from typing import Literal as HandleOf
+else:
+
+    class HandleOf:
+        """`HandleOf["basket"]`: the verified id of a basket, under the handles that were installed before.
+
+        A type checker takes it for a `Literal`, which is the one thing that may be written so.
+        """
+
+        def __class_getitem__(cls, type: str) -> Any:
+            if _Installed.type is None:
+                raise ConfigurationError(f'HandleOf["{type}"] needs handles: call Handles(keys, ...).install() before')
+            return Annotated[str, _Installed.type(type)]

@@ -1,0 +1,118 @@
+"""A store whose calls end in time, and fail in one way.
+
+A store across a network may hang, and one that somebody else wrote may raise anything. Here every call
+returns within a number of seconds, and what is not an error of this package becomes one: nobody knows,
+which a caller never takes for "no". The text of a foreign error is never logged or passed on, since
+drivers quote connection addresses, and those hold passwords.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import ParamSpec, TypeVar
+
+import anyio
+
+from ..data import Shelf
+from ..errors import MCPSessionsError, StoreUnavailable
+from ..tokens import Claims
+from .base import Ended, Reach, Record, Standing, Store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+logger = logging.getLogger("mcp_sessions")
+
+
+class Deadline:
+    """Another store, none of whose calls takes longer than it may.
+
+    Raises:
+        StoreUnavailable: From every method: the time is over (`store_timeout`), or the other store raised an
+            error that is not of this package (`store_error`). Whether a change was made is then unknown.
+    """
+
+    def __init__(self, store: Store, *, seconds: float, opening: float = 5.0) -> None:
+        """Args:
+        store: The other store.
+        seconds: How long each of its calls may take.
+        opening: How many seconds `open` and `close` may take.
+        """
+        self._store = store
+        self._seconds = seconds
+        self._opening = opening
+
+    @property
+    def reach(self) -> Reach:
+        """The other store's."""
+        return self._store.reach
+
+    async def open(self) -> None:
+        await _within(self._opening, self._store.open)
+
+    async def close(self) -> None:
+        await _within(self._opening, self._store.close)
+
+    async def standing(self, claims: Claims) -> Standing:
+        return await _within(self._seconds, self._store.standing, claims)
+
+    async def standings(self, claims: Sequence[Claims]) -> list[Standing]:
+        return await _within(self._seconds, self._store.standings, claims)
+
+    async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
+        return await _within(self._seconds, self._store.revoke, ref, expires_at=expires_at, reason=reason, lease=lease)
+
+    async def revoke_before(self, moment: int, *, subject: str | None, until: int) -> None:
+        await _within(self._seconds, self._store.revoke_before, moment, subject=subject, until=until)
+
+    async def record(self, record: Record) -> None:
+        await _within(self._seconds, self._store.record, record)
+
+    async def seen(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
+        return await _within(self._seconds, self._store.seen, claims, idle_timeout=idle_timeout)
+
+    async def sessions(self, subject: str) -> list[Record]:
+        return await _within(self._seconds, self._store.sessions, subject)
+
+    async def find(self, ref: str) -> Record | None:
+        return await _within(self._seconds, self._store.find, ref)
+
+    async def take_ended(self, *, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
+        return await _within(self._seconds, self._store.take_ended, idle_timeout=idle_timeout, lease=lease, limit=limit)
+
+    async def finish(self, ref: str) -> None:
+        await _within(self._seconds, self._store.finish, ref)
+
+    async def lead(self, worker: str, *, seconds: float) -> bool:
+        return await _within(self._seconds, self._store.lead, worker, seconds=seconds)
+
+    async def read(self, shelf: Shelf, key: str) -> bytes | None:
+        return await _within(self._seconds, self._store.read, shelf, key)
+
+    async def write(self, shelf: Shelf, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
+        await _within(self._seconds, self._store.write, shelf, key, value, expires_at=expires_at)
+
+    async def swap(self, shelf: Shelf, key: str, old: bytes | None, new: bytes | None) -> bool:
+        return await _within(self._seconds, self._store.swap, shelf, key, old, new)
+
+    async def add(self, shelf: Shelf, key: str, by: int) -> int:
+        return await _within(self._seconds, self._store.add, shelf, key, by)
+
+    def __repr__(self) -> str:
+        return f"<Deadline of {type(self._store).__name__}>"
+
+
+async def _within(limit: float, call: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """What a call returns, within so many seconds."""
+    try:
+        with anyio.fail_after(limit):
+            return await call(*args, **kwargs)
+    except MCPSessionsError:
+        raise
+    except TimeoutError:
+        raise StoreUnavailable("store_timeout") from None
+    except Exception as error:  # noqa: BLE001  # whatever a driver or somebody else's store raises
+        kind = type(error)
+        logger.error("the session store failed with %s.%s", kind.__module__, kind.__qualname__)
+        raise StoreUnavailable("store_error") from None

@@ -1,0 +1,332 @@
+"""The atomic steps of the Redis store, as Lua scripts, and the names of its keys.
+
+Each script touches keys of one hash slot alone, since a cluster runs no other; what spans slots is ordered by
+the store so that a crash in between loses nothing. A script reads no clock: the time is an argument.
+Keys of one session share the tag `{ref}`, those of one principal `{subject}`, the rest `{all}`.
+Source: Redis, "Scripting with Lua" (scripts run as one step), "Cluster specification" (hash tags).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final
+
+Word = str | int | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One command to Redis.
+
+    Args:
+        words: The command and its arguments.
+        source: The Lua text of a script, for a server that does not know it yet.
+    """
+
+    words: tuple[Word, ...]
+    source: str | None = None
+
+    def in_full(self) -> tuple[Word, ...]:
+        """The same command with the script's text in place of its digest."""
+        assert self.source is not None
+        return ("EVAL", self.source, *self.words[2:])
+
+
+class Script:
+    """A Lua script, sent as its digest."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+    def __call__(self, *keys: str, args: tuple[Word, ...] = ()) -> Step:
+        return Step(("EVALSHA", self._digest, len(keys), *keys, *args), self._source)
+
+
+class Keys:
+    """The names under which one deployment keeps its sessions."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self.everybody = f"{prefix}{{all}}:ended-before"
+        self.since = f"{prefix}{{all}}:since"
+        self.servers = f"{prefix}{{all}}:servers"
+        self.due = f"{prefix}{{all}}:due"
+        self.sweeper = f"{prefix}{{all}}:sweeper"
+
+    def ended(self, ref: str) -> str:
+        """A revocation. Whoever made it is told by its value, so that a repeated call knows itself."""
+        return f"{self._prefix}{{{ref}}}:ended"
+
+    def session(self, ref: str) -> str:
+        """A record."""
+        return f"{self._prefix}{{{ref}}}:session"
+
+    def fate(self, ref: str) -> tuple[str, str]:
+        """What the scripts on a session's end are given."""
+        return self.ended(ref), self.session(ref)
+
+    def shelf(self, ref: str) -> tuple[str, str, str, str]:
+        """What the scripts on a session's data are given."""
+        tagged = f"{self._prefix}{{{ref}}}"
+        return *self.fate(ref), f"{tagged}:data", f"{tagged}:times"
+
+    def ended_before(self, subject: str | None) -> str:
+        """A moment before which all sessions ended, of one principal or of everybody."""
+        return self.everybody if subject is None else f"{self._prefix}{{{subject}}}:ended-before"
+
+    def sessions(self, subject: str) -> str:
+        """A principal's recorded sessions, by their ends."""
+        return f"{self._prefix}{{{subject}}}:sessions"
+
+
+FIELDS: Final = ("c", "e", "s", "u", "x", "l")
+"""Of a record: created, expires, seen, subject, why it ended, until when somebody is running its `on_end`."""
+
+# --- standing and revocation ---------------------------------------------------------------------
+
+# ended session; mark ttl reason lease-until -> 1 where this call (known by its mark) ended it, and the record's lease
+REVOKE: Final = Script("""
+local mark = redis.call('GET', KEYS[1])
+if not mark then
+  mark = ARGV[1]
+  if redis.call('EXISTS', KEYS[2]) == 1 then
+    if redis.call('HSETNX', KEYS[2], 'x', ARGV[3]) == 1 then
+      redis.call('HSET', KEYS[2], 'l', ARGV[4])
+    else
+      mark = '0'
+    end
+  end
+  redis.call('SET', KEYS[1], mark, 'EX', ARGV[2])
+end
+return {mark == ARGV[1] and 1 or 0, redis.call('HGET', KEYS[2], 'l') or ''}
+""")
+
+# ended-before; moment ttl
+REVOKE_BEFORE: Final = Script("""
+local old = redis.call('GET', KEYS[1])
+if not old or tonumber(old) < tonumber(ARGV[1]) then redis.call('SET', KEYS[1], ARGV[1], 'KEEPTTL') end
+if redis.call('TTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
+return 1
+""")
+
+# since servers; first lost remembered {server run keeps}... -> the moment since which nothing was forgotten
+FENCE: Final = Script("""
+local since, lost = redis.call('GET', KEYS[1]), false
+for i = 4, #ARGV, 3 do
+  local known, found = redis.call('HGET', KEYS[2], ARGV[i]), ARGV[i + 1] .. ' ' .. ARGV[i + 2]
+  if known and known ~= found then
+    local run, kept = string.match(known, '^(%S*) (%S*)$')
+    lost = lost or run ~= ARGV[i + 1] and not (kept == '1' and ARGV[i + 2] == '1')
+  end
+  if known ~= found then redis.call('HSET', KEYS[2], ARGV[i], found) end
+end
+if not since then
+  since = ARGV[1]
+  redis.call('SET', KEYS[1], since)
+elseif tonumber(since) < tonumber(ARGV[lost and 2 or 3]) then
+  since = ARGV[2]
+  redis.call('SET', KEYS[1], since)
+end
+return since
+""")
+
+# --- records -------------------------------------------------------------------------------------
+
+# ended session; ttl created expires seen subject
+RECORD: Final = Script("""
+if redis.call('EXISTS', KEYS[1], KEYS[2]) > 0 then return 0 end
+redis.call('HSET', KEYS[2], 'c', ARGV[2], 'e', ARGV[3], 's', ARGV[4])
+if ARGV[5] ~= '' then redis.call('HSET', KEYS[2], 'u', ARGV[5]) end
+redis.call('EXPIRE', KEYS[2], ARGV[1])
+return 1
+""")
+
+# sessions; now ttl expires ref
+LIST: Final = Script("""
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[1])
+redis.call('ZADD', KEYS[1], ARGV[3], ARGV[4])
+if redis.call('TTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
+return 1
+""")
+
+# ended session; now idle grain -> live, ended, idle or lost
+SEEN: Final = Script("""
+local record = redis.call('HMGET', KEYS[2], 's', 'x')
+if record[2] or redis.call('EXISTS', KEYS[1]) == 1 then return 'ended' end
+if not record[1] then return 'lost' end
+local now, seen, grain = tonumber(ARGV[1]), tonumber(record[1]), tonumber(ARGV[3])
+if ARGV[2] ~= '' and not (now < seen + tonumber(ARGV[2]) + grain) then return 'idle' end
+if now >= seen + grain then redis.call('HSET', KEYS[2], 's', ARGV[1]) end
+return 'live'
+""")
+
+# due; now from count -> ref, score, ref, score ...
+DUE: Final = Script("""
+return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'WITHSCORES', 'LIMIT', ARGV[2], ARGV[3])
+""")
+
+# ended session; now idle grain lease leeway -> gone | later, when | taken, when, reason, fields...
+CLAIM: Final = Script("""
+local function text(moment) return string.format('%.3f', moment) end
+local r = redis.call('HMGET', KEYS[2], 'c', 'e', 's', 'u', 'x', 'l')
+if not r[1] then return {'gone'} end
+local now, ends, reason = tonumber(ARGV[1]), tonumber(r[2]), r[5]
+local idles = ARGV[2] ~= '' and tonumber(r[3]) + tonumber(ARGV[2]) + tonumber(ARGV[3]) or ends
+if reason then
+  if now < tonumber(r[6]) then return {'later', r[6]} end
+elseif not (now < ends) then
+  reason = 'expired'
+elseif not (now < idles) then
+  reason = 'idle'
+else
+  return {'later', text(math.min(ends, idles))}
+end
+local lease = text(now + tonumber(ARGV[4]))
+redis.call('HSET', KEYS[2], 'x', reason, 'l', lease)
+local ttl = math.max(1, math.ceil(ends + tonumber(ARGV[5]) - now))
+redis.call('SET', KEYS[1], '0', 'EX', string.format('%d', ttl), 'NX')
+return {'taken', lease, reason, r[1], r[2], r[3], r[4] or ''}
+""")
+
+# due; {ref old-score new-score-or-nothing}... Only where nobody moved it in between.
+PUT_OFF: Final = Script("""
+for i = 1, #ARGV, 3 do
+  local score = redis.call('ZSCORE', KEYS[1], ARGV[i])
+  if score and tonumber(score) == tonumber(ARGV[i + 1]) then
+    if ARGV[i + 2] == '' then
+      redis.call('ZREM', KEYS[1], ARGV[i])
+    else
+      redis.call('ZADD', KEYS[1], ARGV[i + 2], ARGV[i])
+    end
+  end
+end
+return 1
+""")
+
+# ended session data times -> the subject, or nothing
+FINISH: Final = Script("""
+local subject = redis.call('HGET', KEYS[2], 'u')
+redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
+return subject or ''
+""")
+
+# sweeper; worker until now milliseconds -> 1 where it leads
+LEAD: Final = Script("""
+local held = redis.call('GET', KEYS[1])
+if held then
+  local ends, worker = string.match(held, '^(%S+) (.*)$')
+  if worker ~= ARGV[1] and tonumber(ARGV[3]) < tonumber(ends) then return 0 end
+end
+redis.call('SET', KEYS[1], ARGV[2] .. ' ' .. ARGV[1], 'PX', ARGV[4])
+return 1
+""")
+
+# --- data ----------------------------------------------------------------------------------------
+
+# A name's time lies in `times` under '=' and the name; under '#' the bytes of all names and values.
+# What needs memory is written first: a full Redis refuses only a script that has not written yet.
+_DATA: Final = """
+local ended, session, data, times = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local now, ttl, kept, most, name = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+local function gone() return redis.call('EXISTS', ended) == 1 or redis.call('HEXISTS', session, 'x') == 1 end
+local function drop(what)
+  local old = redis.call('HGET', data, what)
+  if old then
+    redis.call('HDEL', data, what)
+    redis.call('HINCRBY', times, '#', -#what - #old)
+  end
+  redis.call('HDEL', times, '=' .. what)
+end
+local function live()
+  local ends = redis.call('HGET', times, '=' .. name)
+  if ends and not (now < tonumber(ends)) then return false, '' end
+  return redis.call('HGET', data, name), ends or ''
+end
+local function total() return tonumber(redis.call('HGET', times, '#') or 0) end
+local function make_room()
+  local all = redis.call('HGETALL', times)
+  for i = 1, #all, 2 do
+    if string.sub(all[i], 1, 1) == '=' and not (now < tonumber(all[i + 1])) then drop(string.sub(all[i], 2)) end
+  end
+end
+local function taken()
+  local old = redis.call('HGET', data, name)
+  return old and #name + #old or 0
+end
+local function fits(size)
+  if total() - taken() + size <= most then return true end
+  make_room()
+  return total() - taken() + size <= most
+end
+local function keep()
+  if redis.call('EXISTS', session) == 1 then ttl = kept end
+  redis.call('EXPIRE', data, ttl)
+  redis.call('EXPIRE', times, ttl)
+end
+local function put(value, ends)
+  local size = #name + #value
+  if not fits(size) then return {'large'} end
+  local more = size - taken()
+  redis.call('HSET', data, name, value)
+  redis.call('HINCRBY', times, '#', more)
+  if ends ~= '' then redis.call('HSET', times, '=' .. name, ends) else redis.call('HDEL', times, '=' .. name) end
+  keep()
+  return {'done'}
+end
+"""
+
+# All take the four keys of a shelf; now ttl ttl-while-recorded max-bytes name, and what is named above each.
+READ: Final = Script(_DATA + "return (live())")
+
+# value expires (each may be nothing) -> done, large or gone
+WRITE: Final = Script(
+    _DATA
+    + """
+if gone() then return {'gone'} end
+if ARGV[6] ~= '' and (ARGV[7] == '' or now < tonumber(ARGV[7])) then return put(ARGV[6], ARGV[7]) end
+drop(name)
+return {'done'}
+"""
+)
+
+# old new (each may be nothing) -> done, changed, large or gone
+SWAP: Final = Script(
+    _DATA
+    + """
+if gone() then return {'gone'} end
+local value, ends = live()
+if (value or '') ~= ARGV[6] then return {'changed'} end
+if ARGV[7] ~= '' then return put(ARGV[7], ends) end
+drop(name)
+return {'done'}
+"""
+)
+
+# by -> done and the sum (as text: Lua's numbers are doubles), not-integer, large or gone
+ADD: Final = Script(
+    _DATA
+    + """
+if gone() then return {'gone'} end
+local old, ends = live()
+if not old and taken() > 0 then drop(name) end
+local sum = redis.pcall('HINCRBY', data, name, ARGV[6])
+if type(sum) == 'table' then
+  if string.find(sum.err, 'integer', 1, true) or string.find(sum.err, 'overflow', 1, true) then
+    return {'not-integer'}
+  end
+  return sum
+end
+local new = redis.call('HGET', data, name)
+local more = old and #new - #old or #name + #new
+if total() + more > most then make_room() end
+if total() + more > most then
+  if old then redis.call('HSET', data, name, old) else redis.call('HDEL', data, name) end
+  return {'large'}
+end
+redis.call('HINCRBY', times, '#', more)
+keep()
+return {'done', new}
+"""
+)

@@ -1,0 +1,12 @@
+"""Telemetry per session: spans, metrics and log records that tools can group.
+
+Only OpenTelemetry's API is used; which SDK records it, and where it is sent, is the application's choice.
+No credential, no message body and no argument gets into telemetry: a session is named by its `ref`.
+"""
+
+from .log_filter import SessionLogFilter
+from .metrics import SessionMetrics
+from .processor import SessionSpanProcessor
+from .sampler import SessionSampler
+
+__all__ = ["SessionLogFilter", "SessionMetrics", "SessionSampler", "SessionSpanProcessor"]

@@ -1,0 +1,136 @@
+"""`SessionMetrics`: how many sessions are created, refused and ended, how long they live, how long operations take.
+
+It is called with every fact of `events`, so it can be handed to the middleware as `listen=`. Names and
+units are OpenTelemetry's where it has them. No metric carries a session, a client's free text or anything
+else without bound: a method that the protocol does not know is `_OTHER`, and a tool or a prompt is named
+only once a call of it has succeeded.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from opentelemetry.metrics import MeterProvider, get_meter
+
+from ..events import Fact, RequestRefused, SessionCreated, SessionDeleted
+from ..jsonrpc import Message
+from ..protocol import HANDSHAKE_VERSIONS
+from .attributes import (
+    ERROR_TYPE,
+    EXECUTE_TOOL,
+    METHOD,
+    NETWORK_PROTOCOL,
+    NETWORK_TRANSPORT,
+    OPERATION,
+    PROTOCOL_VERSION,
+    REASON,
+    STATUS_CODE,
+)
+from .naming import NAMED, target_of
+from .outcome import Outcome
+from .session_spans import SCOPE
+
+CREATED: Final = "mcp_sessions.session.created"
+ENDED: Final = "mcp_sessions.session.ended"
+REFUSED: Final = "mcp_sessions.request.refused"
+SESSION_DURATION: Final = "mcp.server.session.duration"
+OPERATION_DURATION: Final = "mcp.server.operation.duration"
+
+OPERATION_BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+"""Seconds, as the conventions advise."""
+SESSION_BUCKETS: Final = (1.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0)
+"""Seconds, to seven days: logical sessions outlive the five minutes that the conventions advise for connections."""
+
+OTHER: Final = "_OTHER"
+VERSIONS: Final = HANDSHAKE_VERSIONS | {"2026-07-28"}
+METHODS: Final = frozenset(
+    "completion/complete initialize logging/setLevel notifications/cancelled notifications/initialized "
+    "notifications/progress notifications/roots/list_changed ping prompts/get prompts/list resources/list "
+    "resources/read resources/subscribe resources/templates/list resources/unsubscribe server/discover "
+    "sessions/create sessions/delete subscriptions/listen tasks/cancel tasks/get tasks/list tasks/result "
+    "tasks/update tools/call tools/list".split()
+)
+_MAX_NAMES: Final = 1_000  # tools and prompts that are named; more than any server should have
+
+
+class SessionMetrics:
+    """Counts facts and times operations.
+
+    Args:
+        meter_provider: Where metrics go; None is the process's own.
+    """
+
+    def __init__(self, meter_provider: MeterProvider | None = None) -> None:
+        meter = get_meter(SCOPE, meter_provider=meter_provider)
+        self._created: Final = meter.create_counter(CREATED, "{session}", "Sessions that were created")
+        self._ended: Final = meter.create_counter(ENDED, "{session}", "Sessions that ended, by reason")
+        self._refused: Final = meter.create_counter(REFUSED, "{request}", "Requests that were refused, by reason")
+        self._lived: Final = meter.create_histogram(
+            SESSION_DURATION,
+            "s",
+            "The duration of the MCP session as observed on the MCP server.",
+            explicit_bucket_boundaries_advisory=SESSION_BUCKETS,
+        )
+        self._took: Final = meter.create_histogram(
+            OPERATION_DURATION,
+            "s",
+            "MCP request or notification duration as observed on the receiver.",
+            explicit_bucket_boundaries_advisory=OPERATION_BUCKETS,
+        )
+        self._names: Final[set[tuple[str, str]]] = set()
+
+    def __call__(self, fact: Fact) -> None:
+        """Count one fact."""
+        if isinstance(fact, SessionCreated):
+            self._created.add(1)
+        elif isinstance(fact, SessionDeleted):
+            self._end(fact)
+        elif isinstance(fact, RequestRefused):
+            method = OTHER if fact.method not in METHODS else fact.method
+            self._refused.add(1, {REASON: fact.reason, METHOD: method})
+
+    def _end(self, fact: SessionDeleted) -> None:
+        reason = fact.reason if fact.reason in REASONS else OTHER
+        self._ended.add(1, {REASON: reason})
+        seconds = getattr(fact, "seconds", None)
+        if seconds is not None:
+            self._lived.record(seconds)
+
+    def operation(self, message: Message, version: str | None, outcome: Outcome, *, seconds: float) -> None:
+        """Record how long one message took.
+
+        Args:
+            message: The request or notification.
+            version: The `MCP-Protocol-Version` header, or None.
+            outcome: How it ended.
+            seconds: From when it was read to when its answer had left.
+        """
+        said: dict[str, str] = {
+            METHOD: message.method if message.method in METHODS else OTHER,
+            NETWORK_TRANSPORT: "tcp",
+            NETWORK_PROTOCOL: "http",
+        }
+        if version is not None:
+            said[PROTOCOL_VERSION] = version if version in VERSIONS else OTHER
+        if message.method == "tools/call":
+            said[OPERATION] = EXECUTE_TOOL
+        if (target := target_of(message)) is not None:
+            said[NAMED[message.method]] = self._known(message.method, target, outcome)
+        if outcome.error is not None:
+            said[ERROR_TYPE] = outcome.error
+        if outcome.code is not None:
+            said[STATUS_CODE] = outcome.code
+        self._took.record(seconds, said)
+
+    def _known(self, method: str, target: str, outcome: Outcome) -> str:
+        """A name that is one of the server's: anybody can call tools that do not exist, each a new series."""
+        name = (method, target)
+        if name not in self._names:
+            if outcome.error is not None or len(self._names) >= _MAX_NAMES:
+                return OTHER
+            self._names.add(name)
+        return target
+
+
+REASONS: Final = frozenset({"deleted", "ended", "expired", "idle"})
+"""Why sessions end by themselves or by a client; an application's own words are `_OTHER`."""

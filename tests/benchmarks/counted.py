@@ -1,0 +1,64 @@
+"""The program whose instructions are counted; it runs under valgrind and knows nothing of it.
+
+Everything is set up and warmed once. Then, for each subject, one child serves no request and another serves N: the
+difference between the two is what N requests take, and nothing of what Python takes to start is in it. Each child's
+process id is printed, since valgrind names its files by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import sys
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from . import apps, ours
+from .apps import PassThrough
+from .core import Core
+from .timing import Contestant, Repeated
+from .traffic import Visits, message
+
+WARM: Final = 30  # requests after which the interpreter has specialised what it will
+
+
+async def subjects() -> dict[str, Contestant]:
+    """What is counted. The clock stands still, so that no run sees another time."""
+    now = time.time()
+    app = ours.wrap(apps.trivial, clock=lambda: now)
+    uncached = ours.wrap(apps.trivial, clock=lambda: now, token_cache=0)
+    writer = ours.wrap(apps.writing, clock=lambda: now)
+    session = await ours.created(app)
+    plain, named = message(), message(session=session)
+    return {
+        "pass-through": Visits.of(PassThrough(apps.trivial), named),
+        "no session named": Visits.of(app, plain),
+        "session": Visits.of(app, named),
+        "session, no token cache": Visits.of(uncached, named),
+        "session, state changed": Visits.of(writer, message(session=await ours.used(writer, session))),
+        "session created": Visits.of(app, message("sessions/create", {}), method="sessions/create"),
+        "core": Repeated(Core()),
+    }
+
+
+def serve(contestant: Contestant, requests: int) -> None:
+    """What a child does."""
+    asyncio.run(contestant.serve(requests))
+
+
+def run(contestants: Mapping[str, Contestant], requests: int) -> None:
+    """Start the children, one after the other, and print who was who."""
+    fork = multiprocessing.get_context("fork")
+    for name, contestant in contestants.items():
+        serve(contestant, WARM)
+        for number in (0, requests):
+            child = fork.Process(target=serve, args=(contestant, number))
+            child.start()
+            child.join()
+            print(child.pid, number, name, flush=True)
+
+
+def main() -> None:
+    """Count what the command line asks for: a number of requests."""
+    run(asyncio.run(subjects()), int(sys.argv[1]))

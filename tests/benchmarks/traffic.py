@@ -1,0 +1,145 @@
+"""Requests as a server hands them over, without a server: one scope, one body, and nobody who reads the answer.
+
+Nothing is shared between two requests, since applications write into their scope. A request ends as on a connection
+that stays open: after its body nothing more comes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle, repeat
+from typing import Any, Final
+
+import anyio
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+SESSION_KEY: Final = "io.modelcontextprotocol/session"
+MODERN: Final = "2026-07-28"
+LEGACY: Final = "2025-11-25"
+_ENVELOPE: Final = {
+    "io.modelcontextprotocol/protocolVersion": MODERN,
+    "io.modelcontextprotocol/clientInfo": {"name": "benchmark", "version": "1.0.0"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+CALL: Final = {"name": "echo", "arguments": {"text": "how much is the fish?"}}
+
+
+def message(method: str = "tools/call", params: Any = None, *, session: Any = None, modern: bool = True) -> bytes:
+    """A JSON-RPC request as a client sends it; `session` is its metadata."""
+    meta = {**(_ENVELOPE if modern else {}), **({SESSION_KEY: session} if session is not None else {})}
+    sent = {**(CALL if params is None else params), **({"_meta": meta} if meta else {})}
+    return json.dumps({"jsonrpc": "2.0", "id": 7, "method": method, "params": sent}, separators=(",", ":")).encode()
+
+
+def scope(
+    length: int, *, method: str = "tools/call", modern: bool = True, headers: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """What a server says of a request whose body has `length` bytes."""
+    era = {"mcp-protocol-version": MODERN, "mcp-method": method} if modern else {"mcp-protocol-version": LEGACY}
+    named = {"mcp-name": "echo"} if modern and method == "tools/call" else {}
+    sent = {
+        "host": "127.0.0.1:8000",
+        "accept": "application/json, text/event-stream",
+        "accept-encoding": "gzip, deflate",
+        "connection": "keep-alive",
+        "user-agent": "benchmark/1.0.0",
+        "content-type": "application/json",
+        **era,
+        **named,
+        "content-length": str(length),
+        **(headers or {}),
+    }
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "server": ("127.0.0.1", 8000),
+        "client": ("127.0.0.1", 50_000),
+        "scheme": "http",
+        "root_path": "",
+        "method": "POST",
+        "path": "/mcp",
+        "raw_path": b"/mcp",
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in sent.items()],
+    }
+
+
+class Arrival:
+    """The `receive` of one request: its body in one piece, and then silence."""
+
+    __slots__ = ("_body",)
+
+    def __init__(self, body: bytes) -> None:
+        self._body: bytes | None = body
+
+    async def __call__(self) -> Message:
+        if self._body is None:
+            await anyio.sleep_forever()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}
+
+
+async def discard(sent: Message) -> None:
+    """The `send` of a request whose answer nobody reads."""
+
+
+@dataclass(slots=True)
+class Visits:
+    """Requests to one application: what a contestant does.
+
+    Args:
+        app: Who serves them.
+        scope: What each of them says of itself; its values are not written to.
+        bodies: Their bodies, without end.
+        arrive: Makes the `receive` that hands a body over.
+    """
+
+    app: ASGIApp
+    scope: Scope
+    bodies: Iterator[bytes]
+    arrive: Callable[[bytes], Receive] = Arrival
+
+    @classmethod
+    def of(cls, app: ASGIApp, body: bytes, **scoped: Any) -> Visits:
+        """The same request again and again."""
+        return cls(app, scope(len(body), **scoped), repeat(body))
+
+    @classmethod
+    def in_sessions(cls, app: ASGIApp, ids: Sequence[str]) -> Visits:
+        """The same request in one session after the other; the ids are all of one length."""
+        before, after = message(session={"sessionId": "<id>"}).split(b"<id>")
+        tokens = [session_id.encode() for session_id in ids]
+        return cls(app, scope(len(before + tokens[0] + after)), (before + token + after for token in cycle(tokens)))
+
+    async def serve(self, requests: int) -> None:
+        """Let the application serve so many of them, one after the other."""
+        for _ in range(requests):
+            await self.one(discard)
+
+    async def answer(self) -> Answer:
+        """What the application says to the next one."""
+        answer = Answer()
+        await self.one(answer)
+        return answer
+
+    async def one(self, send: Send) -> None:
+        """Let the application serve the next one, and answer there."""
+        scope = {**self.scope, "headers": self.scope["headers"].copy(), "state": {}}
+        await self.app(scope, self.arrive(next(self.bodies)), send)
+
+
+@dataclass
+class Answer:
+    """One response, kept."""
+
+    status: int = 0
+    body: bytes = b""
+    headers: dict[bytes, bytes] = field(default_factory=dict)
+
+    async def __call__(self, sent: Message) -> None:
+        self.status = sent.get("status", self.status)
+        self.headers.update(sent.get("headers", ()))
+        self.body += sent.get("body", b"")

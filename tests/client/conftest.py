@@ -1,0 +1,24 @@
+"""What the frameworks leave behind is theirs: it must fail no test here, and no test elsewhere either."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+_LEFT_BEHIND = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
+_THEIRS = {"test_cache.py", "test_page.py", "test_real_clients.py"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The SDK drops some of its memory streams unclosed; where ours are alone, none may be."""
+    for item in [item for item in items if item.path.parent.name == "client" and item.path.name in _THEIRS]:
+        item.add_marker(_LEFT_BEHIND)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def leave_nothing_for_others() -> Iterator[None]:
+    """Collect what a module left while its filter is still in force."""
+    yield
+    gc.collect()

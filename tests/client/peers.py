@@ -1,0 +1,171 @@
+"""The frameworks' own clients with sessions, over real HTTP, and a log of what they sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, cast
+
+import anyio
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from environments import INSTALLED
+from integration.servers import DEADLINE, Cell, wrapped
+from integration.serving import serving
+from integration.wire import SESSION_KEY
+from mcp_sessions.client import ClientSessions, SessionJar, fastmcp_transport, with_sessions
+
+
+@dataclass
+class Log:
+    """An application, and the requests that reached it."""
+
+    app: ASGIApp
+    seen: list[tuple[dict[str, str], dict[str, Any]]] = field(default_factory=list)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = bytearray()
+        headers = {name.decode(): value.decode() for name, value in scope.get("headers", ())}
+
+        async def reading() -> Message:
+            message = await receive()
+            body.extend(message.get("body", b""))
+            return message
+
+        async def answering(message: Message) -> None:
+            if message["type"] == "http.response.start" and body:
+                self.seen.append((headers, json.loads(body)))
+            await send(message)
+
+        await self.app(scope, reading, answering)
+
+    def sent(self, method: str) -> list[dict[str, Any]]:
+        """The messages of a method, in their order."""
+        return [message for _, message in self.seen if message.get("method") == method]
+
+    def carried(self, method: str) -> list[str | None]:
+        """The session ids that they carried in `_meta`."""
+        metas = [message.get("params", {}).get("_meta", {}) for message in self.sent(method)]
+        return [meta.get(SESSION_KEY, {}).get("sessionId") for meta in metas]
+
+    def mirrored(self, method: str) -> list[str | None]:
+        """What stood in `Mcp-Session-Id` beside them."""
+        return [headers.get("mcp-session-id") for headers, message in self.seen if message.get("method") == method]
+
+
+class Hiding:
+    """An application whose server's offer of sessions is taken out of what it answers, as a proxy may do."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def answering(message: Message) -> None:
+            body = message.get("body", b"")
+            await send({**message, "body": body.replace(b'"sessions"', b'"nothings"')} if body else message)
+
+        await self.app(scope, receive, answering)
+
+
+def hiding(cell: Cell, **options: Any) -> ASGIApp:
+    """The small server, which does not say that it has sessions."""
+    return Hiding(wrapped(cell, **options))
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A framework's client, connected.
+
+    Args:
+        client: The client itself.
+        call: Its `call_tool`.
+        session: The SDK's client session.
+    """
+
+    client: Any
+    call: Callable[..., Awaitable[Any]]
+    session: Any
+
+    async def tool(self, name: str, /, **arguments: Any) -> str:
+        """Call a tool; what it says."""
+        result = await self.call(name, arguments)
+        return cast("str", result.content[0].text)
+
+    async def send(self, method: str, params: dict[str, Any]) -> None:
+        """Send any request."""
+        types = import_module("mcp.types")
+        await self.session.send_request(types.Request[dict[str, Any], str](method=method, params=params), types.Result)
+
+
+@asynccontextmanager
+async def streams_of(url: str) -> AsyncIterator[Any]:
+    """The SDK's own transport. No connection is used twice: one that waits may be closed by a server that is busy."""
+    http = import_module("httpx2" if "httpx2" in INSTALLED else "httpx")
+    connect = import_module("mcp.client.streamable_http").streamable_http_client
+    limits = http.Limits(max_keepalive_connections=0)
+    async with http.AsyncClient(limits=limits, timeout=None) as client, connect(url, http_client=client) as streams:
+        yield streams
+
+
+@asynccontextmanager
+async def _sdk1(cell: Cell, sessions: ClientSessions) -> AsyncIterator[Peer]:
+    async with sessions as (read, write, get_id), import_module("mcp").ClientSession(read, write) as session:
+        assert get_id() is None
+        await session.initialize()
+        yield Peer(session, session.call_tool, session)
+
+
+@asynccontextmanager
+async def _sdk2(cell: Cell, sessions: ClientSessions) -> AsyncIterator[Peer]:
+    async with import_module("mcp").Client(sessions, mode="auto" if cell.modern else "legacy") as client:
+        yield Peer(client, client.call_tool, client.session)
+
+
+@asynccontextmanager
+async def _fastmcp3(cell: Cell, sessions: ClientSessions) -> AsyncIterator[Peer]:
+    async with import_module("fastmcp").Client(fastmcp_transport(sessions)) as client:
+        yield Peer(client, client.call_tool, client.session)
+
+
+@asynccontextmanager
+async def _fastmcp4(cell: Cell, sessions: ClientSessions) -> AsyncIterator[Peer]:
+    mode = "auto" if cell.modern else "legacy"
+    async with import_module("fastmcp").Client(fastmcp_transport(sessions), mode=mode) as client:
+        yield Peer(client, client.call_tool, client.session)
+
+
+_PEERS = {"sdk1": _sdk1, "sdk2": _sdk2, "fastmcp3": _fastmcp3, "fastmcp4": _fastmcp4}
+
+
+@asynccontextmanager
+async def peer(cell: Cell, sessions: ClientSessions) -> AsyncIterator[Peer]:
+    """The cell's own client, connected in the cell's era."""
+    async with _PEERS[cell.framework](cell, sessions) as connected:
+        yield connected
+
+
+@dataclass(frozen=True)
+class Served:
+    """The small server with the middleware, up."""
+
+    cell: Cell
+    url: str
+    log: Log
+
+    def sessions(self, jar: SessionJar | None = None, **options: Any) -> ClientSessions:
+        """Sessions on it."""
+        return with_sessions(lambda: streams_of(self.url), jar, **options)
+
+
+@asynccontextmanager
+async def served(
+    cell: Cell, make: Callable[..., ASGIApp] = wrapped, deadline: float = DEADLINE, **options: Any
+) -> AsyncIterator[Served]:
+    """The small server on loopback."""
+    log = Log(make(cell, **options))
+    with anyio.fail_after(deadline):
+        async with serving(log) as url:
+            yield Served(cell, url, log)

@@ -1,0 +1,197 @@
+"""A server and a client of a few lines each, on either side of the streams, for what real ones do not do on demand.
+
+The messages are the SDK's own, in the form of the SDK that is installed. Runs on any event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from contextvars import Context
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Final
+
+import anyio
+from anyio.abc import TaskGroup
+from mcp import types
+from mcp.shared.message import ClientMessageMetadata, SessionMessage
+from pydantic import TypeAdapter
+
+from integration.wire import ENVELOPE, MODERN, SESSION_KEY
+from mcp_sessions.client import ClientSessions
+
+_MESSAGE: Final[TypeAdapter[Any]] = TypeAdapter(types.JSONRPCMessage)
+HEADERS: Final = "headers" in ClientMessageMetadata.__dataclass_fields__
+"""Whether the installed SDK lets a message carry HTTP headers."""
+
+OFFER: Final[dict[str, Any]] = {"capabilities": {"experimental": {"sessions": {}}}}
+Answer = dict[str, Any]
+Rule = Callable[[dict[str, Any]], Answer]
+
+
+def item(message: dict[str, Any], headers: dict[str, str] | None = None) -> SessionMessage:
+    """A message as the streams carry it."""
+    metadata = ClientMessageMetadata(headers=headers) if headers and HEADERS else None
+    return SessionMessage(_MESSAGE.validate_python({"jsonrpc": "2.0", **message}), metadata)
+
+
+def plain(item: SessionMessage) -> dict[str, Any]:
+    """A message as it goes over the wire."""
+    dumped: dict[str, Any] = item.message.model_dump(by_alias=True, mode="json", exclude_unset=True)
+    return dumped
+
+
+def error(code: int, **data: Any) -> Answer:
+    """An answer that is an error."""
+    return {"error": {"code": code, "message": "no", **({"data": data} if data else {})}}
+
+
+def session_of(message: dict[str, Any]) -> dict[str, str] | None:
+    """The session in a request's `_meta`."""
+    found: dict[str, str] | None = message.get("params", {}).get("_meta", {}).get(SESSION_KEY)
+    return found
+
+
+@dataclass
+class Server:
+    """Answers by a table; what it was sent is kept.
+
+    Args:
+        rules: Methods, and what gives their answers.
+        late: Methods whose answers wait until `go` is set.
+    """
+
+    rules: dict[str, Rule] = field(default_factory=dict)
+    late: frozenset[str] = frozenset()
+    received: list[SessionMessage] = field(default_factory=list)
+    go: anyio.Event = field(default_factory=anyio.Event)
+    asked: anyio.Event = field(default_factory=anyio.Event)
+    closed: bool = False
+    _numbers: Any = field(default_factory=lambda: count(1))
+    _streams: Any = None
+
+    def sent(self, method: str) -> list[dict[str, Any]]:
+        """What it was sent of a method."""
+        return [message for message in map(plain, self.received) if message.get("method") == method]
+
+    def carried(self, method: str) -> list[dict[str, str] | None]:
+        """The sessions in them."""
+        return [session_of(message) for message in self.sent(method)]
+
+    def answer(self, message: dict[str, Any]) -> Answer:
+        """The answer to a request, without the envelope."""
+        method = message["method"]
+        if method in self.rules:
+            return self.rules[method](message)
+        if method in {"initialize", "server/discover"}:
+            return {"result": OFFER}
+        if method == "sessions/create":
+            return {"result": {"session": {"sessionId": f"id-{next(self._numbers)}"}}}
+        return {"result": {"_meta": {SESSION_KEY: session_of(message)}}}
+
+    @asynccontextmanager
+    async def transport(self) -> AsyncIterator[tuple[Any, Any]]:
+        """The transport to it."""
+        answers, read = anyio.create_memory_object_stream[Any](0)
+        write, requests = anyio.create_memory_object_stream[SessionMessage](0)
+        self._streams = (answers, requests)
+        async with anyio.create_task_group() as tasks, answers, requests:
+            tasks.start_soon(self._serve, requests, answers)
+            yield read, write
+            self.closed = not (read.statistics().open_receive_streams or write.statistics().open_send_streams)
+            tasks.cancel_scope.cancel()
+
+    async def _serve(self, requests: Any, answers: Any) -> None:
+        async with anyio.create_task_group() as tasks:
+            with suppress(anyio.ClosedResourceError):
+                await self._serve_each(requests, answers, tasks)
+
+    async def _serve_each(self, requests: Any, answers: Any, tasks: TaskGroup) -> None:
+        async for request in requests:
+            self.received.append(request)
+            message = plain(request)
+            if "id" in message and "method" in message:
+                tasks.start_soon(self._reply, message, answers)
+
+    async def _reply(self, message: dict[str, Any], answers: Any) -> None:
+        if message["method"] in self.late:
+            self.asked.set()
+            await self.go.wait()
+        await answers.send(item({"id": message["id"], **self.answer(message)}))
+
+    async def push(self, something: Any) -> None:
+        """Send something that nobody asked for."""
+        await self._streams[0].send(something)
+
+    def hang_up(self) -> None:
+        """Close the connection."""
+        for stream in self._streams:
+            stream.close()
+
+
+@dataclass
+class Caller:
+    """A client: asks, and tells what it was answered."""
+
+    write: Any
+    modern: bool
+    answers: dict[Any, dict[str, Any]] = field(default_factory=dict)
+    others: list[Any] = field(default_factory=list)
+    contexts: list[Context | None] = field(default_factory=list)
+    _arrived: dict[Any, anyio.Event] = field(default_factory=dict)
+    _ids: Any = field(default_factory=lambda: count(1))
+    _another: anyio.Event = field(default_factory=anyio.Event)
+
+    async def read(self, stream: Any) -> None:
+        """Take what comes."""
+        async with stream:
+            async for something in stream:
+                self.contexts.append(stream.last_context)
+                message = {} if isinstance(something, Exception) else plain(something)
+                if message.get("id") in self._arrived:
+                    self.answers[message["id"]] = message
+                    self._arrived[message["id"]].set()
+                else:
+                    self.others.append(message or something)
+                    self._another.set()
+        for event in self._arrived.values():
+            event.set()
+
+    async def another(self) -> Any:
+        """Wait for something that nobody asked for."""
+        await self._another.wait()
+        return self.others[-1]
+
+    async def ask(self, method: str, params: dict[str, Any] | None = None, id: int | None = None) -> dict[str, Any]:
+        """Ask, and wait for the answer; empty where the connection ended."""
+        number = id or next(self._ids)
+        self._arrived[number] = anyio.Event()
+        meta = {**(ENVELOPE if self.modern else {}), **(params or {}).get("_meta", {})}
+        headers = {"mcp-protocol-version": MODERN, "mcp-method": method} if self.modern else None
+        body = {**(params or {}), **({"_meta": meta} if meta else {})}
+        await self.write.send(item({"id": number, "method": method, **({"params": body} if body else {})}, headers))
+        await self._arrived[number].wait()
+        return self.answers.get(number, {})
+
+    async def tell(self, method: str, **params: Any) -> None:
+        """Notify."""
+        await self.write.send(item({"method": method, "params": params}))
+
+    async def shake_hands(self) -> None:
+        """As a client of the era does."""
+        await self.ask("server/discover" if self.modern else "initialize", {} if self.modern else {"capabilities": {}})
+
+
+@asynccontextmanager
+async def calling(sessions: ClientSessions, *, modern: bool = True, greet: bool = True) -> AsyncIterator[Caller]:
+    """A client, connected."""
+    with anyio.fail_after(30):
+        async with sessions as (read, write), anyio.create_task_group() as tasks:
+            async with write:
+                caller = Caller(write, modern)
+                tasks.start_soon(caller.read, read)
+                if greet:
+                    await caller.shake_hands()
+                yield caller
+            tasks.cancel_scope.cancel()

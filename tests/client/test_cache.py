@@ -1,0 +1,64 @@
+"""The response cache of the SDK's 2.x client, which knows nothing of sessions, serves none of them another's."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import anyio
+import pytest
+
+from environments import require
+
+require("mcp>=2")
+
+from mcp import Client
+from mcp.client.caching import CacheConfig
+from mcp.server.caching import CacheHint
+from mcp.server.mcpserver import MCPServer
+
+from integration.servers import DEADLINE, KEYS, ref
+from integration.serving import serving
+from mcp_sessions import MCPSessionMiddleware
+from mcp_sessions.client import with_sessions
+
+from .peers import Log, streams_of
+
+FRESH: Final = CacheHint(ttl_ms=3_600_000, scope="public")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Uvicorn runs on asyncio alone."""
+    return "asyncio"
+
+
+def server() -> Any:
+    """A server that lets clients keep what it answers for an hour."""
+    mcp = MCPServer("cached", cache_hints={"resources/read": FRESH, "tools/list": FRESH})
+
+    @mcp.resource("session://me")
+    async def me() -> str:
+        return ref()
+
+    return MCPSessionMiddleware(mcp.streamable_http_app(stateless_http=True), keys=KEYS)
+
+
+async def test_each_session_reads_its_own_and_nobodys_is_nobodys() -> None:
+    """Whoever read first: the client knows of no session, so nothing in its cache could tell them apart."""
+    log = Log(server())
+    with anyio.fail_after(DEADLINE):
+        async with serving(log) as url:
+            sessions = with_sessions(streams_of(url))
+            async with Client(sessions, mode="2026-07-28", cache=CacheConfig(default_ttl_ms=60_000)) as client:
+
+                async def read(session: Any) -> str:
+                    with sessions.use(session):
+                        result: Any = await client.read_resource("session://me")
+                        await client.list_tools()
+                    return str(result.contents[0].text)
+
+                first, second = sessions.new(), sessions.new()
+                said = [await read(session) for session in (None, first, second, None, second, first)]
+    assert said == ["nobody", said[1], said[2], "nobody", said[2], said[1]]
+    assert len(set(said)) == 3
+    assert len(log.sent("tools/list")) == len(said)

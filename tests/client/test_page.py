@@ -1,0 +1,69 @@
+"""`docs/client.md` says what is so: its code runs and prints what it shows, and its figures are the code's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from environments import needs
+from integration.servers import CELLS
+from mcp_sessions import client
+from mcp_sessions.client import client_sessions, shelves
+
+from .peers import served
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "client.md").read_text("utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+SHOWN = [shown.splitlines() for shown in re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)]
+COUNTED, CONVERSATIONS, KEPT = SHOWN
+NEW_SDK, OLD_SDK, EITHER = needs("mcp>=2"), needs("mcp<2"), needs("mcp")
+CASES = [
+    pytest.param(block, shown, marks=mark, id=str(number))
+    for number, (block, shown, mark) in enumerate(
+        zip(
+            BLOCKS,
+            (COUNTED, COUNTED, COUNTED, CONVERSATIONS, KEPT),
+            (NEW_SDK, OLD_SDK, EITHER, NEW_SDK, NEW_SDK),
+            strict=True,
+        )
+    )
+]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Uvicorn runs on asyncio alone."""
+    return "asyncio"
+
+
+@pytest.mark.parametrize(("block", "shown"), CASES)
+async def test_what_the_page_shows_is_printed(
+    block: str,
+    shown: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Each block as a program, with a real server; conversations may come in any order."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "page"}
+    async with served(CELLS[-1]) as server:
+        exec(
+            compile(block.replace("http://127.0.0.1:8000/mcp", server.url), "client.md", "exec", dont_inherit=True),
+            names,
+        )
+        await names["main"]()
+    assert sorted(capsys.readouterr().out.splitlines()) == sorted(shown)
+
+
+def test_the_page_names_what_there_is() -> None:
+    """Errors, options and figures."""
+    errors = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
+    assert errors == {"Refused", "NoAnswer", "SessionLost", "JarUnreadable"}
+    assert errors < set(client.__all__)
+    assert f"({client_sessions.FAREWELL:g} s)" in PAGE
+    assert shelves.LEEWAY.total_seconds() == 5 * 60
+    assert (client_sessions.SESSION_NOT_FOUND, client_sessions.SESSION_REQUIRED) == (-32043, -31044)

@@ -1,0 +1,279 @@
+"""The frameworks' own clients hold sessions, with one line more than without, in both eras."""
+
+from __future__ import annotations
+
+from collections import Counter
+from importlib import import_module
+from pathlib import Path
+
+import anyio
+import pytest
+
+from integration.servers import CELLS, COVERING, Cell, Hall, bare
+from mcp_sessions.client import ClientSessions, HeldSession, SessionJar, SessionLost, fastmcp_transport
+
+from .peers import Peer, hiding, peer, served
+
+every_cell = pytest.mark.parametrize("cell", CELLS, ids=str)
+covering = pytest.mark.parametrize("cell", COVERING, ids=str)
+few_cells = pytest.mark.parametrize("cell", [cell for cell in CELLS if not cell.json and not cell.stateful], ids=str)
+
+LOADS = [
+    (cell, 50 if cell.framework.startswith("sdk") and cell.modern == CELLS[-1].modern else 5)
+    for cell in CELLS
+    if cell.json and not cell.stateful
+]
+"""A thousand calls for the SDK in the newest era of each environment, and a hundred for the rest."""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Uvicorn runs on asyncio alone."""
+    return "asyncio"
+
+
+@every_cell
+async def test_calls_go_in_one_session_that_is_created_and_deleted_by_itself(cell: Cell) -> None:
+    """The program says nothing of sessions, and its state goes from call to call; nothing stays behind."""
+    async with served(cell) as server:
+        sessions = server.sessions()
+        async with peer(cell, sessions) as client:
+            assert [await client.tool("count") for _ in range(3)] == ["1", "2", "3"]
+            assert await client.tool("whoami") != "nobody"
+            held = sessions.current
+            assert held is not None
+            assert held.expires_at is not None
+            used = held.id
+        assert set(server.log.carried("tools/call")) == {used}
+        assert len(server.log.sent("sessions/create")) == 1
+        assert server.log.carried("sessions/delete") == [used]
+        assert not held.begun
+
+
+@every_cell
+async def test_a_server_without_sessions_is_used_as_it_is(cell: Cell) -> None:
+    """Nothing is created, and no request carries anything of ours but the declaration before the server answered."""
+    async with served(cell, bare) as server:
+        sessions = server.sessions()
+        async with peer(cell, sessions) as client:
+            with sessions.use(sessions.new()):
+                assert await client.tool("whoami") == "nobody"
+            assert sessions.offered is False
+        (call,) = server.log.sent("tools/call")
+        assert "experimental" not in str(call)
+        assert server.log.carried("tools/call") == [None]
+        assert not server.log.sent("sessions/create") + server.log.sent("sessions/delete")
+
+
+@covering
+async def test_the_client_says_that_it_knows_sessions(cell: Cell) -> None:
+    """In `initialize`, and in the envelope of every modern request; so no transport session is made for it."""
+    async with served(cell) as server, peer(cell, server.sessions()) as client:
+        await client.tool("whoami")
+        if cell.modern:
+            envelopes = [message["params"]["_meta"] for _, message in server.log.seen]
+            assert len(envelopes) >= 3
+            declared = [envelope["io.modelcontextprotocol/clientCapabilities"] for envelope in envelopes]
+        else:
+            declared = [message["params"]["capabilities"] for message in server.log.sent("initialize")]
+        assert all(capabilities["experimental"] == {"sessions": {}} for capabilities in declared)
+        assert cell.stateful or cell.modern or server.log.mirrored("tools/call") == [None]
+
+
+@covering
+async def test_own_requests_are_what_the_era_asks_for(cell: Cell) -> None:
+    """Version and method in the headers and the envelope; the id is mirrored where no transport session holds it."""
+    async with served(cell) as server:
+        sessions = server.sessions()
+        async with peer(cell, sessions) as client:
+            await client.tool("whoami")
+            held = sessions.current
+            assert held is not None
+            used = held.id
+        versions = {headers["mcp-protocol-version"] for headers, _ in server.log.seen[3:]}
+        assert versions == {"2026-07-28" if cell.modern else "2025-11-25"}
+        for headers, message in server.log.seen:
+            if message.get("method", "").startswith("sessions/"):
+                assert headers.get("mcp-method") == (message["method"] if cell.modern else None)
+        expected = used if cell.modern else server.log.mirrored("tools/call")[0]
+        assert server.log.mirrored("sessions/delete") == [expected]
+        assert server.log.mirrored("tools/call") == [expected]
+        assert (expected is not None) is (cell.modern or cell.stateful)
+
+
+@covering
+async def test_parallel_first_calls_create_one_session(cell: Cell) -> None:
+    """Ten calls at once, one `sessions/create`, one session."""
+    seen: list[str] = []
+    async with served(cell) as server, peer(cell, server.sessions()) as client:
+
+        async def call() -> None:
+            seen.append(await client.tool("whoami"))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(10):
+                tasks.start_soon(call)
+        assert len(set(seen)) == 1
+        assert len(server.log.sent("sessions/create")) == 1
+
+
+@pytest.mark.parametrize(("cell", "conversations"), LOADS, ids=str)
+async def test_conversations_over_one_connection_never_cross(cell: Cell, conversations: int) -> None:
+    """A thousand calls in fifty conversations at once: each sees its own session alone, and counts for itself."""
+    per = 20
+    seen: Counter[tuple[int, str]] = Counter()
+    async with served(cell, deadline=240) as server:
+        sessions = server.sessions()
+        async with peer(cell, sessions) as client:
+
+            async def ask(number: int, times: int) -> None:
+                for _ in range(times):
+                    seen[number, await client.tool("whoami")] += 1
+
+            async def converse(number: int) -> None:
+                with sessions.use(sessions.new()):
+                    async with anyio.create_task_group() as tasks:
+                        tasks.start_soon(ask, number, per // 2)
+                        tasks.start_soon(ask, number, per // 2 - 1)
+                    assert await client.tool("count") == "1"
+
+            async with anyio.create_task_group() as tasks:
+                for number in range(conversations):
+                    tasks.start_soon(converse, number)
+    assert sorted(number for number, _ in seen) == list(range(conversations))
+    assert len({who for _, who in seen}) == conversations
+    assert set(seen.values()) == {per - 1}  # and one that counted
+
+
+@covering
+async def test_calls_of_two_sessions_are_in_the_server_at_once(cell: Cell) -> None:
+    """The choice holds for the tasks that a block starts, and each call keeps its own to the end."""
+    hall = Hall()
+    said: list[str] = []
+    async with served(cell, hall=hall) as server:
+        sessions = server.sessions()
+        async with peer(cell, sessions) as client:
+            first, second = sessions.new(), sessions.new()
+            own = [await whoami(client, sessions, held) for held in (first, second)]
+
+            async def hold(name: str) -> None:
+                said.append(await client.tool("hold", name=name))
+
+            async with anyio.create_task_group() as tasks:
+                for held in (first, second, first):
+                    with sessions.use(held):
+                        tasks.start_soon(hold, "one")
+                await hall.filled(3)
+                hall.open()
+    assert sorted(said) == sorted(f"{who} {who}" for who in (own[0], own[0], own[1]))
+
+
+async def whoami(client: Peer, sessions: ClientSessions, held: HeldSession | None) -> str:
+    """Who a call in a session is for."""
+    with sessions.use(held):
+        return await client.tool("whoami")
+
+
+@pytest.mark.parametrize("cell", [cell for cell in COVERING if cell.framework.startswith("fastmcp")], ids=str)
+async def test_fastmcps_client_connects_as_often_as_it_likes(cell: Cell) -> None:
+    """Each time in a session of its own, where no jar keeps it; the transport shows no credential."""
+    async with served(cell) as server:
+        sessions = server.sessions()
+        transport = fastmcp_transport(sessions)
+        client = import_module("fastmcp").Client(transport)
+        for _ in range(2):
+            async with client:
+                result = await client.call_tool("count")
+                assert result.content[0].text == "1"
+                assert repr(transport) == "<SessionTransport of <ClientSessions, connected>>"
+        assert len(server.log.sent("sessions/delete")) == 2
+
+
+@few_cells
+async def test_a_lost_session_is_an_error_and_the_next_call_begins_anew(cell: Cell) -> None:
+    """`on_lost="raise"`: the program learns once that what the server held is gone."""
+    async with served(cell) as server:
+        sessions = server.sessions()
+        async with peer(cell, sessions) as client:
+            await client.tool("count")
+            await end_behind_its_back(client, sessions.current)
+            with pytest.raises(Exception, match="Session not found") as refusal:
+                await client.tool("count")
+            assert getattr(refusal.value, "error").code == -32043  # noqa: B009
+            assert getattr(refusal.value, "error").data == {"reason": "ended"}  # noqa: B009
+            assert await client.tool("count") == "1"
+            with sessions.use(sessions.new()) as unnamed:
+                await client.tool("count")
+                await end_behind_its_back(client, unnamed)
+                with pytest.raises(Exception, match="Session not found"):
+                    await client.tool("count")
+                with pytest.raises(SessionLost):
+                    await client.tool("count")
+
+
+@few_cells
+async def test_a_lost_session_can_be_recreated(cell: Cell) -> None:
+    """`on_lost="recreate"`: calls that were refused are sent again, once, in one new session for all of them."""
+    said: list[str] = []
+    async with served(cell) as server:
+        sessions = server.sessions(on_lost="recreate")
+        async with peer(cell, sessions) as client:
+            before = await client.tool("whoami")
+            await end_behind_its_back(client, sessions.current)
+
+            async def call() -> None:
+                said.append(await client.tool("whoami"))
+
+            async with anyio.create_task_group() as tasks:
+                for _ in range(5):
+                    tasks.start_soon(call)
+            assert len(set(said)) == 1
+            assert before not in said
+            assert len(server.log.sent("sessions/create")) == 2
+
+
+async def end_behind_its_back(client: Peer, held: HeldSession | None) -> None:
+    """Delete a session as another client would: requests that carry metadata of their own are left as they are."""
+    assert held is not None
+    key = import_module("mcp_sessions.jsonrpc").SESSION_KEY
+    await client.send("sessions/delete", {"_meta": {key: {"sessionId": held.id}}})
+
+
+@few_cells
+async def test_a_session_is_resumed_after_a_restart(cell: Cell, tmp_path: Path) -> None:
+    """State and all, from the file alone; another user and another name get sessions of their own."""
+    path = tmp_path / "sessions.json"
+    async with served(cell) as server:
+        for expected in ("1", "2", "3"):
+            sessions = server.sessions(SessionJar(path))
+            async with peer(cell, sessions) as client:
+                assert await client.tool("count") == expected
+                with sessions.use(sessions.open("thread 17")):
+                    assert await client.tool("count") == expected
+        assert len(server.log.sent("sessions/create")) == 2
+        assert not server.log.sent("sessions/delete")
+        async with peer(cell, server.sessions(SessionJar(path), identity="ann")) as client:
+            assert await client.tool("count") == "1"
+
+
+@few_cells
+async def test_a_session_never_goes_to_another_server(cell: Cell, tmp_path: Path) -> None:
+    """One jar, two servers: neither sees the other's id."""
+    jar = SessionJar(tmp_path / "sessions.json")
+    async with served(cell) as one, served(cell) as other:
+        for server in (one, other, one, other):
+            async with peer(cell, server.sessions(jar)) as client:
+                await client.tool("count")
+        mine, theirs = set(one.log.carried("tools/call")), set(other.log.carried("tools/call"))
+        assert len(mine) == len(theirs) == 1
+        assert not mine & theirs
+
+
+@few_cells
+async def test_a_required_session_is_created_although_the_server_does_not_offer_it(cell: Cell) -> None:
+    """A proxy may hide what the server offers; the error that asks for a session is answered with one, once."""
+    async with served(cell, hiding, require="always") as server, peer(cell, server.sessions()) as client:
+        assert await client.tool("count") == "1"
+        assert await client.tool("count") == "2"
+        assert server.log.carried("tools/call")[0] is None
+        assert len(server.log.sent("sessions/create")) == 1

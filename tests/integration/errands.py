@@ -1,0 +1,162 @@
+"""Servers whose one tool runs an errand: a span of its own, an HTTP request and a database query.
+
+The same errand on both SDKs, both FastMCPs, plain Starlette and FastAPI. What each makes of a request is a real span
+of the real instrumentation. An errand has a name, which stands on its span, in the URL and in the query, so that a
+test can tell whose spans they are.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from importlib import import_module
+from typing import Any, Final
+
+import httpx
+from fastapi import FastAPI
+from opentelemetry import trace
+from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
+from opentelemetry.instrumentation.httpx import HTTPXClientInstrumentor
+from opentelemetry.instrumentation.sqlite3 import SQLite3Instrumentor
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from mcp_sessions import MCPSessionMiddleware
+
+from .servers import CELLS, KEYS, Cell, Hall, ref
+
+HEADER: Final = "x-errand"
+"""A request's header that names its errand to the instrumentation around the server."""
+
+PLAIN: Final = ("starlette", "fastapi")
+ALL_CELLS: Final = [
+    *CELLS,
+    *(
+        Cell(framework, modern, False, json)
+        for framework in PLAIN
+        for modern in (False, True)
+        for json in (True, False)
+    ),
+]
+
+
+async def errand(hall: Hall, name: str) -> str:
+    """Run an errand; whose request it was."""
+    with trace.get_tracer("errands").start_as_current_span("errand", attributes={"errand": name}):
+        await hall.enter(name)
+        await _fetch(name)
+        _query(name)
+    return ref()
+
+
+async def _fetch(name: str) -> None:
+    transport = httpx.MockTransport(lambda request: httpx.Response(200))
+    async with httpx.AsyncClient(transport=transport) as client:
+        HTTPXClientInstrumentor.instrument_client(client)
+        await client.get(f"http://elsewhere/{name}")
+
+
+def _query(name: str) -> None:
+    connection = sqlite3.connect(":memory:")
+    instrumented = SQLite3Instrumentor.instrument_connection(connection)
+    instrumented.cursor().execute(f"SELECT '{name}'")
+    connection.close()
+
+
+# --- the frameworks ------------------------------------------------------------------------------
+
+
+def _filled(mcp: Any, hall: Hall) -> Any:
+    async def run(name: str) -> str:
+        return await errand(hall, name)
+
+    mcp.tool(name="errand")(run)
+    return mcp
+
+
+def _sdk2(cell: Cell, hall: Hall) -> Any:
+    mcp = _filled(import_module("mcp.server.mcpserver").MCPServer("errands"), hall)
+    return mcp.streamable_http_app(stateless_http=not cell.stateful, json_response=cell.json)
+
+
+def _sdk1(cell: Cell, hall: Hall) -> Any:
+    made = import_module("mcp.server.fastmcp").FastMCP
+    return _filled(
+        made("errands", stateless_http=not cell.stateful, json_response=cell.json), hall
+    ).streamable_http_app()
+
+
+def _fastmcp(cell: Cell, hall: Hall) -> Any:
+    mcp = _filled(import_module("fastmcp").FastMCP("errands"), hall)
+    return mcp.http_app(stateless_http=not cell.stateful, json_response=cell.json, host_origin_protection=False)
+
+
+def _starlette(cell: Cell, hall: Hall) -> Any:
+    return Starlette(routes=[Route("/mcp", partial(_answer, cell, hall), methods=["POST"])])
+
+
+def _fastapi(cell: Cell, hall: Hall) -> Any:
+    app = FastAPI()
+    app.add_route("/mcp", partial(_answer, cell, hall), methods=["POST"])
+    return app
+
+
+async def _answer(cell: Cell, hall: Hall, request: Request) -> Response:
+    """An MCP endpoint as one writes it by hand."""
+    message = await request.json()
+    if message["method"] != "tools/call":
+        return JSONResponse({"jsonrpc": "2.0", "id": message.get("id"), "result": {"capabilities": {}}})
+    if not cell.json:
+        return StreamingResponse(_stream(hall, message), media_type="text/event-stream")
+    return JSONResponse(await _called(hall, message))
+
+
+async def _stream(hall: Hall, message: dict[str, Any]) -> AsyncIterator[bytes]:
+    yield b'data: {"jsonrpc":"2.0","method":"notifications/message"}\n\n'
+    yield b"data: " + json.dumps(await _called(hall, message)).encode() + b"\n\n"
+
+
+async def _called(hall: Hall, message: dict[str, Any]) -> dict[str, Any]:
+    said = await errand(hall, message["params"]["arguments"]["name"])
+    return {"jsonrpc": "2.0", "id": message["id"], "result": {"content": [{"type": "text", "text": said}]}}
+
+
+_MAKERS: Final[dict[str, Callable[[Cell, Hall], Any]]] = {
+    "sdk1": _sdk1,
+    "sdk2": _sdk2,
+    "fastmcp3": _fastmcp,
+    "fastmcp4": _fastmcp,
+    "starlette": _starlette,
+    "fastapi": _fastapi,
+}
+
+
+# --- with the instrumentation around -------------------------------------------------------------
+
+
+def _name_errand(span: trace.Span, scope: dict[str, Any]) -> None:
+    named = dict(scope["headers"]).get(HEADER.encode())
+    if named is not None:
+        span.set_attribute("errand", named.decode())
+
+
+def bare(cell: Cell, hall: Hall) -> Any:
+    """The server as the framework makes it."""
+    return _MAKERS[cell.framework](cell, hall)
+
+
+def outside(cell: Cell, hall: Hall, guard: None = None) -> ASGIApp:
+    """OpenTelemetry's ASGI instrumentation around the middleware, as `opentelemetry-instrument` puts it."""
+    ours = MCPSessionMiddleware(bare(cell, hall), keys=KEYS, transport="off")
+    return OpenTelemetryMiddleware(ours, server_request_hook=_name_errand)
+
+
+def inside(cell: Cell, hall: Hall, guard: None = None) -> ASGIApp:
+    """OpenTelemetry's ASGI instrumentation within the middleware, which names transport sessions, too."""
+    theirs = OpenTelemetryMiddleware(bare(cell, hall), server_request_hook=_name_errand)
+    return MCPSessionMiddleware(theirs, keys=KEYS)

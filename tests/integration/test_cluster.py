@@ -1,0 +1,165 @@
+"""Several worker processes on one store: sessions and their data are the same on each, also when one is killed.
+
+Every request is written down with its times, and the history is checked: what is counted in parallel is all counted,
+what was acknowledged is kept, and a session that was deleted on one worker is refused by all from then on.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+import redis_servers
+from history import Kind, Recorder, violations
+
+from .test_rotation import Worker, working
+from .wire import SESSION_KEY, Held
+
+WORKERS = 4
+CALLS = 64  # at the same time
+NOT_FOUND = -32043
+
+SERVED = """
+import os
+from apps import Server
+from mcp_sessions import MCPSessionMiddleware
+
+async def increment(session, arguments):
+    return await session.data.increment("calls")
+
+async def update(session, arguments):
+    return await session.data.update("calls", lambda calls: calls + 1, default=0)
+
+async def pid(session, arguments):
+    return os.getpid()
+
+app = MCPSessionMiddleware(
+    Server(increment=increment, update=update, pid=pid),
+    keys="a key of the cluster: 7dXo3uLs5cHf9aGe2ivB",
+    store={store!r},
+    store_timeout=60,
+)
+"""
+
+
+@contextmanager
+def sqlite(folder: Path) -> Iterator[str]:
+    """A file."""
+    yield f"sqlite:{folder}/sessions.db"
+
+
+@contextmanager
+def redis(folder: Path) -> Iterator[str]:
+    """A server of its own."""
+    with redis_servers.serving(appendonly="yes") as server:
+        yield server.url
+
+
+STORES = {"sqlite": sqlite, "redis": redis}
+
+
+class Cluster:
+    """The workers, and the history of what was asked of them."""
+
+    def __init__(self, folder: Path, workers: list[Worker]) -> None:
+        self.folder = folder
+        self.workers = workers
+        self.recorder = Recorder()
+
+    def ask(self, kind: Kind, tool: str, held: Held, worker: Worker) -> int:
+        """Call a tool, or delete the session; what came back, or 0."""
+        with self.recorder.operation(kind, held.id) as written:
+            if kind == "delete":
+                answer = worker.request("sessions/delete", _meta={SESSION_KEY: held.sent()})
+            else:
+                answer = worker.request("tools/call", held, name=tool)
+            if "error" in answer:
+                assert answer["error"]["code"] == NOT_FOUND
+                written.refused()
+                return 0
+            number: int = answer["result"].get("content", 0)
+            written.accepted(number)
+            return number
+
+
+@pytest.fixture(scope="module", params=STORES)
+def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Worker processes on one store."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with ExitStack() as stack:
+        store = stack.enter_context(STORES[request.param](folder))
+        (folder / "served.py").write_text(SERVED.format(store=store), "utf-8")
+        yield Cluster(folder, [stack.enter_context(working(folder)) for _ in range(WORKERS)])
+
+
+@pytest.fixture
+def cluster(running: Cluster) -> Cluster:
+    """The same workers for each test, with a history of its own."""
+    return Cluster(running.folder, running.workers)
+
+
+@pytest.mark.parametrize("tool", ["increment", "update"])
+def test_calls_at_the_same_time_all_count(cluster: Cluster, tool: str) -> None:
+    """As many calls on one session as different numbers, over all workers."""
+    held, together = cluster.workers[0].create(), Barrier(CALLS, timeout=60)
+
+    def call(place: int) -> int:
+        together.wait()
+        return cluster.ask("add", tool, held, cluster.workers[place % WORKERS])
+
+    with ThreadPoolExecutor(CALLS) as pool:
+        numbers = list(pool.map(call, range(CALLS)))
+    assert sorted(numbers) == list(range(1, CALLS + 1))
+    assert violations(cluster.recorder.operations) == []
+
+
+def test_a_worker_that_is_killed_takes_no_acknowledged_update_with_it(cluster: Cluster) -> None:
+    """A fifth worker dies in mid-call: what it answered is counted, and the others go on."""
+    with working(cluster.folder) as doomed:
+        held = cluster.workers[0].create()
+        pid = cluster.ask("use", "pid", held, doomed)
+
+        def call(place: int) -> bool:
+            if place == CALLS // 2:
+                os.kill(pid, signal.SIGKILL)
+            try:
+                cluster.ask("add", "increment", held, [doomed, *cluster.workers][place % (WORKERS + 1)])
+            except (OSError, http.client.HTTPException):
+                return False
+            return True
+
+        with ThreadPoolExecutor(CALLS // 4) as pool:
+            answered = list(pool.map(call, range(CALLS)))
+    last = cluster.ask("add", "increment", held, cluster.workers[0])
+    assert not all(answered)
+    assert sum(answered) < last <= CALLS + 1
+    assert violations(cluster.recorder.operations) == []
+
+
+def test_a_session_that_is_deleted_on_one_worker_is_refused_by_all_at_once(cluster: Cluster) -> None:
+    """No request that begins after the delete was acknowledged is accepted, and none before it began is refused."""
+    held, (first, *others) = cluster.workers[0].create(), cluster.workers
+    together = Barrier(WORKERS, timeout=60)
+
+    def use(worker: Worker) -> None:
+        cluster.ask("use", "pid", held, worker)
+        together.wait()
+        while cluster.ask("use", "pid", held, worker):
+            """Until it is refused."""
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        using = [pool.submit(use, worker) for worker in others]
+        together.wait()
+        cluster.ask("delete", "", held, first)
+        for each in using:
+            each.result()
+    assert [cluster.ask("use", "pid", held, worker) for worker in cluster.workers] == [0] * WORKERS
+    assert violations(cluster.recorder.operations) == []

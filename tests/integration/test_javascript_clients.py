@@ -1,0 +1,189 @@
+"""The official TypeScript clients and the MCP Inspector's command line, unchanged, over real HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from starlette.types import ASGIApp
+
+from . import javascript
+from .javascript import DEADLINE, Exchange, Failed, Visit, packages
+from .servers import CELLS, Cell, bare, wrapped
+from .serving import serving
+
+LEGACY = ("typescript 1", "typescript 2")
+EVERY = (*LEGACY, "typescript 2 modern")
+
+STATELESS = [cell for cell in CELLS if not (cell.stateful or cell.modern)]
+STATEFUL = [cell for cell in CELLS if cell.stateful and not (cell.modern or cell.json)]
+STREAMING = next(cell for cell in STATELESS if not cell.json)
+
+
+def as_shipped(cell: Cell, **options: Any) -> ASGIApp:
+    """The small server inside the middleware as it is by default, which names transport sessions."""
+    return wrapped(cell, transport="auto", **options)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Uvicorn runs on asyncio alone."""
+    return "asyncio"
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server that is up, and the JavaScript that visits it.
+
+    Args:
+        url: Its MCP endpoint.
+        packages: Where the JavaScript is.
+        home: Where it may keep files.
+    """
+
+    url: str
+    packages: Path
+    home: Path
+
+    async def visits(self, clients: tuple[str, ...], *steps: Any) -> list[Visit]:
+        """What each client saw, all of them there at once."""
+        seen: dict[str, Visit] = {}
+
+        async def visit(client: str) -> None:
+            seen[client] = await javascript.visit(self.packages, self.home, client, self.url, *steps)
+
+        async with anyio.create_task_group() as tasks:
+            for client in clients:
+                tasks.start_soon(visit, client)
+        return [seen[client] for client in clients]
+
+    async def inspect(self, *arguments: str) -> Any:
+        """What one run of the Inspector's command line prints."""
+        options = ("--cli", self.url, "--transport", "http", "--format", "json", "--quiet", *arguments)
+        return json.loads(await javascript.run(self.packages, self.home, "mcp-inspector", *options))["result"]
+
+    async def whoami(self, *arguments: str) -> str:
+        """Whose session the Inspector's call of a tool has."""
+        result = await self.inspect("--method", "tools/call", "--tool-name", "whoami", *arguments)
+        said: str = result["content"][0]["text"]
+        return said
+
+
+@asynccontextmanager
+async def served(app: ASGIApp, home: Path) -> AsyncIterator[Served]:
+    """An application, up for as long as the block lasts."""
+    installed = packages()
+    with anyio.fail_after(2 * DEADLINE):
+        async with serving(app) as url:
+            yield Served(url, installed, home)
+
+
+# --- nothing changes for who needs no session ----------------------------------------------------
+
+TOUR = (
+    ["list"],
+    ["call", "whoami"],
+    ["call", "whoami_sync"],
+    ["resume"],
+    ["call", "whoami"],
+    ["end"],
+    ["call", "whoami"],
+)
+
+
+async def toured(home: Path, *apps: ASGIApp) -> list[list[tuple[list[Any], set[Exchange]]]]:
+    """What each client heard on the tour of each application, and which HTTP exchanges it took; all at once."""
+    seen: dict[ASGIApp, list[Visit]] = {}
+
+    async def tour(app: ASGIApp) -> None:
+        async with served(app, home) as server:
+            seen[app] = await server.visits(EVERY, *TOUR)
+
+    async with anyio.create_task_group() as tasks:
+        for app in apps:
+            tasks.start_soon(tour, app)
+    return [[(visit.said, set(visit.exchanges)) for visit in seen[app]] for app in apps]
+
+
+async def test_without_a_lasting_key_clients_see_the_server_as_it_is(tmp_path: Path) -> None:
+    """Word for word, status by status, in both eras: no session is named that a restart would end."""
+    seen, bare_seen = await toured(tmp_path, as_shipped(STREAMING, keys=None), bare(STREAMING))
+    assert seen == bare_seen
+    for said, exchanges in seen:
+        assert {"whoami", "count"} <= set(said[0])
+        assert said[1:] == ["nobody", "nobody", True, "nobody", True, "nobody"]
+        assert {(exchange.sent, exchange.named) for exchange in exchanges} == {(None, None)}
+
+
+@pytest.mark.parametrize("cell", STATEFUL, ids=str)
+async def test_a_stateful_server_keeps_its_own_transport_sessions(cell: Cell, tmp_path: Path) -> None:
+    """The clients see its id, its streams and its end of a session, and nothing of ours."""
+    seen, bare_seen = await toured(tmp_path, as_shipped(cell), bare(cell))
+    assert seen == bare_seen
+    for said, exchanges in seen[: len(LEGACY)]:
+        assert said[1:-1] == ["nobody", "nobody", True, "nobody", True]
+        assert isinstance(said[-1], Failed)
+        assert Exchange("POST", 404, 0, None) in exchanges
+
+
+async def test_the_inspector_works_unchanged(tmp_path: Path) -> None:
+    """Its command line lists and calls tools, in the older era and in the one that it finds."""
+    async with served(as_shipped(STATEFUL[0]), tmp_path) as server:
+        tools = (await server.inspect("--method", "tools/list"))["tools"]
+        assert {"whoami", "count"} <= {tool["name"] for tool in tools}
+        assert await server.whoami() == "nobody"
+        assert await server.whoami("--protocol-era", "auto") == "nobody"
+
+
+# --- sessions for unchanged clients --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cell", STATELESS, ids=str)
+async def test_an_unchanged_client_has_a_session(cell: Cell, tmp_path: Path) -> None:
+    """Named by `initialize`, sent with every request, kept over a restart of the client; each client has its own."""
+    steps = (["call", "whoami"], ["call", "whoami_sync"], ["call", "count"], ["resume"], ["call", "count"])
+    async with served(as_shipped(cell), tmp_path) as server:
+        visits = await server.visits(LEGACY, *steps, ["call", "whoami"])
+    refs = [visit.said[0] for visit in visits]
+    assert len({*refs, "nobody"}) == 3
+    for visit, ref in zip(visits, refs, strict=True):
+        assert visit.said == [ref, ref, "1", True, "2", ref]
+        first, *others = visit.exchanges
+        assert first == Exchange("POST", 200, None, 0)
+        assert {exchange.sent for exchange in others} == {0}
+        assert {exchange.named for exchange in others} <= {None, 0}
+        # The stream that it asks for at once would stay open for its life. It does not mind to have none.
+        assert (visit.statuses("GET"), visit.troubles) == ({405}, [])
+
+
+async def test_a_client_may_end_its_session(tmp_path: Path) -> None:
+    """By DELETE. Whoever comes with that session afterwards is told 404, in words that name the cause."""
+    async with served(as_shipped(STREAMING), tmp_path) as server:
+        visits = await server.visits(LEGACY, ["call", "count"], ["end"], ["call", "count"], ["call", "whoami"])
+    for visit in visits:
+        assert visit.said[:2] == ["1", True]
+        assert [failed.why.count("Session not found") for failed in visit.said[2:]] == [1, 1]
+        assert visit.statuses("DELETE") in ({200}, {202}, {204})
+        assert [exchange.status for exchange in visit.exchanges[-2:]] == [404, 404]
+
+
+async def test_a_client_of_the_modern_era_needs_no_transport_session(tmp_path: Path) -> None:
+    """On a server of both eras it gets none; on an older server it falls back, and gets one."""
+    async with served(as_shipped(STREAMING), tmp_path) as server:
+        [visit] = await server.visits(("typescript 2 modern",), ["call", "whoami"])
+    is_modern = any(cell.modern for cell in CELLS)
+    assert (visit.said == ["nobody"]) is is_modern
+    assert ({exchange.named for exchange in visit.exchanges} == {None}) is is_modern
+
+
+async def test_each_run_of_the_inspector_has_a_session(tmp_path: Path) -> None:
+    """Its own."""
+    async with served(as_shipped(STREAMING), tmp_path) as server:
+        refs = [await server.whoami() for _ in range(2)]
+    assert len({*refs, "nobody"}) == 3

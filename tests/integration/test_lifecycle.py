@@ -1,0 +1,276 @@
+"""From creation to end on real servers: hooks, data, tracked sessions, and streams that are open when a session ends.
+
+The waiting calls here are those of the frameworks' own clients, over real HTTP where it matters: what ends a stream
+must be an answer to them, or they wait for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from starlette.types import ASGIApp, Scope
+
+from clients import Clock
+from mcp_sessions import CreateRefused, EndedSession, MCPSessionMiddleware, Session
+from mcp_sessions.options import HOUR
+
+from .servers import COVERING, DEADLINE, KEYS, STATEFUL, STREAMING, Cell, Guard, Hall, running, wrapped
+from .serving import Peer, peer, serving
+from .wire import Held
+
+NOT_FOUND = -32043
+
+covering = pytest.mark.parametrize("cell", COVERING, ids=str)
+streaming = pytest.mark.parametrize("cell", STREAMING, ids=str)
+
+
+# --- streams that are open when their session ends -----------------------------------------------
+
+
+@asynccontextmanager
+async def two(cell: Cell, hall: Hall, folder: Path) -> AsyncIterator[tuple[Peer, Peer]]:
+    """The cell's own clients of two workers that share a file."""
+    store = f"sqlite:{folder}/sessions.db"
+    async with AsyncExitStack() as stack:
+        urls = [await stack.enter_async_context(serving(wrapped(cell, hall, store=store))) for _ in range(2)]
+        one, other = [await stack.enter_async_context(peer(cell, url)) for url in urls]
+        yield one, other
+
+
+async def waits_until_deleted(client: Peer, hall: Hall, delete: Callable[[Held], Awaitable[None]]) -> str:
+    """What the client's own waiting call ends with when its session is deleted.
+
+    The tool tells of its progress before: newer servers open a stream with the first event, and not before.
+    """
+    held, heard = await client.create(), anyio.Event()
+    said: list[str] = []
+
+    async def hear(progress: float) -> None:
+        heard.set()
+
+    async def wait() -> None:
+        with pytest.raises(Exception, match="Session not found") as refused:
+            await client.tool("progress", held, told=hear)
+        said.append(str(refused.value))
+
+    with anyio.fail_after(DEADLINE):
+        async with anyio.create_task_group() as group:
+            group.start_soon(wait)
+            await heard.wait()
+            await hall.filled(1)
+            await delete(held)
+    hall.open()  # the tool may still run; what it says is heard by nobody
+    return said[0]
+
+
+@streaming
+async def test_a_waiting_call_ends_with_its_session(cell: Cell) -> None:
+    """The client's call raises when its session is deleted, though the tool has not returned; another's goes on."""
+    hall = Hall()
+    async with serving(wrapped(cell, hall)) as url, peer(cell, url) as client:
+        assert await waits_until_deleted(client, hall, client.delete)
+        assert await client.tool("whoami", await client.create()) != "nobody"
+
+
+@streaming
+async def test_a_waiting_call_ends_when_another_worker_ends_its_session(cell: Cell, tmp_path: Path) -> None:
+    """Nobody tells the worker that holds the stream; it asks."""
+    hall = Hall()
+    async with two(cell, hall, tmp_path) as (one, other):
+        assert await waits_until_deleted(one, hall, other.delete)
+
+
+@covering
+async def test_the_call_that_ends_its_own_session_gets_its_answer(cell: Cell) -> None:
+    """The framework's own stream is spared; the next call is refused."""
+    async with running(cell) as server:
+        client = await server.connected()
+        held = await client.create()
+        ref = await client.call("whoami", held)
+        assert await client.call("leave", held) == f"{ref} left"
+        assert (await client.request("tools/call", {"name": "whoami", "arguments": {}}, held)).error[
+            "code"
+        ] == NOT_FOUND
+
+
+# --- streams that are taken up again -------------------------------------------------------------
+
+
+def _events() -> Any:
+    """An event store, as the SDK wants one: everything is kept, and told again in order."""
+    interface = import_module("mcp.server.streamable_http")
+
+    class Events(interface.EventStore):  # type: ignore[misc,name-defined]  # whichever SDK is installed
+        def __init__(self) -> None:
+            self.kept: list[tuple[str, Any]] = []
+
+        async def store_event(self, stream_id: str, message: Any) -> str:
+            self.kept.append((stream_id, message))
+            return str(len(self.kept))
+
+        async def replay_events_after(self, last_event_id: str, send_callback: Any) -> str:
+            last = int(last_event_id)
+            stream = self.kept[last - 1][0]
+            for number, (other, message) in enumerate(self.kept[last:], last + 1):
+                if other == stream and message is not None:
+                    await send_callback(interface.EventMessage(message, str(number)))
+            return stream
+
+    return Events()
+
+
+def with_events(cell: Cell, hall: Hall, guard: Guard | None, **options: Any) -> ASGIApp:
+    """A stateful server that keeps its events, with one tool, inside the middleware."""
+
+    async def hold() -> str:
+        await hall.enter("hold")
+        return "what only a live session may hear"
+
+    if cell.framework == "sdk2":
+        mcp = import_module("mcp.server.mcpserver").MCPServer("small")
+        app = mcp.streamable_http_app(event_store=_events())
+    elif cell.framework == "sdk1":
+        mcp = import_module("mcp.server.fastmcp").FastMCP("small", event_store=_events())
+        app = mcp.streamable_http_app()
+    else:
+        mcp = import_module("fastmcp").FastMCP("small")
+        app = mcp.http_app(event_store=_events())
+    mcp.tool()(hold)
+    return MCPSessionMiddleware(app, **{"keys": KEYS, **options})
+
+
+@pytest.mark.parametrize("cell", [cell for cell in STATEFUL if not cell.json], ids=str)
+@pytest.mark.parametrize("deleted", [True, False])
+async def test_a_broken_stream_is_not_taken_up_for_a_session_that_was_deleted(cell: Cell, deleted: bool) -> None:
+    """The server kept the result and would tell it; a live session's client gets it, a deleted one's gets 404."""
+    async with running(cell, make=with_events) as server:
+        client = await server.connected()
+        held = await client.create()
+        async with client.under_way("tools/call", {"name": "hold", "arguments": {}}, held) as exchange:
+            first = await exchange.next_event("id:")
+            await server.hall.filled(1)
+        if deleted:
+            await client.delete(held)
+        server.hall.open()
+        await server.hall.emptied()
+        last = next(line[3:].strip() for line in first.splitlines() if line.startswith("id:"))
+        async with client.resuming(last) as resumed:
+            if deleted:
+                answer = await resumed.reply()
+                assert (answer.status, answer.answer["error"]["code"]) == (404, NOT_FOUND)
+            else:
+                assert "what only a live session may hear" in await resumed.next_event()
+
+
+# --- hooks ---------------------------------------------------------------------------------------
+
+
+@covering
+async def test_a_new_session_can_be_filled_or_refused(cell: Cell) -> None:
+    """What `on_create` wrote is there in the first call, in state and data; who is refused reads why."""
+
+    async def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
+        if params.get("plan") != "team":
+            raise CreateRefused("this server is for teams")
+        session.state["n"] = 10
+        await session.data.set("n", 100)
+
+    async with running(cell, on_create=on_create) as server:
+        client = await server.connected()
+        refused = await client.request("sessions/create", {"plan": "free"})
+        assert refused.error == {"code": -31045, "message": "this server is for teams"}
+        held = Held((await client.request("sessions/create", {"plan": "team"})).result["session"])
+        assert [await client.call(tool, held) for tool in ("count", "tally")] == ["11", "101"]
+
+
+class Ended:
+    """What `on_end` was told, on whichever worker."""
+
+    def __init__(self, expected: int) -> None:
+        self.told: list[tuple[str, str]] = []
+        self.all = anyio.Event()
+        self._expected = expected
+
+    async def hook(self, session: EndedSession, reason: str) -> None:
+        self.told.append((session.ref, reason))
+        if len(self.told) == self._expected:
+            self.all.set()
+
+
+@covering
+async def test_of_many_who_delete_a_session_on_two_workers_one_runs_the_hook(cell: Cell, tmp_path: Path) -> None:
+    """As many deletions at once as there are, on both: each session's `on_end` runs once."""
+    ended = Ended(5)
+    options: dict[str, Any] = {"store": f"sqlite:{tmp_path}/sessions.db", "tracked": True, "sweep_interval": 0.01}
+    async with running(cell, on_end=ended.hook, **options) as one, running(cell, on_end=ended.hook, **options) as other:
+        clients = [await one.connected(), await other.connected()]
+        sessions = [await clients[0].create() for _ in range(5)]
+        refs = [await clients[1].call("whoami", held) for held in sessions]
+        async with anyio.create_task_group() as group:
+            for held in sessions:
+                for client in clients * 3:
+                    group.start_soon(client.delete, held)
+    assert sorted(ended.told) == sorted((ref, "deleted") for ref in refs)
+
+
+@covering
+async def test_of_two_workers_that_sweep_one_runs_the_hook_of_a_session_that_expired(
+    cell: Cell, tmp_path: Path
+) -> None:
+    """Or stood idle, or was left by its tool: once each, and the workers' stop waits for what has begun."""
+    clock, ended = Clock(), Ended(5)
+    options: dict[str, Any] = {
+        "store": f"sqlite:{tmp_path}/sessions.db",
+        "clock": clock,
+        "tracked": True,
+        "idle_timeout": HOUR,
+        "sweep_interval": 0.01,
+    }
+    async with running(cell, on_end=ended.hook, **options) as one, running(cell, on_end=ended.hook, **options) as other:
+        clients = [await one.connected(), await other.connected()]
+        sessions = [await clients[0].create() for _ in range(5)]
+        refs = [await clients[1].call("whoami", held) for held in sessions]
+        await clients[0].call("leave", sessions[0])
+        assert ended.told == [(refs[0], "left")]
+        clock.now += 2 * HOUR
+        await ended.all.wait()
+    assert sorted(ended.told[1:]) == sorted((ref, "idle") for ref in refs[1:])
+
+
+# --- data ----------------------------------------------------------------------------------------
+
+
+@covering
+async def test_parallel_calls_lose_nothing_and_sessions_share_nothing(cell: Cell) -> None:
+    """Counted in the tools of a real server: every call has a number of its own, in each of two sessions."""
+    async with running(cell) as server:
+        client = await server.connected()
+        sessions = [await client.create(), await client.create()]
+        counted: dict[str, list[int]] = {held.id: [] for held in sessions}
+
+        async def count(held: Held) -> None:
+            counted[held.id].append(int(await client.call("tally", held)))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(20):
+                for held in sessions:
+                    group.start_soon(count, held)
+    assert [sorted(numbers) for numbers in counted.values()] == [list(range(1, 21))] * 2
+
+
+@covering
+async def test_data_is_there_on_every_worker_and_dies_with_its_session(cell: Cell, tmp_path: Path) -> None:
+    """Two workers count on; the next session begins at one."""
+    store = f"sqlite:{tmp_path}/sessions.db"
+    async with running(cell, store=store) as one, running(cell, store=store) as other:
+        clients = [await one.connected(), await other.connected()]
+        held = await clients[0].create()
+        assert [await client.call("tally", held) for client in clients] == ["1", "2"]
+        await clients[1].delete(held)
+        assert await clients[1].call("tally", await clients[1].create()) == "1"

@@ -1,0 +1,319 @@
+"""Handles as types of tool arguments: with real servers of every framework, their own clients, and real tokens."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from importlib import import_module
+from typing import Annotated, Any, Final
+
+import anyio
+import pytest
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from integration.servers import FRAMEWORKS, Cell
+from integration.serving import Peer, peer, serving
+from integration.wire import Client, lifespan
+from mcp_sessions import MCPSessionMiddleware, add_sessions
+from mcp_sessions.errors import ConfigurationError
+from mcp_sessions.explicit_handles import Handles
+from mcp_sessions.handles import Handle
+from mcp_sessions.integrations import handle_types
+from mcp_sessions.integrations.handle_types import HandleOf
+
+from .servers import DEADLINE, HOSTS, KEYS, TOKENS, Verifier, bearer
+
+pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")  # the SDK drops some
+
+
+@pytest.fixture(scope="module", autouse=True)
+def leave_nothing_for_others() -> Iterator[None]:
+    """Collect what the SDK left while the filter above is still in force."""
+    yield
+    gc.collect()
+
+
+HANDLES: Final = Handles(KEYS, lifetimes={"basket": 86_400}).install()
+Basket = Annotated[str, HANDLES.type("basket")]
+
+UNKNOWN = "not one of your basket handles: copy the handle again exactly as it was given, or create a new basket"
+
+
+# --- the small server: one set of tools, on every framework ---------------------------------------
+
+
+def shown(name: str) -> str:
+    """An id. Both forms are strings to a type checker, which the gate runs over this file."""
+    return f"id {name}"
+
+
+async def create(kind: str) -> str:
+    """A new handle."""
+    return HANDLES.mint(kind)
+
+
+async def short(basket: HandleOf["basket"]) -> str:  # noqa: F821, UP037  # a word, which is no name and no annotation
+    """The id, by the short form."""
+    return shown(basket)
+
+
+async def long(basket: Basket) -> str:
+    """The id, by the long form."""
+    return shown(basket)
+
+
+async def whole(basket: Annotated[Handle, HANDLES.type("basket")]) -> str:
+    """All that a handle says."""
+    return f"id {basket.id} of {basket.text}"
+
+
+async def perhaps(basket: Basket | None = None) -> str:
+    """A handle that may be left out."""
+    return f"id {basket}"
+
+
+async def every(baskets: list[Basket]) -> str:
+    """Several handles."""
+    return f"ids {' '.join(baskets)}"
+
+
+def _sdk1(guarded: bool, stateful: bool) -> Any:
+    module = import_module("mcp.server.fastmcp")
+    return module.FastMCP("handles", stateless_http=not stateful, **_sdk_auth(guarded))
+
+
+def _sdk2(guarded: bool, stateful: bool) -> Any:
+    return import_module("mcp.server.mcpserver").MCPServer("handles", **_sdk_auth(guarded))
+
+
+def _sdk_auth(guarded: bool) -> dict[str, Any]:
+    settings = import_module("mcp.server.auth.settings").AuthSettings
+    url = "https://auth.example"
+    auth = {"auth": settings(issuer_url=url, resource_server_url=None), "token_verifier": Verifier()}
+    return auth if guarded else {}
+
+
+def _fastmcp(guarded: bool, stateful: bool) -> Any:
+    verifier = import_module("fastmcp.server.auth.providers.jwt").StaticTokenVerifier
+    return import_module("fastmcp").FastMCP("handles", auth=verifier(TOKENS) if guarded else None)
+
+
+_SERVERS: Final = {"sdk1": _sdk1, "sdk2": _sdk2, "fastmcp3": _fastmcp, "fastmcp4": _fastmcp}
+_HOSTS: Final = [*HOSTS, "127.0.0.1", "127.0.0.1:*"]
+_APPS: Final = {
+    "sdk1": lambda server, stateful: server.streamable_http_app(),
+    "sdk2": lambda server, stateful: server.streamable_http_app(stateless_http=not stateful),
+    "fastmcp3": lambda server, stateful: server.http_app(stateless_http=not stateful, allowed_hosts=_HOSTS),
+    "fastmcp4": lambda server, stateful: server.http_app(stateless_http=not stateful, allowed_hosts=_HOSTS),
+}
+
+
+def made(cell: Cell, *, guarded: bool = False) -> Any:
+    """The small server of a cell, without the middleware."""
+    server = _SERVERS[cell.framework](guarded, cell.stateful)
+    for tool in (create, short, long, whole, perhaps, every):
+        server.tool()(tool)
+    return _APPS[cell.framework](server, cell.stateful)
+
+
+CELLS: Final = [
+    Cell(framework, modern, stateful, json=False)
+    for framework in FRAMEWORKS
+    for modern, stateful in ((False, False), (False, True), (True, False))
+    if not modern or framework in {"sdk2", "fastmcp4"}
+]
+every_cell = pytest.mark.parametrize("cell", CELLS, ids=str)
+
+
+@asynccontextmanager
+async def connected(cell: Cell) -> AsyncIterator[Peer]:
+    """The framework's own client of the small server, over HTTP."""
+    with anyio.fail_after(DEADLINE):
+        async with serving(made(cell)) as url, peer(cell, url) as client:
+            yield client
+
+
+async def call(client: Peer, tool: str, **arguments: Any) -> str:
+    """What a tool returned, or its error after `error: `."""
+    result = (await client.session.call_tool(tool, arguments)).model_dump(by_alias=True)
+    text: str = result["content"][0]["text"]
+    return f"error: {text}" if result["isError"] else text
+
+
+# --- with real clients ---------------------------------------------------------------------------
+
+
+@every_cell
+async def test_a_tool_gets_the_verified_id(cell: Cell) -> None:
+    """By the long form, by the short one, as a whole handle, in a list, and not at all where it may be left out."""
+    async with connected(cell) as client:
+        basket = await call(client, "create", kind="basket")
+        name = HANDLES.verify("basket", basket)
+        for tool in ("long", "short", "perhaps"):
+            assert await call(client, tool, basket=basket) == f"id {name}"
+        assert await call(client, "whole", basket=basket) == f"id {name} of {basket}"
+        assert await call(client, "every", baskets=[basket, basket]) == f"ids {name} {name}"
+        assert await call(client, "perhaps") == "id None"
+
+
+@every_cell
+async def test_a_wrong_handle_is_the_tools_error_and_says_what_to_do(
+    cell: Cell, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In words for the model, and with nothing of what was sent: not in the error, not in any log."""
+    logging.getLogger("fastmcp").addHandler(caplog.handler)
+    async with connected(cell) as client:
+        basket, browser = [await call(client, "create", kind=kind) for kind in ("basket", "browser")]
+        wrong = {
+            browser: "not a basket handle: it is a browser handle",
+            basket[:-1]: "this basket handle was cut short: copy all 55 characters of it",
+            f"`{basket}`": "not a basket handle as it stands: send it alone, with no spaces, quotes or punctuation",
+            basket[:30] + basket[31] + basket[30] + basket[32:]: UNKNOWN,
+            "the first": "not a basket handle: those begin with basket_",
+        }
+        assert basket not in wrong
+        for tool in ("long", "short", "whole", "perhaps"):
+            for sent, said in wrong.items():
+                error = await call(client, tool, basket=sent)
+                assert error.startswith("error: ")
+                assert said in error
+                assert sent not in error
+        error = await call(client, "long", basket=[basket])
+    logging.getLogger("fastmcp").removeHandler(caplog.handler)
+    assert "not a basket handle: a handle is a string" in error
+    assert basket[10:] not in error
+    assert not any(text[10:40] in caplog.text for text in (basket, browser))
+
+
+@every_cell
+async def test_models_are_told_what_a_handle_looks_like(cell: Cell) -> None:
+    """The JSON schema of each argument has the pattern of its type."""
+    async with connected(cell) as client:
+        tools = (await client.session.list_tools()).model_dump(by_alias=True)["tools"]
+        basket = await call(client, "create", kind="basket")
+    schemas = {tool["name"]: tool["inputSchema"]["properties"].get("basket") for tool in tools}
+    for tool in ("long", "short", "whole"):
+        assert schemas[tool]["type"] == "string"
+        assert schemas[tool]["description"] == "The handle of a basket, copied exactly as it was given"
+        assert re.search(schemas[tool]["pattern"], basket)
+    assert schemas["long"]["pattern"] == schemas["perhaps"]["anyOf"][0]["pattern"]
+
+
+# --- with users ----------------------------------------------------------------------------------
+
+
+async def _said(client: Client, tool: str, **arguments: Any) -> str:
+    return (await client.request("tools/call", {"name": tool, "arguments": arguments})).text
+
+
+@asynccontextmanager
+async def clients(app: Any, cell: Cell, *tokens: str) -> AsyncIterator[list[Client]]:
+    """Clients of an app, one for each access token."""
+    with anyio.fail_after(DEADLINE):
+        async with lifespan(app):
+            made = [Client(app, modern=cell.modern, headers=bearer(token)) for token in tokens]
+            for client in made:
+                await client.connect()
+            yield made
+
+
+@every_cell
+@pytest.mark.parametrize("place", [lambda app: app, lambda app: add_sessions(app, keys=KEYS)], ids=["bare", "added"])
+async def test_what_one_user_was_given_no_other_can_use(cell: Cell, place: Any) -> None:
+    """With bearer tokens, with the middleware and without, and with no session: another user, another client."""
+    app = place(made(cell, guarded=True))
+    async with clients(app, cell, "ann", "bob", "ann-elsewhere") as (ann, bob, elsewhere):
+        basket = await _said(ann, "create", kind="basket")
+        found = await _said(ann, "long", basket=basket)
+        refused = [await _said(client, "long", basket=basket) for client in (bob, elsewhere)]
+        of_bob = await _said(bob, "create", kind="basket")
+        refused.append(await _said(ann, "long", basket=of_bob))
+        assert (await _said(bob, "long", basket=of_bob)).startswith("id ")
+    assert found.startswith("id ")
+    assert all(UNKNOWN in text for text in refused)
+
+
+@every_cell
+async def test_a_handle_is_good_with_a_session_and_without(cell: Cell) -> None:
+    """The owner is the same: a handle from one session is good in the owner's other, and in none."""
+    async with clients(add_sessions(made(cell, guarded=True), keys=KEYS), cell, "ann") as (ann,):
+        first, second = await ann.create(), await ann.create()
+        basket = await ann.call("create", first, kind="basket")
+        found = [await ann.call("long", held, basket=basket) for held in (first, second)]
+        assert {*found, await _said(ann, "long", basket=basket)} == {found[0]}
+    assert found[0].startswith("id ")
+
+
+@every_cell
+async def test_on_an_open_server_whoever_has_a_handle_can_use_it(cell: Cell) -> None:
+    """There it is a credential: nothing else tells its owner."""
+    async with clients(MCPSessionMiddleware(made(cell), keys=KEYS), cell, "ann", "bob") as (ann, bob):
+        basket = await _said(ann, "create", kind="basket")
+        assert await _said(ann, "long", basket=basket) == await _said(bob, "long", basket=basket)
+
+
+# --- the types themselves ------------------------------------------------------------------------
+
+
+def test_the_short_form_is_the_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It means the handles that were installed last, when it was written; without any it says what to do."""
+    handle = HANDLES.mint("basket")
+    here = TypeAdapter(HandleOf["basket"])
+    Handles(KEYS, audience="elsewhere").install()
+    there = TypeAdapter(HandleOf["basket"])
+    assert here.validate_python(handle) == HANDLES.verify("basket", handle)
+    with pytest.raises(ValidationError, match="not one of your basket handles"):
+        there.validate_python(handle)
+    HANDLES.install()
+    monkeypatch.setattr(handle_types._Installed, "type", None)
+    with pytest.raises(ConfigurationError, match=re.escape('HandleOf["basket"] needs handles: call Handles(')):
+        HandleOf["basket"]
+
+
+def test_a_type_that_is_none_is_refused_where_it_is_written() -> None:
+    """Not when the first handle comes."""
+    with pytest.raises(ConfigurationError, match="type='A Basket' must be"):
+        HandleOf["A Basket"]
+
+
+def test_what_stands_beside_must_be_able_to_hold_a_handle() -> None:
+    """`str` for the id, `Handle` for everything."""
+    with pytest.raises(ConfigurationError, match=r'handles.type\("basket"\) stands beside str or Handle, not beside'):
+        TypeAdapter(Annotated[int, HANDLES.type("basket")])
+
+
+class Order(BaseModel):
+    """A model with a handle in it."""
+
+    basket: Annotated[str, HANDLES.type("basket"), Field(description="What is bought")]
+
+
+def test_a_handle_may_be_a_field_of_a_model() -> None:
+    """From Python and from JSON; the reason is the error's type, and the application's description counts."""
+    basket = HANDLES.mint("basket")
+    name = HANDLES.verify("basket", basket)
+    assert Order.model_validate({"basket": basket}).basket == name
+    assert Order.model_validate_json(f'{{"basket": "{basket}"}}').basket == name
+    assert Order.model_json_schema()["properties"]["basket"]["description"] == "What is bought"
+    with pytest.raises(ValidationError) as refused:
+        Order.model_validate({"basket": HANDLES.mint("browser")})
+    (error,) = refused.value.errors()
+    assert (error["type"], error["loc"]) == ("handle_other_type", ("basket",))
+    assert error["msg"] == "not a basket handle: it is a browser handle"
+    assert "input_value=<not shown>" in str(refused.value)
+
+
+def test_pydantic_is_imported_for_who_uses_it_alone() -> None:
+    """The package, and handles in it, do without."""
+    program = (
+        "import sys; from mcp_sessions.explicit_handles import Handles; "
+        f"h = Handles({KEYS!r}); h.install(); h.type('basket'); h.verify('basket', h.mint('basket')); "
+        "print(sorted({'pydantic', 'pydantic_core', 'mcp', 'fastmcp'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,105 @@
+"""A process that uses a SQLite store together with others, for `test_sqlite.py`.
+
+python sqlite_worker.py count PATH TASKS TIMES    adds TIMES to a number by swaps, in each of so many tasks
+python sqlite_worker.py revoke PATH TIMES         revokes so many sessions and prints each that was acknowledged
+python sqlite_worker.py fork PATH                 uses one store before a fork, in the child, and after it
+python sqlite_worker.py fill FOLDER               fills the disk, and prints what was refused and what was kept
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from mcp_sessions.data import Shelf
+from mcp_sessions.errors import StoreFull
+from mcp_sessions.stores.sqlite import SQLiteStore
+from mcp_sessions.tokens import Claims
+
+FOREVER = 2_000_000_000
+SHELF = Shelf("ses_shared", FOREVER, 10_000)
+
+
+def session(name: str) -> Claims:
+    return Claims(kind="session", kid="k", jti=name.ljust(22, "A"), issued_at=FOREVER - 1, expires_at=FOREVER)
+
+
+async def revoke(store: SQLiteStore, name: str) -> bool:
+    return await store.revoke(session(name).ref, expires_at=FOREVER, reason="deleted", lease=30)
+
+
+async def count(path: str, tasks: str, times: str) -> None:
+    store = SQLiteStore(path, busy_timeout=60)
+
+    async def swaps() -> None:
+        for _ in range(int(times)):
+            swapped = False
+            while not swapped:
+                old = await store.read(SHELF, "n")
+                swapped = await store.swap(SHELF, "n", old, b"%d" % (int(old or 0) + 1))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(int(tasks)):
+            group.start_soon(swaps)
+    await store.close()
+
+
+async def revoke_many(path: str, times: str) -> None:
+    store = SQLiteStore(path)
+    for n in range(int(times)):
+        await revoke(store, f"s{n}")
+        print(n, flush=True)
+    await store.close()
+
+
+def fork(path: str) -> None:
+    store = SQLiteStore(path)
+    anyio.run(revoke, store, "parent")
+    child = multiprocessing.get_context("fork").Process(target=anyio.run, args=(revoke, store, "child"))
+    child.start()
+    child.join()
+    anyio.run(revoke, store, "after")
+    standings = anyio.run(store.standings, [session(name) for name in ("parent", "child", "after")])
+    anyio.run(store.close)
+    print(child.exitcode, *standings)
+
+
+async def fill(folder: str) -> None:
+    store = SQLiteStore(f"{folder}/sessions.db")
+    await revoke(store, "kept")
+    ballast = Path(folder, "ballast")
+    fill_disk(ballast)
+    refused = 0
+    while not refused:
+        try:
+            await store.write(SHELF, "k", b"1" * 5000)
+        except StoreFull as full:
+            refused += 1
+            print(full.reason)
+    print(await store.standing(session("kept")))
+    await anyio.Path(ballast).unlink()
+    await revoke(store, "later")
+    print(await store.standing(session("later")))
+    await store.close()
+
+
+def fill_disk(ballast: Path) -> None:
+    try:
+        with ballast.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1024))
+    except OSError as error:
+        print(error.strerror)
+
+
+MODES: dict[str, Any] = {"count": count, "revoke": revoke_many, "fill": fill}
+
+if __name__ == "__main__":
+    if sys.argv[1] == "fork":
+        fork(sys.argv[2])
+    else:
+        anyio.run(MODES[sys.argv[1]], *sys.argv[2:])

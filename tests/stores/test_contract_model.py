@@ -1,0 +1,276 @@
+"""Every store against a plain model of what it holds: long random programs, the same answers.
+
+What the contract leaves open is open here: within the grain a session may be told live or idle, and what is over may
+be forgotten at once or later. A failure names the seed, with which it comes again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import pytest
+
+from clients import START, Clock
+from mcp_sessions.data import Shelf
+from mcp_sessions.errors import DataError, DataGone, DataNotInteger, DataTooLarge
+from mcp_sessions.stores.base import Record, Standing, Store, grain
+from mcp_sessions.tokens import Claims
+
+pytest_plugins = ["on_every_store"]
+
+STEPS = 400
+LEASE = 50
+MAX_BYTES = 40
+MOST = 2**63 - 1
+SUBJECTS = ("alice".ljust(22, "A"), "bob".ljust(22, "A"), None)
+KEYS = ("k", "käse", "zahl")
+VALUES = (None, b"1", b"-7", b"null", b'"some words"', b'"rather more words"', b"%d" % MOST)
+OLD = object()
+"""For the value that there is."""
+
+Item = tuple[bytes | None, float | None]
+Outcome = Any  # what a call returns, or the class of what it raises
+
+
+@pytest.fixture
+def anyio_backend(running: tuple[str, str]) -> str:
+    """Each store runs on the event loops that it knows, which for some is asyncio alone."""
+    return running[1]
+
+
+@dataclass
+class Kept:
+    """What the model knows of a recorded session."""
+
+    used: int
+    reason: str | None = None
+    lease_until: int = 0
+
+
+@dataclass
+class Model:
+    """A store as a few dicts, and what it may answer."""
+
+    idle_timeout: int | None
+    now: int = START
+    revoked: set[Claims] = field(default_factory=set)
+    cut_offs: dict[str | None, int] = field(default_factory=dict)
+    records: dict[Claims, Kept] = field(default_factory=dict)
+    data: dict[tuple[Claims, str], Item] = field(default_factory=dict)
+
+    def standing(self, one: Claims) -> Standing:
+        cut_off = max(self.cut_offs.get(None, 0), self.cut_offs.get(one.subject, 0))
+        return Standing.ENDED if one in self.revoked or one.issued_at < cut_off else Standing.LIVE
+
+    def idle(self, kept: Kept) -> set[bool]:
+        """What may be said to whether a session is idle."""
+        unused = -1 if self.idle_timeout is None else self.now - kept.used - self.idle_timeout
+        return {unused >= 0, unused >= grain(self.idle_timeout)}
+
+    def seen(self, one: Claims) -> set[Standing]:
+        if self.standing(one) is Standing.ENDED:
+            return {Standing.ENDED}
+        if one not in self.records:
+            return {Standing.LOST}
+        return {Standing.IDLE if idle else Standing.LIVE for idle in self.idle(self.records[one])}
+
+    def alive(self, one: Claims) -> bool:
+        return one in self.records and self.standing(one) is Standing.LIVE and self.now < one.expires_at
+
+    def ends(self, one: Claims) -> set[str | None]:
+        """Why a recorded session may be given to a taker now; None where it may be given to none."""
+        kept = self.records[one]
+        if kept.reason is not None:
+            return {kept.reason if kept.lease_until <= self.now else None}
+        by_itself = "expired" if one.expires_at <= self.now else None
+        return {"idle" if idle else by_itself for idle in self.idle(kept)} | {by_itself}
+
+    def item(self, one: Claims, key: str) -> Item:
+        value, end = self.data.get((one, key), (None, None))
+        kept = value is not None and (end is None or self.now < end)
+        return (value, end) if kept else (None, None)
+
+    def size(self, one: Claims) -> int:
+        """Bytes that a session's data takes now."""
+        items = [(key, self.item(one, key)[0]) for whose, key in self.data if whose == one]
+        return sum(len(key.encode()) + len(value) for key, value in items if value is not None)
+
+    def change(self, one: Claims, key: str, item: Item, result: object) -> Outcome:
+        """Make a change of data, and say what comes of it."""
+        if one in self.revoked:
+            return DataGone
+        before = self.item(one, key)
+        self.data[one, key] = item
+        if self.item(one, key)[0] is not None and self.size(one) > MAX_BYTES:
+            self.data[one, key] = before
+            return DataTooLarge
+        return result
+
+
+class Program:
+    """Makes one random step after the other on a store and on its model, and compares."""
+
+    def __init__(self, store: Store, clock: Clock, model: Model, random: Random) -> None:
+        self.store = store
+        self.clock = clock
+        self.model = model
+        self.random = random
+        self.made: list[Claims] = []
+
+    async def run(self) -> None:
+        steps = [name for name in vars(Program) if name.startswith("step_")]
+        self.create(lives=1_000_000)
+        for n in range(STEPS):
+            name = self.random.choice(steps)
+            print(n, name)  # shown with a failure
+            await getattr(self, name)()
+
+    def living(self) -> Claims:
+        """One of the latest sessions, or the first, which lives longest, whose token has not expired."""
+        return self.random.choice([one for one in self.made[:1] + self.made[-6:] if self.model.now < one.expires_at])
+
+    async def step_wait(self) -> None:
+        self.model.now += self.random.choice([1, 4, 20, 29, 50, 60])
+        self.clock.now = self.model.now
+
+    async def step_create(self) -> None:
+        self.create(lives=self.random.choice([60, 300, 1000]))
+        if self.random.random() < 0.8:
+            await self.record(self.made[-1])
+
+    def create(self, *, lives: int) -> None:
+        one = Claims(
+            kind="session",
+            kid="k",
+            jti=f"{len(self.made)}".ljust(22, "A"),
+            issued_at=self.model.now,
+            expires_at=self.model.now + lives,
+            subject=self.random.choice(SUBJECTS),
+        )
+        self.made.append(one)
+
+    async def step_record(self) -> None:
+        one = self.living()
+        await self.record(one)
+
+    async def record(self, one: Claims) -> None:
+        await self.store.record(Record(one.ref, one.subject, one.issued_at, one.expires_at, self.model.now))
+        if one not in self.model.revoked:
+            self.model.records.setdefault(one, Kept(self.model.now))
+
+    async def step_standings(self) -> None:
+        asked = [one for one in self.made if self.model.now < one.expires_at]
+        said = [self.model.standing(one) for one in asked]
+        assert await self.store.standings(asked) == [await self.store.standing(one) for one in asked] == said
+
+    async def step_revoke(self) -> None:
+        one = self.living()
+        new = await self.store.revoke(one.ref, expires_at=one.expires_at, reason="deleted", lease=LEASE)
+        assert new is (one not in self.model.revoked)
+        self.model.revoked.add(one)
+        if new and one in self.model.records:
+            kept = self.model.records[one]
+            kept.reason, kept.lease_until = "deleted", self.model.now + LEASE
+
+    async def step_revoke_before(self) -> None:
+        subject, moment = self.random.choice(SUBJECTS), self.model.now - self.random.randrange(100, 400)
+        await self.store.revoke_before(moment, subject=subject, until=self.model.now + 2000)
+        self.model.cut_offs[subject] = max(self.model.cut_offs.get(subject, 0), moment)
+
+    async def step_seen(self) -> None:
+        one = self.living()
+        told = await self.store.seen(one, idle_timeout=self.model.idle_timeout)
+        assert told in self.model.seen(one)
+        if told is Standing.LIVE:
+            self.model.records[one].used = self.model.now
+
+    async def step_sessions(self) -> None:
+        for subject in ("alice".ljust(22, "A"), "bob".ljust(22, "A")):
+            found = await self.store.sessions(subject)
+            assert [record.created_at for record in found] == sorted(record.created_at for record in found)
+            alive = {one.ref for one in self.made if one.subject == subject and self.model.alive(one)}
+            assert {record.ref for record in found} == alive
+
+    async def step_find(self) -> None:
+        for one in self.made[-6:]:
+            found = await self.store.find(one.ref)
+            assert (found is not None) is self.model.alive(one)
+            if found is not None:
+                used = self.model.records[one].used
+                assert used - grain(self.model.idle_timeout) <= found.seen_at <= used
+                assert found == Record(one.ref, one.subject, one.issued_at, one.expires_at, found.seen_at)
+
+    async def step_take_ended(self) -> None:
+        taken = await self.store.take_ended(idle_timeout=self.model.idle_timeout, lease=LEASE, limit=1000)
+        reasons = {ended.record.ref: ended.reason for ended in taken}
+        assert len(reasons) == len(taken)
+        for one, kept in self.model.records.items():
+            reason = reasons.pop(one.ref, None)
+            assert reason in self.model.ends(one)
+            if reason is not None:
+                kept.reason, kept.lease_until = reason, self.model.now + LEASE
+                self.model.revoked.add(one)
+        assert not reasons
+
+    async def step_finish(self) -> None:
+        ended = [one for one, kept in self.model.records.items() if kept.reason is not None]
+        for one in self.random.sample(ended, min(1, len(ended))):
+            await self.store.finish(one.ref)
+            del self.model.records[one]
+            for key in KEYS:
+                self.model.data.pop((one, key), None)
+
+    async def step_read(self) -> None:
+        for one in self.made[-6:]:
+            if self.model.now < one.expires_at or one in self.model.records:
+                for key in KEYS:
+                    assert await self.store.read(self.shelf(one), key) == self.model.item(one, key)[0]
+
+    async def step_write(self) -> None:
+        one = self.living()
+        key, value = self.random.choice(KEYS), self.random.choice(VALUES)
+        end = self.random.choice([None, self.model.now, self.model.now + 60])
+        said = self.model.change(one, key, (value, end), None)
+        assert await outcome(self.store.write(self.shelf(one), key, value, expires_at=end)) == said
+
+    async def step_swap(self) -> None:
+        one = self.living()
+        key, new = self.random.choice(KEYS), self.random.choice(VALUES)
+        value, end = self.model.item(one, key)
+        old = self.random.choice([value, b"1", None])
+        fits = old == value or one in self.model.revoked
+        said = self.model.change(one, key, (new, end), True) if fits else False
+        assert await outcome(self.store.swap(self.shelf(one), key, old, new)) == said
+
+    async def step_add(self) -> None:
+        one = self.living()
+        key, by = self.random.choice(KEYS), self.random.choice([1, -1, MOST])
+        value, end = self.model.item(one, key)
+        total = int(value or 0) + by if value is None or value.lstrip(b"-").isdigit() else MOST + 1
+        fits = -MOST - 1 <= total <= MOST or one in self.model.revoked
+        said = self.model.change(one, key, (b"%d" % total, end), total) if fits else DataNotInteger
+        assert await outcome(self.store.add(self.shelf(one), key, by)) == said
+
+    async def step_lead(self) -> None:
+        assert await self.store.lead("worker", seconds=LEASE) is True
+
+    @staticmethod
+    def shelf(one: Claims) -> Shelf:
+        return Shelf(one.ref, one.expires_at, MAX_BYTES)
+
+
+async def outcome(call: Awaitable[object]) -> Outcome:
+    try:
+        return await call
+    except DataError as error:
+        return type(error)
+
+
+@pytest.mark.parametrize("seed", range(9))
+async def test_a_store_answers_as_the_model_does(store: Store, clock: Clock, seed: int) -> None:
+    """Whatever is asked of it, in whatever order."""
+    program = Program(store, clock, Model(idle_timeout=[None, 30, 300][seed % 3]), Random(seed))
+    await program.run()

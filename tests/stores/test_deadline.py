@@ -1,0 +1,168 @@
+"""A deadline around a store: every call ends in time, and whatever goes wrong inside is one kind of error."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import anyio
+import pytest
+
+from clients import START
+from mcp_sessions.data import Shelf
+from mcp_sessions.errors import ConfigurationError, DataGone, StoreFull, StoreUnavailable
+from mcp_sessions.stores.base import Reach, Record, Store
+from mcp_sessions.stores.deadline import Deadline
+from mcp_sessions.tokens import Claims
+
+CLAIMS = Claims(kind="session", kid="k", jti="j", issued_at=START, expires_at=START + 60)
+RECORD = Record(ref="r", subject=None, created_at=START, expires_at=START + 60, seen_at=START)
+SHELF = Shelf(owner="r", until=START + 60, max_bytes=10)
+PASSWORD = "redis://user:a-password-of-the-store@host"
+
+Call = Callable[[Store], Awaitable[object]]
+
+CALLS: dict[str, Call] = {
+    "open": lambda store: store.open(),
+    "close": lambda store: store.close(),
+    "standing": lambda store: store.standing(CLAIMS),
+    "standings": lambda store: store.standings([CLAIMS]),
+    "revoke": lambda store: store.revoke("r", expires_at=1, reason="ended", lease=2),
+    "revoke_before": lambda store: store.revoke_before(1, subject="s", until=2),
+    "record": lambda store: store.record(RECORD),
+    "seen": lambda store: store.seen(CLAIMS, idle_timeout=1),
+    "sessions": lambda store: store.sessions("s"),
+    "find": lambda store: store.find("r"),
+    "take_ended": lambda store: store.take_ended(idle_timeout=1, lease=2, limit=3),
+    "finish": lambda store: store.finish("r"),
+    "lead": lambda store: store.lead("w", seconds=1),
+    "read": lambda store: store.read(SHELF, "k"),
+    "write": lambda store: store.write(SHELF, "k", b"1", expires_at=2.0),
+    "swap": lambda store: store.swap(SHELF, "k", b"1", b"2"),
+    "add": lambda store: store.add(SHELF, "k", 1),
+}
+EVERY = pytest.mark.parametrize("name", CALLS)
+
+
+class Scripted:
+    """A store that only notes what is asked of it, and then does what it was made for."""
+
+    reach = Reach.NETWORK
+
+    def __init__(self, does: Callable[[], Awaitable[object]]) -> None:
+        self.does = does
+        self.asked: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[object]]:
+        async def method(*args: Any, **kwargs: Any) -> object:
+            self.asked.append((name, args, kwargs))
+            return await self.does()
+
+        return method
+
+
+def scripted(does: Callable[[], Awaitable[object]]) -> Store:
+    return cast("Store", Scripted(does))
+
+
+def raising(error: Exception) -> Store:
+    async def fail() -> object:
+        raise error
+
+    return scripted(fail)
+
+
+def test_no_part_of_the_contract_is_forgotten() -> None:
+    """Every method of a store stands here, and nothing else."""
+    contract = {name for name in dir(Store) if not name.startswith("_")}
+    assert {name for name in vars(Deadline) if not name.startswith("_")} == contract
+    assert {*CALLS, "reach"} == contract
+
+
+@EVERY
+async def test_every_call_is_passed_on_as_it_is(name: str) -> None:
+    """The same arguments, and the same result back."""
+    result = object()
+
+    async def answer() -> object:
+        return result
+
+    bare, within = Scripted(answer), Scripted(answer)
+    assert await CALLS[name](cast("Store", bare)) is result
+    returned = await CALLS[name](Deadline(cast("Store", within), seconds=60))
+    assert within.asked == bare.asked
+    assert [asked[0] for asked in within.asked] == [name]
+    assert returned is (None if name in {"open", "close", "revoke_before", "record", "finish", "write"} else result)
+
+
+@EVERY
+async def test_every_call_ends_in_time(name: str) -> None:
+    """Nobody knows then what became of it: the session is neither found nor not found."""
+    with pytest.raises(StoreUnavailable) as caught:
+        await CALLS[name](Deadline(scripted(anyio.sleep_forever), seconds=0, opening=0))
+    assert caught.value.reason == "store_timeout"
+
+
+@pytest.mark.parametrize("name", ["open", "close"])
+async def test_opening_and_closing_may_take_longer(name: str) -> None:
+    """A first connection costs more than a call over it."""
+    await CALLS[name](Deadline(scripted(anyio.lowlevel.checkpoint), seconds=0))
+
+
+async def test_a_driver_s_own_time_out_counts_as_one() -> None:
+    """Whoever gave up first."""
+    with pytest.raises(StoreUnavailable) as caught:
+        await Deadline(raising(TimeoutError(PASSWORD)), seconds=60).find("r")
+    assert caught.value.reason == "store_timeout"
+
+
+@EVERY
+async def test_a_foreign_error_is_named_and_its_text_kept_back(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Drivers quote addresses, and addresses hold passwords: one line with the kind of error, and no more."""
+    with caplog.at_level(logging.DEBUG, "mcp_sessions"), pytest.raises(StoreUnavailable) as caught:
+        await CALLS[name](Deadline(raising(ConnectionResetError(PASSWORD)), seconds=60))
+    assert caught.value.reason == "store_error"
+    assert caught.value.__suppress_context__
+    assert [record.getMessage() for record in caplog.records] == [
+        "the session store failed with builtins.ConnectionResetError"
+    ]
+    assert caplog.records[0].exc_info is None
+
+
+@pytest.mark.parametrize("error", [StoreFull(), DataGone("the session has ended"), ConfigurationError("a remedy")])
+async def test_errors_of_the_package_pass(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """They say what they have to say, and are logged where they are answered."""
+    with pytest.raises(type(error)) as caught:
+        await Deadline(raising(error), seconds=60).finish("r")
+    assert caught.value is error
+    assert not caplog.records
+
+
+async def test_a_store_whose_methods_are_not_async_fails_like_any_other() -> None:
+    """A mistake in a foreign store never counts as "not revoked"."""
+
+    class Plain:
+        def find(self, ref: str) -> None:
+            """Not awaitable."""
+
+    with pytest.raises(StoreUnavailable) as caught:
+        await Deadline(cast("Store", Plain()), seconds=60).find("r")
+    assert caught.value.reason == "store_error"
+
+
+async def test_who_cancels_from_outside_is_not_told_of_a_time_out() -> None:
+    """A client that hangs up, or a deadline around the request, is neither a failure of the store nor swallowed."""
+    with anyio.CancelScope() as outer:
+        outer.cancel()
+        await Deadline(scripted(anyio.sleep_forever), seconds=60).find("r")
+    assert outer.cancelled_caught
+    with pytest.raises(TimeoutError), anyio.fail_after(0):
+        await Deadline(scripted(anyio.sleep_forever), seconds=60).find("r")
+
+
+def test_the_other_store_s_reach_is_told_and_its_repr_is_not() -> None:
+    """A `repr` may hold an address."""
+    deadline = Deadline(scripted(anyio.sleep_forever), seconds=60)
+    assert deadline.reach is Reach.NETWORK
+    assert repr(deadline) == "<Deadline of Scripted>"

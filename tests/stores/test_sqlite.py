@@ -1,0 +1,329 @@
+"""The store of one machine: what it takes, what it survives, and what it never does while others wait."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from sqlite_worker import SHELF
+from sqlite_worker import session as workers_session
+
+from clients import START, Clock
+from mcp_sessions.data import Shelf
+from mcp_sessions.errors import ConfigurationError, StoreUnavailable
+from mcp_sessions.stores.base import Reach, Record, Standing
+from mcp_sessions.stores.sqlite import SQLiteStore
+from mcp_sessions.tokens import Claims
+
+HOUR = 3600
+LATER = START + HOUR
+WORKER = Path(__file__).with_name("sqlite_worker.py")
+PATIENCE = 120  # seconds until a test fails that would wait for ever
+can_mount = pytest.mark.skipif(
+    platform.system() != "Linux" or os.geteuid() != 0, reason="needs root on Linux, to mount a small disk"
+)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "sessions.db"
+
+
+@pytest.fixture
+async def store(path: Path, clock: Clock) -> AsyncIterator[SQLiteStore]:
+    made = SQLiteStore(path, clock=clock)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def other(path: Path) -> Iterator[sqlite3.Connection]:
+    """Another program's connection to the file."""
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as connection:
+        yield connection
+
+
+def session(name: str = "a", *, issued_at: int = START, expires_at: int = LATER) -> Claims:
+    return Claims(kind="session", kid="k", jti=name.ljust(22, "A"), issued_at=issued_at, expires_at=expires_at)
+
+
+async def revoke(store: SQLiteStore, claims: Claims) -> bool:
+    return await store.revoke(claims.ref, expires_at=claims.expires_at, reason="deleted", lease=30)
+
+
+def rows(path: Path, table: str = "revoked") -> int:
+    with closing(sqlite3.connect(path)) as connection:
+        counted: int = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+        return counted
+
+
+def delete(path: Path) -> None:
+    for part in ("", "-wal", "-shm"):
+        Path(f"{path}{part}").unlink(missing_ok=True)
+
+
+def worker(*args: object) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, str(WORKER), *map(str, args)], stdout=subprocess.PIPE, text=True)
+
+
+# --- options -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("leeway", -1, "number of seconds, 0 or more"),
+        ("leeway", float("nan"), "number of seconds, 0 or more"),
+        ("busy_timeout", 0, "number of seconds, more than 0"),
+        ("busy_timeout", float("inf"), "number of seconds, more than 0"),
+        ("max_bytes", 1000, "262144 or more"),
+        ("forgotten", "ignore", "'refuse' or 'accept'"),
+    ],
+)
+def test_a_wrong_option_is_refused(path: Path, option: str, value: Any, message: str) -> None:
+    """At construction, before any file is made."""
+    with pytest.raises(ConfigurationError, match=f"{option}={value!r} must be .*{message}$"):
+        SQLiteStore(path, **{option: value})
+    assert not path.exists()
+
+
+def test_a_wrong_path_is_refused(path: Path) -> None:
+    """At construction, with the remedy."""
+    with pytest.raises(ConfigurationError, match="does not exist; create it"):
+        SQLiteStore(path / "below")
+
+
+def test_it_reaches_one_machine(path: Path) -> None:
+    """And is called by its path, which is no secret."""
+    store = SQLiteStore(path)
+    assert store.reach is Reach.MACHINE
+    assert repr(store) == f"<SQLiteStore {path}>"
+    assert not path.exists()
+
+
+# --- what came before ----------------------------------------------------------------------------
+
+
+async def test_sessions_from_before_the_file_was_made_are_lost(
+    store: SQLiteStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They may have been ended. A line in the log says so; a session of that second, and a later one, live."""
+    with caplog.at_level(logging.WARNING, "mcp_sessions"):
+        await store.open()
+    assert "sessions issued before now may be refused" in caplog.text
+    asked = [session(issued_at=START - 1), session(issued_at=START), session(issued_at=START + 1)]
+    assert await store.standings(asked) == [Standing.LOST, Standing.LIVE, Standing.LIVE]
+
+
+async def test_sessions_from_before_the_file_was_made_can_be_accepted(path: Path, clock: Clock) -> None:
+    """Where that is asked for; what was ended since is ended."""
+    store = SQLiteStore(path, forgotten="accept", clock=clock)
+    before = session(issued_at=START - 1)
+    assert await store.standing(before) is Standing.LIVE
+    await revoke(store, before)
+    assert await store.standing(before) is Standing.ENDED
+    await store.close()
+
+
+async def test_a_deleted_file_revives_nothing(store: SQLiteStore, path: Path, clock: Clock) -> None:
+    """Whether the server runs meanwhile or not; what is created afterwards lives."""
+    await revoke(store, session())
+    clock.now = START + 10
+    delete(path)
+    assert await store.standing(session()) is Standing.LOST
+    await store.close()
+    delete(path)
+    clock.now = START + 20
+    again = SQLiteStore(path, clock=clock)
+    assert await again.standings([session(), session("b", issued_at=START + 20)]) == [Standing.LOST, Standing.LIVE]
+    await again.close()
+
+
+# --- locks and giving up -------------------------------------------------------------------------
+
+
+async def test_a_locked_file_is_told_and_then_used(path: Path, clock: Clock, other: sqlite3.Connection) -> None:
+    """Reads go on meanwhile; when the lock is gone, so do changes, with no restart."""
+    store = SQLiteStore(path, busy_timeout=1, clock=clock)
+    await store.open()
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(StoreUnavailable) as caught:
+        await revoke(store, session())
+    assert caught.value.reason == "store_locked"
+    assert await store.standing(session()) is Standing.LIVE
+    other.execute("ROLLBACK")
+    assert await revoke(store, session()) is True
+    await store.close()
+
+
+async def test_reads_do_not_wait_for_a_change_that_waits(store: SQLiteStore, other: sqlite3.Connection) -> None:
+    """Nor do the changes of who gave up stand in the way of others."""
+    await store.open()
+    other.execute("BEGIN IMMEDIATE")
+    async with anyio.create_task_group() as group:
+        for n in range(10):
+            group.start_soon(revoke, store, session(f"s{n}"))
+        for _ in range(10):
+            await store.standing(session())
+        group.cancel_scope.cancel()
+    other.execute("ROLLBACK")
+    assert await revoke(store, session("next")) is True
+    ended = await store.standings([session(f"s{n}") for n in range(10)])
+    assert ended.count(Standing.LIVE) >= 9  # the one that had begun may be done
+
+
+async def test_who_gives_up_leaves_no_transaction_open(store: SQLiteStore, other: sqlite3.Connection) -> None:
+    """Whether what it asked for was done or not, another program can write at once."""
+    await store.open()
+    for n in range(20):
+        async with anyio.create_task_group() as group:
+            group.start_soon(revoke, store, session(f"s{n}"))
+            for _ in range(n):
+                await anyio.lowlevel.checkpoint()
+            group.cancel_scope.cancel()
+    await revoke(store, session("last"))
+    other.execute("PRAGMA busy_timeout = 0")
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("ROLLBACK")
+
+
+async def test_closing_is_done_even_by_who_gives_up_waiting(store: SQLiteStore) -> None:
+    """A server that is told to hurry still lets go of its threads."""
+    await store.open()
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await store.close()
+    assert await store.standing(session()) is Standing.LIVE
+
+
+async def test_a_session_that_ends_while_its_use_is_noted_has_ended(
+    store: SQLiteStore, clock: Clock, other: sqlite3.Connection
+) -> None:
+    """It was alive when it was looked at; the note is written only if it is still so."""
+    a = session()
+    await store.open()
+    await store.record(Record(a.ref, None, START, LATER, START))
+    clock.now = START + 100
+    other.execute("BEGIN IMMEDIATE")
+    told: list[Standing] = []
+
+    async def ask() -> None:
+        told.append(await store.seen(a, idle_timeout=None))
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(ask)
+        for _ in range(20):  # by then it waits for the lock; were it slower, the test would hold all the same
+            await store.standing(a)
+        other.execute("INSERT INTO revoked VALUES (?, ?)", (a.ref, LATER))
+        other.execute("COMMIT")
+    assert told == [Standing.ENDED]
+
+
+# --- forgetting ----------------------------------------------------------------------------------
+
+
+async def test_opening_sweeps_all_that_is_over(path: Path, clock: Clock) -> None:
+    """However much it is, in small steps."""
+    store = SQLiteStore(path, clock=clock)
+    await store.open()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        over = [(f"r{n}", START - 60 - n) for n in range(1000)]
+        connection.executemany("INSERT INTO revoked VALUES (?, ?)", over)
+    await revoke(store, session())
+    assert rows(path) > 500
+    await store.open()
+    assert rows(path) == 1
+    await store.close()
+
+
+async def test_the_file_does_not_grow_for_ever(store: SQLiteStore, path: Path, clock: Clock) -> None:
+    """The room of what is over is used again."""
+    sizes = []
+    for hour in range(6):
+        clock.now = START + hour * HOUR
+        for n in range(60):
+            name = f"{hour}-{n}"
+            claims = session(name, issued_at=int(clock.now), expires_at=int(clock.now) + 60)
+            await revoke(store, claims)
+            await store.write(Shelf(f"ses_{name}", claims.expires_at, 10_000), "k", b"1" * 1000)
+        with closing(sqlite3.connect(path)) as connection:
+            sizes.append(connection.execute("PRAGMA page_count").fetchone()[0])
+    assert sizes[-1] <= sizes[1]
+
+
+# --- several processes ---------------------------------------------------------------------------
+
+
+def test_processes_that_start_at_once_on_a_new_file_lose_nothing(path: Path) -> None:
+    """Four of them, with sixteen tasks each that change one number."""
+    started = [worker("count", path, 16, 3) for _ in range(4)]
+    for process in started:
+        process.communicate(timeout=PATIENCE)
+    assert [process.returncode for process in started] == [0] * 4
+
+    async def total() -> bytes | None:
+        store = SQLiteStore(path)
+        try:
+            return await store.read(SHELF, "n")
+        finally:
+            await store.close()
+
+    assert anyio.run(total) == b"192"
+
+
+def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
+    """Whenever it falls; the next one goes on from there."""
+    assert worker("revoke", path, 3).communicate(timeout=PATIENCE)[0].split() == ["0", "1", "2"]
+    acknowledged = -1
+    for _ in range(3):
+        with worker("revoke", path, 1_000_000) as process:
+            assert process.stdout is not None
+            for _ in range(20):
+                acknowledged = max(acknowledged, int(process.stdout.readline()))
+            process.kill()
+            acknowledged = max([acknowledged, *map(int, process.stdout.read().split())])
+
+    async def standings() -> list[Standing]:
+        store = SQLiteStore(path)
+        try:
+            return await store.standings([workers_session(f"s{n}") for n in range(acknowledged + 1)])
+        finally:
+            await store.close()
+
+    assert anyio.run(standings) == [Standing.ENDED] * (acknowledged + 1)
+
+
+def test_a_fork_has_connections_of_its_own(path: Path) -> None:
+    """Parent and child use the same store object, and see what the other changed."""
+    told, _ = worker("fork", path).communicate(timeout=PATIENCE)
+    assert told.split() == ["0", *["Standing.ENDED"] * 3]
+
+
+@can_mount
+def test_a_full_disk_refuses_what_is_new_and_keeps_what_it_has(tmp_path: Path) -> None:
+    """A real one, of a megabyte; when there is room again, it goes on with no restart."""
+    command = f'mount -t tmpfs -o size=1m tmpfs "{tmp_path}" && exec "{sys.executable}" "{WORKER}" fill "{tmp_path}"'
+    told = subprocess.run(  # in a name space of its own, with which the disk is gone
+        ["unshare", "--mount", "sh", "-c", command], capture_output=True, text=True, timeout=PATIENCE, check=True
+    )
+    assert told.stdout.splitlines() == [
+        "No space left on device",
+        "store_full_disk",
+        "Standing.ENDED",
+        "Standing.ENDED",
+    ]

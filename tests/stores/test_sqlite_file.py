@@ -1,0 +1,440 @@
+"""A SQLite file and its faults, made for real: each is told by its cause, and none outlasts its end."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import sqlite3
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from clients import START, Clock
+from mcp_sessions.errors import ConfigurationError, StoreFull, StoreUnavailable
+from mcp_sessions.stores import sqlite_file
+from mcp_sessions.stores import sqlite_schema as schema
+from mcp_sessions.stores.sqlite_file import Setting, SQLiteFile
+
+NOBODY = 65534
+PATIENT, HASTY = 60, 1  # seconds to wait for a lock
+
+
+class Case:
+    """A path, a clock, and files that are opened there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "sessions.db"
+        self.clock = Clock()
+        self.opened: list[SQLiteFile] = []
+
+    def file(
+        self, *, busy: float = PATIENT, max_bytes: int = 1 << 20, clock: Callable[[], float] | None = None
+    ) -> SQLiteFile:
+        setting = Setting(str(self.path), clock or self.clock, busy, max_bytes, sweep)
+        self.opened.append(SQLiteFile(setting))
+        return self.opened[-1]
+
+    def raw(self) -> Any:
+        """Another program's connection."""
+        return closing(sqlite3.connect(self.path, isolation_level=None))
+
+
+def sweep(connection: sqlite3.Connection, now: float) -> bool:
+    return connection.execute("DELETE FROM revoked WHERE expires_at <= ?", (now,)).rowcount == 1
+
+
+def add(name: str, *, size: int = 0, until: int = START + 10) -> Callable[[sqlite3.Connection, float], None]:
+    def job(connection: sqlite3.Connection, now: float) -> None:
+        connection.execute("INSERT INTO revoked VALUES (?, ?)", (name + "x" * size, until))
+
+    return job
+
+
+def names(connection: sqlite3.Connection, now: float) -> list[str]:
+    return [row[0].rstrip("x") for row in connection.execute("SELECT ref FROM revoked ORDER BY ref")]
+
+
+def fenced(connection: sqlite3.Connection, now: float) -> int:
+    return schema.fenced_before(connection)
+
+
+def pragma(name: str, connection: sqlite3.Connection, now: float) -> Any:
+    return connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+
+def change(file: SQLiteFile, job: Callable[[sqlite3.Connection, float], Any]) -> Any:
+    return file.change(job, asked_at=time.monotonic())
+
+
+def refused(call: Callable[..., object], *args: Any) -> str:
+    """Why a call is refused."""
+    with pytest.raises(StoreUnavailable) as caught:
+        call(*args)
+    return caught.value.reason
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Iterator[Case]:
+    made = Case(tmp_path)
+    yield made
+    for file in made.opened:
+        file.close()
+
+
+# --- what is kept --------------------------------------------------------------------------------
+
+
+def test_what_was_changed_is_on_the_disk(case: Case) -> None:
+    """Each commit waits for it, and readers and the writer do not wait for each other."""
+    file = case.file()
+    change(file, add("a"))
+    found = [file.read(partial(pragma, name)) for name in ("journal_mode", "synchronous", "fullfsync")]
+    assert found == ["wal", 2, 1]
+    assert case.file().read(names) == ["a"]
+
+
+def test_a_change_that_fails_changes_nothing(case: Case) -> None:
+    """And leaves no transaction open, whoever ended it."""
+    file = case.file()
+
+    def fails(connection: sqlite3.Connection, now: float) -> None:
+        add("a")(connection, now)
+        raise LookupError
+
+    def ends(connection: sqlite3.Connection, now: float) -> None:
+        connection.execute("ROLLBACK")
+        raise LookupError
+
+    for job in (fails, ends):
+        with pytest.raises(LookupError):
+            change(file, job)
+    change(case.file(), add("b"))
+    assert file.read(names) == ["b"]
+
+
+def test_a_file_and_its_log_are_private(case: Case) -> None:
+    """They name sessions."""
+    change(case.file(), add("a"))
+    modes = {found.name: found.stat().st_mode & 0o777 for found in case.path.parent.iterdir()}
+    assert modes == {"sessions.db": 0o600, "sessions.db-wal": 0o600, "sessions.db-shm": 0o600}
+
+
+def test_closing_twice_or_before_opening_is_no_error(case: Case) -> None:
+    """And whoever is asked after that opens again."""
+    file = case.file()
+    file.close()
+    change(file, add("a"))
+    file.close()
+    file.close()
+    assert file.read(names) == ["a"]
+
+
+# --- locks ---------------------------------------------------------------------------------------
+
+
+def test_a_lock_is_waited_for_and_then_told(case: Case) -> None:
+    """What is read is read meanwhile; when the lock is gone, the change is made."""
+    file = case.file(busy=HASTY)
+    change(file, add("a"))
+    with case.raw() as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert refused(change, file, add("b")) == "store_locked"
+        assert file.read(names) == ["a"]
+        other.execute("ROLLBACK")
+        change(file, add("b"))
+    assert file.read(names) == ["a", "b"]
+
+
+def test_the_wait_begins_when_the_change_is_asked_for(case: Case) -> None:
+    """Whoever stood in a queue has waited; the locks of many would add up."""
+    file = case.file()
+    with pytest.raises(StoreUnavailable) as caught:
+        file.change(add("a"), asked_at=time.monotonic() - PATIENT)
+    assert caught.value.reason == "store_locked"
+    assert file.read(names) == []
+
+
+def test_a_file_that_another_process_is_making_is_waited_for(case: Case) -> None:
+    """Until it is there, or for as long as for any lock."""
+    making = Path(f"{case.path}-new")
+    making.touch()
+    assert refused(case.file(busy=HASTY).open) == "store_locked"
+    threading.Timer(0.05, making.unlink).start()
+    case.file().open()
+
+
+# --- no room -------------------------------------------------------------------------------------
+
+
+def test_a_full_file_refuses_what_is_new_and_keeps_what_it_has(case: Case) -> None:
+    """Until what is over makes room, by the next change and with no restart."""
+    file = case.file(max_bytes=1 << 18)
+    kept: list[str] = []
+
+    def fill() -> NoReturn:
+        while True:
+            change(file, add(f"{len(kept):03}", size=2000))
+            kept.append(f"{len(kept):03}")
+
+    with pytest.raises(StoreFull) as caught:
+        fill()
+    assert caught.value.reason == "store_full_disk"
+    assert file.read(names) == kept
+    assert case.path.stat().st_size <= 1 << 18
+    case.clock.now = START + 10
+    change(file, add("new", size=2000, until=START + 100))
+    assert file.read(names) == ["new"]
+
+
+def test_what_is_over_is_deleted_by_changes(case: Case) -> None:
+    """At most once in a minute, but again and again while there is more; a clock that goes back delays nothing."""
+    file = case.file()
+    for n in range(3):
+        change(file, add(f"{n}", until=START + n))
+    case.clock.now = START + 1
+    change(file, add("3"))
+    assert file.read(names) == ["0", "1", "2", "3"]
+    case.clock.now = START + 60
+    change(file, lambda *_: None)
+    assert file.read(names) == []
+    change(file, add("4"))
+    assert file.read(names) == ["4"]
+    case.clock.now = START + 30
+    change(file, lambda *_: None)
+    assert file.read(names) == []
+
+
+# --- faults of the file --------------------------------------------------------------------------
+
+
+def test_a_file_that_is_no_database_is_refused(case: Case) -> None:
+    """It is not touched. When it is out of the way, a new one is made."""
+    case.path.write_bytes(b"no database" * 1000)
+    file = case.file()
+    assert refused(file.open) == refused(file.read, names) == refused(change, file, add("a")) == "store_corrupt"
+    assert case.path.read_bytes() == b"no database" * 1000
+    case.path.unlink()
+    change(file, add("a"))
+    assert file.read(names) == ["a"]
+
+
+def test_a_damaged_database_is_refused(case: Case) -> None:
+    """A page that is lost would otherwise read as if nothing had been ended."""
+    file = case.file()
+    for n in range(100):
+        change(file, add(f"{n}", size=200))
+    file.close()
+    content = bytearray(case.path.read_bytes())
+    content[-8192:] = bytes(8192)
+    case.path.write_bytes(content)
+    assert refused(file.read, names) == refused(change, file, add("a")) == "store_corrupt"
+
+
+def test_a_database_that_is_damaged_while_open_is_opened_again(case: Case) -> None:
+    """Once the damage is seen; and it is refused for as long as it lasts."""
+    file = case.file()
+    change(file, add("a"))
+    with case.raw() as other:
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    good = case.path.read_bytes()
+    os.truncate(case.path, 5000)
+
+    def uncached(connection: sqlite3.Connection, now: float) -> list[str]:
+        connection.execute("PRAGMA shrink_memory")
+        return names(connection, now)
+
+    assert refused(file.read, uncached) == "store_corrupt"
+    assert refused(file.read, names) == "store_corrupt"
+    with case.path.open("r+b") as damaged:
+        damaged.write(good)
+    assert file.read(names) == ["a"]
+
+
+@contextmanager
+def as_nobody() -> Iterator[Path]:
+    """A folder, and no right to more than its owner has: root would be let in everywhere."""
+    before = os.geteuid()
+    folder = Path(tempfile.mkdtemp())
+    mine = NOBODY if before == 0 else before
+    os.chown(folder, mine, -1)
+    os.seteuid(mine)
+    try:
+        yield folder
+    finally:
+        os.seteuid(before)
+        shutil.rmtree(folder)
+
+
+def test_a_read_only_file_is_of_no_use() -> None:
+    """Sessions could not be ended. It is, when it may be written."""
+    with as_nobody() as folder:
+        case = Case(folder)
+        change(case.file(), add("a"))
+        case.opened[0].close()
+        case.path.chmod(0o400)
+        reader, writer = case.file(), case.file()
+        assert refused(reader.read, names) == refused(change, writer, add("b")) == "store_read_only"
+        for found in folder.iterdir():
+            found.chmod(0o600)
+        change(writer, add("b"))
+        assert reader.read(names) == ["a", "b"]
+        reader.close()
+        writer.close()
+
+
+def test_a_folder_that_may_not_be_written_is_told() -> None:
+    """A log could not lie there."""
+    with as_nobody() as folder:
+        case = Case(folder)
+        folder.chmod(0o500)
+        assert refused(case.file().open) == "store_cannot_open"
+        folder.chmod(0o700)
+        case.opened[0].open()
+        case.opened[0].close()
+
+
+def test_a_folder_in_the_files_place_is_refused(case: Case) -> None:
+    """Nothing in it is touched."""
+    case.path.mkdir()
+    assert refused(case.file().open) == "store_cannot_open"
+
+
+def test_a_place_that_cannot_be_looked_at_is_refused(case: Case) -> None:
+    """Nor can it be told whether the file that is open lies there; closing it is then left undone."""
+    file = case.file()
+    change(file, add("a"))
+    case.path.rename(case.path.with_name("away.db"))
+    case.path.symlink_to(case.path)
+    assert refused(file.read, names) == "store_cannot_open"
+    file.close()
+
+
+def test_another_programs_file_is_refused_untouched(case: Case) -> None:
+    """Who opens it is told the remedy; who merely asks gets no answer."""
+    with case.raw() as other:
+        other.execute("CREATE TABLE theirs (a)")
+    content = case.path.read_bytes()
+    file = case.file()
+    with pytest.raises(ConfigurationError, match="belongs to another program"):
+        file.open()
+    assert refused(file.read, names) == refused(change, file, add("a")) == "store_misfit"
+    assert case.path.read_bytes() == content
+
+
+def test_without_shared_memory_there_is_no_log() -> None:
+    """A database in memory stands for a file system that has none."""
+    with (
+        closing(sqlite3.connect(":memory:")) as connection,
+        pytest.raises(ConfigurationError, match="give a path on a local disk"),
+    ):
+        sqlite_file._prepare(connection, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("database is locked", "store_locked"),
+        ("database table is locked", "store_locked"),
+        ("locking protocol", "store_locked"),
+        ("database or disk is full", "store_full_disk"),
+        ("attempt to write a readonly database", "store_read_only"),
+        ("file is not a database", "store_corrupt"),
+        ("database disk image is malformed", "store_corrupt"),
+        ("unable to open database file", "store_cannot_open"),
+        ("disk I/O error", "store_io_error"),
+        ("something new", "store_unavailable"),
+    ],
+)
+def test_every_fault_has_its_reason(text: str, reason: str) -> None:
+    """Of one that nobody foresaw it is said that the store is unavailable."""
+    assert sqlite_file.cause(sqlite3.OperationalError(text)) == reason
+
+
+# --- files that vanish ---------------------------------------------------------------------------
+
+
+def test_a_new_file_vouches_for_nothing_older(case: Case) -> None:
+    """Opening it again moves nothing."""
+    file = case.file()
+    assert file.read(fenced) == START
+    file.close()
+    case.clock.now = START + 100
+    assert file.read(fenced) == case.file().read(fenced) == START
+
+
+@pytest.mark.parametrize("parts", [["", "-wal", "-shm"], [""]])
+def test_a_file_that_was_deleted_is_made_anew_and_vouches_for_nothing_older(case: Case, parts: list[str]) -> None:
+    """Not even for that second, in which it may have been told something. The others see the same fence."""
+    one, two = case.file(), case.file()
+    for file in (one, two):
+        change(file, add(f"{file}"))
+    case.clock.now = START + 100.5
+    for part in parts:
+        Path(f"{case.path}{part}").unlink()
+    assert one.read(fenced) == START + 101
+    case.clock.now = START + 200
+    change(one, add("new", until=START + 999))
+    assert two.read(fenced) == START + 101
+    assert two.read(names) == ["new"]
+
+
+def test_a_file_that_was_put_in_its_place_vouches_for_nothing_older(case: Case) -> None:
+    """An older copy may lack what was ended since; whoever sees it first puts up the fence for all."""
+    one, two = case.file(), case.file()
+    for file in (one, two):
+        file.read(names)
+    with case.raw() as other:
+        other.execute("VACUUM INTO ?", (f"{case.path}-copy",))
+    case.clock.now = START + 100
+    change(one, add("a", until=START + 999))
+    assert two.read(names) == ["a"]
+    for part in ("-wal", "-shm"):
+        Path(f"{case.path}{part}").unlink()
+    Path(f"{case.path}-copy").replace(case.path)
+    case.clock.now = START + 150
+    assert one.read(fenced) == START + 151
+    case.clock.now = START + 200
+    assert two.read(fenced) == START + 151
+
+
+def test_a_change_to_a_file_that_vanishes_meanwhile_is_not_certain(case: Case) -> None:
+    """It is told so, after the commit."""
+    file = case.file()
+    file.open()
+    assert refused(change, file, lambda *_: case.path.unlink()) == "store_vanished"
+    assert file.read(names) == []
+
+
+def test_a_file_that_vanishes_while_it_is_opened_is_not_used(case: Case) -> None:
+    """What would be written to it would be lost."""
+
+    def clock() -> float:
+        case.path.unlink(missing_ok=True)
+        return START
+
+    assert refused(case.file(clock=clock).open) == "store_vanished"
+
+
+def test_a_log_that_was_deleted_stops_all(case: Case) -> None:
+    """Others would write one that is not seen here. Only a restart of everybody helps, which loses nothing."""
+    file = case.file()
+    change(file, add("a"))
+    Path(f"{case.path}-wal").unlink()
+    for call in (lambda: file.read(names), lambda: change(file, add("b"))):
+        assert refused(call) == "store_log_vanished"
+    file.close()
+    assert file.read(names) == ["a"]
+
+
+def test_what_was_never_seen_has_no_time() -> None:
+    """So that no fence counts as put up since then."""
+    file = SQLiteFile(Setting("/", Clock(), HASTY, 1 << 20, sweep))
+    assert file._seen_at == -math.inf

@@ -1,0 +1,71 @@
+"""The tables of a SQLite store, and the files in which they are not made."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from clients import START
+from mcp_sessions.errors import ConfigurationError
+from mcp_sessions.stores import sqlite_schema as schema
+
+
+@pytest.fixture
+def connection() -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as made:
+        yield made
+
+
+def test_tables_are_made_once(connection: sqlite3.Connection) -> None:
+    """Who comes second finds them, and the fence where it was."""
+    assert not schema.is_made(connection)
+    assert schema.create(connection, fence=START) is True
+    assert schema.create(connection, fence=START + 10) is False
+    assert schema.is_made(connection)
+    assert schema.fenced_before(connection) == START
+
+
+def test_a_fence_is_only_ever_raised(connection: sqlite3.Connection) -> None:
+    """What is not vouched for never is again."""
+    schema.create(connection, fence=START)
+    schema.raise_fence(connection, START + 5)
+    schema.raise_fence(connection, START - 5)
+    assert schema.fenced_before(connection) == START + 5
+
+
+def test_another_programs_file_is_refused(connection: sqlite3.Connection) -> None:
+    """Told by its tables, its name or its version; an empty one is nobody's yet."""
+    schema.check(connection)
+    for statement in ("CREATE TABLE theirs (a)", "PRAGMA user_version = 1", "PRAGMA application_id = 5"):
+        with closing(sqlite3.connect(":memory:", isolation_level=None)) as other:
+            other.execute(statement)
+            with pytest.raises(ConfigurationError, match="belongs to another program; give the path"):
+                schema.create(other, fence=START)
+            assert not other.execute("SELECT 1 FROM sqlite_master WHERE name = 'revoked'").fetchall()
+
+
+def test_a_newer_versions_file_is_refused(connection: sqlite3.Connection) -> None:
+    """It may say that a session ended in a way that is not known here."""
+    schema.create(connection, fence=START)
+    connection.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
+    with pytest.raises(ConfigurationError, match=f"has format {schema.VERSION + 1}, this one knows {schema.VERSION}"):
+        schema.check(connection)
+
+
+def test_every_question_about_what_is_over_has_an_index(connection: sqlite3.Connection) -> None:
+    """No sweep reads a whole table."""
+    schema.create(connection, fence=START)
+    for question in (
+        "SELECT ref FROM revoked WHERE expires_at <= 5 LIMIT 5",
+        "SELECT subject FROM cut_offs WHERE until <= 5 LIMIT 5",
+        "SELECT owner FROM shelves WHERE until <= 5 LIMIT 5",
+        "SELECT ref FROM records WHERE reason IS NULL AND expires_at <= 5 ORDER BY expires_at LIMIT 5",
+        "SELECT ref FROM records WHERE reason IS NULL AND seen_at <= 5 ORDER BY seen_at LIMIT 5",
+        "SELECT ref FROM records WHERE reason IS NOT NULL AND lease_until <= 5 ORDER BY lease_until LIMIT 5",
+        "SELECT ref FROM records WHERE subject = 'a' ORDER BY created_at, ref",
+    ):
+        (plan,) = connection.execute(f"EXPLAIN QUERY PLAN {question}").fetchall()
+        assert plan[3].startswith("SEARCH"), plan

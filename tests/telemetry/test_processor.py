@@ -1,0 +1,236 @@
+"""`SessionSpanProcessor` puts the session on every span of a session's request, and takes nobody's own name away."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from opentelemetry import baggage, context
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.sampling import DEFAULT_OFF
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    TraceFlags,
+    Tracer,
+    set_span_in_context,
+    use_span,
+)
+
+from apps import Server, sessions
+from clients import Client
+from mcp_sessions import Session, current_session
+from mcp_sessions.current import session_variable
+from mcp_sessions.telemetry import SessionSpanProcessor
+from recorded import Recorder
+
+Attributes = dict[str, dict[str, Any]]
+OURS = "session.id", "mcp.session.id"
+CHAT = {"session.id": "a chat"}
+REMOTE = NonRecordingSpan(SpanContext(1, 1, is_remote=True, trace_flags=TraceFlags(1)))
+
+
+@contextmanager
+def tracing(*before: SpanProcessor, name: str = "tests", **options: Any) -> Iterator[tuple[Tracer, Attributes]]:
+    """A tracer whose provider has the processor, and, when the block is over, the attributes of its spans by name."""
+    provider, recorder = TracerProvider(shutdown_on_exit=False), Recorder()
+    attributes: Attributes = {}
+    processors: list[SpanProcessor] = [*before, SessionSpanProcessor(**options), recorder]
+    for processor in processors:
+        provider.add_span_processor(processor)
+    with recorder.recording() as spans:
+        yield provider.get_tracer(name), attributes
+    attributes.update((span.name, dict(span.attributes or {})) for span in spans)
+    provider.force_flush()
+    provider.shutdown()
+
+
+async def handling(work: Callable[[], object]) -> str:
+    """Do some work within a session's request; the session."""
+
+    async def tool(session: Session | None, arguments: dict[str, Any]) -> str:
+        assert session is not None
+        work()
+        return session.ref
+
+    client = Client(sessions(Server(tool=tool)))
+    ref: str = (await client.tool("tool", session=await client.create())).result["content"]
+    return ref
+
+
+def nested(tracer: Tracer, **how: Any) -> Callable[[], None]:
+    """A span, and one below it."""
+
+    def start() -> None:
+        with tracer.start_as_current_span("outer", **how):
+            tracer.start_span("inner").end()
+
+    return start
+
+
+async def test_every_span_within_a_sessions_request_is_stamped() -> None:
+    """A span and the one below it carry both names; one that is older than the session's request carries neither."""
+    with tracing() as (tracer, attributes), tracer.start_as_current_span("before"):
+        ref = await handling(nested(tracer))
+    assert attributes == {"outer": dict.fromkeys(OURS, ref), "inner": dict.fromkeys(OURS, ref), "before": {}}
+
+
+async def test_aliases_are_stamped_too() -> None:
+    """For tools that group by another attribute."""
+    with tracing(aliases=["langsmith.metadata.session_id"]) as (tracer, attributes):
+        ref = await handling(nested(tracer))
+    assert attributes["inner"] == dict.fromkeys((*OURS, "langsmith.metadata.session_id"), ref)
+
+
+async def test_outside_of_a_session_nothing_is_stamped() -> None:
+    """Not before the first request, and not after it."""
+    with tracing() as (tracer, attributes):
+        nested(tracer)()
+        await handling(lambda: None)
+        nested(tracer)()
+    assert attributes == {"outer": {}, "inner": {}}
+
+
+# --- a session.id that is somebody else's ---------------------------------------------------------
+
+
+async def test_a_chat_that_came_as_baggage_keeps_its_name() -> None:
+    """In the current context, as it comes from a header: ours is `mcp.session.id` alone on every span."""
+    with tracing(aliases=["gen_ai.conversation.id"]) as (tracer, attributes):
+        token = context.attach(baggage.set_baggage("session.id", "a chat"))
+        ref = await handling(nested(tracer))
+        context.detach(token)
+    assert attributes == {"outer": {"mcp.session.id": ref}, "inner": {"mcp.session.id": ref}}
+
+
+async def test_a_chat_that_came_as_baggage_of_a_message_keeps_its_name() -> None:
+    """Such baggage ends at the span whose parent was taken from the message; the spans below do as that one does."""
+    parent = baggage.set_baggage("session.id", "a chat", set_span_in_context(REMOTE))
+    with tracing() as (tracer, attributes):
+        ref = await handling(nested(tracer, context=parent))
+    assert attributes == {"outer": {"mcp.session.id": ref}, "inner": {"mcp.session.id": ref}}
+
+
+async def test_our_own_ref_as_baggage_changes_nothing() -> None:
+    """Whoever hands the session's ref on means ours."""
+    with tracing() as (tracer, attributes):
+
+        def start() -> None:
+            named = baggage.set_baggage("session.id", current_ref())
+            nested(tracer, context=named)()
+
+        ref = await handling(start)
+    assert attributes["outer"] == attributes["inner"] == dict.fromkeys(OURS, ref)
+
+
+def current_ref() -> str:
+    session = current_session()
+    assert session is not None
+    return session.ref
+
+
+async def test_a_name_that_a_span_was_given_stays_on_it_and_below_it() -> None:
+    """As agent frameworks write it, when they start the span."""
+    with tracing() as (tracer, attributes):
+        ref = await handling(nested(tracer, attributes=CHAT))
+    assert attributes == {"outer": {**CHAT, "mcp.session.id": ref}, "inner": {"mcp.session.id": ref}}
+
+
+async def test_a_name_that_another_processor_gave_stays() -> None:
+    """One that is asked before ours."""
+
+    class Chat(SpanProcessor):
+        def on_start(self, span: Span, parent_context: context.Context | None = None) -> None:
+            span.set_attributes(CHAT)
+
+    with tracing(Chat()) as (tracer, attributes):
+        ref = await handling(nested(tracer))
+    assert attributes["outer"] == attributes["inner"] == {**CHAT, "mcp.session.id": ref}
+
+
+async def test_a_session_within_another_sessions_request_is_stamped_with_its_own() -> None:
+    """A server that calls another one in its own process: the span above is ours, of the other session."""
+    with tracing() as (tracer, attributes), tracer.start_as_current_span("above") as above:
+        above.set_attributes(dict.fromkeys(OURS, "ses_another"))
+        ref = await handling(nested(tracer))
+    assert attributes["outer"] == attributes["inner"] == dict.fromkeys(OURS, ref)
+
+
+# --- FastMCP writes its own ------------------------------------------------------------------------
+
+
+async def test_what_fastmcp_writes_over_mcp_session_id_is_left_out() -> None:
+    """Its own spans' other attributes stay, and so does what it writes where there is no session of ours."""
+    written = {"mcp.session.id": "random", "fastmcp.server.name": "small"}
+    with tracing(name="fastmcp") as (tracer, attributes):
+
+        def start(name: str) -> None:
+            with tracer.start_as_current_span(name) as span:
+                span.set_attributes(written)
+                span.set_attribute("more", True)
+
+        start("without")
+        ref = await handling(lambda: start("within"))
+    assert attributes["within"] == {**dict.fromkeys(OURS, ref), "fastmcp.server.name": "small", "more": True}
+    assert attributes["without"] == {**written, "more": True}
+
+
+# --- the session's start ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "links"), [(SpanKind.SERVER, [0x51]), (SpanKind.INTERNAL, [])])
+def test_a_servers_own_span_links_to_the_start_of_the_session(kind: SpanKind, links: list[int]) -> None:
+    """Where the session's token says where that was; the spans below it need no link of their own."""
+    started: Any = SimpleNamespace(ref="ses_a", start=f"00-{0x5E:032x}-{0x51:016x}-01")
+    provider, recorder = TracerProvider(shutdown_on_exit=False), Recorder()
+    provider.add_span_processor(SessionSpanProcessor())
+    provider.add_span_processor(recorder)
+    token = session_variable.set(started)
+    with recorder.recording() as spans:
+        provider.get_tracer("tests").start_span("a", kind=kind).end()
+    session_variable.reset(token)
+    provider.shutdown()
+    assert [link.context.span_id for link in spans[0].links] == links
+
+
+# --- harmless --------------------------------------------------------------------------------------
+
+
+async def test_a_span_that_is_not_recorded_is_not_touched() -> None:
+    """Nor one of another process, whose attributes nobody here can read."""
+    provider = TracerProvider(sampler=DEFAULT_OFF, shutdown_on_exit=False)
+    provider.add_span_processor(SessionSpanProcessor())
+    await handling(nested(provider.get_tracer("tests")))
+    await handling(lambda: SessionSpanProcessor().on_start(REMOTE))
+    provider.shutdown()
+    with tracing() as (tracer, attributes), use_span(REMOTE):
+        ref = await handling(nested(tracer))
+    assert attributes["outer"] == dict.fromkeys(OURS, ref)
+
+
+async def test_a_fault_of_ours_is_a_line_in_the_log_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    """The application's code goes on, whatever a span answers."""
+
+    def refuse() -> bool:
+        raise ValueError("not today")
+
+    broken: Any = SimpleNamespace(is_recording=refuse)
+    with caplog.at_level(logging.WARNING, "mcp_sessions"):
+        SessionSpanProcessor().on_start(broken)
+    assert caplog.messages == ["a span was left without its session: ValueError"]
+
+
+def test_it_has_every_method_that_the_sdk_calls() -> None:
+    """It is no subclass, so that the SDK need not be there: whatever the SDK's own class has, it has."""
+    hooks = {name for name in vars(SpanProcessor) if not name.startswith("__")}
+    assert hooks <= vars(SessionSpanProcessor).keys()
+    ended: Any = ReadableSpan("ended")
+    processor = SessionSpanProcessor()
+    processor._on_ending(ended)
+    processor.on_end(ended)
+    assert processor.force_flush()

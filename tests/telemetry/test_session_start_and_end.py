@@ -1,0 +1,135 @@
+"""A session's start and end are spans of their own, and what a token carries leads back to the start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry import context
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.sampling import DEFAULT_OFF
+from opentelemetry.trace import NonRecordingSpan, NoOpTracerProvider, SpanContext, TraceFlags, Tracer, use_span
+
+from mcp_sessions.telemetry.session_spans import SessionSpans, Trace, below, start_of, traceparent
+from recorded import Recorder
+
+REMOTE = NonRecordingSpan(SpanContext(1, 1, is_remote=True, trace_flags=TraceFlags(1)))
+
+
+@pytest.fixture
+def provider() -> Iterator[TracerProvider]:
+    provider = TracerProvider(shutdown_on_exit=False)
+    yield provider
+    provider.shutdown()
+
+
+@pytest.fixture
+def tracer(provider: TracerProvider) -> Tracer:
+    return provider.get_tracer("tests")
+
+
+@pytest.fixture
+def spans(provider: TracerProvider) -> Iterator[list[ReadableSpan]]:
+    recorder = Recorder()
+    provider.add_span_processor(recorder)
+    with recorder.recording() as kept:
+        yield kept
+
+
+def in_session(provider: TracerProvider, trace: Trace) -> SessionSpans:
+    return SessionSpans(trace=trace, tracer_provider=provider)
+
+
+def links(span: ReadableSpan) -> list[int]:
+    return [link.context.span_id for link in span.links]
+
+
+def test_the_start_is_a_span_that_ends_at_once(provider: TracerProvider, spans: list[ReadableSpan]) -> None:
+    """It names the session, says when it ends at the latest, and its context is what the token carries."""
+    text = in_session(provider, "request").start("ses_a", expires_at=99)
+    (start,) = spans
+    assert start.name == "session start"
+    assert start.attributes == {"session.id": "ses_a", "mcp.session.id": "ses_a", "mcp_sessions.expires_at": 99}
+    found = start_of(text)
+    assert found is not None
+    assert found.is_remote
+    assert (found.trace_id, found.span_id) == (start.context.trace_id, start.context.span_id)
+    assert traceparent(found) == text
+
+
+def test_a_start_belongs_to_the_request_that_makes_the_session(
+    provider: TracerProvider, tracer: Tracer, spans: list[ReadableSpan]
+) -> None:
+    """And an end to the request that ends it, with a link to the start."""
+    ends = in_session(provider, "request")
+    with tracer.start_as_current_span("create"):
+        text = ends.start("ses_a", expires_at=99)
+    with tracer.start_as_current_span("delete"):
+        ends.end("ses_a", start=text, reason="deleted")
+    start, create, end, delete = spans
+    assert (start.parent, end.parent) == (create.context, delete.context)
+    assert (links(start), links(end)) == ([], [start.context.span_id])
+    assert end.attributes == {"session.id": "ses_a", "mcp.session.id": "ses_a", "mcp_sessions.reason": "deleted"}
+
+
+def test_a_session_can_be_a_trace_of_its_own(
+    provider: TracerProvider, tracer: Tracer, spans: list[ReadableSpan]
+) -> None:
+    """Then its start is a real root, its end stands below that, and both link to the requests they happened in."""
+    ends = in_session(provider, "session")
+    with tracer.start_as_current_span("create"):
+        text = ends.start("ses_a", expires_at=99)
+    with tracer.start_as_current_span("delete"):
+        ends.end("ses_a", start=text, reason="deleted")
+    start, create, end, delete = spans
+    assert start.parent is None
+    assert start.context.trace_id != create.context.trace_id
+    assert end.parent == start_of(text)
+    assert (links(start), links(end)) == ([create.context.span_id], [delete.context.span_id])
+
+
+@pytest.mark.parametrize("trace", ["request", "session"])
+def test_outside_of_any_request_nothing_is_linked(
+    provider: TracerProvider, spans: list[ReadableSpan], trace: Trace
+) -> None:
+    """A session that a sweeper ends, and one whose token carries no start."""
+    in_session(provider, trace).start("ses_a", expires_at=99)
+    in_session(provider, trace).end("ses_a", start=None, reason="expired")
+    assert [(span.parent, links(span)) for span in spans] == [(None, []), (None, [])]
+
+
+def test_a_start_that_is_not_sampled_says_so_in_the_token() -> None:
+    """So that the requests below it are not, either."""
+    provider = TracerProvider(sampler=DEFAULT_OFF, shutdown_on_exit=False)
+    ends = in_session(provider, "session")
+    text = ends.start("ses_a", expires_at=99)
+    found = start_of(text)
+    assert found is not None
+    assert not found.trace_flags.sampled
+    ends.end("ses_a", start=text, reason="deleted")
+    provider.shutdown()
+
+
+def test_without_an_sdk_the_token_carries_nothing() -> None:
+    """Not even where a caller sent a trace context: that one is not the session's."""
+    ends = SessionSpans(tracer_provider=NoOpTracerProvider())
+    assert ends.start("ses_a", expires_at=99) is None
+    with use_span(REMOTE):
+        assert ends.start("ses_a", expires_at=99) is None
+    ends.end("ses_a", start=None, reason="deleted")
+
+
+@pytest.mark.parametrize("text", [None, "", "01-" + "1" * 32 + "-" + "1" * 16 + "-01", f"00-{0:032x}-{1:016x}-01"])
+def test_a_text_that_is_no_traceparent_leads_nowhere(text: str | None) -> None:
+    """An unknown version, and a trace of zeros."""
+    assert start_of(text) is None
+
+
+def test_what_starts_below_a_start_is_its_child(tracer: Tracer) -> None:
+    """In the current context, or in one that is given."""
+    found = start_of(f"00-{5:032x}-{6:016x}-01")
+    assert found is not None
+    for within in (below(found), below(found, context.Context())):
+        span = tracer.start_span("child", within)
+        assert span.parent == found  # type: ignore[attr-defined]  # the SDK's span
+        span.end()

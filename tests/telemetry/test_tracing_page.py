@@ -1,0 +1,89 @@
+"""`docs/tracing.md` says what is so: its code runs, and does what the page says."""
+
+from __future__ import annotations
+
+import logging
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+
+from apps import Server, sessions
+from clients import SECRET, Client
+from mcp_sessions import MCPSessionMiddleware, Session
+from mcp_sessions.telemetry import metrics
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "tracing.md").read_text("utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+TRACES, ALIASES, SAMPLING, LOGS, METRICS = BLOCKS
+"""The blocks, in their order."""
+
+
+def run(block: str, **names: Any) -> dict[str, Any]:
+    """A block, as in a file of its own."""
+    exec(compile(block, "tracing.md", "exec", dont_inherit=True), names)  # the page's own code
+    return names
+
+
+@pytest.fixture
+def root() -> Iterator[logging.Logger]:
+    """The root logger, which gets back what it had."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield root
+    root.setLevel(level)
+    root.handlers[:] = handlers
+
+
+def test_traces() -> None:
+    """In a process of its own, since a process has one provider for its whole life."""
+    look = "\nassert trace.get_tracer_provider() is provider\n"
+    done = subprocess.run([sys.executable, "-c", TRACES + ALIASES + look], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+async def test_sampling() -> None:
+    """Whole sessions are kept or dropped; a root of no session is kept."""
+    provider = run(SAMPLING)["provider"]
+    assert isinstance(provider, TracerProvider)
+    tracer = provider.get_tracer("tests")
+
+    async def tool(session: Session | None, arguments: dict[str, Any]) -> list[bool]:
+        return [tracer.start_span("a").is_recording() for _ in range(3)]
+
+    client = Client(sessions(Server(tool=tool)))
+    held = await client.create()
+    (kept,) = {tuple((await client.tool("tool", session=held)).result["content"]) for _ in range(3)}
+    assert kept in ((True,) * 3, (False,) * 3)
+    assert (await client.tool("tool")).result["content"] == [True] * 3
+    provider.shutdown()
+
+
+async def test_logs(root: logging.Logger, capfd: pytest.CaptureFixture[str]) -> None:
+    """Lines of a session's request name it; the page shows one as it is."""
+    run(LOGS)
+    (shown,) = re.findall(r"```\n(INFO \[ses_.*)\n```", PAGE)
+    name, text = re.fullmatch(r"INFO \[ses_[a-z2-7]{24}] (\w+): (.*)", shown).groups()  # type: ignore[union-attr]
+
+    async def tool(session: Session | None, arguments: dict[str, Any]) -> str:
+        logging.getLogger(name).info(text)
+        return session.ref if session is not None else "-"
+
+    client = Client(sessions(Server(tool=tool)))
+    held = await client.create()
+    refs = [(await client.tool("tool", session=named)).result["content"] for named in (held, None)]
+    lines = [line for line in capfd.readouterr().err.splitlines() if name in line]
+    assert lines == [f"INFO [{ref}] {name}: {text}" for ref in refs]
+
+
+def test_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's table is the metrics that facts make."""
+    monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
+    assert isinstance(run(METRICS, app=Server())["app"], MCPSessionMiddleware)
+    listed = set(re.findall(r"^\| `(mcp_sessions\.[\w.]+)` \|", PAGE, re.MULTILINE))
+    assert listed == {metrics.CREATED, metrics.ENDED, metrics.REFUSED}

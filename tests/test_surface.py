@@ -1,0 +1,70 @@
+"""The public names and their members: whoever changes this page changes what users may rely on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import mcp_sessions
+from mcp_sessions import EndedSession, Session, Sessions, State
+from mcp_sessions.data import Data
+from mcp_sessions.errors import MCPSessionsError
+
+NAMES = """
+    ConfigurationError CreateRefused DataError DataGone DataNotInteger DataNotJSON DataTooLarge EndedSession Handle
+    HandleError HandleOf Handles KeyRing MCPSessionMiddleware MCPSessionsError Principal Session Sessions State
+    StateClosed StateError StateNotJSON StateTooLarge add_sessions current_session
+"""
+
+MEMBERS = {
+    Session: "created_at data end expires_at has_data id principal ref state",
+    EndedSession: "created_at data expires_at ref",
+    Data: "delete get increment set update",
+    State: "clear close get items keys payload pop popitem received section setdefault shut untouched update values",
+    Sessions: "close end end_all end_all_before of open",
+}
+
+WHEN_ASKED_FOR = ["sessions", "explicit_handles", "handles", "integrations.handle_types"]
+
+
+def test_the_public_names_are_these() -> None:
+    """In one place, in order, and each of them is there."""
+    assert mcp_sessions.__all__ == NAMES.split()
+    assert all(getattr(mcp_sessions, name) is not None for name in mcp_sessions.__all__)
+
+
+@pytest.mark.parametrize("of", MEMBERS, ids=lambda of: of.__name__)
+def test_their_members_are_these(of: type) -> None:
+    """What has no underscore is for everybody."""
+    assert [name for name in dir(of) if not name.startswith("_")] == sorted(MEMBERS[of].split())
+
+
+def test_every_public_error_is_of_one_family() -> None:
+    """One `except` serves."""
+    made = [getattr(mcp_sessions, name) for name in mcp_sessions.__all__]
+    errors = [one for one in made if isinstance(one, type) and issubclass(one, Exception)]
+    assert len(errors) == 13
+    assert all(issubclass(error, MCPSessionsError) for error in errors)
+
+
+def test_what_most_servers_do_without_is_imported_when_it_is_asked_for() -> None:
+    """So that it costs the others no time at their start."""
+    modules = [f"mcp_sessions.{name}" for name in WHEN_ASKED_FOR]
+    source = f"""
+import sys
+import mcp_sessions
+assert not [name for name in {modules} if name in sys.modules]
+from mcp_sessions import *
+assert all(name in sys.modules for name in {modules})
+assert mcp_sessions.Handles is Handles
+"""
+    subprocess.run([sys.executable, "-c", source], check=True)
+
+
+def test_a_name_that_is_not_there_is_said_to_be_missing() -> None:
+    """As of any module."""
+    with pytest.raises(AttributeError, match="module 'mcp_sessions' has no attribute 'Basket'"):
+        mcp_sessions.Basket  # noqa: B018  # asking is enough
+    assert not hasattr(mcp_sessions, "Basket")
