@@ -19,11 +19,9 @@ covering = pytest.mark.parametrize("cell", COVERING, ids=str)
 few_cells = pytest.mark.parametrize("cell", [cell for cell in CELLS if not cell.json and not cell.stateful], ids=str)
 
 LOADS = [
-    (cell, 50 if cell.framework.startswith("sdk") and cell.modern == CELLS[-1].modern else 5)
-    for cell in CELLS
-    if cell.json and not cell.stateful
+    (cell, 50 if cell.framework == "sdk2" and cell.modern else 5) for cell in CELLS if cell.json and not cell.stateful
 ]
-"""A thousand calls for the SDK in the newest era of each environment, and a hundred for the rest."""
+"""A thousand calls for the newest SDK in the newest era, and a hundred for the rest."""
 
 
 @pytest.fixture
