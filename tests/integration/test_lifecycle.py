@@ -117,9 +117,10 @@ def _events() -> Any:
         async def replay_events_after(self, last_event_id: str, send_callback: Any) -> str:
             last = int(last_event_id)
             stream = self.kept[last - 1][0]
-            for number, (other, message) in enumerate(self.kept[last:], last + 1):
-                if other == stream and message is not None:
-                    await send_callback(interface.EventMessage(message, str(number)))
+            kept = enumerate(self.kept[last:], last + 1)
+            missed = [(number, message) for number, (other, message) in kept if other == stream and message is not None]
+            for number, message in missed:
+                await send_callback(interface.EventMessage(message, str(number)))
             return stream
 
     return Events()
