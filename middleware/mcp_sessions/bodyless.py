@@ -15,12 +15,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .answers import Answers
 from .dialects.draft import Named
-from .dialects.transport import role
 from .errors import Refusal, SessionNotFound, TransportNotFound
 from .head import Head
 from .live import Live
 from .options import Options
-from .tokens import SESSION, TRANSPORT
+from .tokens import TRANSPORT
 
 _METHOD_NOT_ALLOWED: Final = 405
 
@@ -51,8 +50,7 @@ class Bodyless:
         """Answer it."""
         answers = Answers(self.app, self.options, self.head, self.scope, self.receive, self.send)
         try:
-            kind = self.options.tokens.kind(self.options.ring(self.options.clock()), self.header)
-            role(self.header, None, kind if self.options.transport else SESSION)
+            self.options.role(self.header, None)
         except Refusal as refusal:
             await answers.refuse_bodyless(refusal)
             return

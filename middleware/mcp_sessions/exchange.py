@@ -17,7 +17,7 @@ from .answers import Answers
 from .current import session_variable
 from .dialects import draft
 from .dialects.draft import Named
-from .dialects.transport import INITIALIZE, Role, role, speaks_draft
+from .dialects.transport import INITIALIZE, Role, speaks_draft
 from .errors import (
     BatchRefused,
     EraRefused,
@@ -115,8 +115,7 @@ class Exchange:
         """What the header of ours is; an `initialize` begins anew, whatever it carries."""
         if self.header is None or message.method == INITIALIZE:
             return Role.ABSENT
-        kind = self.options.tokens.kind(self.options.ring(self.options.clock()), self.header)
-        return role(self.header, named, kind if self.options.transport else SESSION)
+        return self.options.role(self.header, named)
 
     async def _open(self, message: Message, named: Named | None, is_transport: bool, step: Step) -> Live | None:
         """The session of the request: the one that `_meta` names, else the transport session. Both must live."""

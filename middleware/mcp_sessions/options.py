@@ -13,6 +13,8 @@ from typing import Any, Final, Literal, get_args
 
 from . import checks, principals, stores
 from .data import Data, Shelf
+from .dialects.draft import Named
+from .dialects.transport import Role, role
 from .endings import Endings
 from .errors import Refusal, SessionNotFound, SessionRequired
 from .events import Fact, Listener
@@ -27,7 +29,7 @@ from .protocol import Lists
 from .stores.base import Standing, Store
 from .streams import Streams
 from .sweeper import Sweeper
-from .tokens import Claims, Tokens
+from .tokens import SESSION, Claims, Tokens
 
 HOUR: Final = 3600
 DAY: Final = 24 * HOUR
@@ -108,6 +110,15 @@ class Options:
         if not self.tracked:
             return self.store.standing(claims)
         return self.store.seen(claims, idle_timeout=None if self.idle_timeout is None else int(self.idle_timeout))
+
+    def role(self, header: str, named: Named | None) -> Role:
+        """What a session header of ours is to a request; where none is named, it can be a mirror only.
+
+        Raises:
+            HeaderMismatch: It contradicts what `_meta` says.
+        """
+        kind = self.tokens.kind(self.ring(self.clock()), header) if self.transport else SESSION
+        return role(header, named, kind)
 
     def code(self, refusal: Refusal) -> int:
         """The JSON-RPC code of a refusal in this deployment."""
