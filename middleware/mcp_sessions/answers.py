@@ -90,7 +90,7 @@ class Answers:
     async def refuse_bodyless(self, refusal: Refusal) -> None:
         """Answer a request that is not a POST and names one of our sessions in the header."""
         if self.scope["method"] != "DELETE" or await self._may_delete():
-            await self._refuse_without_id(refusal)
+            await self.refuse_unread(refusal)
 
     async def hang_up(self, live: Live) -> None:
         """End a transport session whose client says that it is done."""
@@ -98,7 +98,7 @@ class Answers:
             try:
                 await live.session.end("deleted")
             except StoreUnavailable as refusal:
-                await self._refuse_without_id(refusal)
+                await self.refuse_unread(refusal)
             else:
                 await self.tell(200)
 
@@ -117,14 +117,11 @@ class Answers:
             await answer.relay(self.send)
         return answer.allows_delete
 
-    async def _refuse_without_id(self, refusal: Refusal) -> None:
+    async def refuse_unread(self, refusal: Refusal) -> None:
+        """Answer what has no id to answer to: a body that others might read otherwise, or no body at all."""
         code = self.options.code(refusal)
         self.options.emit(RequestRefused(refusal.reason, code, None, refusal.ref))
         await responder.refuse(self.send, refusal, status=refusal.http_status, code=code)
-
-    async def refuse_unread(self, refusal: Refusal) -> None:
-        """Answer a body that is not a message that others would read as we do."""
-        await self._refuse_without_id(refusal)
 
     async def _admitted(self, message: Message) -> bool:
         """Whether we may answer; where not, the caller has been answered."""
