@@ -7,7 +7,9 @@ everywhere. Nothing here decides by trying an import: a broken install must fail
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import distributions
+from typing import NoReturn
 
 import pytest
 from packaging.requirements import Requirement
@@ -36,3 +38,10 @@ def require(requirement: str) -> None:
     reason = lacking(requirement)
     if reason is not None:
         pytest.skip(reason, allow_module_level=True)
+
+
+def go_without(what: str, why: str) -> NoReturn:
+    """Skip a test for want of a program, and say what is not tested; in CI, where nobody reads of a skip, fail."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{what} cannot be tested: {why}")
+    pytest.skip(f"{what} cannot be tested: {why}")

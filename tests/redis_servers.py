@@ -14,15 +14,14 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime, timedelta, timezone
 from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import pytest
 import redis
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -32,6 +31,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 import debian
+from environments import go_without
 
 HOST = "127.0.0.1"
 PATIENCE = 20  # seconds for a server to come up
@@ -49,13 +49,7 @@ def program() -> str:
     try:
         return str(debian.install(named, named) if named else debian.install("redis-server", "redis-server"))
     except debian.NotInstalled as missing:
-        _without(str(missing), os.environ)
-
-
-def _without(why: str, environment: Mapping[str, str]) -> NoReturn:
-    if environment.get("CI"):
-        pytest.fail(f"Redis cannot be tested: {why}")
-    pytest.skip(f"Redis is not tested: {why}")
+        go_without("Redis", str(missing))
 
 
 class Server:

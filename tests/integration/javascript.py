@@ -16,17 +16,17 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import anyio
-import pytest
 
 import debian
+from environments import go_without
 
 HERE: Final = Path(__file__).parent
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mcp-sessions-tests"
@@ -43,13 +43,7 @@ def packages() -> Path:
     try:
         return install(HERE / "npm", CACHE)
     except debian.NotInstalled as missing:
-        _without(str(missing), os.environ)
-
-
-def _without(why: str, environment: Mapping[str, str]) -> NoReturn:
-    if environment.get("CI"):
-        pytest.fail(f"JavaScript clients cannot be tested: {why}")
-    pytest.skip(f"JavaScript clients are not tested: {why}")
+        go_without("JavaScript clients", str(missing))
 
 
 def install(manifest: Path, cache: Path) -> Path:

@@ -100,7 +100,7 @@ def test_without_npm_the_tests_are_skipped_and_say_so(monkeypatch: pytest.Monkey
     """On somebody's own machine."""
     monkeypatch.setattr(javascript, "install", missing)
     monkeypatch.delenv("CI", raising=False)
-    with pytest.raises(pytest.skip.Exception, match="JavaScript clients are not tested: npm is missing"):
+    with pytest.raises(pytest.skip.Exception, match="JavaScript clients cannot be tested: npm is missing"):
         packages.__wrapped__()
 
 
