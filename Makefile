@@ -16,7 +16,7 @@ help:  ## list the targets
 setup:  ## create or update .venv, with everything for work on this repository
 	@$(PYTHON) tests/matrix --setup-only --env main
 
-test:  ## run the tests in every environment (ARGS="-k name" goes to pytest)
+test:  ## run the tests in both environments (ARGS="-k name" goes to pytest)
 	@$(PYTHON) tests/matrix -- $(ARGS)
 
 check: setup format-check lint types architecture coverage docs  ## the whole gate: what CI runs
@@ -38,7 +38,7 @@ types: setup  ## mypy, strict, on the package, the tests and the examples
 architecture: setup  ## the house rules: floors, cycles, lengths, imports
 	$(VENV)/python -m pytest -q tests/test_architecture.py
 
-coverage:  ## the tests in every environment, with branch coverage of 100 % over all of them
+coverage:  ## the tests in both environments, with branch coverage of 100 % over all of them
 	@$(PYTHON) tests/matrix --coverage -- $(ARGS)
 
 docs: setup  ## build the documentation; a warning is an error
