@@ -19,7 +19,7 @@ setup:  ## create or update .venv, with everything for work on this repository
 test:  ## run the tests in both environments (ARGS="-k name" goes to pytest)
 	@$(PYTHON) tests/matrix -- $(ARGS)
 
-check: setup format-check lint types architecture coverage docs  ## the whole gate: what CI runs
+check: setup format-check lint types architecture coverage bench-check docs  ## the whole gate: what CI runs
 	@echo "check: all passed"
 
 format: setup  ## format the code and mend what the linter can mend
