@@ -47,6 +47,12 @@ UNKNOWN = "not one of your basket handles: copy the handle again exactly as it w
 # --- the small server: one set of tools, on every framework ---------------------------------------
 
 
+def transposed(handle: str) -> str:
+    """The handle with two neighbours swapped: the first after its kind that differ, so that it is another text."""
+    first = next(at for at in range(20, len(handle)) if handle[at] != handle[at + 1])
+    return handle[:first] + handle[first + 1] + handle[first] + handle[first + 2 :]
+
+
 def shown(name: str) -> str:
     """An id. Both forms are strings to a type checker, which the gate runs over this file."""
     return f"id {name}"
@@ -173,7 +179,7 @@ async def test_a_wrong_handle_is_the_tools_error_and_says_what_to_do(
             browser: "not a basket handle: it is a browser handle",
             basket[:-1]: "this basket handle was cut short: copy all 55 characters of it",
             f"`{basket}`": "not a basket handle as it stands: send it alone, with no spaces, quotes or punctuation",
-            basket[:30] + basket[31] + basket[30] + basket[32:]: UNKNOWN,
+            transposed(basket): UNKNOWN,
             "the first": "not a basket handle: those begin with basket_",
         }
         assert basket not in wrong
