@@ -119,7 +119,10 @@ def refusals() -> dict[str, str]:
     handles = Handles(SECRET, lifetimes={"basket": 86_400}, clock=clock)
     good = handles.mint("basket", principal=None)
     slips: list[object] = [
-        *(good[:30] + good[31] + "0" + good[32:], handles.mint("basket", principal=Principal("desk"))),
+        *(
+            good[:31] + ("0" if good[31] != "0" else "1") + good[32:],
+            handles.mint("basket", principal=Principal("desk")),
+        ),
         *(handles.mint("browser"), good[:-1], good + "0", good[:9] + "u" + good[10:], f"`{good}`", good.upper(), "x"),
     ]
     said = {}
