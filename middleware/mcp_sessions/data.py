@@ -85,6 +85,9 @@ class DataStore(Protocol):
         """
         ...
 
+    async def copy(self, shelf: Shelf, target: Shelf) -> None:
+        """Put what lies on a shelf now onto another, which is new, with the times that the values have."""
+
 
 class Data:
     """What the server keeps for one session, under names, until the session ends.

@@ -280,6 +280,40 @@ async def test_a_principals_sessions_are_listed_oldest_first(store: Store) -> No
     assert await store.sessions("nobody") == []
 
 
+async def test_the_forks_of_a_lineage_are_listed_oldest_first(store: Store) -> None:
+    """Of every generation, whoever they belong to; neither the root itself nor another lineage's."""
+    root, other = session("root", subject=None), session("other")
+    forks = [
+        replace(recorded(session(f"f{n}", issued_at=START + n, subject=subject)), root=root.ref)
+        for n, subject in ((2, None), (1, ALICE), (3, None))
+    ]
+    for record in (recorded(root), *forks, replace(recorded(session("else")), root=other.ref)):
+        await store.record(record)
+    assert await store.forks(root.ref) == [forks[1], forks[0], forks[2]]
+    assert await store.find(forks[0].ref) == forks[0]
+    assert await store.forks(forks[0].ref) == await store.forks(ALICE) == await store.sessions(root.ref) == []
+
+
+async def test_an_ended_fork_is_not_listed(store: Store, clock: Clock) -> None:
+    """Nor one that was forgotten or cut off, nor an expired one; a root that has ended still has its forks."""
+    root = session("root")
+    a, b, c = (
+        replace(recorded(session(f"f{n}", issued_at=START - n, expires_at=LATER - n)), root=root.ref) for n in (3, 2, 1)
+    )
+    for record in (recorded(root), a, b, c):
+        await store.record(record)
+    await revoke(store, root)
+    await store.finish(root.ref)
+    assert await store.forks(root.ref) == [a, b, c]
+    await store.revoke(a.ref, expires_at=a.expires_at, reason="deleted", lease=0)
+    assert [ended.record for ended in await take(store)] == [a]
+    await store.finish(a.ref)
+    clock.now = b.expires_at
+    assert await store.forks(root.ref) == [c]
+    await store.revoke_before(START + 1, subject=ALICE, until=LATER)
+    assert await store.forks(root.ref) == []
+
+
 async def test_an_ended_session_is_neither_listed_nor_found(store: Store) -> None:
     """From the moment on at which it was revoked."""
     a, b = session("a"), session("b")
@@ -779,6 +813,41 @@ async def test_a_revoked_sessions_data_can_be_read_and_not_changed(store: Store)
         assert await store.read(shelf(one), "k") is None
         with pytest.raises(DataGone):
             await store.write(shelf(one), "k", b"2")
+
+
+async def test_a_copy_is_what_lay_there_at_its_moment(store: Store, clock: Clock) -> None:
+    """Every value with its end, but those that are over; neither shelf sees the other's later changes."""
+    a, b = session("a"), session("b")
+    await store.write(shelf(a), "k", b'"\\u00e9"')
+    await store.write(shelf(a), "n", b"7", expires_at=START + 20)
+    await store.write(shelf(a), "old", b"1", expires_at=START + 10)
+    clock.now += 10
+    await store.copy(shelf(a), shelf(b))
+    assert [await store.read(shelf(b), key) for key in ("k", "n", "old")] == [b'"\\u00e9"', b"7", None]
+    assert await store.add(shelf(b), "n", 1) == 8
+    await store.write(shelf(a), "k", b"0")
+    await revoke(store, a)
+    await store.finish(a.ref)
+    assert [await store.read(shelf(b), key) for key in ("k", "n")] == [b'"\\u00e9"', b"8"]
+    clock.now += 10
+    assert await store.read(shelf(b), "n") is None
+
+
+async def test_a_copy_of_nothing_is_empty(store: Store) -> None:
+    """There need be no data, nor a session that has some."""
+    await store.copy(shelf(session("a")), shelf(session("b")))
+    assert await store.read(shelf(session("b")), "k") is None
+
+
+async def test_a_copy_for_a_session_that_has_ended_or_has_no_room_is_refused(store: Store) -> None:
+    """As any other change is."""
+    a, b, c = session("a"), session("b"), session("c")
+    await store.write(shelf(a), "k", b"1234")
+    await revoke(store, b)
+    with pytest.raises(DataGone):
+        await store.copy(shelf(a), shelf(b))
+    with pytest.raises(DataTooLarge):
+        await store.copy(shelf(a), shelf(c, max_bytes=4))
 
 
 async def test_a_change_and_a_revocation_have_an_order(store: Store, other: Store) -> None:

@@ -45,6 +45,7 @@ class Record:
         created_at: Unix seconds.
         expires_at: The token's own end, Unix seconds.
         seen_at: When it was last used, Unix seconds; up to `grain` behind.
+        root: The session at the top of its lineage, by its `ref`, or None where it is no fork.
     """
 
     ref: str
@@ -52,6 +53,7 @@ class Record:
     created_at: int
     expires_at: int
     seen_at: int
+    root: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,14 @@ class Store(DataStore, Protocol):
 
     async def sessions(self, subject: str) -> list[Record]:
         """The recorded sessions of a principal that have neither ended nor expired, oldest first."""
+        ...
+
+    async def forks(self, root: str) -> list[Record]:
+        """The recorded forks of a lineage, of every generation, that have neither ended nor expired, oldest first.
+
+        Args:
+            root: The session at its top, by its `ref`. It need not live.
+        """
         ...
 
     async def find(self, ref: str) -> Record | None:

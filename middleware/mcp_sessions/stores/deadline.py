@@ -75,6 +75,9 @@ class Deadline:
     async def sessions(self, subject: str) -> list[Record]:
         return await _within(self._seconds, self._store.sessions, subject)
 
+    async def forks(self, root: str) -> list[Record]:
+        return await _within(self._seconds, self._store.forks, root)
+
     async def find(self, ref: str) -> Record | None:
         return await _within(self._seconds, self._store.find, ref)
 
@@ -89,6 +92,9 @@ class Deadline:
 
     async def read(self, shelf: Shelf, key: str) -> bytes | None:
         return await _within(self._seconds, self._store.read, shelf, key)
+
+    async def copy(self, shelf: Shelf, target: Shelf) -> None:
+        await _within(self._seconds, self._store.copy, shelf, target)
 
     async def write(self, shelf: Shelf, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
         await _within(self._seconds, self._store.write, shelf, key, value, expires_at=expires_at)

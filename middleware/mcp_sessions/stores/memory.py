@@ -24,6 +24,7 @@ from .rules import added, idle_at, is_due_again
 _SPAN: Final = 3600  # seconds of expiry that share one set of revocations
 _MINUTE: Final = 60  # seconds between two times of forgetting
 _EVERYBODY: Final = ""  # no subject: a keyed hash is never empty
+_List = tuple[str, str]
 
 
 @dataclass(slots=True)
@@ -80,7 +81,7 @@ class MemoryStore:
         self._cut_offs: dict[str, tuple[int, int]] = {}  # by subject: the moment, and when it may go
         self._cut_off_ends = Calendar()
         self._records: dict[str, _Kept] = {}
-        self._refs: dict[str, dict[str, None]] = {}  # by subject
+        self._refs: dict[_List, dict[str, None]] = {}
         self._due = Calendar()
         self._data = MemoryData(max_data_bytes)
         self._tidied = 0.0
@@ -179,8 +180,8 @@ class MemoryStore:
             raise StoreFull
         self._records[record.ref] = _Kept(record, seen=record.seen_at, due=record.seen_at)
         self._due.put(record.ref, record.seen_at)
-        if record.subject is not None:
-            self._refs.setdefault(record.subject, {})[record.ref] = None
+        for of in _lists(record):
+            self._refs.setdefault(of, {})[record.ref] = None
 
     async def seen(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         """Whether the session lives, and if so, that it was used now."""
@@ -200,12 +201,19 @@ class MemoryStore:
 
     async def sessions(self, subject: str) -> list[Record]:
         """The records of a principal's sessions that have not ended, oldest first."""
-        found = [self._live_record(ref) for ref in self._refs.get(subject, ())]
-        return sorted((record for record in found if record is not None), key=lambda record: record.created_at)
+        return self._live_records(("subject", subject))
+
+    async def forks(self, root: str) -> list[Record]:
+        """The records of a lineage's forks that have not ended, oldest first."""
+        return self._live_records(("root", root))
 
     async def find(self, ref: str) -> Record | None:
         """The record of a session that has not ended."""
         return self._live_record(ref)
+
+    def _live_records(self, of: _List) -> list[Record]:
+        found = [self._live_record(ref) for ref in self._refs.get(of, ())]
+        return sorted((record for record in found if record is not None), key=lambda record: record.created_at)
 
     def _live_record(self, ref: str) -> Record | None:
         kept = self._records.get(ref)
@@ -261,11 +269,10 @@ class MemoryStore:
         if kept is None:
             return
         self._due.strike(ref, kept.due)
-        if kept.record.subject is not None:
-            refs = self._refs[kept.record.subject]
-            del refs[ref]
-            if not refs:
-                del self._refs[kept.record.subject]
+        for of in _lists(kept.record):
+            del self._refs[of][ref]
+            if not self._refs[of]:
+                del self._refs[of]
 
     async def lead(self, worker: str, *, seconds: float) -> bool:  # noqa: ARG002  # there is no other worker
         """Always: there is one worker."""
@@ -319,6 +326,19 @@ class MemoryStore:
         self._data.replace(shelf, key, b"%d" % total, now)
         return total
 
+    async def copy(self, shelf: Shelf, target: Shelf) -> None:
+        """Put what lies on a shelf onto a new one.
+
+        Raises:
+            DataGone: The session that the new one is for has ended.
+            DataTooLarge: The new shelf has less room than its data takes.
+            StoreFull: The data of all sessions would exceed `max_data_bytes`.
+        """
+        now = self._changing(target)
+        for key, value, expires_at in self._data.items(shelf.owner, now):
+            self._data.replace(target, key, value, now)
+            self._data.end(target.owner, key, expires_at)
+
     def _changing(self, shelf: Shelf) -> float:
         """The time, or a refusal: the session has ended."""
         now = self._tidy()
@@ -348,3 +368,9 @@ class MemoryStore:
                 del self._cut_offs[whose]
                 self._cut_off_ends.strike(whose, until)
         self._data.drop_over(over, keep=self._records.get)  # an expired session's `on_end` may read it yet
+
+
+def _lists(record: Record) -> list[_List]:
+    """Where a session is listed."""
+    lists = (("subject", record.subject), ("root", record.root))
+    return [(by, of) for by, of in lists if of is not None]

@@ -52,6 +52,12 @@ class MemoryData:
             return None
         return values.items[key] if key not in values.ends or now < values.ends[key] else None
 
+    def items(self, owner: str, now: float) -> list[tuple[str, bytes, float | None]]:
+        """Every value that is there, by its name, with its end."""
+        values = self._data.get(owner, _Values(0))
+        there = ((key, value, values.ends.get(key)) for key, value in values.items.items())
+        return [(key, value, end) for key, value, end in there if end is None or now < end]
+
     def replace(self, shelf: Shelf, key: str, value: bytes | None, now: float) -> None:
         """Keep another value, or none, and the time that the old one had.
 

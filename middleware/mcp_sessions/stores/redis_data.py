@@ -13,7 +13,7 @@ from typing import Any, Final
 from ..data import Shelf
 from ..errors import DataError, DataGone, DataNotInteger, DataTooLarge
 from .redis_base import RedisBase
-from .redis_scripts import ADD, READ, SWAP, WRITE, Script, Step, Word
+from .redis_scripts import ADD, FILL, ITEMS, READ, SWAP, WRITE, Script, Step, Word
 
 INT64: Final = 1 << 63
 
@@ -52,6 +52,12 @@ class RedisData(RedisBase):
             raise DataNotInteger(_ERRORS[b"not-integer"][1])
         _, total = await self._change(ADD, shelf, key, by)
         return int(total)
+
+    async def copy(self, shelf: Shelf, target: Shelf) -> None:
+        """Put what lies on a shelf onto a new one: what one script reads, another writes."""
+        now = await self._ready()
+        (items,) = await self._link.run(self._step(ITEMS, shelf, "", now), again=True)
+        await self._change(FILL, target, "", *items)
 
     async def _change(self, script: Script, shelf: Shelf, key: str, *args: Word) -> list[Any]:
         """What became of a change. It is never tried twice: it may have been made, and be followed by another's."""

@@ -33,11 +33,10 @@ class RedisRecords(RedisBase):
         ttl = self._ttl(record.expires_at, now, recorded=True)
         look = min(record.expires_at, record.seen_at + self._first_look)
         hints = [Step(("ZADD", self._keys.due, "NX", repr(look), record.ref))]
-        if record.subject is not None:
-            args: tuple[Word, ...] = (repr(now - KEPT), ttl, record.expires_at, record.ref)
-            hints.append(LIST(self._keys.sessions(record.subject), args=args))
+        args: tuple[Word, ...] = (repr(now - KEPT), ttl, record.expires_at, record.ref)
+        hints += [LIST(key, args=args) for key in self._lists(record.subject, record.root)]
         await self._link.run(*hints, again=True)
-        args = (ttl, record.created_at, record.expires_at, record.seen_at, record.subject or "")
+        args = (ttl, record.created_at, record.expires_at, record.seen_at, record.subject or "", record.root or "")
         await self._link.run(RECORD(*self._keys.fate(record.ref), args=args), again=True)
 
     async def seen(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
@@ -53,16 +52,16 @@ class RedisRecords(RedisBase):
 
     async def sessions(self, subject: str) -> list[Record]:
         """The recorded sessions of a principal that have neither ended nor expired, oldest first."""
-        values, (refs,) = await self._read(self._cuts(subject), Step(("ZRANGE", self._keys.sessions(subject), 0, -1)))
-        living = self._living(await self._fetch([ref.decode() for ref in refs]), values)
-        return sorted(living, key=lambda record: (record.created_at, record.ref))
+        return await self._listed(self._keys.sessions(subject))
+
+    async def forks(self, root: str) -> list[Record]:
+        """The recorded forks of a lineage that have neither ended nor expired, oldest first."""
+        return await self._listed(self._keys.forks(root))
 
     async def find(self, ref: str) -> Record | None:
         """The record of a session that has neither ended nor expired, or None."""
         await self._ready()
-        fetched = await self._fetch([ref])
-        values, _ = await self._read(self._cuts(*(record.subject for record, _ in fetched)))
-        return next(iter(self._living(fetched, values)), None)
+        return next(iter(await self._living([ref])), None)
 
     async def take_ended(self, *, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         """Recorded sessions that ended and whose `on_end` nobody is running: each goes to one taker."""
@@ -84,11 +83,9 @@ class RedisRecords(RedisBase):
     async def finish(self, ref: str) -> None:
         """Forget an ended session's record and its data: its `on_end` has run. The revocation stays."""
         await self._ready()
-        (subject,) = await self._link.run(FINISH(*self._keys.shelf(ref), args=()), again=True)
-        hints = [Step(("ZREM", self._keys.due, ref))]
-        if subject:
-            hints.append(Step(("ZREM", self._keys.sessions(subject.decode()), ref)))
-        await self._link.run(*hints, again=True)
+        ((subject, root),) = await self._link.run(FINISH(*self._keys.shelf(ref), args=()), again=True)
+        lists = [self._keys.due, *self._lists(subject.decode(), root.decode())]
+        await self._link.run(*(Step(("ZREM", key, ref)) for key in lists), again=True)
 
     async def lead(self, worker: str, *, seconds: float) -> bool:
         """Whether this worker is the one that sweeps, for so many seconds from now on."""
@@ -103,16 +100,31 @@ class RedisRecords(RedisBase):
         self._first_look = math.inf if idle_timeout is None else idle_timeout + lag
         return "" if idle_timeout is None else idle_timeout, lag
 
+    def _lists(self, subject: str | None, root: str | None) -> list[str]:
+        """Where a session is listed."""
+        lists = [self._keys.sessions(subject)] if subject else []
+        return [*lists, self._keys.forks(root)] if root else lists
+
+    async def _listed(self, key: str) -> list[Record]:
+        """The sessions on a list that have not ended, oldest first."""
+        await self._ready()
+        (refs,) = await self._link.run(Step(("ZRANGE", key, 0, -1)), again=True)
+        living = await self._living([ref.decode() for ref in refs])
+        return sorted(living, key=lambda record: (record.created_at, record.ref))
+
     async def _fetch(self, refs: Sequence[str]) -> list[tuple[Record, bool]]:
         """The records that there are of some sessions, and whether each has ended."""
         found = await self._link.run(*(Step(("HMGET", self._keys.session(ref), *FIELDS)) for ref in refs), again=True)
         return [
-            (_record(ref, *fields[:4]), fields[4] is not None)
+            (_record(ref, *fields[:5]), fields[5] is not None)
             for ref, fields in zip(refs, found, strict=True)
             if fields[0] is not None
         ]
 
-    def _living(self, fetched: Sequence[tuple[Record, bool]], values: dict[str, bytes | None]) -> list[Record]:
+    async def _living(self, refs: Sequence[str]) -> list[Record]:
+        """The records that there are of sessions that have not ended."""
+        fetched = await self._fetch(refs)
+        values, _ = await self._read(self._cuts(*{record.subject for record, _ in fetched}))
         now = self._clock()
         return [
             record
@@ -145,15 +157,17 @@ class RedisRecords(RedisBase):
         return len(looked) - len(moves) // 3
 
 
-def _record(ref: str, created: bytes, expires: bytes, seen: bytes, subject: bytes | None) -> Record:
+def _record(ref: str, *fields: bytes) -> Record:
+    created, expires, seen, subject, root = fields
     return Record(
         ref=ref,
         subject=subject.decode() if subject else None,
         created_at=int(created),
         expires_at=int(expires),
         seen_at=int(float(seen)),
+        root=root.decode() if root else None,
     )
 
 
 def _ended(ref: bytes, claim: Sequence[bytes]) -> Ended:
-    return Ended(_record(ref.decode(), *claim[3:7]), reason=claim[2].decode())
+    return Ended(_record(ref.decode(), *claim[3:8]), reason=claim[2].decode())

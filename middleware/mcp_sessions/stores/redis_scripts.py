@@ -80,9 +80,13 @@ class Keys:
         """A principal's recorded sessions, by their ends."""
         return f"{self._prefix}{{{subject}}}:sessions"
 
+    def forks(self, root: str) -> str:
+        """A lineage's recorded forks, by their ends."""
+        return f"{self._prefix}{{{root}}}:forks"
 
-FIELDS: Final = ("c", "e", "s", "u", "x", "l")
-"""Of a record: created, expires, seen, subject, why it ended, until when somebody is running its `on_end`."""
+
+FIELDS: Final = ("c", "e", "s", "u", "r", "x")
+"""Of a record: created, expires, seen, subject, root, why it ended. Under "l": until when its `on_end` is run."""
 
 # --- standing and revocation ---------------------------------------------------------------------
 
@@ -134,16 +138,17 @@ return since
 
 # --- records -------------------------------------------------------------------------------------
 
-# ended session; ttl created expires seen subject
+# ended session; ttl created expires seen subject root (each of the last two may be nothing)
 RECORD: Final = Script("""
 if redis.call('EXISTS', KEYS[1], KEYS[2]) > 0 then return 0 end
 redis.call('HSET', KEYS[2], 'c', ARGV[2], 'e', ARGV[3], 's', ARGV[4])
 if ARGV[5] ~= '' then redis.call('HSET', KEYS[2], 'u', ARGV[5]) end
+if ARGV[6] ~= '' then redis.call('HSET', KEYS[2], 'r', ARGV[6]) end
 redis.call('EXPIRE', KEYS[2], ARGV[1])
 return 1
 """)
 
-# sessions; now ttl expires ref
+# sessions or forks; now ttl expires ref
 LIST: Final = Script("""
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[1])
 redis.call('ZADD', KEYS[1], ARGV[3], ARGV[4])
@@ -170,7 +175,7 @@ return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'WITHSCORES', 'LIMI
 # ended session; now idle grain lease leeway -> gone | later, when | taken, when, reason, fields...
 CLAIM: Final = Script("""
 local function text(moment) return string.format('%.3f', moment) end
-local r = redis.call('HMGET', KEYS[2], 'c', 'e', 's', 'u', 'x', 'l')
+local r = redis.call('HMGET', KEYS[2], 'c', 'e', 's', 'u', 'x', 'l', 'r')
 if not r[1] then return {'gone'} end
 local now, ends, reason = tonumber(ARGV[1]), tonumber(r[2]), r[5]
 local idles = ARGV[2] ~= '' and tonumber(r[3]) + tonumber(ARGV[2]) + tonumber(ARGV[3]) or ends
@@ -187,7 +192,7 @@ local lease = text(now + tonumber(ARGV[4]))
 redis.call('HSET', KEYS[2], 'x', reason, 'l', lease)
 local ttl = math.max(1, math.ceil(ends + tonumber(ARGV[5]) - now))
 redis.call('SET', KEYS[1], '0', 'EX', string.format('%d', ttl), 'NX')
-return {'taken', lease, reason, r[1], r[2], r[3], r[4] or ''}
+return {'taken', lease, reason, r[1], r[2], r[3], r[4] or '', r[7] or ''}
 """)
 
 # due; {ref old-score new-score-or-nothing}... Only where nobody moved it in between.
@@ -205,11 +210,11 @@ end
 return 1
 """)
 
-# ended session data times -> the subject, or nothing
+# ended session data times -> the subject and the root, each or nothing
 FINISH: Final = Script("""
-local subject = redis.call('HGET', KEYS[2], 'u')
+local of = redis.call('HMGET', KEYS[2], 'u', 'r')
 redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
-return subject or ''
+return {of[1] or '', of[2] or ''}
 """)
 
 # sweeper; worker until now milliseconds -> 1 where it leads
@@ -279,6 +284,37 @@ end
 
 # All take the four keys of a shelf; now ttl ttl-while-recorded max-bytes name, and what is named above each.
 READ: Final = Script(_DATA + "return (live())")
+
+# -> {name value expires-or-nothing}...
+ITEMS: Final = Script(
+    _DATA
+    + """
+local found = {}
+local all = redis.call('HGETALL', data)
+for i = 1, #all, 2 do
+  name = all[i]
+  local value, ends = live()
+  if value then
+    for _, word in ipairs({name, value, ends}) do found[#found + 1] = word end
+  end
+end
+return found
+"""
+)
+
+# {name value expires-or-nothing}... -> done, large or gone
+FILL: Final = Script(
+    _DATA
+    + """
+if gone() then return {'gone'} end
+for i = 6, #ARGV, 3 do
+  name = ARGV[i]
+  local done = put(ARGV[i + 1], ARGV[i + 2])
+  if done[1] ~= 'done' then return done end
+end
+return {'done'}
+"""
+)
 
 # value expires (each may be nothing) -> done, large or gone
 WRITE: Final = Script(

@@ -158,6 +158,10 @@ class SQLiteStore:
         """The records of a principal's sessions that have not ended, oldest first."""
         return await self._read(lambda file, now: steps.sessions(file, subject, now))
 
+    async def forks(self, root: str) -> list[Record]:
+        """The records of a lineage's forks that have not ended, oldest first."""
+        return await self._read(lambda file, now: steps.forks(file, root, now))
+
     async def find(self, ref: str) -> Record | None:
         """The record of a session that has not ended."""
         return await self._read(lambda file, now: steps.find(file, ref, now))
@@ -193,6 +197,10 @@ class SQLiteStore:
     async def add(self, shelf: Shelf, key: str, by: int) -> int:
         """Add to a value."""
         return await self._change(lambda file, now: data.add(file, shelf, key, by, leeway=self._leeway, now=now))
+
+    async def copy(self, shelf: Shelf, target: Shelf) -> None:
+        """Put what lies on a shelf onto a new one."""
+        await self._change(lambda file, now: data.copy(file, shelf, target, leeway=self._leeway, now=now))
 
     def __repr__(self) -> str:
         return f"<SQLiteStore {self._path}>"

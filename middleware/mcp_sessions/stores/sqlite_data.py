@@ -64,6 +64,17 @@ def add(connection: Connection, shelf: Shelf, key: str, by: int, *, leeway: floa
     return total
 
 
+def copy(connection: Connection, shelf: Shelf, target: Shelf, *, leeway: float, now: float) -> None:
+    """Put what lies on a shelf onto a new one."""
+    _begin(connection, target, leeway=leeway, now=now)
+    rows = connection.execute(
+        "SELECT key, value, expires_at FROM items WHERE owner = ? AND (expires_at IS NULL OR expires_at > ?)",
+        (shelf.owner, now),
+    )
+    for key, *item in rows.fetchall():
+        _keep(connection, target, key, (item[0], item[1]), now)
+
+
 def _begin(connection: Connection, shelf: Shelf, *, leeway: float, now: float) -> None:
     """Refuse where the session has ended; else drop what counts for nothing."""
     ended = connection.execute(_ENDED, (shelf.owner,)).fetchone()[0]

@@ -24,9 +24,10 @@ _TABLES: Final = (
     "CREATE INDEX cut_offs_ends ON cut_offs (until)",
     """CREATE TABLE records (
         ref TEXT PRIMARY KEY, subject TEXT, created_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
-        seen_at REAL NOT NULL, reason TEXT, lease_until REAL
+        seen_at REAL NOT NULL, root TEXT, reason TEXT, lease_until REAL
     ) WITHOUT ROWID""",
     "CREATE INDEX records_of ON records (subject, created_at) WHERE subject IS NOT NULL",
+    "CREATE INDEX records_forks ON records (root, created_at) WHERE root IS NOT NULL",
     "CREATE INDEX records_ends ON records (expires_at) WHERE reason IS NULL",
     "CREATE INDEX records_seen ON records (seen_at) WHERE reason IS NULL",
     "CREATE INDEX records_leases ON records (lease_until) WHERE reason IS NOT NULL",

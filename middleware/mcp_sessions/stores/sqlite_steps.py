@@ -20,7 +20,9 @@ _STANDING: Final = """
         OR EXISTS (SELECT 1 FROM cut_offs WHERE subject IN ('', :subject) AND moment > :issued_at),
     (SELECT value FROM facts WHERE name = 'fence')
 """
-_RECORD: Final = "SELECT ref, subject, created_at, expires_at, CAST(seen_at AS INTEGER), reason FROM records AS kept "
+_RECORD: Final = (
+    "SELECT ref, subject, created_at, expires_at, CAST(seen_at AS INTEGER), root, reason FROM records AS kept "
+)
 _ALIVE: Final = """
     WHERE reason IS NULL AND expires_at > :now
         AND NOT EXISTS (SELECT 1 FROM revoked WHERE ref = kept.ref)
@@ -93,25 +95,32 @@ def revoke_before(connection: Connection, moment: int, *, subject: str, until: i
 def record(connection: Connection, noted: Record) -> None:
     """Note a session; one that is known already, or was revoked, stays as it is."""
     connection.execute(
-        "INSERT OR IGNORE INTO records SELECT ?1, ?2, ?3, ?4, ?5, NULL, NULL "
+        "INSERT OR IGNORE INTO records SELECT ?1, ?2, ?3, ?4, ?5, ?6, NULL, NULL "
         "WHERE NOT EXISTS (SELECT 1 FROM revoked WHERE ref = ?1)",
-        (noted.ref, noted.subject, noted.created_at, noted.expires_at, noted.seen_at),
+        (noted.ref, noted.subject, noted.created_at, noted.expires_at, noted.seen_at, noted.root),
     )
     connection.execute("UPDATE shelves SET until = NULL WHERE owner = ?", (noted.ref,))
 
 
 def sessions(connection: Connection, subject: str, now: float) -> list[Record]:
     """A principal's sessions that have not ended, oldest first."""
-    rows = connection.execute(
-        f"{_RECORD} {_ALIVE} AND subject = :subject ORDER BY created_at, ref", {"now": now, "subject": subject}
-    )
-    return [Record(*row[:5]) for row in rows]
+    return _listed(connection, "subject = :of", subject, now)
+
+
+def forks(connection: Connection, root: str, now: float) -> list[Record]:
+    """A lineage's forks that have not ended, oldest first."""
+    return _listed(connection, "root = :of", root, now)
+
+
+def _listed(connection: Connection, which: str, of: str, now: float) -> list[Record]:
+    rows = connection.execute(f"{_RECORD} {_ALIVE} AND {which} ORDER BY created_at, ref", {"now": now, "of": of})
+    return [Record(*row[:6]) for row in rows]
 
 
 def find(connection: Connection, ref: str, now: float) -> Record | None:
     """A session that has not ended."""
     row = connection.execute(f"{_RECORD} {_ALIVE} AND ref = :ref", {"now": now, "ref": ref}).fetchone()
-    return None if row is None else Record(*row[:5])
+    return None if row is None else Record(*row[:6])
 
 
 def take_ended(
