@@ -46,6 +46,7 @@ FLOORS: dict[int, tuple[str, ...]] = {
         "cli",
         "cli_sessions",
         "client/",
+        "conversation",
         "current",
         "endings",
         "exchange",

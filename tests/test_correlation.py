@@ -20,7 +20,6 @@ from mcp_sessions.correlation import (
     MAX_BAGGAGE,
     MAX_CHARS,
     Correlate,
-    Correlation,
     Source,
     baggage_member,
     propagated,
@@ -30,7 +29,7 @@ from mcp_sessions.errors import ConfigurationError, SessionNotFound
 from mcp_sessions.head import Head
 from mcp_sessions.jsonrpc import SESSION_KEY, Message, parse
 from mcp_sessions.keys import KeyRing
-from mcp_sessions.session import Session
+from mcp_sessions.session import Correlation, Session
 from mcp_sessions.tokens import SESSION, Claims, Tokens
 
 NOW = 1_800_000_000

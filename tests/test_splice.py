@@ -363,3 +363,19 @@ def test_a_request_without_its_session_is_read_as_the_same_request(
 def test_the_answer_is_told_from_other_texts(text: bytes, is_it: bool) -> None:
     """What cannot be read answers nothing."""
     assert splice.is_answer(text, b"1") is is_it
+
+
+@pytest.mark.parametrize(
+    ("body", "becomes"),
+    [
+        (b'{"method":"m"}', b'{"method":"m","params":{"_meta":{"k":"v"}}}'),
+        (b'{"method":"m","params":null}', b'{"method":"m","params":{"_meta":{"k":"v"}}}'),
+        (
+            b'{"params":{"a":1e400,"_meta":{"b":2,"k":0}},"method":"m"}',
+            b'{"params":{"a":1e400,"_meta":{"b":2,"k":"v"}},"method":"m"}',
+        ),
+    ],
+)
+def test_one_member_of_the_metadata_is_set(body: bytes, becomes: bytes) -> None:
+    """Where there is none yet, or no params at all; everything else keeps its bytes."""
+    assert splice.with_meta(body, "k", "v") == becomes

@@ -13,13 +13,13 @@ from mcp_sessions.data import Data
 from mcp_sessions.errors import MCPSessionsError
 
 NAMES = """
-    ConfigurationError CreateRefused DataError DataGone DataNotInteger DataNotJSON DataTooLarge EndedSession Handle
-    HandleError HandleOf Handles KeyRing MCPSessionMiddleware MCPSessionsError Principal Session Sessions State
+    ConfigurationError Correlation CreateRefused DataError DataGone DataNotInteger DataNotJSON DataTooLarge EndedSession
+    Handle HandleError HandleOf Handles KeyRing MCPSessionMiddleware MCPSessionsError Principal Session Sessions State
     StateClosed StateError StateNotJSON StateTooLarge add_sessions current_session
 """
 
 MEMBERS = {
-    Session: "created_at data end expires_at has_data id principal ref state",
+    Session: "correlation created_at data end expires_at has_data id principal ref state",
     EndedSession: "created_at data expires_at ref",
     Data: "delete get increment set update",
     State: "clear close get items keys payload pop popitem received section setdefault shut untouched update values",

@@ -28,7 +28,7 @@ from .errors import (
 from .integrations.starlette import add_sessions
 from .keys import KeyRing
 from .middleware import MCPSessionMiddleware
-from .session import EndedSession, Principal, Session, State
+from .session import Correlation, EndedSession, Principal, Session, State
 
 if TYPE_CHECKING:
     from .explicit_handles import Handles
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConfigurationError",
+    "Correlation",
     "CreateRefused",
     "DataError",
     "DataGone",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ from .envelope import looks_like_ours
 from .errors import ConfigurationError, Refusal
 from .jsonrpc import SESSION_KEY
 from .members import FLAWS, string
+from .session import Correlation
 
 MAX_CHARS: Final = 256
 """The longest name that is passed on. A longer one is left out and never cut: two could become one."""
@@ -65,19 +65,6 @@ _NAME: Final = re.compile(_WORD)
 _ESCAPE: Final = re.compile(rb"%([0-9A-Fa-f]{2})")
 # What a value may hold as it is; but for the plus sign, which some propagators read as a space.
 _PLAIN: Final = frozenset(b"!#$&'()*-./0123456789:<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[]^_`abcdefghijklmnopqrstuvwxyz{|}~")
-
-
-@dataclass(frozen=True, slots=True)
-class Correlation:
-    """What a client calls the conversation that a request belongs to: a label, and never proof of anything.
-
-    Args:
-        id: The name, of at most `MAX_CHARS` printable characters. Anybody may send any.
-        source: Where it stood, as the option names it, such as `"meta:openai/session"`.
-    """
-
-    id: str
-    source: str
 
 
 class Correlate:

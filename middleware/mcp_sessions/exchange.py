@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from . import intake, jsonrpc, protocol, splice
 from .answers import Answers
+from .conversation import Conversation
 from .current import session_variable
 from .dialects import draft
 from .dialects.draft import Named
@@ -193,6 +194,8 @@ class Exchange:
             body = splice.without_session(message, SESSION_KEY)
             self._edit_headers({LENGTH, b"transfer-encoding"}, (LENGTH, b"%d" % len(body)))
         session = live.session if live is not None and step is Step.ATTACH else None
+        if self.options.conversation is not None and message.kind is not Kind.RESPONSE:
+            body = self._converse(self.options.conversation, message, session, body)
         if session is not None and self.options.listen is not None:
             self.options.listen(SessionUsed(session.ref, message.label))
         if message.method == INITIALIZE and self._may_name_transport(message):
@@ -209,6 +212,14 @@ class Exchange:
             await self._call(session, body, responder)
         finally:
             responder.leave()
+
+    def _converse(self, conversation: Conversation, message: Message, session: Session | None, body: bytes) -> bytes:
+        """The body with what is told of the conversation, whose name is noted."""
+        found = conversation.note(message, self.head, session, self.scope)
+        told = conversation.carried(message, body, session, found)
+        if told is not body:
+            self._edit_headers({LENGTH, b"transfer-encoding"}, (LENGTH, b"%d" % len(told)))
+        return told
 
     def _may_name_transport(self, message: Message) -> bool:
         is_request = message.kind is Kind.REQUEST and not self.head.is_modern

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -18,6 +18,7 @@ from . import options, placement, principals, protocol, workers
 from .answers import Answers
 from .bodyless import Bodyless
 from .checks import Seconds
+from .correlation import Source
 from .envelope import MAX_TOKEN_BYTES
 from .errors import ConfigurationError, Refusal, StoreUnavailable
 from .events import Listener
@@ -66,6 +67,13 @@ class MCPSessionMiddleware:
             Clients do not begin anew when one is gone, so let it be long.
         era: `"any"` serves both eras; `"legacy"` tells clients that they must use the handshake, so that
             those which could do without a transport session get one, too.
+        correlate: Where clients that speak of no session name their conversation, as hosts do: `True` looks in the
+            places of `mcp_sessions.correlation.DEFAULT_CHAIN`, a sequence such as `["meta:openai/session",
+            "header:x-conversation-id"]` in these, in order. What is found is a label on `session.correlation`,
+            or on `scope["mcp_correlation"]` where there is no session; it selects no data and satisfies no policy.
+        propagate: Which member of W3C baggage tells what the application calls in turn of the session: `True` for
+            `gen_ai.conversation.id`, or its name. It is written into the `_meta` of forwarded messages: the
+            session's `ref`, or without a session what `correlate` found.
         store: Where ended sessions are remembered, and what sessions keep on the server: `"memory:"` (one
             process), `"sqlite:PATH"` (one machine), `"redis://..."` (many machines), or a `Store`.
         store_timeout: Seconds within which the store must answer; a request that needs it is refused
@@ -122,6 +130,8 @@ class MCPSessionMiddleware:
         transport: Transport = "auto",
         transport_lifetime: Seconds = 30 * DAY,  # seconds
         era: Era = "any",
+        correlate: bool | Sequence[str | Source] | None = None,
+        propagate: bool | str | None = None,
         store: str | Store = "memory:",
         store_timeout: Seconds = 0.25,  # seconds
         on_store_error: OnStoreError = "refuse",
@@ -147,45 +157,10 @@ class MCPSessionMiddleware:
         listen: Listener | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        given = {name: value for name, value in locals().items() if name != "self"}
         self.app = app
         self._random_keys = keys is None
-        self._options = options.check(
-            keys=keys,
-            path=path,
-            audience=audience,
-            issuer=issuer,
-            lifetime=lifetime,
-            idle_timeout=idle_timeout,
-            require=require,
-            lists=lists,
-            transport=transport,
-            transport_lifetime=transport_lifetime,
-            era=era,
-            store=store,
-            store_timeout=store_timeout,
-            on_store_error=on_store_error,
-            tracked=tracked,
-            on_create=on_create,
-            on_end=on_end,
-            sweep_interval=sweep_interval,
-            max_data_bytes=max_data_bytes,
-            max_value_bytes=max_value_bytes,
-            principal=principal,
-            admission=admission,
-            not_found_code=not_found_code,
-            required_code=required_code,
-            max_body_bytes=max_body_bytes,
-            max_state_bytes=max_state_bytes,
-            max_event_bytes=max_event_bytes,
-            max_batch=max_batch,
-            max_nesting=max_nesting,
-            max_token_bytes=max_token_bytes,
-            body_timeout=body_timeout,
-            create_limit=create_limit,
-            token_cache=token_cache,
-            listen=listen,
-            clock=clock,
-        )
+        self._options = options.check(**given)
 
     @cached_property
     def fault(self) -> str | None:

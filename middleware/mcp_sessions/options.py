@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final, Literal, get_args
 
 from . import checks, principals, stores
+from .conversation import Conversation
 from .data import Data, Shelf
 from .dialects.draft import Named
 from .dialects.transport import Role, role
@@ -83,17 +84,16 @@ class Options:
     max_nesting: int
     body_timeout: float
     create_limit: CreateLimit | None
+    conversation: Conversation | None
+    """What is done with the names that clients give to conversations, or None for nothing."""
+    is_attentive: bool
+    """Whether even a message that speaks of no session has to be looked at."""
     settings: bytes
     """What `capabilities.experimental.sessions` says of this deployment, as JSON."""
     listen: Listener | None
     emit: Callable[[Fact], None]
     """Tells a fact to the log, and to whoever listens."""
     clock: Callable[[], float]
-
-    @property
-    def is_attentive(self) -> bool:
-        """Whether even a message that speaks of no session may have to be refused."""
-        return self.legacy_only or self.policy.summary != "never"
 
     @property
     def tracked(self) -> bool:
@@ -158,13 +158,17 @@ def _identity(given: dict[str, Any]) -> dict[str, Any]:
 
 def _rules(given: dict[str, Any]) -> dict[str, Any]:
     policy, lists = Policy(given["require"]), given["lists"]
+    legacy_only = checks.word("era", given["era"], get_args(Era)) == "legacy"
+    conversation = Conversation.of(given["correlate"], given["propagate"])
     return {
         "path": checks.path(given["path"]),
         "policy": policy,
         "settings": b'{"required":"%s"}' % policy.summary.encode(),
         "lists": None if lists is None else checks.word("lists", lists, get_args(Lists)),
         "asks": checks.word("admission", given["admission"], get_args(Admission)) == "ask",
-        "legacy_only": checks.word("era", given["era"], get_args(Era)) == "legacy",
+        "legacy_only": legacy_only,
+        "conversation": conversation,
+        "is_attentive": legacy_only or policy.summary != "never" or conversation is not None,
         "not_found_code": checks.whole("not_found_code", given["not_found_code"]),
         "required_code": checks.whole("required_code", given["required_code"]),
     }

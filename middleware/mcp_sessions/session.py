@@ -36,6 +36,19 @@ class Principal:
     subject: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Correlation:
+    """What a client calls the conversation that a request belongs to: a label, and never proof of anything.
+
+    Args:
+        id: The name, of at most 256 printable characters. Anybody may send any.
+        source: Where it stood, as the option names it, such as `"meta:openai/session"`.
+    """
+
+    id: str
+    source: str
+
+
 class State(MutableMapping[str, Any]):
     """Small application data that the client carries, sealed, from request to request.
 
@@ -186,11 +199,13 @@ class Session:
         ref: The session's public name: safe in logs and traces, worthless as a credential.
         principal: Who the session belongs to, or None for an anonymous one.
         state: Data that the client carries; changes are written back with the response.
+        correlation: What the client of this request calls its conversation, where `correlate=` looks for it, or
+            None. A label, which anybody may send: no access and no data may hang on it.
     """
 
     __slots__ = (
         *("_created_at", "_data", "_ended", "_ender", "_expires_at", "_id", "_make_data"),
-        *("principal", "ref", "state"),
+        *("correlation", "principal", "ref", "state"),
     )
 
     def __init__(
@@ -225,6 +240,7 @@ class Session:
         self._ended = False
         self._make_data = make_data
         self._data: Data | None = None
+        self.correlation: Correlation | None = None
 
     @property
     def id(self) -> str:

@@ -131,6 +131,20 @@ def without_session(message: Message, key: str) -> bytes:
     return join({**envelope, "params": {**last_members(envelope["params"]), "_meta": meta}})
 
 
+def with_meta(body: bytes, name: str, value: str) -> bytes:
+    """A request or notification with one member of `params._meta` set.
+
+    Args:
+        body: The message, with members that were found to be objects where objects belong.
+        name: The member.
+        value: Its text.
+    """
+    envelope: dict[str, Any] = last_members(body)
+    envelope["params"] = params = _inner(envelope, "params")
+    _inner(params, "_meta")[name] = value
+    return join(envelope)
+
+
 def result(request_id: bytes, result: Mapping[str, Any]) -> bytes:
     """A success of our own.
 

@@ -1,0 +1,83 @@
+"""The options `correlate=` and `propagate=` at work on one request: a label is noted on its way in, and carried on.
+
+What a client calls its conversation is put where handlers and spans find it: on the session, or on the
+scope where there is none. What the application calls in turn is told by W3C baggage in the forwarded
+`_meta`. Nothing here selects a session or satisfies a policy, and where both options are off nothing runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec import Raw
+from starlette.types import Scope
+
+from . import splice
+from .correlation import Correlate, baggage_member, propagated
+from .errors import Refusal
+from .head import Head
+from .jsonrpc import Message
+from .members import string
+from .session import Correlation, Session
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a deployment does with the names that clients give to conversations.
+
+    Args:
+        correlate: Finds the name, or None where nobody looks for it.
+        member: The baggage member that is written for what the application calls, or None for none.
+    """
+
+    correlate: Correlate | None
+    member: str | None
+
+    @classmethod
+    def of(cls, correlate: Any, propagate: Any) -> Conversation | None:
+        """The checked form of the two options, or None where both are off.
+
+        Raises:
+            ConfigurationError: One is wrong; the message says what to write instead.
+        """
+        found, member = Correlate.of(correlate), baggage_member(propagate)
+        return None if found is None and member is None else cls(found, member)
+
+    def note(self, message: Message, head: Head, session: Session | None, scope: Scope) -> Correlation | None:
+        """Find the name and leave it where handlers look: on the session, or on the scope where there is none."""
+        if self.correlate is None:
+            return None
+        found = self.correlate.find(message.meta, head.first)
+        if session is None:
+            scope["mcp_correlation"] = found
+        else:
+            session.correlation = found
+        return found
+
+    def carried(self, message: Message, body: bytes, session: Session | None, found: Correlation | None) -> bytes:
+        """The body with our session's name in its baggage, or the client's own name where there is no session.
+
+        Args:
+            message: What came.
+            body: What would be forwarded of it.
+            session: The session that is attached, or None.
+            found: What the client calls its conversation, or None.
+        """
+        named = None if found is None else found.id
+        label = named if session is None else session.ref
+        if self.member is None or label is None:
+            return body
+        baggage = None
+        if message.meta is not None and "baggage" in message.meta:
+            baggage = _text(message.meta["baggage"])
+            if baggage is None:  # no baggage as anybody knows it, and not ours to mend
+                return body
+        return splice.with_meta(body, "baggage", propagated(baggage, label, member=self.member))
+
+
+def _text(raw: Raw) -> str | None:
+    try:
+        return string(raw)
+    except Refusal:
+        return None
