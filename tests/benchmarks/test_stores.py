@@ -8,8 +8,17 @@ from . import stores
 
 
 def test_every_store_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    """Bytes and times, none of them judged here."""
-    stores.main(["--entries", "5"])
+    """Times, none of them judged here; what one entry weighs cannot be told from a handful."""
+    stores.main(["--entries", "1", "40"])
     _, _, *rows = capsys.readouterr().out.splitlines()
-    assert [row.split(" | ")[0] for row in rows] == [f"| `{name}`" for name in stores.STORES]
-    assert all(float(cell.replace(",", "")) >= 0 for row in rows for cell in row.strip("| ").split(" | ")[3:])
+    table = [row.strip("| ").split(" | ") for row in rows]
+    assert [row[:2] for row in table] == [[f"`{name}`", number] for name in stores.STORES for number in ("1", "40")]
+    assert all(row[2:4] == ["-", "-"] for row in table)
+    assert all(float(time.replace(",", "")) > 0 for row in table for time in row[4:])
+
+
+def test_what_an_entry_weighs_is_told_from_many(capsys: pytest.CaptureFixture[str]) -> None:
+    """A record takes more than a revocation."""
+    stores.main(["--entries", "1000", "--store", "memory:"])
+    row = capsys.readouterr().out.splitlines()[-1].strip("| ").split(" | ")
+    assert 0 < int(row[2]) < int(row[3])
