@@ -6,7 +6,6 @@ as the very same objects.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cached_property
@@ -20,13 +19,13 @@ from .bodyless import Bodyless
 from .checks import Seconds
 from .correlation import Source
 from .envelope import MAX_TOKEN_BYTES
-from .errors import ConfigurationError, Refusal, StoreUnavailable
+from .errors import ConfigurationError, Refusal
 from .events import Listener
 from .exchange import Exchange
 from .head import SESSION_HEADER, Head
 from .hooks import OnCreate, OnEnd
 from .keyfile import Keys
-from .lifespan import Lifespan
+from .lifespan import Beside, Lifespan
 from .options import DAY, KIBIBYTE, MEBIBYTE, Admission, Era, OnStoreError, Transport
 from .paths import Place, place
 from .policy import Require
@@ -34,8 +33,6 @@ from .principals import PrincipalOf
 from .protocol import Lists
 from .resumption import LAST_EVENT_ID, Resumption
 from .stores.base import Reach, Store
-
-_log: Final = logging.getLogger("mcp_sessions")
 
 
 class MCPSessionMiddleware:
@@ -161,6 +158,7 @@ class MCPSessionMiddleware:
         self.app = app
         self._random_keys = keys is None
         self._options = options.check(**given)
+        self.beside: Final = Beside(self._options.store, self._options.sweeper, closes=self._options.closes_store)
 
     @cached_property
     def fault(self) -> str | None:
@@ -187,31 +185,13 @@ class MCPSessionMiddleware:
             await placement.refuse_start(receive, send, self.fault)
             return
         try:
-            await self._options.store.open()
+            await self.beside.open()
         except ConfigurationError as error:
             await placement.refuse_start(receive, send, str(error))
             return
-        except StoreUnavailable as error:
-            _log.warning("the session store does not answer (%s); requests with a session wait for it", error.reason)
         placement.log_unserved(self.app, self._options.path)
         del self.fault  # the application may add routes while it starts: look again at the first request
-        await Lifespan(self.app, self._sweep, self._stop_sweeping, self._close_store).run(scope, receive, send)
-
-    def _sweep(self) -> None:
-        if self._options.sweeper is not None:
-            self._options.sweeper.start()
-
-    async def _stop_sweeping(self) -> None:
-        if self._options.sweeper is not None:
-            await self._options.sweeper.stop()
-
-    async def _close_store(self) -> None:
-        if not self._options.closes_store:
-            return
-        try:
-            await self._options.store.close()
-        except StoreUnavailable as error:
-            _log.warning("the session store was not closed (%s)", error.reason)
+        await Lifespan(self.app, self.beside).run(scope, receive, send)
 
     def _serve(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         where = self._where(scope)
@@ -219,7 +199,7 @@ class MCPSessionMiddleware:
             return self.app(scope, receive, send)
         if self.fault is not None:  # mounted applications, and servers without a lifespan, come here unwarned
             raise ConfigurationError(self.fault)
-        self._sweep()
+        self.beside.started()
         head = Head(scope["headers"])
         judged = scope["method"] == "POST" and (where is Place.ENDPOINT or head.is_json)
         try:

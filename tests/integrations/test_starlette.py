@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import anyio
 import pytest
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
 from fastapi import Response as FastAPIResponse
@@ -23,6 +24,7 @@ from starlette.types import ASGIApp, Message
 from apps import Seen, Server
 from clients import SECRET, Answer, Client, Incoming, call, http
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, add_sessions, workers
+from mcp_sessions.stores.memory import MemoryStore
 
 
 class StreamableHTTPASGIApp(Server):
@@ -371,3 +373,80 @@ async def test_shared_keys_with_several_workers_start(monkeypatch: pytest.Monkey
     monkeypatch.setattr(workers, "workers", lambda argv, environ: 2)
     app = add_sessions(starlette(Route("/mcp", StreamableHTTPASGIApp())), keys=SECRET)
     assert (await started(app))["type"] == "lifespan.startup.complete"
+
+
+# --- start and stop ------------------------------------------------------------------------------
+
+
+class Store(MemoryStore):
+    """Notes when it is opened, looked into and closed.
+
+    Args:
+        trouble: Raised when it is opened.
+    """
+
+    def __init__(self, trouble: Exception | None = None) -> None:
+        super().__init__()
+        self.steps: list[str] = []
+        self._trouble = trouble
+        self.swept = anyio.Event()
+
+    async def open(self) -> None:
+        self.steps.append("open")
+        if self._trouble is not None:
+            raise self._trouble
+
+    async def close(self) -> None:
+        self.steps.append("close")
+
+    async def lead(self, worker: str, *, seconds: float) -> bool:
+        self.swept.set()
+        return True
+
+
+@pytest.mark.parametrize("make", SHELLS.values(), ids=SHELLS)
+async def test_the_store_lives_as_long_as_the_application(
+    make: Callable[[Route], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is open before the first request, what is tracked is swept without one, and at the end the store is closed."""
+    store = Store()
+    monkeypatch.setattr("mcp_sessions.options.stores.make", lambda given, **options: store)
+    app = add_sessions(make(Route("/mcp", StreamableHTTPASGIApp())), keys=SECRET, tracked=True)
+    said, incoming = Answer(), Incoming({"type": "lifespan.startup"})
+
+    async def receive() -> Message:
+        if incoming.messages:
+            return await incoming()
+        await store.swept.wait()
+        assert store.steps == ["open"]
+        return {"type": "lifespan.shutdown"}
+
+    with anyio.fail_after(5):
+        await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, said)
+    assert [message["type"] for message in said.messages] == [
+        "lifespan.startup.complete",
+        "lifespan.shutdown.complete",
+    ]
+    assert store.steps == ["open", "close"]
+
+
+async def test_a_store_that_is_set_up_wrongly_stops_the_start() -> None:
+    """The server says what to do, and does not serve."""
+    store = Store(ConfigurationError("use appendonly"))
+    message = await started(add_sessions(starlette(Route("/mcp", StreamableHTTPASGIApp())), keys=SECRET, store=store))
+    assert message["type"] == "lifespan.startup.failed"
+    assert "use appendonly" in message["message"]
+
+
+async def test_a_mounted_application_that_is_started_with_the_outer_one_starts_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As an MCP server in FastAPI, whose lifespan is handed on; and once where it is mounted at two places."""
+    store = Store()
+    monkeypatch.setattr("mcp_sessions.options.stores.make", lambda given, **options: store)
+    inner = add_sessions(starlette(Route("/mcp", StreamableHTTPASGIApp())), keys=SECRET)
+    async with FastAPI(lifespan=inner.router.lifespan_context).router.lifespan_context(inner):
+        async with inner.router.lifespan_context(inner):
+            """The other place."""
+        assert "close" not in store.steps
+    assert store.steps.count("close") == 1

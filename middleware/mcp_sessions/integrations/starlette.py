@@ -8,7 +8,8 @@ than one, is an error that says what to do.
 from __future__ import annotations
 
 import copy
-from typing import Any, NoReturn, TypeVar
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeVar
 
 from starlette.types import Scope
 
@@ -23,6 +24,10 @@ App = TypeVar("App")
 
 def add_sessions(app: App, *, path: str | None = None, **options: Any) -> App:
     """Give the MCP endpoint of an application sessions, inside of the application's authentication.
+
+    The store is opened and closed, and `on_end` run for sessions that expire, in the lifespan of `app`. Where `app`
+    is mounted in another application, hand its lifespan on, after this call, as in
+    `FastAPI(lifespan=app.router.lifespan_context)`; else the first session opens the store, and nobody closes it.
 
     Args:
         app: What `streamable_http_app()` of the official SDK or `http_app()` of FastMCP returns, or a
@@ -111,16 +116,20 @@ def _place(app: object, endpoints: list[Endpoint], options: dict[str, Any]) -> N
         placed = copy.copy(made)  # the routes of one endpoint share their keys and their store
         placed.app = endpoint.app
         endpoint.put(placed)
-    if made.fault is not None:
-        _refuse_start(app, made.fault)
+    _live_with(app, made)
 
 
-def _refuse_start(app: Any, reason: str) -> None:
-    """Let the application's start-up fail: an error at import would have Uvicorn's workers die and return for ever."""
-
-    def refuse(_: object) -> NoReturn:
-        raise ConfigurationError(reason)
-
+def _live_with(app: Any, middleware: MCPSessionMiddleware) -> None:
+    """Begin and end with the application, whose start no route sees."""
     while not isinstance(getattr(app, "routes", None), list):
         app = app.app
-    getattr(app, "router", app).lifespan_context = refuse
+    router: Any = getattr(app, "router", app)
+    own, fault = router.lifespan_context, middleware.fault
+
+    def lifespan(app: object) -> AbstractAsyncContextManager[Any]:
+        if fault is None:
+            return middleware.beside.around(own, app)
+        # Not before: an error at import would have Uvicorn's workers die and return for ever.
+        raise ConfigurationError(fault)
+
+    router.lifespan_context = lifespan
