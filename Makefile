@@ -62,7 +62,10 @@ bench-baseline: setup  ## count instructions, and keep them as the baseline
 bench-docs: setup  ## measure everything, and put it into docs/performance.md
 	$(VENV)/python -m tests.benchmarks --write-docs
 
-.PHONY: demo-cluster crash-trials
+.PHONY: conformance demo-cluster crash-trials
+
+conformance: setup  ## the official conformance suite, with and without us (ARGS="--set 2026-07-28", --write-docs)
+	@$(VENV)/python -m tests.conformance $(ARGS)
 
 demo-cluster: setup  ## servers behind nginx that are replaced under load, and no session is lost
 	@$(VENV)/python examples/demo_cluster.py $(ARGS)

@@ -38,12 +38,12 @@ DEADLINE: Final = 60  # seconds after which a program that hangs fails its test
 
 
 @cache
-def packages() -> Path:
-    """The folder in which the packages are, installed if need be."""
+def packages(manifest: Path = HERE / "npm") -> Path:
+    """The folder in which the packages of a manifest are, installed if need be."""
     try:
-        return install(HERE / "npm", CACHE)
+        return install(manifest, CACHE)
     except debian.NotInstalled as missing:
-        go_without("JavaScript clients", str(missing))
+        go_without("JavaScript programs", str(missing))
 
 
 def install(manifest: Path, cache: Path) -> Path:

@@ -100,7 +100,7 @@ def test_without_npm_the_tests_are_skipped_and_say_so(monkeypatch: pytest.Monkey
     """On somebody's own machine."""
     monkeypatch.setattr(javascript, "install", missing)
     monkeypatch.delenv("CI", raising=False)
-    with pytest.raises(pytest.skip.Exception, match="JavaScript clients cannot be tested: npm is missing"):
+    with pytest.raises(pytest.skip.Exception, match="JavaScript programs cannot be tested: npm is missing"):
         packages.__wrapped__()
 
 
@@ -108,7 +108,7 @@ def test_without_npm_the_tests_fail_in_ci(monkeypatch: pytest.MonkeyPatch) -> No
     """There nobody would read of a skip."""
     monkeypatch.setattr(javascript, "install", missing)
     monkeypatch.setenv("CI", "true")
-    with pytest.raises(pytest.fail.Exception, match="JavaScript clients cannot be tested: npm is missing"):
+    with pytest.raises(pytest.fail.Exception, match="JavaScript programs cannot be tested: npm is missing"):
         packages.__wrapped__()
 
 

@@ -20,6 +20,7 @@ from clients import Clock
 from mcp_sessions import CreateRefused, EndedSession, MCPSessionMiddleware, Session
 from mcp_sessions.options import HOUR
 
+from .event_store import event_store
 from .servers import COVERING, DEADLINE, KEYS, STATEFUL, STREAMING, Cell, Guard, Hall, running, wrapped
 from .serving import Peer, peer, serving
 from .wire import Held
@@ -102,30 +103,6 @@ async def test_the_call_that_ends_its_own_session_gets_its_answer(cell: Cell) ->
 # --- streams that are taken up again -------------------------------------------------------------
 
 
-def _events() -> Any:
-    """An event store, as the SDK wants one: everything is kept, and told again in order."""
-    interface = import_module("mcp.server.streamable_http")
-
-    class Events(interface.EventStore):  # type: ignore[misc,name-defined]  # whichever SDK is installed
-        def __init__(self) -> None:
-            self.kept: list[tuple[str, Any]] = []
-
-        async def store_event(self, stream_id: str, message: Any) -> str:
-            self.kept.append((stream_id, message))
-            return str(len(self.kept))
-
-        async def replay_events_after(self, last_event_id: str, send_callback: Any) -> str:
-            last = int(last_event_id)
-            stream = self.kept[last - 1][0]
-            kept = enumerate(self.kept[last:], last + 1)
-            missed = [(number, message) for number, (other, message) in kept if other == stream and message is not None]
-            for number, message in missed:
-                await send_callback(interface.EventMessage(message, str(number)))
-            return stream
-
-    return Events()
-
-
 def with_events(cell: Cell, hall: Hall, guard: Guard | None, **options: Any) -> ASGIApp:
     """A stateful server that keeps its events, with one tool, inside the middleware."""
 
@@ -135,13 +112,13 @@ def with_events(cell: Cell, hall: Hall, guard: Guard | None, **options: Any) -> 
 
     if cell.framework == "sdk2":
         mcp = import_module("mcp.server.mcpserver").MCPServer("small")
-        app = mcp.streamable_http_app(event_store=_events())
+        app = mcp.streamable_http_app(event_store=event_store())
     elif cell.framework == "sdk1":
-        mcp = import_module("mcp.server.fastmcp").FastMCP("small", event_store=_events())
+        mcp = import_module("mcp.server.fastmcp").FastMCP("small", event_store=event_store())
         app = mcp.streamable_http_app()
     else:
         mcp = import_module("fastmcp").FastMCP("small")
-        app = mcp.http_app(event_store=_events())
+        app = mcp.http_app(event_store=event_store())
     mcp.tool()(hold)
     return MCPSessionMiddleware(app, **{"keys": KEYS, **options})
 

@@ -1,0 +1,45 @@
+"""The columns of the comparison: the same server bare, within the middleware, and used by clients that hold sessions.
+
+Each is an application of its own, with a memory of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from starlette.types import ASGIApp
+
+from integration.wire import Client
+from mcp_sessions import MCPSessionMiddleware
+
+from .carrying import Carrying
+from .server import Everything
+
+KEYS: Final = "a secret of the conformance run, at least 32 bytes long"
+Column = Callable[[], Awaitable[ASGIApp]]
+
+ECHOED: Final = "a session in every request"
+
+
+async def bare() -> ASGIApp:
+    """The server as the SDK makes it."""
+    return Everything().app()
+
+
+async def within(**options: Any) -> ASGIApp:
+    """The middleware is there, and nobody speaks of sessions."""
+    return MCPSessionMiddleware(await bare(), keys=KEYS, **options)
+
+
+async def carried() -> ASGIApp:
+    """Every request carries a session, or is refused."""
+    maker = Client(await within(admission="own"))  # any worker may mint it
+    return Carrying(await within(require="always"), (await maker.create()).sent())
+
+
+COLUMNS: Final[Mapping[str, Column]] = {
+    "bare": bare,
+    "with the middleware": within,
+    ECHOED: carried,
+}
