@@ -162,7 +162,8 @@ def project_files(root: Path) -> Iterator[Path]:
     """Every file that belongs to the project: not what tools leave behind, and not the history."""
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name not in LEFT_OUT and (name == ".ci" or name[0] != ".")]
-        yield from (Path(folder, name) for name in names if not name.startswith(".coverage"))
+        # In a linked working tree the history is a file that says where it lies.
+        yield from (Path(folder, name) for name in names if name != ".git" and not name.startswith(".coverage"))
 
 
 def local_paths(root: Path) -> list[str]:
