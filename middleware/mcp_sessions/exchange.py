@@ -7,9 +7,9 @@ decides nothing itself: `protocol` does, from a table.
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from dataclasses import dataclass
 from functools import partial
 
+import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from . import intake, jsonrpc, protocol, splice
@@ -45,9 +45,8 @@ from .tokens import Kind as TokenKind
 from .writeback import WriteBack
 
 
-@dataclass(slots=True)
-class Exchange:
-    """One POST to the MCP path.
+class Exchange(msgspec.Struct):
+    """One POST to the MCP path. (A struct, since a dataclass takes three times as long to make.)
 
     Args:
         app: The wrapped application.
@@ -151,7 +150,7 @@ class Exchange:
 
     def _parse(self, body: bytes) -> Message | None:
         """The one message in a body, or None for a body that passes as it came: a batch, or no JSON-RPC."""
-        if is_deeper(body, self.options.max_nesting):
+        if len(body) > self.options.max_nesting and is_deeper(body, self.options.max_nesting):
             raise NestingTooDeep
         try:
             parsed = jsonrpc.parse(body, max_batch=self.options.max_batch)

@@ -28,13 +28,19 @@ class Head:
 
     Args:
         headers: The request's ASGI headers (names in lower case, as ASGI has them).
+
+    Attributes:
+        session_ids: Every `Mcp-Session-Id`.
+        content_encoding: All codings of the body, in order, or None.
     """
 
-    __slots__ = ("_by_name", "_headers")
+    __slots__ = ("_by_name", "_headers", "content_encoding", "session_ids")
 
     def __init__(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self._headers = headers
         self._by_name = dict(headers)
+        self.session_ids: Sequence[str] = self.all(SESSION_HEADER) if SESSION_HEADER in self._by_name else []
+        self.content_encoding = ", ".join(self.all(_ENCODING)) if _ENCODING in self._by_name else None
 
     def all(self, name: bytes) -> list[str]:
         """Every copy of a header, in order."""
@@ -42,16 +48,15 @@ class Head:
 
     def first(self, name: bytes) -> str | None:
         """The first copy of a header, or None where there is none."""
-        if name not in self._by_name:
-            return None
-        if len(self._by_name) == len(self._headers):  # no header is repeated
-            return self._by_name[name].decode("latin-1")
-        return self.all(name)[0]
+        raw = self.raw(name)
+        return None if raw is None else raw.decode("latin-1")
 
-    @property
-    def session_ids(self) -> list[str]:
-        """Every `Mcp-Session-Id`."""
-        return self.all(SESSION_HEADER) if SESSION_HEADER in self._by_name else []
+    def raw(self, name: bytes) -> bytes | None:
+        """As `first`, in bytes."""
+        found = self._by_name.get(name)
+        if found is None or len(self._by_name) == len(self._headers):  # no header is repeated
+            return found
+        return next(value for other, value in self._headers if other == name)
 
     @property
     def methods(self) -> list[str]:
@@ -62,11 +67,6 @@ class Head:
     def version(self) -> str | None:
         """The first `MCP-Protocol-Version`."""
         return self.first(_VERSION)
-
-    @property
-    def content_encoding(self) -> str | None:
-        """All codings of the body, in order."""
-        return ", ".join(self.all(_ENCODING)) if _ENCODING in self._by_name else None
 
     @property
     def is_modern(self) -> bool:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Generator, Iterator
+from collections.abc import Coroutine, Generator, Iterator
 from types import coroutine
 from typing import Any, Final
 
 import anyio
+import msgspec
 from starlette.types import Message, Receive
 
 from .errors import BodyCutShort, BodyTimeout, BodyTooLarge, EncodingRefused
@@ -22,8 +23,8 @@ from .head import LENGTH, Head
 _HAS_TIMEOUT: Final = sys.version_info >= (3, 11)  # `asyncio.timeout`
 
 
-def read_body(receive: Receive, head: Head, *, max_bytes: int, timeout: float) -> Awaitable[bytes]:
-    """The whole request body, to be awaited.
+async def read_body(receive: Receive, head: Head, *, max_bytes: int, timeout: float) -> bytes:
+    """The whole request body.
 
     Args:
         receive: The server's `receive`.
@@ -37,18 +38,32 @@ def read_body(receive: Receive, head: Head, *, max_bytes: int, timeout: float) -
         BodyTimeout: It did not arrive in time.
         BodyCutShort: The client left before the end.
     """
-    coding = head.content_encoding
+    coding, declared = head.content_encoding, head.raw(LENGTH)
     if coding and coding.strip().lower() != "identity":
         raise EncodingRefused
-    declared = head.first(LENGTH)
-    if declared is not None and declared.isdecimal() and int(declared[:20]) > max_bytes:
+    if declared is not None and declared.isdigit() and int(declared[:20]) > max_bytes:
         raise BodyTooLarge
+    if not _may_step():
+        return await _read_under_timer(receive, max_bytes, timeout)
+    # No timer where the body came with the head, as most do: one costs as much as all the rest.
+    steps = receive().__await__()
+    try:
+        pending = next(steps)
+    except StopIteration as arrived:
+        first: Message = arrived.value
+        if not first.get("more_body", False) and len(body := _chunk(first)) <= max_bytes:
+            return body
+        return await _read_on_asyncio(_rest(first, receive, max_bytes), timeout)
+    return await _read_on_asyncio(_suspended(steps, pending, receive, max_bytes), timeout)
+
+
+def _may_step() -> bool:
+    """Whether this runs where a timer can begin after the first step: on asyncio, from Python 3.11."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:  # trio
-        return _read_under_timer(receive, max_bytes, timeout)
-    read = _read_on_asyncio if _HAS_TIMEOUT else _read_under_timer
-    return read(receive, max_bytes, timeout)
+        return False
+    return _HAS_TIMEOUT
 
 
 async def _read_under_timer(receive: Receive, max_bytes: int, timeout: float) -> bytes:
@@ -57,19 +72,7 @@ async def _read_under_timer(receive: Receive, max_bytes: int, timeout: float) ->
     raise BodyTimeout
 
 
-async def _read_on_asyncio(receive: Receive, max_bytes: int, timeout: float) -> bytes:
-    """The body, with no timer where it came with the head, as most do: one costs as much as all the rest."""
-    steps = receive().__await__()
-    try:
-        pending = next(steps)
-    except StopIteration as arrived:
-        first: Message = arrived.value
-        body = _chunk(first)
-        if len(body) <= max_bytes and not first.get("more_body", False):
-            return body
-        rest = _rest(first, receive, max_bytes)
-    else:
-        rest = _suspended(steps, pending, receive, max_bytes)
+async def _read_on_asyncio(rest: Coroutine[Any, Any, bytes], timeout: float) -> bytes:
     timer = asyncio.timeout(timeout)  # type: ignore[attr-defined]  # from 3.11, as was asked before coming here
     # Not a cancel scope: `receive` may have opened scopes before it waited, and those must be left in turn.
     try:
@@ -122,17 +125,19 @@ def _resume(steps: Iterator[Any], pending: Any) -> Generator[Any, Any, Message]:
         return message
 
 
-class Replay:
-    """A `receive` that gives the body once and is the server's own from then on."""
+class Replay(msgspec.Struct):
+    """A `receive` that gives the body once and is the server's own from then on.
 
-    __slots__ = ("_body", "_receive")
+    Args:
+        body: What is given; None once it was.
+        receive: The server's own.
+    """
 
-    def __init__(self, body: bytes, receive: Receive) -> None:
-        self._body: bytes | None = body
-        self._receive = receive
+    body: bytes | None
+    receive: Receive
 
     async def __call__(self) -> Message:
-        if self._body is None:
-            return await self._receive()
-        body, self._body = self._body, None
+        if self.body is None:
+            return await self.receive()
+        body, self.body = self.body, None
         return {"type": "http.request", "body": body, "more_body": False}

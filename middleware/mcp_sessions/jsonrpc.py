@@ -159,7 +159,20 @@ def parse(body: bytes, *, max_batch: int = MAX_BATCH) -> Message | Batch:
     """
     if not body.isascii():
         check_utf8(body)
-    return _message(body) if body.startswith(b"{") else _other(body, max_batch)
+    if not body.startswith(b"{"):
+        return _other(body, max_batch)
+    # In one go, where a message has common members only and each once; else level by level.
+    try:
+        found = _common(body)
+    except FLAWS:
+        return _message(body)
+    if not is_all(body, found):  # a null is not written again, and so comes out as too long, too
+        return _message(body)
+    params = found.params
+    if params is None:
+        return _call(body, found.method, found.id, None, None)
+    about = getattr(params, TARGETS[found.method]) if found.method in TARGETS else UNSET
+    return _call(body, found.method, found.id, None if about is UNSET else about, params.meta)
 
 
 def _other(body: bytes, max_batch: int) -> Message | Batch:
@@ -201,20 +214,6 @@ def _message_or_none(item: Raw) -> Message | None:
 
 
 def _message(body: bytes) -> Message:
-    """A message in one go, where it has common members only and each once; else level by level."""
-    try:
-        found = _common(body)
-    except FLAWS:
-        return _message_by_level(body)
-    if not is_all(body, found):  # a null is not written again, and so comes out as too long, too
-        return _message_by_level(body)
-    about = meta = None
-    if found.params is not None:
-        about, meta = getattr(found.params, TARGETS.get(found.method, ""), None), found.params.meta
-    return _call(body, found.method, found.id, None if about is UNSET else about, meta)
-
-
-def _message_by_level(body: bytes) -> Message:
     envelope = last_members(body)
     version = envelope.get("jsonrpc")
     if version is None:
@@ -238,7 +237,8 @@ def _message_by_level(body: bytes) -> Message:
 def _call(body: bytes, method: str, request_id: _Value, about: Raw | None, meta: _Members) -> Message:
     if request_id is UNSET:
         return Message(body, Kind.NOTIFICATION, method, None, about, meta)
-    return Message(body, Kind.REQUEST, method, _id(request_id), about, meta)
+    digits = bytes(request_id)
+    return Message(body, Kind.REQUEST, method, digits if digits.isdigit() else _id(request_id), about, meta)
 
 
 def _inner(outer: dict[str, Raw], name: str, wrong: type[Refusal]) -> _Members:
@@ -247,13 +247,11 @@ def _inner(outer: dict[str, Raw], name: str, wrong: type[Refusal]) -> _Members:
 
 
 def _id(raw: Raw) -> bytes:
-    """The id's text. 1, 1.0 and 1e0 are one id to some parsers and three to others, so only digits pass.
+    """The text of an id that is not digits alone: 1, 1.0 and 1e0 are one id to some parsers and three to others.
 
     Servers that read -0 answer it with 0.
     """
     text = bytes(raw)
-    if text.isdigit():
-        return text
     negative = text.startswith(b"-") and text[1:].isdigit() and text != b"-0"
     if negative or string(raw) is not None:
         return text

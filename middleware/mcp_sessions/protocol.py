@@ -177,9 +177,11 @@ def ours_of(session_ids: Sequence[str]) -> str | None:
     Raises:
         DuplicateSessionHeader: There are several, and two readers may take different ones.
     """
+    if not session_ids:
+        return None
     if len(session_ids) > 1:
         raise errors.DuplicateSessionHeader
-    return session_ids[0] if session_ids and looks_like_ours(session_ids[0]) else None
+    return session_ids[0] if looks_like_ours(session_ids[0]) else None
 
 
 def check_envelope(message: Message, *, version: str | None, methods: tuple[str, ...]) -> None:
