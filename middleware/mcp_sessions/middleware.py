@@ -74,7 +74,7 @@ class MCPSessionMiddleware:
         store: Where ended sessions are remembered, and what sessions keep on the server: `"memory:"` (one
             process), `"sqlite:PATH"` (one machine), `"redis://..."` (many machines), or a `Store`.
         store_timeout: Seconds within which the store must answer; a request that needs it is refused
-            with HTTP 503 after that.
+            with HTTP 503 after that. To create a tracked session or to delete one takes up to three answers.
         on_store_error: `"refuse"` a request whose session nobody knows to be alive, or `"allow"` it, with
             a warning in the log, unless `require` asks for a session there.
         tracked: Whether sessions are recorded in the store: one without a record is refused, idle time

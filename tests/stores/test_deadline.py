@@ -12,7 +12,9 @@ import pytest
 from clients import START
 from mcp_sessions.data import Shelf
 from mcp_sessions.errors import ConfigurationError, DataGone, StoreFull, StoreUnavailable
+from mcp_sessions.stores import deadline
 from mcp_sessions.stores.base import Reach, Record, Store
+from mcp_sessions.stores.countdown import Countdown
 from mcp_sessions.stores.deadline import Deadline
 from mcp_sessions.tokens import Claims
 
@@ -103,14 +105,30 @@ async def test_every_call_is_passed_on_as_it_is(name: str) -> None:
 async def test_every_call_ends_in_time(name: str) -> None:
     """Nobody knows then what became of it: the session is neither found nor not found."""
     with pytest.raises(StoreUnavailable) as caught:
-        await CALLS[name](Deadline(scripted(anyio.sleep_forever), seconds=0, opening=0))
+        await CALLS[name](Deadline(scripted(anyio.sleep_forever), seconds=0, leisure=0))
     assert caught.value.reason == "store_timeout"
 
 
-@pytest.mark.parametrize("name", ["open", "close"])
-async def test_opening_and_closing_may_take_longer(name: str) -> None:
-    """A first connection costs more than a call over it."""
-    await CALLS[name](Deadline(scripted(anyio.lowlevel.checkpoint), seconds=0))
+LONGER = {
+    **dict.fromkeys(("record", "revoke", "finish"), 3),
+    **dict.fromkeys(("open", "close", "take_ended", "lead", "revoke_before", "sessions", "find"), 20),
+}
+
+
+@EVERY
+async def test_what_no_request_waits_for_may_take_longer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what takes several answers as long as those together; but nothing less than one answer."""
+    counted: list[float] = []
+
+    def countdown(scope: anyio.CancelScope, seconds: float) -> Countdown:
+        counted.append(seconds)
+        return Countdown(scope, seconds)
+
+    monkeypatch.setattr(deadline, "Countdown", countdown)
+    await CALLS[name](Deadline(scripted(anyio.lowlevel.checkpoint), seconds=1, leisure=20))
+    await CALLS[name](Deadline(scripted(anyio.lowlevel.checkpoint), seconds=30, leisure=20))
+    longer = LONGER.get(name, 1)
+    assert counted == [longer, 90 if longer == 3 else 30]
 
 
 async def test_a_driver_s_own_time_out_counts_as_one() -> None:

@@ -1,16 +1,17 @@
 """A store whose calls end in time, and fail in one way.
 
 A store across a network may hang, and one that somebody else wrote may raise anything. Here every call
-returns within a number of seconds, and what is not an error of this package becomes one: nobody knows,
-which a caller never takes for "no". The text of a foreign error is never logged or passed on, since
-drivers quote connection addresses, and those hold passwords.
+returns within a number of seconds: few where a request waits for one answer, thrice as many for the changes that take
+several, and more for what nobody waits for. What is not an error of this package becomes one: nobody knows, which
+a caller never takes for "no". The text of a foreign error is never logged or passed on, since drivers quote
+connection addresses, and those hold passwords.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 import anyio
 
@@ -18,10 +19,12 @@ from ..data import Shelf
 from ..errors import MCPSessionsError, StoreUnavailable
 from ..tokens import Claims
 from .base import Ended, Reach, Record, Standing, Store
+from .countdown import Countdown
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+CHANGE: Final = 3  # answers that a change of several things takes at the most
 logger = logging.getLogger("mcp_sessions")
 
 
@@ -33,15 +36,18 @@ class Deadline:
             error that is not of this package (`store_error`). Whether a change was made is then unknown.
     """
 
-    def __init__(self, store: Store, *, seconds: float, opening: float = 5.0) -> None:
+    def __init__(self, store: Store, *, seconds: float, leisure: float = 5.0) -> None:
         """Args:
         store: The other store.
-        seconds: How long each of its calls may take.
-        opening: How many seconds `open` and `close` may take.
+        seconds: How long it may take to answer; what changes more than one thing, so that it has to answer up to
+            three times (`record`, `revoke`, `finish`), may take three times that.
+        leisure: Seconds for what no request waits for, unless `seconds` are more: opening and closing, sweeping,
+            and what is asked from outside.
         """
         self._store = store
         self._seconds = seconds
-        self._opening = opening
+        self._change = CHANGE * seconds
+        self._leisure = max(seconds, leisure)
 
     @property
     def reach(self) -> Reach:
@@ -49,10 +55,10 @@ class Deadline:
         return self._store.reach
 
     async def open(self) -> None:
-        await _within(self._opening, self._store.open)
+        await _within(self._leisure, self._store.open)
 
     async def close(self) -> None:
-        await _within(self._opening, self._store.close)
+        await _within(self._leisure, self._store.close)
 
     async def standing(self, claims: Claims) -> Standing:
         return await _within(self._seconds, self._store.standing, claims)
@@ -61,34 +67,34 @@ class Deadline:
         return await _within(self._seconds, self._store.standings, claims)
 
     async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
-        return await _within(self._seconds, self._store.revoke, ref, expires_at=expires_at, reason=reason, lease=lease)
+        return await _within(self._change, self._store.revoke, ref, expires_at=expires_at, reason=reason, lease=lease)
 
     async def revoke_before(self, moment: int, *, subject: str | None, until: int) -> None:
-        await _within(self._seconds, self._store.revoke_before, moment, subject=subject, until=until)
+        await _within(self._leisure, self._store.revoke_before, moment, subject=subject, until=until)
 
     async def record(self, record: Record) -> None:
-        await _within(self._seconds, self._store.record, record)
+        await _within(self._change, self._store.record, record)
 
     async def seen(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         return await _within(self._seconds, self._store.seen, claims, idle_timeout=idle_timeout)
 
     async def sessions(self, subject: str) -> list[Record]:
-        return await _within(self._seconds, self._store.sessions, subject)
+        return await _within(self._leisure, self._store.sessions, subject)
 
     async def forks(self, root: str) -> list[Record]:
         return await _within(self._seconds, self._store.forks, root)
 
     async def find(self, ref: str) -> Record | None:
-        return await _within(self._seconds, self._store.find, ref)
+        return await _within(self._leisure, self._store.find, ref)
 
     async def take_ended(self, *, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
-        return await _within(self._seconds, self._store.take_ended, idle_timeout=idle_timeout, lease=lease, limit=limit)
+        return await _within(self._leisure, self._store.take_ended, idle_timeout=idle_timeout, lease=lease, limit=limit)
 
     async def finish(self, ref: str) -> None:
-        await _within(self._seconds, self._store.finish, ref)
+        await _within(self._change, self._store.finish, ref)
 
     async def lead(self, worker: str, *, seconds: float) -> bool:
-        return await _within(self._seconds, self._store.lead, worker, seconds=seconds)
+        return await _within(self._leisure, self._store.lead, worker, seconds=seconds)
 
     async def read(self, shelf: Shelf, key: str) -> bytes | None:
         return await _within(self._seconds, self._store.read, shelf, key)
@@ -112,13 +118,14 @@ class Deadline:
 async def _within(limit: float, call: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """What a call returns, within so many seconds."""
     try:
-        with anyio.fail_after(limit):
+        with anyio.CancelScope() as scope, Countdown(scope, limit):
             return await call(*args, **kwargs)
     except MCPSessionsError:
         raise
     except TimeoutError:
-        raise StoreUnavailable("store_timeout") from None
+        """The driver gave up first."""
     except Exception as error:  # noqa: BLE001  # whatever a driver or somebody else's store raises
         kind = type(error)
         logger.error("the session store failed with %s.%s", kind.__module__, kind.__qualname__)
         raise StoreUnavailable("store_error") from None
+    raise StoreUnavailable("store_timeout")

@@ -1,7 +1,7 @@
 """The driver, set up for one server and for a cluster: the few ways in which they are not spoken to alike.
 
-Here alone redis-py is used. Its own retries are off, its waits are short, and each new connection is asked
-which server it leads to before anything else is said on it.
+Here alone redis-py is used. Its own retries are off, its waits end some time after those of `redis_link`, which counts
+better, and each new connection is asked which server it leads to before anything else is said on it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from ..errors import ConfigurationError
 from .redis_durability import Facts, ask, node_id
+from .redis_link import LEISURE
 
 Heard = Callable[[str, "Facts | None"], None]
 
@@ -23,7 +24,6 @@ NOT_A_URL: Final = (
     "'unix:///PATH' or 'redis+cluster://HOST:6379'"
 )
 _ABREAST: Final = 16  # commands to a cluster that are under way at once for one call
-_SHARE: Final = 0.9  # of a call's time that one wait may take, so that the driver notices first and cleans up
 
 
 def connect(url: Any, heard: Heard, *, timeout: float, connections: int) -> Single | Cluster:
@@ -44,8 +44,8 @@ def connect(url: Any, heard: Heard, *, timeout: float, connections: int) -> Sing
     except ImportError:
         raise ConfigurationError(INSTALL) from None
     options = {
-        "socket_timeout": timeout * _SHARE,
-        "socket_connect_timeout": timeout * _SHARE,
+        "socket_timeout": max(timeout, LEISURE),
+        "socket_connect_timeout": max(timeout, LEISURE),
         "retry": Retry(NoBackoff(), 0),
         "max_connections": connections * _ABREAST,
         "protocol": 2,  # what every server speaks, with the fewest words at the beginning

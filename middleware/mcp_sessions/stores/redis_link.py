@@ -16,11 +16,13 @@ from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeVar
 
 from ..errors import StoreFull, StoreUnavailable
+from .countdown import STEPS
 from .redis_scripts import Step
 
 T = TypeVar("T")
 
 OPENING: Final = 5.0  # seconds for connecting at start, and for learning a cluster's layout
+LEISURE: Final = 1.0  # seconds for each round trip that no request waits for, unless requests are given more
 UNREACHABLE: Final = "store_unreachable"
 TIMEOUT: Final = "store_timeout"
 READONLY: Final = "store_readonly"
@@ -105,17 +107,19 @@ class Link:
         """Connect."""
         await self._bounded(self._client.greet, again=True, seconds=OPENING)
 
-    async def run(self, *steps: Step, again: bool) -> list[Any]:
+    async def run(self, *steps: Step, again: bool, at_leisure: bool = False) -> list[Any]:
         """What commands return, in their order and in one round trip.
 
         Args:
             steps: The commands. On a cluster they run side by side, else one after the other.
             again: Whether doing them twice is the same as doing them once.
+            at_leisure: Whether no request waits for them.
 
         Raises:
             StoreUnavailable: One of them failed, and nobody knows which were done.
         """
-        return await self._bounded(lambda: self._run(steps), again=again, seconds=self._timeout)
+        seconds = max(self._timeout, LEISURE) if at_leisure else self._timeout
+        return await self._bounded(lambda: self._run(steps), again=again, seconds=seconds)
 
     async def read(self, keys: Sequence[str], *steps: Step) -> tuple[dict[str, bytes | None], list[Any]]:
         """The values of keys, and what commands that may be done twice return, in one round trip."""
@@ -137,7 +141,10 @@ class Link:
     async def _bounded(self, work: Callable[[], Awaitable[T]], *, again: bool, seconds: float) -> T:
         task = self._start(self._tried(work, again=again))
         try:
-            await asyncio.wait({task}, timeout=seconds)
+            for _ in range(STEPS):  # as a `Countdown` counts
+                await asyncio.wait({task}, timeout=seconds / STEPS)
+                if task.done():
+                    break
         finally:
             gave_up = task.cancel()  # which is False where it is done
         if gave_up:

@@ -91,7 +91,7 @@ class RedisRecords(RedisBase):
         """Whether this worker is the one that sweeps, for so many seconds from now on."""
         now = await self._ready()
         args = (worker, repr(now + seconds), repr(now), max(1, math.ceil(seconds * 1000)))
-        (leads,) = await self._link.run(LEAD(self._keys.sweeper, args=args), again=True)
+        (leads,) = await self._link.run(LEAD(self._keys.sweeper, args=args), again=True, at_leisure=True)
         return bool(leads)
 
     def _idle(self, idle_timeout: int | None) -> tuple[Word, Word]:
@@ -138,11 +138,12 @@ class RedisRecords(RedisBase):
         self, now: float, idle_timeout: int | None, lease: float, skip: int, count: int
     ) -> list[tuple[bytes, bytes, list[bytes]]]:
         """Look at sessions whose deadline is over: their refs, the deadlines, and what became of a claim to each."""
-        (flat,) = await self._link.run(DUE(self._keys.due, args=(repr(now), skip, count)), again=True)
+        (flat,) = await self._link.run(DUE(self._keys.due, args=(repr(now), skip, count)), again=True, at_leisure=True)
         refs, scores = flat[::2], flat[1::2]
         args = (repr(now), *self._idle(idle_timeout), repr(float(lease)), repr(float(self._leeway)))
         steps = [CLAIM(*self._keys.fate(ref.decode()), args=args) for ref in refs]
-        claims = await self._link.run(*steps, again=False)  # a claim that was made would look like another's
+        # Not again: a claim that was made would look like another's.
+        claims = await self._link.run(*steps, again=False, at_leisure=True)
         return list(zip(refs, scores, claims, strict=True))
 
     async def _put_off(self, looked: Sequence[tuple[bytes, bytes, list[bytes]]], now: float) -> int:
@@ -153,7 +154,7 @@ class RedisRecords(RedisBase):
                 moves += (ref, score, claim[1])
             elif not now < float(score) + self._leeway:
                 moves += (ref, score, b"")
-        await self._link.run(PUT_OFF(self._keys.due, args=tuple(moves)), again=True)
+        await self._link.run(PUT_OFF(self._keys.due, args=tuple(moves)), again=True, at_leisure=True)
         return len(looked) - len(moves) // 3
 
 
