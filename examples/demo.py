@@ -54,7 +54,7 @@ def show_source(path: Path, timeline: Timeline) -> None:
 
 async def side_by_side(notebook: Server) -> None:
     """Two sessions on one server do not see each other, and a call without one is refused."""
-    notebook.check(NOBODY, "server/discover", json.dumps(notebook.advertised), '{"required": "some"}')
+    notebook.check(NOBODY, "server/discover", json.dumps(notebook.advertised["required"]), '"some"')
     await notebook.create("A")
     await notebook.create("B")
     await notebook.call("A", "append", note="milk", expected='["milk"]')

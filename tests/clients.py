@@ -19,6 +19,8 @@ SECRET = "a-secret-for-tests-0123456789-abcdefghijk"
 MODERN = "2026-07-28"
 LEGACY = "2025-11-25"
 START = 1_800_000_000
+OFFERED = {"fork": ["share", "copy", "fresh"], "descendants": True}
+"""What `capabilities.experimental.sessions` says of extensions, by default."""
 
 Header = tuple[bytes, bytes]
 
@@ -190,6 +192,13 @@ class Client:
         del session["expiresAt"]
         return session
 
-    async def delete(self, session: Any) -> Answer:
+    async def fork(self, session: Any, mode: str = "share") -> dict[str, str]:
+        """Fork a session; the fork's metadata as `create` gives it."""
+        answer = await self.send("sessions/fork", {"mode": mode}, session=session)
+        fork: dict[str, str] = {**answer.result["session"]}
+        del fork["expiresAt"]
+        return fork
+
+    async def delete(self, session: Any, **params: Any) -> Answer:
         """Delete a session."""
-        return await self.send("sessions/delete", session=session)
+        return await self.send("sessions/delete", params, session=session)

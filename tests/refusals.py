@@ -130,6 +130,19 @@ async def deleting(client: Client) -> Answer:
     return await client.delete(await client.create())
 
 
+def forking(params: Mapping[str, Any]) -> Attempt:
+    """Fork a session with these params."""
+
+    async def attempt(client: Client) -> Answer:
+        return await client.send("sessions/fork", params, session=await client.create())
+
+    return attempt
+
+
+async def fork_with_descendants(client: Client) -> Answer:
+    return await client.delete(await client.fork(await client.create()), descendants=True)
+
+
 async def over_limit(client: Client) -> Answer:
     await client.create()
     return await client.send("sessions/create")
@@ -262,6 +275,22 @@ CASES = [
         carrying(UNKNOWN, "sessions/create"),
     ),
     Case(errors.SessionMissing, "`sessions/delete` without one", -32602, 200, 400, carrying(None, "sessions/delete")),
+    Case(
+        errors.ForkModeUnknown,
+        "`sessions/fork` with no `mode`, or one that there is not",
+        -32602,
+        200,
+        400,
+        forking({"mode": "clone"}),
+    ),
+    Case(
+        errors.DescendantsRefused,
+        "`sessions/delete` of a fork with `descendants: true`",
+        -32602,
+        200,
+        400,
+        fork_with_descendants,
+    ),
     Case(errors.StateUnreadable, "a state that is not this session's", -32602, 200, 400, unreadable_state),
     Case(errors.EnvelopeIncomplete, "no protocol version in `_meta`", -32602, None, 400, edited(dict.clear)),
     Case(errors.SessionHeaderMismatch, "the mirror names another session", -32020, 400, 400, mirrored_otherwise),

@@ -87,6 +87,19 @@ def test_a_word_is_one_of_those_that_are_known() -> None:
             checks.word("admission", given, ("ask", "own"))
 
 
+@pytest.mark.parametrize("given", [(), ["fork"], {"fork", "list"}])
+def test_words_are_some_of_those_that_are_known(given: Any) -> None:
+    """In any collection, or none of them."""
+    assert sorted(checks.words("extensions", given, ("fork", "list"))) == sorted(given)
+
+
+@pytest.mark.parametrize("given", ["fork", ("fork", "join"), None, True, [1]])
+def test_anything_else_is_no_words(given: Any) -> None:
+    """One text is not taken for several; all that are known are said."""
+    with pytest.raises(ConfigurationError, match=r"extensions=.* must be a tuple of some of 'fork', 'list', or \(\)"):
+        checks.words("extensions", given, ("fork", "list"))
+
+
 @pytest.mark.parametrize("given", [True, False])
 def test_yes_or_no_is_one_of_two(given: bool) -> None:
     """As it was given."""

@@ -11,7 +11,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from apps import RESULTS, Server, read, reply, sessions
-from clients import LEGACY, SESSION_KEY, START, Answer, Client, Header, Incoming, call, chunks, http
+from clients import LEGACY, OFFERED, SESSION_KEY, START, Answer, Client, Header, Incoming, call, chunks, http
 from mcp_sessions import Session
 from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.events import Fact, SessionUsed
@@ -211,7 +211,7 @@ class TestAdvertising:
     async def test_the_handshake_says_that_sessions_exist(self, modern: bool, method: str, sse: bool) -> None:
         """In both capabilities, and nothing else in the result changes."""
         result = (await Client(sessions(Server(sse=sse), require="always"), modern=modern).send(method)).result
-        advertised = {"sessions": {}, "experimental": {"sessions": {"required": "always"}}}
+        advertised = {"sessions": {}, "experimental": {"sessions": {"required": "always", **OFFERED}}}
         expected = RESULTS[method]
         assert result == {**expected, "capabilities": {**expected["capabilities"], **advertised}}
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from apps import Server, sessions
-from clients import SECRET, START
+from clients import OFFERED, SECRET, START
 from mcp_sessions import ConfigurationError
 from mcp_sessions.errors import DataTooLarge, InvalidParams, SessionExpired, SessionRequired
 from mcp_sessions.events import Fact, SessionCreated
@@ -184,8 +185,9 @@ def test_codes_are_the_deployment_s() -> None:
     ],
 )
 def test_clients_are_told_what_is_required(require: Any, settings: bytes) -> None:
-    """In one word."""
-    assert options_of(require=require).settings == settings
+    """In one word; and what is offered beyond the draft, unless nothing is."""
+    assert options_of(require=require, extensions=()).settings == settings
+    assert json.loads(options_of(require=require).settings) == json.loads(settings) | OFFERED
 
 
 def test_a_listener_hears_every_fact_after_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,14 +13,15 @@ from mcp_sessions.errors import Refusal
 from mcp_sessions.jsonrpc import Kind, Message, parse
 from mcp_sessions.keys import KeyRing
 from mcp_sessions.protocol import (
-    ATTENDED,
     LIST_METHODS,
     LISTS,
+    SUBJECTS,
     TABLE,
     Carries,
     Lists,
     Step,
     Subject,
+    attended,
     check_envelope,
     decide,
     list_step,
@@ -111,7 +112,7 @@ def test_lists_follow_the_option_or_the_era(lists: Lists | None, modern: bool, s
 
 
 @pytest.mark.parametrize("kind", Kind)
-@pytest.mark.parametrize("method", sorted({"", "ping", "tools/call", draft.CREATE, *LIST_METHODS} - ATTENDED))
+@pytest.mark.parametrize("method", sorted({"", "ping", "tools/call", draft.CREATE, *LIST_METHODS} - attended(SUBJECTS)))
 def test_what_is_not_attended_to_passes_as_the_table_has_it(method: str, kind: Kind) -> None:
     """Where nothing needs a session, a message without one is not put to the table unless its method is attended to."""
     assert decide(subject(Message(b"", kind, method)), Carries.NOTHING) is Step.FORWARD

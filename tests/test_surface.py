@@ -19,7 +19,7 @@ NAMES = """
 """
 
 MEMBERS = {
-    Session: "correlation created_at data end expires_at has_data id principal ref state",
+    Session: "correlation created_at data end expires_at has_data id parent principal ref state",
     EndedSession: "created_at data expires_at ref",
     Data: "delete get increment set update",
     State: "clear close get items keys payload pop popitem received section setdefault shut untouched update values",

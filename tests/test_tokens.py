@@ -86,6 +86,7 @@ def test_what_was_minted_verifies_to_the_same_claims(ring: KeyRing, principal: P
         parent="ses_p",
         root="ses_r",
         generation=3,
+        owner="ses_o",
         upstream="sealed",
     )
     token = TOKENS.mint(ring, said)
@@ -135,7 +136,8 @@ def test_a_public_key_in_a_ring_verifies_anonymous_sessions_only(ring: KeyRing) 
 def test_ids_stay_small(ring: KeyRing, capsys: pytest.CaptureFixture[str]) -> None:
     """At most 512 bytes with the default names, an owner and a trace; 768 with lineage and a transport id."""
     usual = TOKENS.mint(ring, claims(ring, ALICE, trace=TRACE))
-    lineage = {"parent": f"ses_{'x' * 24}", "root": f"ses_{'x' * 24}", "generation": 9}
+    ref = f"ses_{'x' * 24}"
+    lineage = {"parent": ref, "root": ref, "generation": 999_999, "owner": ref, "client": "x" * 64}
     forked = TOKENS.mint(ring, claims(ring, ALICE, trace=TRACE, **lineage))
     bridged = TOKENS.mint(ring, claims(ring, ALICE, trace=TRACE, upstream="x" * 120))
     with capsys.disabled():
@@ -492,8 +494,8 @@ def test_a_key_does_not_verify_for_another_key_of_the_ring() -> None:
 
 STRANGE: list[Any] = [None, True, False, 0, -1, 1.5, float(NOW), 10**30, "", "x", "\ud800", [], ["mcp-sessions"], {}]
 REQUIRED = ("iss", "aud", "jti", "iat", "exp", "knd")
-OPTIONAL = ("sub", "tp", "cli", "par", "root", "gen", "up")
-ACCEPTED = {("iat", 0), ("gen", 0), ("cli", ""), ("cli", "x"), ("par", "x"), ("root", "x"), ("up", "x")}
+OPTIONAL = ("sub", "tp", "cli", "par", "root", "gen", "own", "up")
+ACCEPTED = {("iat", 0), ("gen", 0), ("cli", ""), ("cli", "x"), ("par", "x"), ("root", "x"), ("own", "x"), ("up", "x")}
 
 
 @pytest.mark.parametrize("value", STRANGE, ids=repr)

@@ -1,4 +1,4 @@
-"""The answers that are ours: sessions created and deleted, and every refusal.
+"""The answers that are ours: the results of methods about sessions, and every refusal.
 
 Each goes out only after the wrapped server's own guards let the caller through (`admission`); where
 they do not, the caller gets the server's answer instead. Two things are refused at once and put to
@@ -8,8 +8,7 @@ of ours, since the question would open a stream.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -46,30 +45,20 @@ class Answers:
     receive: Receive
     send: Send
 
-    async def create(self, message: Message) -> None:
-        """Answer `sessions/create`."""
+    async def answer(self, message: Message, ask: Callable[[], Awaitable[dict[str, Any]]]) -> None:
+        """Answer a request of ours.
+
+        Args:
+            message: The request.
+            ask: Does what it asks, and gives the result or raises a `Refusal`. Not called for who is not let in.
+        """
         if await self._admitted(message):
             try:
-                live = await Live.mint(
-                    self.options,
-                    principal=self.options.principal(self.scope),
-                    params={} if self.options.on_create is None else _params(message),
-                    scope=self.scope,
-                )
+                result = await ask()
             except Refusal as refusal:
                 await self._send_refusal(message, refusal)
             else:
-                await self._succeed(message, {"session": live.metadata()})
-
-    async def delete(self, message: Message, live: Live) -> None:
-        """Answer `sessions/delete`, once every worker refuses the session."""
-        if await self._admitted(message):
-            try:
-                await live.session.end("deleted")
-            except StoreUnavailable as refusal:
-                await self._send_refusal(message, refusal)
-            else:
-                await self._succeed(message, {})
+                await self._succeed(message, result)
 
     async def refuse(self, message: Message, refusal: Refusal) -> None:
         """Answer a message with the error that its session, or the lack of one, deserves."""
@@ -166,16 +155,3 @@ def _data(message: Message, refusal: Refusal, version: str | None) -> dict[str, 
     named = draft.named(message)
     data = {"sessionId": named.session_id} if named is not None else {}
     return {**data, "reason": refusal.reason} if isinstance(refusal, _TOLD_TO_THE_OWNER) else data
-
-
-def _params(message: Message) -> dict[str, Any]:
-    """The members of `params` but `_meta`, as Python values: what `on_create` is given.
-
-    Raises:
-        InvalidParams: They cannot be had: a number has thousands of digits, or there is no stack left for the nesting.
-    """
-    try:
-        params = json.loads(message.body).get("params") or {}
-    except (ValueError, RecursionError):
-        raise InvalidParams from None
-    return {name: value for name, value in params.items() if name != "_meta"}

@@ -79,6 +79,17 @@ def word(option: str, value: Any, allowed: tuple[Any, ...]) -> Any:
     raise ConfigurationError(f"{option}={value!r} must be one of {', '.join(map(repr, allowed))}")
 
 
+def words(option: str, value: Any, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """Several of some words, or none.
+
+    Raises:
+        ConfigurationError: One is none of them, or it is one text.
+    """
+    if isinstance(value, (tuple, list, set, frozenset)) and all(one in allowed for one in value):
+        return tuple(value)
+    raise ConfigurationError(f"{option}={value!r} must be a tuple of some of {', '.join(map(repr, allowed))}, or ()")
+
+
 def yes_or_no(option: str, value: Any) -> bool:
     """True or False.
 

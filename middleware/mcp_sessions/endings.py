@@ -8,7 +8,7 @@ it runs out (`sweeper`): then `on_end` runs again, never not at all. A hook that
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -20,7 +20,7 @@ from .errors import StoreUnavailable
 from .events import Fact, SessionDeleted
 from .hooks import OnEnd
 from .session import EndedSession, utc
-from .stores.base import Store
+from .stores.base import Record, Store
 from .streams import Streams
 from .tokens import Claims
 
@@ -78,6 +78,20 @@ class Endings:
             if is_first:
                 self._emit(SessionDeleted(claims.ref, reason))
                 await self.finish(claims.ref, claims.issued_at, claims.expires_at, reason)
+
+    async def revoke(self, records: Sequence[Record], reason: str) -> None:
+        """End recorded sessions. Their `on_end` is run by the first worker that looks for what has ended.
+
+        Args:
+            records: The sessions.
+            reason: Why they end.
+
+        Raises:
+            StoreUnavailable: The store did not take it. Some may live.
+        """
+        for record in records:
+            await self._store.revoke(record.ref, expires_at=record.expires_at, reason=reason, lease=0)
+            await self._streams.end(record.ref)
 
     async def finish(self, ref: str, created_at: int, expires_at: int, reason: str) -> None:
         """Run `on_end` for a session that has ended and is this worker's to finish, and forget it.

@@ -16,6 +16,7 @@ class SessionCreated:
 
     ref: str
     expires_at: int  # Unix seconds
+    parent: str | None = None  # the session that it was forked from
 
 
 @dataclass(frozen=True, slots=True)

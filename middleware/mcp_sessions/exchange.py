@@ -34,6 +34,7 @@ from .handshake import Handshake
 from .head import LENGTH, SESSION_HEADER, Head
 from .jsonrpc import SESSION_KEY, Kind, Message
 from .live import Live
+from .methods import METHODS, Asked
 from .nesting import is_deeper
 from .options import Options
 from .protocol import Carries, Step
@@ -89,7 +90,12 @@ class Exchange(msgspec.Struct):
     def _message(self, message: Message) -> Awaitable[None]:
         """Most messages pass as they are. What `protocol.TABLE` would say of them is told here at once."""
         names_session = message.meta is not None and SESSION_KEY in message.meta
-        if names_session or self.header is not None or message.method in protocol.ATTENDED or self.options.is_attentive:
+        if (
+            names_session
+            or self.header is not None
+            or message.method in self.options.attended
+            or self.options.is_attentive
+        ):
             return self._judge(message)
         return self._call(None, message.body, self.send)
 
@@ -104,10 +110,9 @@ class Exchange(msgspec.Struct):
         except Refusal as refusal:
             await self._answers().refuse(message, refusal)
             return
-        if step is Step.CREATE:
-            await self._answers().create(message)
-        elif step is Step.DELETE and live is not None:
-            await self._answers().delete(message, live)
+        if step in protocol.ANSWERED:
+            asked = Asked(self.options, self.scope, message, live)
+            await self._answers().answer(message, partial(METHODS[step], asked))
         else:
             await self._forward(message, step, live)
 
@@ -140,7 +145,7 @@ class Exchange(msgspec.Struct):
 
     def _may_go_unchecked(self, message: Message, step: Step) -> bool:
         """Whether a request goes on though the store does not answer: never one that ends or needs a session."""
-        allowed = self.options.lets_unknown_in and step is not Step.DELETE
+        allowed = self.options.lets_unknown_in and step not in protocol.ANSWERED
         return allowed and self._lack(message) is Carries.NOTHING
 
     def _answers(self) -> Answers:
@@ -168,10 +173,11 @@ class Exchange(msgspec.Struct):
 
     def _speaks_of_sessions(self, item: Message) -> bool:
         named = item.meta is not None and SESSION_KEY in item.meta
-        return named or item.method in (draft.CREATE, draft.DELETE) or self._lack(item) is Carries.TOO_LITTLE
+        about_sessions = protocol.subject(item, self.options.subjects) in protocol.ABOUT_SESSIONS
+        return named or about_sessions or self._lack(item) is Carries.TOO_LITTLE
 
     def _decide(self, message: Message, named: Named | None, is_transport: bool) -> Step:
-        about = protocol.subject(message)
+        about = protocol.subject(message, self.options.subjects)
         # What creates or deletes a session speaks of the one in `_meta`; a transport session beside it says nothing.
         has_session = named is not None or (is_transport and about not in protocol.ABOUT_SESSIONS)
         step = protocol.decide(about, Carries.SESSION if has_session else self._lack(message))

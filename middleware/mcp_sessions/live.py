@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from starlette.types import Scope
 
-from . import hooks, state
+from . import hooks, lineage, state
 from .data import Data
 from .dialects import draft
 from .dialects.draft import Named
@@ -69,6 +69,7 @@ class Live:
             ender=self._end_session,
             make_data=self._data,
             principal=principal,
+            parent=claims.parent,
         )
 
     @classmethod
@@ -97,17 +98,24 @@ class Live:
         """
         # A store that is opened by the first use only could take a session for one from before it began to remember.
         await options.store.open()
-        now = int(options.clock())
-        live = cls._made(options, principal, now, kind)
-        claims = live.claims
-        if options.tracked:  # before the hook: what it makes is freed by `on_end`, which only a record leads to
-            await options.store.record(
-                Record(claims.ref, claims.subject, claims.issued_at, claims.expires_at, seen_at=now)
-            )
+        lasts = options.lifetime if kind == SESSION else options.transport_lifetime
+        live = cls.made(options, principal, kind=kind, expires_at=int(options.clock()) + int(lasts))
+        await live.record()
         if options.on_create is not None:
             await live.prepare(options.on_create, params, scope)
-        options.emit(SessionCreated(claims.ref, claims.expires_at))
+        options.emit(SessionCreated(live.claims.ref, live.claims.expires_at))
         return live
+
+    async def record(self) -> None:
+        """Where sessions are tracked, note a new one: what `on_create` makes is freed by `on_end`, to which it leads.
+
+        Raises:
+            StoreUnavailable: It cannot be recorded.
+        """
+        if self._options.tracked:
+            said = self.claims
+            record = Record(said.ref, said.subject, said.issued_at, said.expires_at, said.issued_at, said.root)
+            await self._options.store.record(record)
 
     async def prepare(self, on_create: OnCreate, params: dict[str, Any], scope: Scope) -> None:
         """Let the application fill a new session, and leave nothing behind where it refuses."""
@@ -119,19 +127,24 @@ class Live:
             raise
 
     @classmethod
-    def _made(cls, options: Options, principal: Principal | None, now: int, kind: Kind) -> Live:
+    def made(cls, options: Options, principal: Principal | None, **said: Any) -> Live:
+        """A new session, before anybody knows of it.
+
+        Args:
+            options: The deployment's.
+            principal: Who the caller is.
+            said: What its claims say, but for its name, its making and whose it is.
+
+        Raises:
+            CreateLimited: The caller has made too many.
+        """
+        now = int(options.clock())
         ring = options.ring(now)
         subject = ring.signing.subject(principal)
         if options.create_limit is not None:
             options.create_limit.spend(subject, now=now)
-        claims = Claims(
-            kind=kind,
-            jti=secrets.token_urlsafe(16),
-            issued_at=now,
-            expires_at=now + int(options.lifetime if kind == SESSION else options.transport_lifetime),
-            subject=subject,
-            kid=ring.signing.kid,
-        )
+        jti = secrets.token_urlsafe(16)
+        claims = Claims(jti=jti, issued_at=now, subject=subject, kid=ring.signing.kid, **said)
         token = options.tokens.mint(ring, claims)
         return cls(token, claims, ring, options, principal=principal, payload=None, last_seen=now)
 
@@ -250,7 +263,7 @@ class Live:
             raise StateTooLarge(size, limit)
 
     def _data(self) -> Data:
-        return self._options.keep(self.claims.ref, self.claims.expires_at)
+        return self._options.keep(lineage.owner(self.claims), self.claims.expires_at)
 
     async def _end_session(self, _session: Session, reason: str) -> None:
         self.outlives = True  # before the store knows, since this request's stream may open or be looked at meanwhile

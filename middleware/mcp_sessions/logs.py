@@ -21,7 +21,8 @@ def log_fact(fact: Fact) -> None:
         of = "" if fact.ref is None else f" of session {fact.ref}"
         _log.info("refused %s%s: %s (%d)", _quoted(fact.method), of, fact.reason, fact.code)
     elif isinstance(fact, SessionCreated):
-        _log.info("session %s created", fact.ref)
+        of = "" if fact.parent is None else f" as a fork of {fact.parent}"
+        _log.info("session %s created%s", fact.ref, of)
     elif isinstance(fact, SessionDeleted):
         _log.info("session %s ended: %s", fact.ref, fact.reason)
 

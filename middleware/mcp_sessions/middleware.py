@@ -7,7 +7,7 @@ as the very same objects.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import cached_property
 from typing import Final
 
@@ -26,7 +26,7 @@ from .head import SESSION_HEADER, Head
 from .hooks import OnCreate, OnEnd
 from .keyfile import Keys
 from .lifespan import Beside, Lifespan
-from .options import DAY, KIBIBYTE, MEBIBYTE, Admission, Era, OnStoreError, Transport
+from .options import DAY, EVERY_EXTENSION, KIBIBYTE, MEBIBYTE, Admission, Era, OnStoreError, Transport
 from .paths import Place, place
 from .policy import Require
 from .principals import PrincipalOf
@@ -55,6 +55,8 @@ class MCPSessionMiddleware:
             means that only `lifetime` counts.
         require: Which requests need a session: `"never"`, `"always"`, methods, names by method, or a
             function. See `mcp_sessions.policy`.
+        extensions: What clients may ask beyond the draft: `"fork"`. What is not named goes to the wrapped
+            server, as any method does.
         lists: Whether lists may vary by session: `"stable"` (they cannot), `"session"` or
             `"untouched"`. None takes the era's default: stable in the modern one, session before.
         transport: `"auto"` names a transport session (`Mcp-Session-Id`) to clients of the legacy era whose
@@ -123,6 +125,7 @@ class MCPSessionMiddleware:
         lifetime: Seconds = 7 * DAY,  # seconds
         idle_timeout: Seconds | None = None,  # seconds
         require: Require = "never",
+        extensions: Collection[str] = EVERY_EXTENSION,
         lists: Lists | None = None,
         transport: Transport = "auto",
         transport_lifetime: Seconds = 30 * DAY,  # seconds

@@ -6,12 +6,12 @@ checks an option again.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, get_args
 
-from . import checks, principals, stores
+from . import checks, extensions, principals, protocol, stores
 from .conversation import Conversation
 from .data import Data, Shelf
 from .dialects.draft import Named
@@ -26,7 +26,8 @@ from .limits import CreateLimit
 from .logs import log_fact
 from .policy import Policy
 from .principals import ReadPrincipal
-from .protocol import Lists
+from .protocol import Lists, Subject
+from .stores import lineages
 from .stores.base import Standing, Store
 from .streams import Streams
 from .sweeper import Sweeper
@@ -36,6 +37,7 @@ HOUR: Final = 3600
 DAY: Final = 24 * HOUR
 KIBIBYTE: Final = 1 << 10
 MEBIBYTE: Final = 1 << 20
+EVERY_EXTENSION: Final = tuple(extensions.EXTENSIONS)
 TYPICAL_TOKEN_BYTES: Final = 512  # a lower limit would refuse what is minted here
 
 Admission = Literal["ask", "own"]
@@ -88,6 +90,10 @@ class Options:
     """What is done with the names that clients give to conversations, or None for nothing."""
     is_attentive: bool
     """Whether even a message that speaks of no session has to be looked at."""
+    subjects: Mapping[str, Subject]
+    """What each method that is read here is about."""
+    attended: frozenset[str]
+    """Where nothing needs a session, a message that names none passes as it is unless its method is one of these."""
     settings: bytes
     """What `capabilities.experimental.sessions` says of this deployment, as JSON."""
     listen: Listener | None
@@ -107,9 +113,9 @@ class Options:
 
     def standing(self, claims: Claims) -> Awaitable[Standing]:
         """How an authentic session stands, to be awaited."""
-        if not self.tracked:
-            return self.store.standing(claims)
-        return self.store.seen(claims, idle_timeout=None if self.idle_timeout is None else int(self.idle_timeout))
+        if self.tracked:  # where a lineage has ended, so has every record of it
+            return self.store.seen(claims, idle_timeout=None if self.idle_timeout is None else int(self.idle_timeout))
+        return self.store.standing(claims) if claims.root is None else lineages.standing(self.store, claims)
 
     def role(self, header: str, named: Named | None) -> Role:
         """What a session header of ours is to a request; where none is named, it can be a mirror only.
@@ -163,7 +169,7 @@ def _rules(given: dict[str, Any]) -> dict[str, Any]:
     return {
         "path": checks.path(given["path"]),
         "policy": policy,
-        "settings": b'{"required":"%s"}' % policy.summary.encode(),
+        **_extensions(given["extensions"], policy.summary),
         "lists": None if lists is None else checks.word("lists", lists, get_args(Lists)),
         "asks": checks.word("admission", given["admission"], get_args(Admission)) == "ask",
         "legacy_only": legacy_only,
@@ -171,6 +177,16 @@ def _rules(given: dict[str, Any]) -> dict[str, Any]:
         "is_attentive": legacy_only or policy.summary != "never" or conversation is not None,
         "not_found_code": checks.whole("not_found_code", given["not_found_code"]),
         "required_code": checks.whole("required_code", given["required_code"]),
+    }
+
+
+def _extensions(names: Any, required: str) -> dict[str, Any]:
+    offered = extensions.offered(checks.words("extensions", names, EVERY_EXTENSION))
+    subjects = extensions.subjects(offered)
+    return {
+        "subjects": subjects,
+        "attended": protocol.attended(subjects),
+        "settings": extensions.settings(required, offered),
     }
 
 

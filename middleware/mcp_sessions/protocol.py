@@ -37,7 +37,8 @@ class Subject(_Word):
 
     CREATE = "sessions/create"
     DELETE = "sessions/delete"
-    MISPLACED = "sessions/create or sessions/delete without an id"
+    FORK = "sessions/fork"
+    MISPLACED = "one of these without an id"
     LIST = "a list"
     REPLY = "a posted response"
     OTHER = "anything else"
@@ -56,6 +57,7 @@ class Step(_Word):
 
     CREATE = "mint a session and answer"
     DELETE = "end the session and answer"
+    FORK = "mint a fork of the session, answer and echo it"
     FORWARD = "forward as it came"
     ATTACH = "forward with the session attached, echo it"
     STABLE = "forward with the session taken out, echo it"
@@ -63,7 +65,10 @@ class Step(_Word):
     LIST = "whichever of the three above the option `lists` names"
 
 
-NEEDS_LIVE_SESSION: Final = frozenset({Step.DELETE, Step.ATTACH, Step.STABLE, Step.UNTOUCHED})
+ANSWERED: Final = frozenset({Step.CREATE, Step.DELETE, Step.FORK})
+"""These steps are ours: the wrapped server is only asked whether it would let the caller in."""
+
+NEEDS_LIVE_SESSION: Final = frozenset({Step.DELETE, Step.FORK, Step.ATTACH, Step.STABLE, Step.UNTOUCHED})
 """Before these steps the session must verify: an invalid one fails every request that carries it."""
 
 ECHOES: Final = frozenset({Step.ATTACH, Step.STABLE})
@@ -79,6 +84,11 @@ TABLE: Final[Mapping[Subject, Mapping[Carries, Step | type[Refusal]]]] = {
         Carries.NOTHING: errors.SessionMissing,
         Carries.TOO_LITTLE: errors.SessionMissing,
         Carries.SESSION: Step.DELETE,
+    },
+    Subject.FORK: {
+        Carries.NOTHING: errors.SessionMissing,
+        Carries.TOO_LITTLE: errors.SessionMissing,
+        Carries.SESSION: Step.FORK,
     },
     Subject.MISPLACED: {
         Carries.NOTHING: errors.SessionMethodNeedsId,
@@ -111,28 +121,36 @@ LISTS: Final[Mapping[Lists, Step]] = {
 ADVERTISING: Final = frozenset({"initialize", "server/discover"})
 """The methods whose result tells a client that sessions exist here."""
 
-ABOUT_SESSIONS: Final = frozenset({Subject.CREATE, Subject.DELETE, Subject.MISPLACED})
+ABOUT_SESSIONS: Final = frozenset({Subject.CREATE, Subject.DELETE, Subject.FORK, Subject.MISPLACED})
 """What concerns the session that `_meta` names, whatever the header says."""
-
-ATTENDED: Final = frozenset({draft.CREATE, draft.DELETE, *ADVERTISING})
-"""Where nothing needs a session, a message that names none passes as it is unless its method is one of these."""
 
 LIST_METHODS: Final = frozenset(
     {"tools/list", "prompts/list", "resources/list", "resources/templates/list", "server/discover"}
 )
 
-_SUBJECTS: Final = {
+SUBJECTS: Final[Mapping[str, Subject]] = {
     draft.CREATE: Subject.CREATE,
     draft.DELETE: Subject.DELETE,
     **dict.fromkeys(LIST_METHODS, Subject.LIST),
 }
+"""What the methods are about that the draft and MCP have; extensions add theirs."""
 
 _DEFAULT_LISTS: Final[Mapping[bool, Lists]] = {True: "stable", False: "session"}
 
 
-def subject(message: Message) -> Subject:
-    """What a message is about."""
-    found = _SUBJECTS.get(message.method)
+def attended(subjects: Mapping[str, Subject]) -> frozenset[str]:
+    """Where nothing needs a session, a message that names none passes as it is unless its method is one of these."""
+    return ADVERTISING.union(method for method, about in subjects.items() if about in ABOUT_SESSIONS)
+
+
+def subject(message: Message, subjects: Mapping[str, Subject] = SUBJECTS) -> Subject:
+    """What a message is about.
+
+    Args:
+        message: The message.
+        subjects: What the methods are about that are told apart.
+    """
+    found = subjects.get(message.method)
     if found is None:
         return Subject.REPLY if message.kind is Kind.RESPONSE else Subject.OTHER
     misplaced = message.kind is Kind.NOTIFICATION and found is not Subject.LIST

@@ -198,6 +198,7 @@ class Session:
     Attributes:
         ref: The session's public name: safe in logs and traces, worthless as a credential.
         principal: Who the session belongs to, or None for an anonymous one.
+        parent: The `ref` of the session that it was forked from, or None.
         state: Data that the client carries; changes are written back with the response.
         correlation: What the client of this request calls its conversation, where `correlate=` looks for it, or
             None. A label, which anybody may send: no access and no data may hang on it.
@@ -205,7 +206,7 @@ class Session:
 
     __slots__ = (
         *("_created_at", "_data", "_ended", "_ender", "_expires_at", "_id", "_make_data"),
-        *("correlation", "principal", "ref", "state"),
+        *("correlation", "parent", "principal", "ref", "state"),
     )
 
     def __init__(
@@ -219,6 +220,7 @@ class Session:
         ender: Ender,
         make_data: Callable[[], Data],
         principal: Principal | None = None,
+        parent: str | None = None,
     ) -> None:
         """Args:
         id: The token as the client holds it.
@@ -229,9 +231,11 @@ class Session:
         ender: Makes every worker refuse the session.
         make_data: Gives what the server keeps for it; called when somebody asks.
         principal: Who the request is authenticated as.
+        parent: The `ref` of the session that it was forked from.
         """
         self._id = id
         self.ref = ref
+        self.parent = parent
         self.principal = principal
         self._created_at = created_at
         self._expires_at = expires_at

@@ -16,6 +16,7 @@ import anyio
 
 from . import background
 from .errors import StoreUnavailable
+from .stores import lineages
 from .stores.base import Standing, Store
 from .tokens import Claims
 
@@ -118,7 +119,7 @@ class Streams:
 
     async def _ask(self, claims: list[Claims]) -> None:
         try:
-            standings = await self._store.standings(claims)
+            standings = await lineages.standings(self._store, claims)
         except StoreUnavailable:  # nobody knows, so the streams go on until somebody does
             return
         for claim, standing in zip(claims, standings, strict=True):

@@ -63,6 +63,7 @@ class _Payload(msgspec.Struct, omit_defaults=True):
     par: _Name | UnsetType = UNSET
     root: _Name | UnsetType = UNSET
     gen: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    own: _Name | UnsetType = UNSET
     up: Annotated[str, Meta(min_length=1, max_length=MAX_TOKEN_BYTES)] | UnsetType = UNSET
 
 
@@ -86,6 +87,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         parent: The `ref` that this one was forked from, or None.
         root: The `ref` at the top of that lineage, or None.
         generation: How many forks lie between the root and this one.
+        owner: The `ref` of the session whose data this one shares, or None where it has its own.
         upstream: The encrypted transport id of the wrapped server, or None.
         ref: The session's public name, of 120 bits: safe to log and to trace. Always made from `jti`.
     """
@@ -101,6 +103,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     parent: str | None = None
     root: str | None = None
     generation: int = 0
+    owner: str | None = None
     upstream: str | None = None
     ref: str = ""
 
@@ -215,6 +218,7 @@ class Tokens:
             par=_or_unset(claims.parent),
             root=_or_unset(claims.root),
             gen=claims.generation,
+            own=_or_unset(claims.owner),
             up=_or_unset(claims.upstream),
         )
 
@@ -325,6 +329,7 @@ class Tokens:
             parent=_or_none(said.par),
             root=_or_none(said.root),
             generation=said.gen,
+            owner=_or_none(said.own),
             upstream=_or_none(said.up),
         )
 

@@ -19,7 +19,7 @@ The 3 lines of counter.py that give it sessions
     app = MCPSessionMiddleware(mcp.streamable_http_app(stateless_http=True), keys="env:MCP_SESSION_KEYS")
 """
 TOLD = (
-    '- server/discover -> {"required": "some"}',
+    '- server/discover -> "some"',
     'A append("eggs") -> ["milk", "eggs"]',
     'B read() -> ["call Ada"]',
     "- read() -> refused: -31044 Session required",

@@ -17,7 +17,7 @@ async def test_an_exchange_as_expected_is_shown() -> None:
     shown_lines = io.StringIO()
     async with connected("notebook") as client:
         server = Server("notebook", client, Timeline(shown_lines, clock=lambda: 0.0))
-        assert server.advertised == {"required": "some"}
+        assert server.advertised["required"] == "some"
         await server.create("A")
         await server.call("A", "append", note="milk", expected='["milk"]')
         await server.call_without("read", expected="refused: -31044 Session required")

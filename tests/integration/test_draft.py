@@ -7,6 +7,8 @@ from typing import Any, Final
 import anyio
 import pytest
 
+from clients import OFFERED
+
 from .servers import CELLS, Cell, Hall, Running, bare, running
 from .wire import SESSION_KEY, Client, Held, Reply, lifespan
 
@@ -96,7 +98,7 @@ async def test_sessions_are_advertised_and_nothing_else_changes(cell: Cell) -> N
     async with lifespan(plain):
         own = (await Client(plain, modern=cell.modern).connect()).result
     own["capabilities"]["sessions"] = {}
-    own["capabilities"].setdefault("experimental", {})["sessions"] = {"required": "never"}
+    own["capabilities"].setdefault("experimental", {})["sessions"] = {"required": "never", **OFFERED}
     assert told == own
 
 

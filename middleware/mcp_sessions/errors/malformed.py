@@ -147,8 +147,18 @@ class SessionOnCreate(InvalidParams):
 
 
 class SessionMissing(InvalidParams):
-    message = "Invalid params: sessions/delete must carry the session in _meta"
+    message = "Invalid params: this method must carry the session in _meta"
     reason = "session_missing"
+
+
+class ForkModeUnknown(InvalidParams):
+    message = "Invalid params: mode must be share, copy or fresh"
+    reason = "fork_mode_unknown"
+
+
+class DescendantsRefused(InvalidParams):
+    message = "Invalid params: descendants must be true or false, and true for a session that is no fork"
+    reason = "descendants_refused"
 
 
 class StateUnreadable(InvalidParams):

@@ -1,0 +1,94 @@
+"""A session made from another one, which shares its data, begins with a copy of it, or begins empty.
+
+The application's `on_create` sees a fork as it sees any new session, with `session.parent` set and the data in place.
+Where sessions are tracked, the parent is looked at once more after the fork is on record: whoever ends a lineage in
+between finds either the record or no fork.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from starlette.types import Scope
+
+from . import hooks, lineage
+from .errors import SessionEnded
+from .events import SessionCreated
+from .lineage import Mode
+from .live import Live
+from .options import Options
+from .session import Principal
+from .stores.base import Standing
+from .tokens import Claims
+
+ROOT_ENDED: Final = "root_ended"
+"""The reason for which forks end with the session at the top of their lineage, as `on_end` is told it."""
+
+
+async def fork(
+    parent: Live, mode: Mode, options: Options, *, principal: Principal | None, params: dict[str, Any], scope: Scope
+) -> Live:
+    """Make a session from a live one of the same caller.
+
+    Args:
+        parent: The session that it is made from.
+        mode: What it begins with.
+        options: The deployment's.
+        principal: Who the caller is.
+        params: What `sessions/fork` was called with, for `on_create`.
+        scope: The ASGI scope, likewise.
+
+    Raises:
+        CreateLimited: The caller has made too many sessions.
+        CreateRefused: The application refuses.
+        SessionEnded: The parent was ended meanwhile.
+        StoreUnavailable: The fork cannot be recorded, or the data cannot be copied.
+    """
+    child = Live.made(options, principal, **lineage.below(parent.claims, mode))
+    await child.record()
+    try:
+        await _fill(child, parent, mode, options)
+        await _check_again(child, parent, options)
+        if options.on_create is not None:
+            await hooks.call(options.on_create, child.session, params, scope)
+    except BaseException:  # leave nothing behind
+        await options.endings.forget(child.claims.ref)
+        raise
+    options.emit(SessionCreated(child.claims.ref, child.claims.expires_at, parent.claims.ref))
+    return child
+
+
+async def end_below(root: Claims, options: Options) -> None:
+    """End all forks of a lineage. The root itself lives on, and can have no more.
+
+    Where they are tracked, each has its `on_end` run by one of the servers, soon.
+
+    Args:
+        root: The session at the top.
+        options: The deployment's.
+
+    Raises:
+        StoreUnavailable: The store did not take it. Some forks may live.
+    """
+    mark = lineage.mark(root)
+    await options.store.revoke(mark.ref, expires_at=mark.expires_at, reason=ROOT_ENDED, lease=0)
+    if options.tracked:
+        await options.endings.revoke(await options.store.forks(root.ref), ROOT_ENDED)
+
+
+async def _fill(child: Live, parent: Live, mode: Mode, options: Options) -> None:
+    """Give a fork what it begins with. Its client holds the state, so that is copied wherever data is shared."""
+    if mode == "fresh":
+        return
+    child.session.state.update(parent.session.state)
+    if mode == "copy":
+        source = options.shelf(lineage.owner(parent.claims), parent.claims.expires_at)
+        await options.store.copy(source, options.shelf(child.claims.ref, child.claims.expires_at))
+
+
+async def _check_again(child: Live, parent: Live, options: Options) -> None:
+    if not options.tracked:  # what ends the lineage ends this fork, too, at its first request
+        return
+    found = await options.store.standings([parent.claims, lineage.mark(child.claims)])
+    if not all(standing is Standing.LIVE for standing in found):
+        raise SessionEnded(ref=parent.claims.ref)

@@ -1,0 +1,104 @@
+"""What each method about sessions does: `sessions/create`, `sessions/delete` and those of the extensions.
+
+Every one gives the members of its result, or raises the refusal that is answered. Who may ask was judged before, by the
+wrapped server's own guards; whether the session lives, by the store. Nothing here sends an answer.
+Source: the data-layer sessions draft; the extensions are ours.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.types import Scope
+
+from . import forks
+from .errors import DescendantsRefused, ForkModeUnknown, InvalidParams
+from .jsonrpc import SESSION_KEY, Message
+from .lineage import MODES
+from .live import Live
+from .options import Options
+from .protocol import Step
+from .session import Principal
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request about sessions.
+
+    Args:
+        options: The deployment's.
+        scope: The ASGI scope.
+        message: The request.
+        live: The session that it carries, or None.
+    """
+
+    options: Options
+    scope: Scope
+    message: Message
+    live: Live | None
+
+    @property
+    def principal(self) -> Principal | None:
+        """Who asks."""
+        return self.options.principal(self.scope)
+
+    @property
+    def session(self) -> Live:
+        """The session that the request carries, where the method needs one."""
+        assert self.live is not None
+        return self.live
+
+    def params(self) -> dict[str, Any]:
+        """The members of `params` but `_meta`, as Python values.
+
+        Raises:
+            InvalidParams: A number has thousands of digits, or there is no stack left for the nesting.
+        """
+        try:
+            params = json.loads(self.message.body).get("params") or {}
+        except (ValueError, RecursionError):
+            raise InvalidParams from None
+        return {name: value for name, value in params.items() if name != "_meta"}
+
+
+Method = Callable[[Asked], Awaitable[dict[str, Any]]]
+
+
+async def create(asked: Asked) -> dict[str, Any]:
+    """Mint a session."""
+    params = {} if asked.options.on_create is None else asked.params()
+    live = await Live.mint(asked.options, principal=asked.principal, params=params, scope=asked.scope)
+    return {"session": live.metadata()}
+
+
+async def delete(asked: Asked) -> dict[str, Any]:
+    """End the session, and with `descendants` all of its forks; on return every worker refuses what was ended."""
+    claims, descendants = asked.session.claims, asked.params().get("descendants", False)
+    if not (descendants is False or (descendants is True and claims.root is None)):
+        raise DescendantsRefused
+    if descendants:  # first, so that a caller who is told of a failure can try again
+        await forks.end_below(claims, asked.options)
+    await asked.session.session.end("deleted")
+    return {}
+
+
+async def fork(asked: Asked) -> dict[str, Any]:
+    """Mint a session from the one that the request carries, and echo that one."""
+    params = asked.params()
+    mode = params.get("mode")
+    if not (isinstance(mode, str) and mode in MODES):
+        raise ForkModeUnknown
+    made = await forks.fork(
+        asked.session, mode, asked.options, principal=asked.principal, params=params, scope=asked.scope
+    )
+    return {"session": made.metadata(), "_meta": {SESSION_KEY: asked.session.metadata()}}
+
+
+METHODS: Final[Mapping[Step, Method]] = {
+    Step.CREATE: create,
+    Step.DELETE: delete,
+    Step.FORK: fork,
+}
