@@ -378,7 +378,7 @@ def mutate(text: str, edits: list[Edit]) -> str:
 
 
 @every_era
-@settings(max_examples=60, deadline=None)  # each example starts two servers
+@settings(max_examples=20, deadline=None)  # each example starts two servers
 @given(st.lists(mutants, min_size=1, max_size=20))
 def test_no_mutant_is_read_in_two_ways(era: str, changed: list[tuple[str, list[Edit]]]) -> None:
     """What holds for the corpus holds for bodies that chance makes of calls. Parsing knows no event loop, so one
