@@ -71,6 +71,7 @@ FLOORS: dict[int, tuple[str, ...]] = {
         "principals",
         "responder",
         "resumption",
+        "roster",
         "sessions",
         "streams",
         "sweeper",

@@ -186,6 +186,7 @@ def edited(change: Callable[[dict[str, Any]], object], method: str = "sessions/c
 
 
 CLOCK = Clock()
+TRACKED = {"tracked": True, "principal": lambda scope: "alice"}
 VERSION = "io.modelcontextprotocol/protocolVersion"
 UNKNOWN = {"sessionId": "unknown"}
 
@@ -291,6 +292,15 @@ CASES = [
         400,
         fork_with_descendants,
     ),
+    Case(
+        errors.CursorUnknown,
+        "`sessions/list` with a cursor that is none",
+        -32602,
+        200,
+        400,
+        lambda client: client.send("sessions/list", {"cursor": "next"}),
+        TRACKED,
+    ),
     Case(errors.StateUnreadable, "a state that is not this session's", -32602, 200, 400, unreadable_state),
     Case(errors.EnvelopeIncomplete, "no protocol version in `_meta`", -32602, None, 400, edited(dict.clear)),
     Case(errors.SessionHeaderMismatch, "the mirror names another session", -32020, 400, 400, mirrored_otherwise),
@@ -349,6 +359,15 @@ CASES = [
         200,
         carrying(None),
         {"require": {"tools/call"}},
+    ),
+    Case(
+        errors.PrincipalRequired,
+        "an anonymous caller, on `sessions/list` or `sessions/end_all`",
+        -31046,
+        200,
+        200,
+        lambda client: client.send("sessions/end_all"),
+        {"tracked": True},
     ),
     Case(
         errors.CreateRefused,

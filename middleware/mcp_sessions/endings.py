@@ -24,6 +24,9 @@ from .stores.base import Record, Store
 from .streams import Streams
 from .tokens import Claims
 
+ENDED_ALL: Final = "ended_all"
+"""The reason for which a principal's sessions end all at once, as `on_end` is told it."""
+
 LEASE: Final = 60.0  # seconds that a worker has for one `on_end`
 PATIENCE: Final = 50.0  # seconds after which a hook is stopped, before another worker could start it again
 TRIES: Final = 50  # to forget a session while the store does not answer, a second apart

@@ -23,25 +23,31 @@ class Extension:
         method: Its name on the wire.
         subject: What a message with it is about.
         settings: What `capabilities.experimental.sessions` says of it.
+        needs_records: Whether it is there only where sessions are tracked.
     """
 
     method: str
     subject: Subject
     settings: Mapping[str, Any]
+    needs_records: bool = False
 
 
 EXTENSIONS: Final[Mapping[str, Extension]] = {
     "fork": Extension("sessions/fork", Subject.FORK, {"fork": MODES, "descendants": True}),
+    "list": Extension("sessions/list", Subject.SESSIONS, {"list": True}, needs_records=True),
+    "end_all": Extension("sessions/end_all", Subject.END_ALL, {"endAll": True}, needs_records=True),
 }
 
 
-def offered(names: Collection[str]) -> list[Extension]:
+def offered(names: Collection[str], *, tracked: bool) -> list[Extension]:
     """The extensions of a deployment.
 
     Args:
         names: Those that were asked for.
+        tracked: Whether sessions are recorded.
     """
-    return [extension for name, extension in EXTENSIONS.items() if name in names]
+    named = (extension for name, extension in EXTENSIONS.items() if name in names)
+    return [extension for extension in named if tracked or not extension.needs_records]
 
 
 def subjects(extensions: Sequence[Extension]) -> dict[str, Subject]:

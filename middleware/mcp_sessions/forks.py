@@ -44,8 +44,9 @@ async def fork(
         SessionEnded: The parent was ended meanwhile.
         StoreUnavailable: The fork cannot be recorded, or the data cannot be copied.
     """
-    child = Live.made(options, principal, **lineage.below(parent.claims, mode))
-    await child.record()
+    child = Live.made(options, principal, now=int(options.clock()), **lineage.below(parent.claims, mode))
+    if options.tracked:
+        await child.record()
     try:
         await _fill(child, parent, mode, options)
         await _check_again(child, parent, options)

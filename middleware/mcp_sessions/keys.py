@@ -201,6 +201,16 @@ class KeyRing:
         """Every key, the one that signs first."""
         return iter(self._keys.values())
 
+    def subjects(self, principal: Principal) -> list[str]:
+        """What stores may know a principal as: every key that was ever the first has another name for it.
+
+        Args:
+            principal: Who it is.
+        """
+        # No session was minted here under a key that only verifies.
+        names = [key.subject(principal) for key in self if key.principal_key is not None]
+        return [name for name in names if name is not None]
+
     def __repr__(self) -> str:
         return f"<KeyRing {' '.join(self._keys)}>"
 

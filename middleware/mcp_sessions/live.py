@@ -99,23 +99,24 @@ class Live:
         # A store that is opened by the first use only could take a session for one from before it began to remember.
         await options.store.open()
         lasts = options.lifetime if kind == SESSION else options.transport_lifetime
-        live = cls.made(options, principal, kind=kind, expires_at=int(options.clock()) + int(lasts))
-        await live.record()
+        now = int(options.clock())
+        live = cls.made(options, principal, now=now, kind=kind, expires_at=now + int(lasts))
+        if options.tracked:  # before the hook: what it makes is freed by `on_end`, which only a record leads to
+            await live.record()
         if options.on_create is not None:
             await live.prepare(options.on_create, params, scope)
         options.emit(SessionCreated(live.claims.ref, live.claims.expires_at))
         return live
 
     async def record(self) -> None:
-        """Where sessions are tracked, note a new one: what `on_create` makes is freed by `on_end`, to which it leads.
+        """Note a new session in the store.
 
         Raises:
             StoreUnavailable: It cannot be recorded.
         """
-        if self._options.tracked:
-            said = self.claims
-            record = Record(said.ref, said.subject, said.issued_at, said.expires_at, said.issued_at, said.root)
-            await self._options.store.record(record)
+        said = self.claims
+        record = Record(said.ref, said.subject, said.issued_at, said.expires_at, said.issued_at, said.root)
+        await self._options.store.record(record)
 
     async def prepare(self, on_create: OnCreate, params: dict[str, Any], scope: Scope) -> None:
         """Let the application fill a new session, and leave nothing behind where it refuses."""
@@ -127,18 +128,18 @@ class Live:
             raise
 
     @classmethod
-    def made(cls, options: Options, principal: Principal | None, **said: Any) -> Live:
+    def made(cls, options: Options, principal: Principal | None, *, now: int, **said: Any) -> Live:
         """A new session, before anybody knows of it.
 
         Args:
             options: The deployment's.
             principal: Who the caller is.
+            now: Unix seconds.
             said: What its claims say, but for its name, its making and whose it is.
 
         Raises:
             CreateLimited: The caller has made too many.
         """
-        now = int(options.clock())
         ring = options.ring(now)
         subject = ring.signing.subject(principal)
         if options.create_limit is not None:

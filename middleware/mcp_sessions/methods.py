@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from starlette.types import Scope
 
-from . import forks
-from .errors import DescendantsRefused, ForkModeUnknown, InvalidParams
+from . import forks, roster
+from .errors import DescendantsRefused, ForkModeUnknown, InvalidParams, PrincipalRequired
 from .jsonrpc import SESSION_KEY, Message
 from .lineage import MODES
 from .live import Live
@@ -24,7 +24,7 @@ from .protocol import Step
 from .session import Principal
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Asked:
     """A request about sessions.
 
@@ -97,8 +97,31 @@ async def fork(asked: Asked) -> dict[str, Any]:
     return {"session": made.metadata(), "_meta": {SESSION_KEY: asked.session.metadata()}}
 
 
+async def sessions(asked: Asked) -> dict[str, Any]:
+    """Show a page of the caller's sessions, by their public names."""
+    cursor = asked.params().get("cursor")
+    own = None if asked.live is None else asked.live.claims.ref
+    page = await roster.page(asked.options, _somebody(asked), cursor, own=own)
+    return page if asked.live is None else {**page, "_meta": {SESSION_KEY: asked.live.metadata()}}
+
+
+async def end_all(asked: Asked) -> dict[str, Any]:
+    """End all sessions of the caller; on return every worker refuses them."""
+    await roster.end_all(asked.options, _somebody(asked))
+    return {}
+
+
+def _somebody(asked: Asked) -> Principal:
+    principal = asked.principal
+    if principal is None:
+        raise PrincipalRequired
+    return principal
+
+
 METHODS: Final[Mapping[Step, Method]] = {
     Step.CREATE: create,
     Step.DELETE: delete,
     Step.FORK: fork,
+    Step.SESSIONS: sessions,
+    Step.END_ALL: end_all,
 }

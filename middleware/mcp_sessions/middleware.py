@@ -55,8 +55,8 @@ class MCPSessionMiddleware:
             means that only `lifetime` counts.
         require: Which requests need a session: `"never"`, `"always"`, methods, names by method, or a
             function. See `mcp_sessions.policy`.
-        extensions: What clients may ask beyond the draft: `"fork"`. What is not named goes to the wrapped
-            server, as any method does.
+        extensions: What clients may ask beyond the draft: `"fork"`, and where sessions are tracked `"list"`
+            and `"end_all"`. What is not named goes to the wrapped server, as any method does.
         lists: Whether lists may vary by session: `"stable"` (they cannot), `"session"` or
             `"untouched"`. None takes the era's default: stable in the modern one, session before.
         transport: `"auto"` names a transport session (`Mcp-Session-Id`) to clients of the legacy era whose

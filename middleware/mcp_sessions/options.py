@@ -169,7 +169,7 @@ def _rules(given: dict[str, Any]) -> dict[str, Any]:
     return {
         "path": checks.path(given["path"]),
         "policy": policy,
-        **_extensions(given["extensions"], policy.summary),
+        **_extensions(given, policy.summary),
         "lists": None if lists is None else checks.word("lists", lists, get_args(Lists)),
         "asks": checks.word("admission", given["admission"], get_args(Admission)) == "ask",
         "legacy_only": legacy_only,
@@ -180,8 +180,9 @@ def _rules(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _extensions(names: Any, required: str) -> dict[str, Any]:
-    offered = extensions.offered(checks.words("extensions", names, EVERY_EXTENSION))
+def _extensions(given: dict[str, Any], required: str) -> dict[str, Any]:
+    names = checks.words("extensions", given["extensions"], EVERY_EXTENSION)
+    offered = extensions.offered(names, tracked=checks.yes_or_no("tracked", given["tracked"]))
     subjects = extensions.subjects(offered)
     return {
         "subjects": subjects,

@@ -38,6 +38,8 @@ class Subject(_Word):
     CREATE = "sessions/create"
     DELETE = "sessions/delete"
     FORK = "sessions/fork"
+    SESSIONS = "sessions/list"
+    END_ALL = "sessions/end_all"
     MISPLACED = "one of these without an id"
     LIST = "a list"
     REPLY = "a posted response"
@@ -58,6 +60,8 @@ class Step(_Word):
     CREATE = "mint a session and answer"
     DELETE = "end the session and answer"
     FORK = "mint a fork of the session, answer and echo it"
+    SESSIONS = "list the caller's sessions and answer"
+    END_ALL = "end the caller's sessions and answer"
     FORWARD = "forward as it came"
     ATTACH = "forward with the session attached, echo it"
     STABLE = "forward with the session taken out, echo it"
@@ -65,10 +69,10 @@ class Step(_Word):
     LIST = "whichever of the three above the option `lists` names"
 
 
-ANSWERED: Final = frozenset({Step.CREATE, Step.DELETE, Step.FORK})
+ANSWERED: Final = frozenset({Step.CREATE, Step.DELETE, Step.FORK, Step.SESSIONS, Step.END_ALL})
 """These steps are ours: the wrapped server is only asked whether it would let the caller in."""
 
-NEEDS_LIVE_SESSION: Final = frozenset({Step.DELETE, Step.FORK, Step.ATTACH, Step.STABLE, Step.UNTOUCHED})
+NEEDS_LIVE_SESSION: Final = (ANSWERED - {Step.CREATE}) | {Step.ATTACH, Step.STABLE, Step.UNTOUCHED}
 """Before these steps the session must verify: an invalid one fails every request that carries it."""
 
 ECHOES: Final = frozenset({Step.ATTACH, Step.STABLE})
@@ -90,6 +94,8 @@ TABLE: Final[Mapping[Subject, Mapping[Carries, Step | type[Refusal]]]] = {
         Carries.TOO_LITTLE: errors.SessionMissing,
         Carries.SESSION: Step.FORK,
     },
+    Subject.SESSIONS: dict.fromkeys(Carries, Step.SESSIONS),
+    Subject.END_ALL: dict.fromkeys(Carries, Step.END_ALL),
     Subject.MISPLACED: {
         Carries.NOTHING: errors.SessionMethodNeedsId,
         Carries.TOO_LITTLE: errors.SessionMethodNeedsId,
@@ -121,7 +127,9 @@ LISTS: Final[Mapping[Lists, Step]] = {
 ADVERTISING: Final = frozenset({"initialize", "server/discover"})
 """The methods whose result tells a client that sessions exist here."""
 
-ABOUT_SESSIONS: Final = frozenset({Subject.CREATE, Subject.DELETE, Subject.FORK, Subject.MISPLACED})
+ABOUT_SESSIONS: Final = frozenset(
+    {Subject.CREATE, Subject.DELETE, Subject.FORK, Subject.SESSIONS, Subject.END_ALL, Subject.MISPLACED}
+)
 """What concerns the session that `_meta` names, whatever the header says."""
 
 LIST_METHODS: Final = frozenset(

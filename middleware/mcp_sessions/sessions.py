@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Final, final
 
 import anyio
 
+from .endings import ENDED_ALL
 from .errors import ConfigurationError
 from .keyfile import Keys, key_source
 from .session import Principal, utc
 from .stores import make
 from .stores.base import Reach, Record, Store
 from .tokens import MAX_CLOCK_SKEW
-
-ENDED_ALL: Final = "ended_all"
-"""The reason for which `Sessions.end_all` ends recorded sessions, as `on_end` is told it."""
 
 _YEAR: Final = 366 * 24 * 3600  # seconds
 
@@ -192,19 +190,12 @@ class Sessions:
             await self._sleep(left)
 
     def _subjects(self, principal: object) -> list[str]:
-        """What the store may know a principal as: every key that was ever the first has another name for it."""
+        """What the store may know a principal as."""
         if not isinstance(principal, Principal) or principal == Principal():
             raise ConfigurationError("a principal needs a client_id, an issuer or a subject; see session.principal")
-        return list(self._names(principal))
-
-    def _names(self, principal: Principal) -> Iterator[str]:
         if self._ring is None:
             raise ConfigurationError("keys= is needed, the middleware's, to tell a principal's sessions")
-        for key in self._ring(self._clock()):
-            if key.principal_key is not None:  # no session was minted here under a key that only verifies
-                subject = key.subject(principal)
-                assert subject is not None
-                yield subject
+        return self._ring(self._clock()).subjects(principal)
 
     def _until(self, moment: int) -> int:
         """When the last session that was created before a moment ends by itself."""

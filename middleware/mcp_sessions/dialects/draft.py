@@ -89,8 +89,13 @@ def metadata(session_id: str, *, expires_at: int, state: str | None) -> dict[str
         expires_at: The hint for `expiresAt`, Unix seconds.
         state: A new state token, or None when the client's own stays good.
     """
-    written = {"sessionId": session_id, "expiresAt": utc(expires_at).strftime("%Y-%m-%dT%H:%M:%SZ")}
+    written = {"sessionId": session_id, "expiresAt": instant(expires_at)}
     return written if state is None else {**written, "state": state}
+
+
+def instant(seconds: int) -> str:
+    """A moment as the wire has it: ISO 8601, UTC."""
+    return utc(seconds).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @lru_cache(maxsize=1024)

@@ -21,6 +21,7 @@
         ├── SessionRequired       -31044   the policy asks for a session
         ├── CreateLimited         -31029   the caller created too many sessions
         ├── CreateRefused         -31045   the application's `on_create` said no, in its own words
+        ├── PrincipalRequired     -31046   an anonymous caller asks for all of its sessions
         └── StoreUnavailable      -32603   nobody knows whether the session lives
 
 `application` holds what the application is told, `refusal` what all refusals have, `malformed` those of
@@ -53,6 +54,7 @@ from .malformed import (
     BodyTimeout,
     BodyTooLarge,
     ByteOrderMark,
+    CursorUnknown,
     DescendantsRefused,
     DuplicateMember,
     DuplicateSessionHeader,
@@ -86,6 +88,7 @@ from .refusal import Refusal
 from .standing import (
     CreateLimited,
     CreateRefused,
+    PrincipalRequired,
     SessionEnded,
     SessionExpired,
     SessionNotFound,
@@ -105,6 +108,7 @@ __all__ = [
     "ConfigurationError",
     "CreateLimited",
     "CreateRefused",
+    "CursorUnknown",
     "DataError",
     "DataGone",
     "DataNotInteger",
@@ -132,6 +136,7 @@ __all__ = [
     "NotUTF8",
     "ParamsNotObject",
     "ParseError",
+    "PrincipalRequired",
     "Refusal",
     "SessionEnded",
     "SessionExpired",

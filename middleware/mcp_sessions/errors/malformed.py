@@ -156,6 +156,11 @@ class ForkModeUnknown(InvalidParams):
     reason = "fork_mode_unknown"
 
 
+class CursorUnknown(InvalidParams):
+    message = "Invalid params: the cursor is unknown"
+    reason = "cursor_unknown"
+
+
 class DescendantsRefused(InvalidParams):
     message = "Invalid params: descendants must be true or false, and true for a session that is no fork"
     reason = "descendants_refused"

@@ -46,6 +46,15 @@ class SessionRequired(Refusal):
     reason = "required"
 
 
+class PrincipalRequired(Refusal):
+    """What is asked is about all sessions of a principal, and the caller is nobody."""
+
+    code = -31046
+    http_status = 200
+    message = "Principal required: only an authenticated caller has sessions of its own"
+    reason = "principal_required"
+
+
 class CreateLimited(Refusal):
     """The caller has created as many sessions within a minute as `create_limit` allows."""
 
