@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
@@ -294,6 +294,73 @@ class TestASessionThatEndsUnderWay:
         client = Client(sessions(server), modern=modern)
         answer = await client.tool("work", session=await client.create())
         assert answer.result["content"] == SECRET_RESULT
+
+
+class TestAnAnswerThatComesLate:
+    """A second or more after the store was asked how the session stands."""
+
+    def client(self, store: MemoryStore, clock: Clock, *, sse: bool, ends: bool) -> Client:
+        """Of a server whose tool takes some seconds, while its session ends or lives."""
+
+        async def slow(session: Session | None, arguments: dict[str, Any]) -> Any:
+            assert session is not None
+            if ends:  # as on another worker
+                until = int(session.expires_at.timestamp())
+                await store.revoke(session.ref, expires_at=until, reason="deleted", lease=60)
+            clock.now += arguments["seconds"]
+            return "the result"
+
+        async def end(session: Session | None, arguments: dict[str, Any]) -> Any:
+            assert session is not None
+            await session.end()
+            clock.now += 1
+            return "the result"
+
+        return Client(sessions(Server(sse=sse, slow=slow, end=end), store=store, clock=clock))
+
+    @pytest.mark.parametrize("sse", [False, True])
+    async def test_is_not_that_of_a_session_that_has_ended(self, sse: bool) -> None:
+        """Whether it is one piece of JSON or a stream that begins only now, it says what a later call would be told."""
+        clock = Clock()
+        client = self.client(MemoryStore(clock=clock), clock, sse=sse, ends=True)
+        session = await client.create()
+        answer = await client.tool("slow", session=session, seconds=1)
+        assert (answer.status, answer.json["id"]) == (200, 1)
+        assert answer.error["code"] == -32043
+        assert answer.error["data"] == {"sessionId": session["sessionId"], "reason": "ended"}
+        assert b"the result" not in answer.body
+
+    @pytest.mark.parametrize("sse", [False, True])
+    async def test_is_that_of_a_session_that_lives(self, sse: bool) -> None:
+        """As ever."""
+        clock = Clock()
+        client = self.client(MemoryStore(clock=clock), clock, sse=sse, ends=False)
+        answer = await client.tool("slow", session=await client.create(), seconds=10)
+        assert b"the result" in answer.body
+        assert answer.session is not None
+
+    async def test_before_that_the_store_is_not_asked_again(self) -> None:
+        """A call costs one question; what ended meanwhile ended while the answer was on its way."""
+        clock = Clock()
+        client = self.client(MemoryStore(clock=clock), clock, sse=False, ends=True)
+        assert b"the result" in (await client.tool("slow", session=await client.create(), seconds=0.9)).body
+
+    async def test_the_call_that_ends_its_own_session_gets_its_answer(self) -> None:
+        """However long it takes."""
+        clock = Clock()
+        client = self.client(MemoryStore(clock=clock), clock, sse=False, ends=False)
+        assert b"the result" in (await client.tool("end", session=await client.create())).body
+
+    async def test_goes_out_where_the_store_does_not_answer(self) -> None:
+        """Nobody knows, so the call that was let in is answered."""
+
+        class Failing(MemoryStore):
+            async def standings(self, claims: Sequence[Claims]) -> list[Standing]:
+                raise StoreUnavailable
+
+        clock = Clock()
+        client = self.client(Failing(clock=clock), clock, sse=False, ends=True)
+        assert b"the result" in (await client.tool("slow", session=await client.create(), seconds=1)).body
 
 
 class TestWithoutABody:

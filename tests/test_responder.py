@@ -289,6 +289,18 @@ class TestASessionThatEnds:
         watch.responder.leave()
         assert watch.answer.body == b"{}"
 
+    @pytest.mark.parametrize(
+        ("late_at", "status", "said"), [(0, 200, b'{"error":1}'), (1, 200, b"{}"), (0, 500, b"{}")]
+    )
+    async def test_a_late_result_says_so_too(self, late_at: float, status: int, said: bytes) -> None:
+        """In place of the body; what was no result, or came in time, stays as it is."""
+        watch = Watch(late_at=late_at, clock=lambda: 0.0)
+        claims = ORIGIN.claims
+        await watch.streams._store.revoke(claims.ref, expires_at=claims.expires_at, reason="deleted", lease=60)
+        await watch.say(start(JSON, (b"content-length", b"2"), status=status), body(b"{}"))
+        assert (watch.answer.status, watch.answer.body) == (status, said)
+        assert watch.answer.headers[b"content-length"] == b"%d" % len(said)
+
     @pytest.mark.parametrize("left", ["unread", "gone"])
     async def test_whoever_ends_it_does_not_wait_for_the_client(
         self, left: str, monkeypatch: pytest.MonkeyPatch

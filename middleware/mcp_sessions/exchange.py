@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from functools import partial
+from math import inf
 
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -210,9 +211,16 @@ class Exchange(msgspec.Struct):
             await self._call(session, body, send)
             return
         self._take_over_response()
-        watch = None if live is None else partial(self._watched, message, live)
-        save = writes.save if writes.saves else None
-        responder = Responder(send, writes, watch, save=save, max_event_bytes=self.options.max_event_bytes)
+        watch, late_at = (None, inf) if live is None else (partial(self._watched, message, live), live.late_at)
+        responder = Responder(
+            send,
+            writes,
+            watch,
+            late_at=late_at,
+            clock=self.options.clock,
+            save=writes.save if writes.saves else None,
+            max_event_bytes=self.options.max_event_bytes,
+        )
         try:
             await self._call(session, body, responder)
         finally:

@@ -30,6 +30,7 @@ from .tokens import SESSION, TRANSPORT, Claims, Kind
 STATE_KEY: Final = ""
 """Where the state of a transport session lies in the store: a name that `session.data` gives to nobody."""
 
+LATE: Final = 1.0  # seconds after which an answer is no longer let out on what the store said at its beginning
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -40,9 +41,10 @@ class Live:
         session: What the application sees.
         claims: What its token says.
         outlives: Whether the request goes on when its session ends: it ends it itself.
+        late_at: From when on the store has to be asked again, since the session may have ended, Unix seconds.
     """
 
-    __slots__ = ("_ends_at", "_options", "_ring", "claims", "outlives", "session")
+    __slots__ = ("_ends_at", "_options", "_ring", "claims", "late_at", "outlives", "session")
 
     def __init__(
         self,
@@ -54,8 +56,10 @@ class Live:
         principal: Principal | None,
         payload: bytes | None,
         last_seen: int,
+        now: float,
     ) -> None:
         self.claims = claims
+        self.late_at = now + LATE
         self.outlives = False
         self._ring = ring
         self._options = options
@@ -147,7 +151,7 @@ class Live:
         jti = secrets.token_urlsafe(16)
         claims = Claims(jti=jti, issued_at=now, subject=subject, kid=ring.signing.kid, **said)
         token = options.tokens.mint(ring, claims)
-        return cls(token, claims, ring, options, principal=principal, payload=None, last_seen=now)
+        return cls(token, claims, ring, options, principal=principal, payload=None, last_seen=now, now=now)
 
     @classmethod
     async def open(
@@ -201,7 +205,9 @@ class Live:
             payload = await options.store.read(options.shelf(claims.ref, claims.expires_at), STATE_KEY)
         if options.tracked or kind == TRANSPORT:  # the record tells when it was seen, if anything does
             last_seen = int(now)
-        live = cls(named.session_id, claims, ring, options, principal=principal, payload=payload, last_seen=last_seen)
+        live = cls(
+            named.session_id, claims, ring, options, principal=principal, payload=payload, last_seen=last_seen, now=now
+        )
         if now < live._ends_at:
             return live
         raise SessionExpired(ref=claims.ref)

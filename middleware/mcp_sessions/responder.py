@@ -8,9 +8,11 @@ change; an event stream is never held beyond one event. What a message becomes i
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final
 
 import anyio
@@ -36,16 +38,17 @@ _OF_THE_OLD_BODY: Final = frozenset(
     {b"content-length", b"transfer-encoding", b"etag", b"content-digest", b"repr-digest", b"digest", b"content-md5"}
 )
 
+_OK: Final = 200
 _PATIENCE: Final = 0.5  # seconds for the last event of a stream whose session has ended
 _log = logging.getLogger("mcp_sessions")
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What ends an event stream before its time.
+    """What ends an answer before its time.
 
     Args:
-        origin: The request that the stream answers.
+        origin: The request that is answered.
         transport: The wrapped server's transport session that it came by, or None.
         streams: The streams of this process, among which it is noted while it is open.
         told: Gives what its client is told when it is cut, as JSON.
@@ -58,6 +61,10 @@ class Watched:
     told: Callable[[], bytes]
     is_spared: Callable[[], bool]
 
+    async def is_over(self) -> bool:
+        """Whether the session has ended meanwhile, so that its answer is nobody's any more."""
+        return not self.is_spared() and await self.streams.has_ended(self.origin.claims)
+
 
 class Responder:
     """One response that may have to be changed, and to end when its session does.
@@ -65,13 +72,27 @@ class Responder:
     Args:
         send: The server's `send`.
         rewrite: What a JSON-RPC message becomes.
-        watch: Gives what ends an event stream, when one begins; None where it ends by itself only.
+        watch: Gives what ends an answer, when that is looked at; None where it ends by itself only.
+        late_at: When the session may have ended since the store was asked, Unix seconds.
+        clock: Unix seconds.
         save: Stands in for `rewrite` where something has to be kept first, or None.
         max_event_bytes: Bytes of one event that are held at the most; a longer one passes unchanged.
     """
 
     __slots__ = (
-        *("_body", "_events", "_handle", "_is_cut", "_is_sending", "_max_event_bytes", "_rewrite", "_send", "_start"),
+        *(
+            "_body",
+            "_events",
+            "_handle",
+            "_is_cut",
+            "_is_sending",
+            "_late_at",
+            "_clock",
+            "_max_event_bytes",
+            "_rewrite",
+            "_send",
+            "_start",
+        ),
         *("_save", "_watch", "_watched"),
     )
 
@@ -81,12 +102,16 @@ class Responder:
         rewrite: Rewrite,
         watch: Callable[[], Watched] | None,
         *,
+        late_at: float = inf,
+        clock: Callable[[], float] = time.time,
         save: Save | None = None,
         max_event_bytes: int,
     ) -> None:
         self._send = send
         self._rewrite = rewrite
         self._watch = watch
+        self._late_at = late_at
+        self._clock = clock
         self._save = save
         self._watched: Watched | None = None
         self._max_event_bytes = max_event_bytes
@@ -152,11 +177,17 @@ class Responder:
             self._events, self._handle = EventStream(max_event_bytes=self._max_event_bytes), self._stream
             await self._send({**start, "headers": _fit(start)})
             if self._watch is not None:
-                self._watched = self._watch()
-                self._watched.streams.add(self)
+                await self._open(self._watch())
         else:
             self._handle = self._send
             await self._send(start)
+
+    async def _open(self, watched: Watched) -> None:
+        self._watched = watched
+        watched.streams.add(self)
+        if self._late_at <= self._clock() and await watched.is_over():
+            watched.streams.remove(self)
+            await self.cut()
 
     async def _collect(self, message: Message) -> None:
         self._body.append(message.get("body", b""))
@@ -164,7 +195,10 @@ class Responder:
             return
         body, start = b"".join(self._body), self._start
         self._body = []
-        changed = self._rewrite(body) if self._save is None else await self._save(body)
+        if self._late_at <= self._clock() and (told := await self._told(start)) is not None:
+            changed: bytes | None = told
+        else:
+            changed = self._rewrite(body) if self._save is None else await self._save(body)
         if changed is None:
             await self._send(start)
             await self._send({**message, "body": body})
@@ -173,6 +207,12 @@ class Responder:
             headers.append((b"content-length", b"%d" % len(changed)))
             await self._send({**start, "headers": headers})
             await self._send({**message, "body": changed})
+
+    async def _told(self, start: Message) -> bytes | None:
+        """What takes the place of a result whose session has ended meanwhile."""
+        assert self._watch is not None
+        watched = self._watch()
+        return watched.told() if start["status"] == _OK and await watched.is_over() else None
 
     async def _stream(self, message: Message) -> None:
         assert self._events is not None

@@ -102,6 +102,14 @@ class Streams:
                 self.remove(stream)
                 group.start_soon(stream.cut)
 
+    async def has_ended(self, claims: Claims) -> bool:
+        """Whether a session has ended for certain: where the store does not answer, its answers go on as streams do."""
+        try:
+            (standing,) = await self._store.standings([claims])
+        except StoreUnavailable:
+            return False
+        return standing is not Standing.LIVE
+
     # --- what another worker ended ------------------------------------------------------------
 
     async def _watch(self) -> None:
