@@ -263,6 +263,9 @@ class Exchange(msgspec.Struct):
         """The application, with the session where handlers look for it."""
         self.scope["mcp_session"] = session
         self.scope.setdefault("state", {})["mcp_session"] = session
+        if session is session_variable.get():  # none, here and around: a request that has nothing to do with sessions
+            await self.app(self.scope, intake.Replay(body, self.receive), send)
+            return
         token = session_variable.set(session)
         try:
             await self.app(self.scope, intake.Replay(body, self.receive), send)
@@ -273,7 +276,7 @@ class Exchange(msgspec.Struct):
 
     def _take_over_response(self) -> None:
         """Keep the application from sending what cannot be changed: compressed bodies, files sent around us."""
-        self._edit_headers({b"accept-encoding"})
+        self.scope["headers"] = [pair for pair in self.scope["headers"] if pair[0] != b"accept-encoding"]
         extensions = self.scope.get("extensions") or {}
         if not BODY_AROUND_US.isdisjoint(extensions):
             kept = {name: value for name, value in extensions.items() if name not in BODY_AROUND_US}

@@ -32,15 +32,17 @@ class Head:
     Attributes:
         session_ids: Every `Mcp-Session-Id`.
         content_encoding: All codings of the body, in order, or None.
+        content_length: How long the body says it is, as sent; the last copy, since servers refuse a second one.
     """
 
-    __slots__ = ("_by_name", "_headers", "content_encoding", "session_ids")
+    __slots__ = ("_by_name", "_headers", "content_encoding", "content_length", "session_ids")
 
     def __init__(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
         self._headers = headers
         self._by_name = dict(headers)
         self.session_ids: Sequence[str] = self.all(SESSION_HEADER) if SESSION_HEADER in self._by_name else []
         self.content_encoding = ", ".join(self.all(_ENCODING)) if _ENCODING in self._by_name else None
+        self.content_length = self._by_name.get(LENGTH)
 
     def all(self, name: bytes) -> list[str]:
         """Every copy of a header, in order."""
@@ -48,15 +50,11 @@ class Head:
 
     def first(self, name: bytes) -> str | None:
         """The first copy of a header, or None where there is none."""
-        raw = self.raw(name)
-        return None if raw is None else raw.decode("latin-1")
-
-    def raw(self, name: bytes) -> bytes | None:
-        """As `first`, in bytes."""
-        found = self._by_name.get(name)
-        if found is None or len(self._by_name) == len(self._headers):  # no header is repeated
-            return found
-        return next(value for other, value in self._headers if other == name)
+        if name not in self._by_name:
+            return None
+        if len(self._by_name) == len(self._headers):  # no header is repeated
+            return self._by_name[name].decode("latin-1")
+        return self.all(name)[0]
 
     @property
     def methods(self) -> list[str]:

@@ -18,7 +18,7 @@ import msgspec
 from starlette.types import Message, Receive
 
 from .errors import BodyCutShort, BodyTimeout, BodyTooLarge, EncodingRefused
-from .head import LENGTH, Head
+from .head import Head
 
 _HAS_TIMEOUT: Final = sys.version_info >= (3, 11)  # `asyncio.timeout`
 
@@ -38,7 +38,7 @@ async def read_body(receive: Receive, head: Head, *, max_bytes: int, timeout: fl
         BodyTimeout: It did not arrive in time.
         BodyCutShort: The client left before the end.
     """
-    coding, declared = head.content_encoding, head.raw(LENGTH)
+    coding, declared = head.content_encoding, head.content_length
     if coding and coding.strip().lower() != "identity":
         raise EncodingRefused
     if declared is not None and declared.isdigit() and int(declared[:20]) > max_bytes:

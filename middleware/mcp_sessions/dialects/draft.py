@@ -46,6 +46,9 @@ class _Metadata(msgspec.Struct, omit_defaults=True, gc=False):
     state: str | UnsetType = UNSET
 
 
+_FRAME: Final = len('{"sessionId":""}')
+_STATE_FRAME: Final = len(',"state":""')
+
 _common = msgspec.json.Decoder(_Metadata).decode
 
 
@@ -64,9 +67,12 @@ def named(message: Message) -> Named | None:
         found = _common(raw)
     except FLAWS:
         return _named(bytes(raw))
-    if not is_all(raw, found):
+    state = None if found.state is UNSET else found.state
+    # The shortest that these two can be written; a further member takes 5 characters at least (see `is_all`).
+    shortest = _FRAME + len(found.sessionId) + (0 if state is None else _STATE_FRAME + len(state))
+    if not (len(bytes(raw)) - shortest < 5 or is_all(raw, found)):
         return _named(bytes(raw))
-    return Named(found.sessionId, None if found.state is UNSET else found.state)
+    return Named(found.sessionId, state)
 
 
 def _named(raw: bytes) -> Named:
