@@ -18,15 +18,15 @@ from .peers import served
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "client.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 SHOWN = [shown.splitlines() for shown in re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)]
-COUNTED, CONVERSATIONS, KEPT = SHOWN
+COUNTED, CONVERSATIONS, KEPT, FORKED = SHOWN
 NEW_SDK, OLD_SDK, EITHER = needs("mcp>=2"), needs("mcp<2"), needs("mcp")
 CASES = [
     pytest.param(block, shown, marks=mark, id=str(number))
     for number, (block, shown, mark) in enumerate(
         zip(
             BLOCKS,
-            (COUNTED, COUNTED, COUNTED, CONVERSATIONS, KEPT),
-            (NEW_SDK, OLD_SDK, EITHER, NEW_SDK, NEW_SDK),
+            (COUNTED, COUNTED, COUNTED, CONVERSATIONS, KEPT, FORKED),
+            (NEW_SDK, OLD_SDK, EITHER, NEW_SDK, NEW_SDK, NEW_SDK),
             strict=True,
         )
     )
@@ -62,7 +62,7 @@ async def test_what_the_page_shows_is_printed(
 def test_the_page_names_what_there_is() -> None:
     """Errors, options and figures."""
     errors = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
-    assert errors == {"Refused", "NoAnswer", "SessionLost", "JarUnreadable"}
+    assert errors == {"Refused", "NotOffered", "NoAnswer", "SessionLost", "JarUnreadable"}
     assert errors < set(client.__all__)
     assert f"({client_sessions.FAREWELL:g} s)" in PAGE
     assert shelves.LEEWAY.total_seconds() == 5 * 60

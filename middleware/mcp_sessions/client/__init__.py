@@ -7,20 +7,24 @@ Nothing here needs the server's part of this package, nor any SDK until a transp
 """
 
 from .client_sessions import ClientSessions, with_sessions
-from .errors import ClientError, JarUnreadable, NoAnswer, Refused, SessionLost
+from .errors import ClientError, JarUnreadable, NoAnswer, NotOffered, Refused, SessionLost
 from .fastmcp_transport import fastmcp_transport
 from .held import HeldSession
 from .jar import SessionJar
+from .listed import ListedSession, SessionPage
 
 __all__ = [
     "ClientError",
     "ClientSessions",
     "HeldSession",
     "JarUnreadable",
+    "ListedSession",
     "NoAnswer",
+    "NotOffered",
     "Refused",
     "SessionJar",
     "SessionLost",
+    "SessionPage",
     "fastmcp_transport",
     "with_sessions",
 ]

@@ -21,7 +21,7 @@ from anyio.abc import TaskGroup
 
 from ..jsonrpc import SESSION_KEY
 from . import messages
-from .errors import ClientError, NoAnswer, Refused
+from .errors import ClientError, NoAnswer, NotOffered, Refused, SessionLost
 from .held import HeldSession
 from .keeper import Keeper
 from .link import GONE, Link
@@ -83,6 +83,8 @@ class Carrier:
         self._pattern: Any = None
         self.offered: bool | None = None
         """Whether the server offers sessions; None until it has said so."""
+        self.settings: dict[str, Any] = {}
+        """What it says of them: the extensions that it offers."""
 
     # --- towards the server, in the task of the caller ---
 
@@ -140,9 +142,11 @@ class Carrier:
         if self.offered is not None:  # somebody else asked meanwhile
             return self.offered
         try:
-            return messages.offers_sessions(await self._link.request(pattern, messages.DISCOVER, {}))
+            result = await self._link.request(pattern, messages.DISCOVER, {})
         except Refused:
             return False
+        self.settings = messages.settings(result)
+        return messages.offers_sessions(result)
 
     async def _created(self, held: HeldSession, pattern: Any) -> Metadata:
         creation = held.creation
@@ -184,28 +188,26 @@ class Carrier:
     async def _succeeded(self, sent: _Sent, item: Any, result: dict[str, Any]) -> Any:
         method = messages.body(sent.item).method
         if method in HANDSHAKES:
-            self.offered = messages.offers_sessions(result)
+            self.offered, self.settings = messages.offers_sessions(result), messages.settings(result)
             return item
         if self.offered is False:
             return item
-        if sent.session_id is not None:
-            await self._learn(sent, (result.get("_meta") or {}).get(SESSION_KEY))
+        if sent.session_id is not None and sent.chosen is not None:
+            await self._learn(sent.chosen, sent.session_id, result)
         modern = messages.is_modern(messages.body(sent.item))
         return messages.success(item, method if modern else "", carried=sent.session_id is not None)
 
-    async def _learn(self, sent: _Sent, echoed: object) -> None:
+    async def _learn(self, held: HeldSession, session_id: str, result: dict[str, Any]) -> None:
         """Take over what a result says of the session that its request carried."""
-        held = sent.chosen
-        assert held is not None
-        if held.metadata is not None and held.id == sent.session_id:
-            learned = held.metadata.learned(echoed)
+        if held.metadata is not None and held.id == session_id:
+            learned = held.metadata.learned((result.get("_meta") or {}).get(SESSION_KEY))
             if learned != held.metadata:
                 held.hold(learned)
                 await self._keeper.update(held)
 
     async def _failed(self, sent: _Sent, item: Any, error: Any, context: Context | None) -> Any | None:
-        if self._is_lost(sent, error):
-            await self._lose(sent)
+        if sent.chosen is not None and sent.session_id is not None and self._is_lost(sent, error):
+            await self._lose(sent.chosen, sent.session_id)
             item = messages.without_id(item)
             again = self._rules.on_lost == "recreate"
         else:
@@ -219,12 +221,9 @@ class Carrier:
     def _is_lost(self, sent: _Sent, error: Any) -> bool:
         # A server that is itself a client of others may pass on that another session was not found.
         named = error.data.get("sessionId") if isinstance(error.data, dict) else None
-        return error.code == self._rules.lost_code and sent.session_id is not None and named == sent.session_id
+        return error.code == self._rules.lost_code and named == sent.session_id
 
-    async def _lose(self, sent: _Sent) -> None:
-        held, session_id = sent.chosen, sent.session_id
-        assert held is not None
-        assert session_id is not None
+    async def _lose(self, held: HeldSession, session_id: str) -> None:
         if held.id == session_id:
             held.let_go(for_good=held.name is None and self._rules.on_lost == "raise")
         await self._keeper.drop(held, session_id)
@@ -241,6 +240,67 @@ class Carrier:
             finally:
                 del self._repeating[name]
 
+    # --- requests of our own ---
+
+    async def ask(self, extension: str, method: str, params: dict[str, Any], held: HeldSession | None) -> Any:
+        """Send a request about sessions.
+
+        Args:
+            extension: What the server must offer for it.
+            method: What is asked.
+            params: `params` without `_meta`.
+            held: The session that it is about, which is created where it has not begun, or None.
+
+        Returns:
+            The result.
+
+        Raises:
+            NotOffered: The server does not offer it.
+            SessionLost: The session has ended.
+            Refused: The server refused.
+            NoAnswer: It did not answer, or nothing was sent on this connection yet.
+        """
+        pattern = self._latest()
+        if not (await self._offers(pattern) and self.settings.get(extension)):
+            raise NotOffered(f"the server does not offer {method}")
+        if held is None:
+            return await self._link.request(pattern, method, params)
+        held.check()
+        metadata = held.metadata or await self._created(held, pattern)
+        try:
+            result = await self._link.request(pattern, method, params, metadata.sent())
+        except Refused as refusal:
+            if refusal.code != self._rules.lost_code:
+                raise
+            await self._lose(held, metadata.session_id)
+            raise SessionLost(f"{method} was refused, since the session has ended") from None
+        await self._learn(held, metadata.session_id, result)
+        return result
+
+    def _latest(self) -> Any:
+        """A request of the client, whose envelope and headers ours have."""
+        if self._pattern is None:
+            raise NoAnswer("nothing was sent on this connection yet, so it is not known how to speak to the server")
+        return self._pattern
+
+    async def take_on(self, held: HeldSession, result: dict[str, Any]) -> None:
+        """Hold the session in a result.
+
+        Raises:
+            NoAnswer: There is none.
+        """
+        try:
+            held.hold(created(result))
+        except msgspec.ValidationError:
+            raise NoAnswer("the answer holds no session") from None
+        await self._keeper.keep(held)
+
+    async def let_go(self, held: HeldSession) -> None:
+        """Hold a session no longer that has ended."""
+        metadata = held.let_go(for_good=held.name is None)
+        if metadata is not None:
+            await self._keeper.drop(held, metadata.session_id)
+
     # --- endings ---
 
     async def keep(self, held: HeldSession) -> None:
@@ -249,23 +309,31 @@ class Carrier:
             await held.creation.done.wait()
         await self._keeper.write(held)
 
-    async def delete(self, held: HeldSession) -> None:
+    async def delete(self, held: HeldSession, *, descendants: bool = False) -> None:
         """End a session, here and on the server.
 
+        Args:
+            held: The session.
+            descendants: Whether to end its forks, too.
+
         Raises:
+            NotOffered: The server does not end forks.
             Refused: The server refused, and not because it knows the session no more.
             NoAnswer: The server did not answer.
         """
         if held.creation is not None:
             await held.creation.done.wait()
-        if held.begun and self._pattern is None:
-            raise NoAnswer("nothing was sent on this connection yet, so it is not known how to speak to the server")
+        if descendants and not self.settings.get("descendants"):
+            raise NotOffered("the server does not end descendants")
+        pattern = self._latest() if held.begun else None
         metadata = held.let_go(for_good=held.name is None)
         if metadata is None:
             return
         await self._keeper.drop(held, metadata.session_id)
         try:
-            await self._link.request(self._pattern, messages.DELETE, {}, metadata.sent())
+            await self._link.request(
+                pattern, messages.DELETE, {"descendants": True} if descendants else {}, metadata.sent()
+            )
         except Refused as refusal:
             if refusal.code != self._rules.lost_code:
                 raise

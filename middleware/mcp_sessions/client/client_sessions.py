@@ -8,21 +8,25 @@ Source: the data-layer sessions draft, all of what it asks of clients.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, NoReturn
 
 import anyio
+import msgspec
 
 from ..errors import ConfigurationError
+from ..lineage import Mode
+from . import messages
 from .carrier import Carrier, OnLost, Rules
 from .errors import ClientError, NoAnswer
 from .held import HeldSession
 from .jar import SessionJar
 from .keeper import Keeper
 from .link import Link
+from .listed import SessionPage, page
 
 Transport = AbstractAsyncContextManager[Any]
 
@@ -72,7 +76,7 @@ class ClientSessions:
         return _choices.get().get(self, self._default)
 
     @property
-    def names(self) -> list[str]:
+    def names(self) -> Sequence[str]:
         """The names under which sessions are held, here or in the jar. The default session's is `""`."""
         begun = {name for name, held in self._named.items() if held.begun}
         return sorted(begun | (self._keeper.names - self._named.keys()))
@@ -117,17 +121,98 @@ class ClientSessions:
         finally:
             _choices.reset(token)
 
-    async def delete(self, session: HeldSession) -> None:
+    async def delete(self, session: HeldSession, *, descendants: bool = False) -> None:
         """End a session, in the jar and on the server. One that has a name can begin anew.
 
+        Args:
+            session: The session.
+            descendants: Whether to end all that was forked from it, too. It must be no fork itself.
+
         Raises:
+            NotOffered: The server does not end descendants.
             Refused: The server refused.
             NoAnswer: The server did not answer, or nothing is connected.
         """
-        if self._carrier is None:
-            raise NoAnswer("not connected; sessions are deleted while the connection stands")
+        carrier = self._connected()
         self._unnamed.discard(session)
-        await self._carrier.delete(session)
+        await carrier.delete(session, descendants=descendants)
+
+    def _connected(self) -> Carrier:
+        if self._carrier is None:
+            raise NoAnswer("not connected; the server can be asked while the connection stands")
+        return self._carrier
+
+    # --- what servers may offer beyond the draft ---
+
+    async def fork(
+        self,
+        session: HeldSession | None = None,
+        mode: Mode = "share",
+        *,
+        name: str | None = None,
+        params: Mapping[str, Any] | None = None,
+    ) -> HeldSession:
+        """Make a session from another one, as it is now.
+
+        Args:
+            session: The session, which is created where it has not begun; None for the one that calls made here go in.
+            mode: `"share"`: both have the same data. `"copy"`: the new one begins with a copy. `"fresh"`: it begins
+                empty, and is of the same lineage.
+            name: The program's own name for it, under which a jar keeps it, or None. Without a name it is deleted when
+                the block is left.
+            params: What the server is told besides.
+
+        Raises:
+            ValueError: The name is taken, there is no session to fork, or it is one on another server.
+            NotOffered: The server offers no such forks.
+            SessionLost: The session has ended.
+            Refused: The server refused.
+            NoAnswer: The server did not answer, or nothing is connected.
+        """
+        carrier, parent = self._connected(), self.current if session is None else session
+        if parent is None or parent.owner is not self:
+            raise ValueError("a fork needs a session that is held here")
+        if name is not None and name in self.names:
+            raise ValueError(f"a session is held under the name {name!r} already")
+        result = await carrier.ask("fork", messages.FORK, {**(params or {}), "mode": mode}, parent)
+        fork = self.new() if name is None else self.open(name)
+        await carrier.take_on(fork, result)
+        return fork
+
+    async def list(self, cursor: str | None = None) -> SessionPage:
+        """The sessions that the server holds for whoever this program is authenticated as, a page at a time.
+
+        Args:
+            cursor: The `next_cursor` of the page before, or None for the first.
+
+        Raises:
+            NotOffered: The server does not list sessions.
+            Refused: The server refused: the caller is nobody, say.
+            NoAnswer: The server did not answer, or nothing is connected.
+        """
+        held = self.current
+        about = held if held is not None and held.begun else None
+        params = {} if cursor is None else {"cursor": cursor}
+        try:
+            return page(await self._connected().ask("list", messages.LIST, params, about))
+        except msgspec.ValidationError:
+            raise NoAnswer("the answer holds no list of sessions") from None
+
+    async def end_all(self) -> None:
+        """End all sessions of whoever this program is authenticated as, those of other programs included.
+
+        What is held here and in the jar is let go. A session that has a name can begin anew.
+
+        Raises:
+            NotOffered: The server does not end them.
+            Refused: The server refused: the caller is nobody, say.
+            NoAnswer: The server did not answer, or nothing is connected.
+        """
+        carrier = self._connected()
+        await carrier.ask("endAll", messages.END_ALL, {}, None)
+        for held in (*map(self.open, self.names), *self._unnamed):
+            await carrier.let_go(held)
+        self._unnamed.clear()
 
     # --- the connection ---
 

@@ -3,6 +3,7 @@
     ClientError
     ├── Refused          the server answered one of our own requests with an error
     ├── NoAnswer         the server did not answer one of our own requests, or the connection is gone
+    ├── NotOffered       the server does not offer what was asked for
     ├── SessionLost      the session has ended, and its handle with it
     └── JarUnreadable    the jar holds something else than sessions; what it held was kept
 
@@ -19,7 +20,7 @@ class ClientError(MCPSessionsError):
 
 
 class Refused(ClientError):
-    """The server answered `sessions/create`, `sessions/delete` or `server/discover` with an error.
+    """The server answered a request of our own, `server/discover` or one about sessions, with an error.
 
     Attributes:
         method: What was asked.
@@ -34,6 +35,10 @@ class Refused(ClientError):
 
 class NoAnswer(ClientError):
     """The server did not answer, or not with what was asked for."""
+
+
+class NotOffered(ClientError):
+    """The server's capabilities do not have what was asked for: forks, or lists."""
 
 
 class SessionLost(ClientError):

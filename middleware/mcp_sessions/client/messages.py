@@ -16,6 +16,9 @@ from ..jsonrpc import SESSION_KEY
 
 CREATE: Final = "sessions/create"
 DELETE: Final = "sessions/delete"
+FORK: Final = "sessions/fork"
+LIST: Final = "sessions/list"
+END_ALL: Final = "sessions/end_all"
 DISCOVER: Final = "server/discover"
 INITIALIZE: Final = "initialize"
 CANCELLED: Final = "notifications/cancelled"
@@ -71,6 +74,13 @@ def offers_sessions(result: Mapping[str, Any]) -> bool:
     """Whether a server's answer to the handshake or the discovery advertises sessions, in either place."""
     capabilities = result.get("capabilities") or {}
     return "sessions" in capabilities or "sessions" in (capabilities.get("experimental") or {})
+
+
+def settings(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What such an answer says of sessions beyond that there are some: what is offered besides the draft."""
+    experimental = (result.get("capabilities") or {}).get("experimental") or {}
+    said = experimental.get("sessions")
+    return said if isinstance(said, dict) else {}
 
 
 def declaring(item: Any) -> Any:

@@ -11,6 +11,7 @@
     │   ├── DataNotJSON
     │   ├── DataNotInteger
     │   └── DataGone              the session has ended
+    ├── ClientError               what the client raises; its own tree is drawn in `client.errors`
     └── Refusal                   becomes one JSON-RPC error on the wire
         ├── ParseError            -32700   the body is not JSON as every parser reads it
         ├── InvalidRequest        -32600   JSON, but not a message that we pass on

@@ -1,0 +1,242 @@
+"""Forks, lists and ending everything, from the client's side: what is asked, what is held, and what the jar keeps."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from itertools import count
+from typing import Any
+
+import pytest
+
+from integration.wire import SESSION_KEY
+from mcp_sessions.client import (
+    ListedSession,
+    NoAnswer,
+    NotOffered,
+    Refused,
+    SessionJar,
+    SessionLost,
+    SessionPage,
+    with_sessions,
+)
+
+from .scripted import Answer, Rule, Server, calling, error, plain, session_of
+
+URL = "https://host.example/mcp"
+OFFERED = {"fork": ["share", "copy", "fresh"], "descendants": True, "list": True, "endAll": True}
+REF = {"ref": "ses_a", "createdAt": "2026-07-28T12:00:00Z", "lastSeenAt": "2026-07-28T12:01:00Z"}
+LISTED = {"sessions": [{**REF, "expiresAt": "2026-08-04T12:00:00Z", "root": "ses_r", "current": True}]}
+
+
+def offering(settings: Any = OFFERED, **rules: Rule) -> Server:
+    """A server with extensions, and what it answers; forks are numbered."""
+    numbers = count(1)
+
+    def offer(message: dict[str, Any]) -> Answer:
+        return {"result": {"capabilities": {"experimental": {"sessions": settings}}}}
+
+    def fork(message: dict[str, Any]) -> Answer:
+        echo = {**(session_of(message) or {}), "state": "moved on"}
+        return {"result": {"session": {"sessionId": f"fork-{next(numbers)}"}, "_meta": {SESSION_KEY: echo}}}
+
+    usual: dict[str, Rule] = {
+        "initialize": offer,
+        "server/discover": offer,
+        "sessions/fork": fork,
+        "sessions/list": lambda message: {"result": LISTED},
+        "sessions/end_all": lambda message: {"result": {}},
+    }
+    return Server({**usual, **{f"sessions/{name}": rule for name, rule in rules.items()}})
+
+
+def asked(server: Server, method: str) -> list[dict[str, Any]]:
+    """The params that a method was sent with, but for `_meta`."""
+    return [{name: value for name, value in sent["params"].items() if name != "_meta"} for sent in server.sent(method)]
+
+
+# --- forks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("modern", [False, True])
+async def test_a_fork_is_a_session_like_any_other(modern: bool) -> None:
+    """Calls go in it; the parent goes on, with the state that came with the answer; both are deleted on leaving."""
+    server = offering()
+    sessions = with_sessions(server.transport)
+    async with calling(sessions, modern=modern) as caller:
+        await caller.ask("tools/call")
+        fork = await sessions.fork(mode="copy", params={"task": "pay"})
+        with sessions.use(fork):
+            await caller.ask("tools/call")
+        await caller.ask("tools/call")
+    parent = {"sessionId": "id-1", "state": "moved on"}
+    assert asked(server, "sessions/fork") == [{"mode": "copy", "task": "pay"}]
+    assert server.carried("sessions/fork") == [{"sessionId": "id-1"}]
+    assert server.carried("tools/call") == [{"sessionId": "id-1"}, {"sessionId": "fork-1"}, parent]
+    deleted = server.carried("sessions/delete")
+    assert sorted(sent["sessionId"] for sent in deleted if sent) == ["fork-1", "id-1"]
+
+
+async def test_a_fork_of_what_has_not_begun_begins_it() -> None:
+    """And a fork of a fork is one."""
+    server = offering()
+    sessions = with_sessions(server.transport)
+    async with calling(sessions):
+        first = await sessions.fork(sessions.new(), "fresh")
+        second = await sessions.fork(first)
+        assert (first.id, second.id) == ("fork-1", "fork-2")
+    assert server.carried("sessions/fork") == [{"sessionId": "id-1"}, {"sessionId": "fork-1"}]
+
+
+async def test_a_fork_with_a_name_is_kept() -> None:
+    """In the jar, and resumed from there; one name is one session."""
+    server, jar = offering(), SessionJar()
+    sessions = with_sessions(server.transport, jar, server=URL)
+    async with calling(sessions):
+        fork = await sessions.fork(name="helper")
+        assert sessions.open("helper") is fork
+        with pytest.raises(ValueError, match="'helper'"):
+            await sessions.fork(name="helper")
+    later = with_sessions(server.transport, jar, server=URL)
+    async with calling(later):
+        assert later.open("helper").id == "fork-1"
+        with pytest.raises(ValueError, match="'helper'"):
+            await later.fork(name="helper")
+
+
+async def test_only_what_is_held_here_can_be_forked() -> None:
+    """Not another connection's session, nor none."""
+    sessions, others = with_sessions(offering().transport), with_sessions(offering().transport)
+    async with calling(sessions):
+        with pytest.raises(ValueError, match="held here"):
+            await sessions.fork(others.new())
+        with sessions.use(None), pytest.raises(ValueError, match="held here"):
+            await sessions.fork()
+
+
+async def test_a_session_that_was_lost_has_no_forks() -> None:
+    """Its handle is let go, as with any other call."""
+    server = offering(fork=lambda message: error(-32043, sessionId="id-1"))
+    sessions = with_sessions(server.transport)
+    async with calling(sessions):
+        held = sessions.new()
+        with pytest.raises(SessionLost, match="sessions/fork"):
+            await sessions.fork(held)
+        with pytest.raises(SessionLost, match="begin another"):
+            await sessions.fork(held)
+    assert len(server.sent("sessions/fork")) == 1
+
+
+async def test_what_the_server_refuses_or_does_not_answer_is_said() -> None:
+    """And leaves the parent as it was."""
+    answers = iter([error(-31045), {"result": {}}, {"result": {"session": {"sessionId": ""}}}])
+    sessions = with_sessions(offering(fork=lambda message: next(answers)).transport)
+    async with calling(sessions):
+        held = sessions.new()
+        with pytest.raises(Refused, match="-31045"):
+            await sessions.fork(held)
+        for _ in range(2):
+            with pytest.raises(NoAnswer, match="no session"):
+                await sessions.fork(held)
+        assert held.begun
+
+
+# --- ending a lineage ----------------------------------------------------------------------------
+
+
+async def test_a_root_is_deleted_with_its_descendants() -> None:
+    """Where that is asked for."""
+    server = offering()
+    sessions = with_sessions(server.transport)
+    async with calling(sessions):
+        root = sessions.new()
+        await sessions.fork(root)
+        await sessions.delete(root, descendants=True)
+        assert not root.begun
+    assert asked(server, "sessions/delete") == [{"descendants": True}, {}]
+
+
+# --- lists and the end of all --------------------------------------------------------------------
+
+
+async def test_a_list_is_read() -> None:
+    """Public names and times; it is asked for in the session at hand, if there is one, which is marked then."""
+    pages = iter([{**LISTED, "nextCursor": "more"}, {"sessions": []}])
+    server = offering(list=lambda message: {"result": next(pages)})
+    sessions = with_sessions(server.transport)
+    async with calling(sessions) as caller:
+        first = await sessions.list()
+        await caller.ask("tools/call")
+        assert await sessions.list(first.next_cursor) == SessionPage([])
+    made, seen, ends = (
+        datetime(2026, month, day, 12, minute, tzinfo=timezone.utc)
+        for month, day, minute in ((7, 28, 0), (7, 28, 1), (8, 4, 0))
+    )
+    assert first == SessionPage([ListedSession("ses_a", made, seen, ends, "ses_r", current=True)], "more")
+    assert asked(server, "sessions/list") == [{}, {"cursor": "more"}]
+    assert server.carried("sessions/list") == [None, {"sessionId": "id-1"}]
+
+
+async def test_what_is_no_list_is_no_answer() -> None:
+    """Nothing of it is believed."""
+    sessions = with_sessions(offering(list=lambda message: {"result": {"sessions": [{"ref": 1}]}}).transport)
+    async with calling(sessions):
+        with pytest.raises(NoAnswer, match="no list"):
+            await sessions.list()
+
+
+async def test_when_all_have_ended_nothing_is_held() -> None:
+    """Here and in the jar, opened or not; what has a name begins anew."""
+    server, jar = offering(), SessionJar()
+    async with calling(earlier := with_sessions(server.transport, jar, server=URL)) as caller:
+        with earlier.use(earlier.open("old")):
+            await caller.ask("tools/call")
+    sessions = with_sessions(server.transport, jar, server=URL)
+    async with calling(sessions) as caller:
+        unnamed, idle = sessions.new(), sessions.new()
+        with sessions.use(unnamed):
+            await caller.ask("tools/call")
+        await sessions.end_all()
+        assert (list(sessions.names), unnamed.ended, idle.ended) == ([], True, True)
+        await caller.ask("tools/call")
+        assert sessions.names == [""]
+    assert [sent and sent["sessionId"] for sent in server.carried("tools/call")] == ["id-1", "id-2", "id-3"]
+    assert server.carried("sessions/end_all") == [None]
+    assert server.sent("sessions/delete") == []
+
+
+# --- where it is not offered ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, {"fork": [], "list": False}, None, "fork"])
+@pytest.mark.parametrize("modern", [False, True])
+async def test_what_is_not_offered_is_not_asked_for(settings: Any, modern: bool) -> None:
+    """The program is told so, and the server nothing."""
+    server = offering(settings)
+    sessions = with_sessions(server.transport)
+    async with calling(sessions, modern=modern):
+        held = sessions.new()
+        for call in (sessions.fork(held), sessions.list(), sessions.end_all(), sessions.delete(held, descendants=True)):
+            with pytest.raises(NotOffered):
+                await call
+    assert not [sent for sent in map(plain, server.received) if sent["method"].startswith("sessions/")]
+
+
+async def test_a_client_that_was_told_of_the_server_before_asks_what_it_offers() -> None:
+    """Modern clients may skip the discovery; then it is made for them."""
+    server = offering()
+    sessions = with_sessions(server.transport)
+    async with calling(sessions, greet=False) as caller:
+        await caller.ask("ping")
+        assert (await sessions.list()).sessions[0].ref == "ses_a"
+    assert len(server.sent("server/discover")) == 1
+
+
+async def test_before_anything_was_said_and_after_nothing_can_be_asked() -> None:
+    """It is not known yet how to speak to the server, or there is none."""
+    sessions = with_sessions(offering().transport)
+    async with calling(sessions, greet=False):
+        with pytest.raises(NoAnswer, match="nothing was sent"):
+            await sessions.list()
+    for call in (sessions.list(), sessions.end_all(), sessions.fork()):
+        with pytest.raises(NoAnswer, match="not connected"):
+            await call
