@@ -15,14 +15,15 @@ from typing import Any
 from starlette.types import Message
 
 from apps import Server, sessions
-from clients import Answer, Client, Clock, Header, Incoming, call, chunks, http
-from mcp_sessions import errors
+from clients import SESSION_KEY, Answer, Client, Clock, Header, Incoming, call, chunks, http
+from mcp_sessions import SEP1364Create, errors
 from mcp_sessions.errors import Refusal
 from mcp_sessions.protocol import LISTS, TABLE, Carries, Lists, Step, list_step
 from mcp_sessions.stores.base import Standing
 from mcp_sessions.stores.memory import MemoryStore
 from mcp_sessions.tokens import Claims
 
+FIRST: Mapping[str, Any] = {"dialects": [SEP1364Create()]}
 Attempt = Callable[[Client], Awaitable[Answer]]
 
 
@@ -86,6 +87,15 @@ def message(members: str) -> Attempt:
 def carrying(session: object, method: str = "tools/call", id: object = 1) -> Attempt:
     """Send a request with this session metadata."""
     return lambda client: client.send(method, session=session, id=id)
+
+
+def speaking(params: Mapping[str, Any], *, method: str = "tools/call", **fields: object) -> Attempt:
+    """Send a request with these params, and these members beside them."""
+
+    def attempt(client: Client) -> Awaitable[Answer]:
+        return client.post({**client.message(method, params), **fields}, method=method)
+
+    return attempt
 
 
 def with_headers(*headers: Header) -> Attempt:
@@ -301,9 +311,54 @@ CASES = [
         lambda client: client.send("sessions/list", {"cursor": "next"}),
         TRACKED,
     ),
+    Case(
+        errors.FieldNotString,
+        "`sessionId` is a number (SEP-1364)",
+        -32602,
+        200,
+        400,
+        speaking({}, sessionId=7),
+        FIRST,
+    ),
+    Case(
+        errors.SessionFieldMismatch,
+        "`_meta` names one session and `sessionId` another (SEP-1364)",
+        -32602,
+        200,
+        400,
+        speaking({"_meta": {SESSION_KEY: UNKNOWN}}, sessionId="another"),
+        FIRST,
+    ),
+    Case(
+        errors.CapabilitiesMissing,
+        "`sessions/create` with capabilities that are no object (SEP-1364)",
+        -32602,
+        200,
+        400,
+        speaking({"capabilities": []}, method="sessions/create"),
+        FIRST,
+    ),
+    Case(
+        errors.CapabilitiesTooLarge,
+        "`sessions/create` with more capabilities than `max_data_bytes` (SEP-1364)",
+        -32602,
+        200,
+        400,
+        speaking({"capabilities": {"roots": {}}}, method="sessions/create"),
+        {**FIRST, "max_data_bytes": 8},
+    ),
     Case(errors.StateUnreadable, "a state that is not this session's", -32602, 200, 400, unreadable_state),
     Case(errors.EnvelopeIncomplete, "no protocol version in `_meta`", -32602, None, 400, edited(dict.clear)),
     Case(errors.SessionHeaderMismatch, "the mirror names another session", -32020, 400, 400, mirrored_otherwise),
+    Case(
+        errors.FieldHeaderMissing,
+        "`sessionId` without the header that mirrors it (SEP-1364)",
+        -32020,
+        400,
+        400,
+        speaking({}, sessionId="made-up"),
+        FIRST,
+    ),
     Case(errors.SessionHeaderAlone, "a mirror, and no session in `_meta`", -32020, 400, 400, mirrored_alone),
     Case(
         errors.VersionHeaderMismatch,

@@ -58,6 +58,15 @@ class TestSession:
         assert session.expires_at == utc(60)
         await session.end()
 
+    async def test_of_a_client_that_never_said_so_it_is_not_known_what_it_can_do(self) -> None:
+        """What one said is JSON that somebody keeps."""
+
+        async def kept() -> bytes:
+            return b'{"sampling":{}}'
+
+        assert await session_of().client_capabilities() is None
+        assert await session_of(read_capabilities=kept).client_capabilities() == {"sampling": {}}
+
     def test_no_text_about_it_holds_the_id(self) -> None:
         """Whoever prints, formats or logs a session shows its reference alone."""
         session = session_of()

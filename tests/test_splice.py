@@ -379,3 +379,54 @@ def test_the_answer_is_told_from_other_texts(text: bytes, is_it: bool) -> None:
 def test_one_member_of_the_metadata_is_set(body: bytes, becomes: bytes) -> None:
     """Where there is none yet, or no params at all; everything else keeps its bytes."""
     assert splice.with_meta(body, "k", "v") == becomes
+
+
+@pytest.mark.parametrize(
+    ("response", "becomes"),
+    [
+        (
+            b'{"id":1,"result":{"a":1e400},"jsonrpc":"2.0"}',
+            b'{"id":1,"result":{"a":1e400},"jsonrpc":"2.0","sessionId":"s"}',
+        ),
+        (b'{"id":1,"result":{"ttlMs":9}}', b'{"id":1,"result":{"ttlMs":0,"cacheScope":"private"},"sessionId":"s"}'),
+        (b'{"id":1,"result":{},"sessionId":"x"}', b'{"id":1,"result":{},"sessionId":"s"}'),
+        (b'{"id":2,"result":{}}', None),
+        (b'{"id":1,"error":{}}', None),
+        (b'{"id":1,"result":7}', None),
+        (b"{", None),
+    ],
+)
+def test_the_field_stands_at_the_top_of_the_answer(response: bytes, becomes: bytes | None) -> None:
+    """Of a success alone, and one with cache hints must not be kept."""
+    assert splice.with_field(response, b"1", "s") == becomes
+
+
+def test_the_field_is_taken_out() -> None:
+    """Everything else keeps its bytes."""
+    body = b'{"jsonrpc":"2.0","sessionId":"s","id":1e0,"method":"m"}'
+    assert splice.without_field(body) == b'{"jsonrpc":"2.0","id":1e0,"method":"m"}'
+
+
+@pytest.mark.parametrize(
+    ("params", "becomes"),
+    [
+        ("{}", '{"capabilities":{}}'),
+        ('{"a":1,"capabilities":null}', '{"a":1,"capabilities":{}}'),
+        ('{"capabilities":{"roots":{}}}', '{"capabilities":{"roots":{}}}'),
+        ('{"capabilities":7}', '{"capabilities":7}'),
+    ],
+)
+def test_capabilities_are_stated_where_none_were(params: str, becomes: str) -> None:
+    """What a client states stays, though it be nonsense: that is the server's to judge."""
+    assert splice.with_capabilities(b'{"params":%s}' % params.encode()) == b'{"params":%s}' % becomes.encode()
+
+
+def test_a_dialect_may_say_more_of_sessions() -> None:
+    """In the capability of its own."""
+    told = splice.advertise(b'{"id":1,"result":{}}', b"1", b"{}", b'{"required":true}')
+    assert json.loads(told or b"")["result"]["capabilities"]["sessions"] == {"required": True}
+
+
+def test_a_notification_of_our_own_says_its_method_alone() -> None:
+    """And has no id."""
+    assert json.loads(splice.notification("n")) == {"jsonrpc": "2.0", "method": "n"}

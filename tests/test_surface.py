@@ -14,19 +14,20 @@ from mcp_sessions.errors import MCPSessionsError
 
 NAMES = """
     ConfigurationError Correlation CreateRefused DataError DataGone DataNotInteger DataNotJSON DataTooLarge EndedSession
-    Handle HandleError HandleOf Handles KeyRing MCPSessionMiddleware MCPSessionsError Principal Session Sessions State
-    StateClosed StateError StateNotJSON StateTooLarge add_sessions current_session
+    Handle HandleError HandleOf Handles KeyRing MCPSessionMiddleware MCPSessionsError Principal SEP1364Create
+    SEP1364Initialize Session Sessions State StateClosed StateError StateNotJSON StateTooLarge add_sessions
+    current_session
 """
 
 MEMBERS = {
-    Session: "correlation created_at data end expires_at has_data id parent principal ref state",
+    Session: "client_capabilities correlation created_at data end expires_at has_data id parent principal ref state",
     EndedSession: "created_at data expires_at ref",
     Data: "delete get increment set update",
     State: "clear close get items keys payload pop popitem received section setdefault shut untouched update values",
     Sessions: "close end end_all end_all_before of open",
 }
 
-WHEN_ASKED_FOR = ["sessions", "explicit_handles", "handles", "integrations.handle_types"]
+WHEN_ASKED_FOR = ["sessions", "explicit_handles", "handles", "integrations.handle_types", "dialects.sep1364_initialize"]
 
 
 def test_the_public_names_are_these() -> None:

@@ -31,6 +31,8 @@ from .middleware import MCPSessionMiddleware
 from .session import Correlation, EndedSession, Principal, Session, State
 
 if TYPE_CHECKING:
+    from .dialects.sep1364_create import SEP1364Create
+    from .dialects.sep1364_initialize import SEP1364Initialize
     from .explicit_handles import Handles
     from .handles import Handle, HandleError
     from .integrations.handle_types import HandleOf
@@ -54,6 +56,8 @@ __all__ = [
     "MCPSessionMiddleware",
     "MCPSessionsError",
     "Principal",
+    "SEP1364Create",
+    "SEP1364Initialize",
     "Session",
     "Sessions",
     "State",
@@ -72,6 +76,8 @@ _WHEN_ASKED_FOR: Final = MappingProxyType(
         "HandleError": "handles",
         "HandleOf": "integrations.handle_types",
         "Handles": "explicit_handles",
+        "SEP1364Create": "dialects.sep1364_create",
+        "SEP1364Initialize": "dialects.sep1364_initialize",
         "Sessions": "sessions",
     }
 )

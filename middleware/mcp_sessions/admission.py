@@ -71,6 +71,21 @@ async def ask_to_delete(app: ASGIApp, scope: Scope, receive: Receive) -> Answer:
     return answer
 
 
+async def notify(app: ASGIApp, scope: Scope, receive: Receive, method: str) -> None:
+    """Send the wrapped server a notification on behalf of a caller; what it says to that is nobody's.
+
+    Args:
+        app: The wrapped application.
+        scope: The scope of another message of the caller; the notification gets its own copy.
+        receive: The server's `receive`.
+        method: The notification.
+    """
+    body = splice.notification(method)
+    headers = [(name, value) for name, value in scope["headers"] if name not in _DROPPED]
+    headers.append((b"content-length", b"%d" % len(body)))
+    await app(_question(scope, headers), Replay(body, receive), Answer(_ID_FOR_NOTIFICATIONS))
+
+
 def _question(scope: Scope, headers: list[tuple[bytes, bytes]]) -> Scope:
     state = {**scope.get("state", {}), "mcp_session": None}
     return {**scope, "headers": headers, "state": state, "mcp_session": None}

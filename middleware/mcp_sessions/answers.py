@@ -67,14 +67,13 @@ class Answers:
 
     def ended(self, message: Message, ref: str) -> Callable[[], bytes]:
         """Gives the refusal of a request whose session ended while its answer was on the way, as JSON."""
+        return lambda: self.told(message, SessionEnded(ref=ref))
 
-        def told() -> bytes:
-            refusal = SessionEnded(ref=ref)
-            code = self.options.code(refusal)
-            self.options.emit(RequestRefused(refusal.reason, code, message.label, ref))
-            return splice.error(message.id, code, refusal.told, _data(message, refusal, self.head.version))
-
-        return told
+    def told(self, message: Message, refusal: Refusal) -> bytes:
+        """The refusal of a request whose answer had begun, as JSON."""
+        code = self.options.code(refusal)
+        self.options.emit(RequestRefused(refusal.reason, code, message.label, refusal.ref))
+        return splice.error(message.id, code, refusal.told, _data(message, refusal, self.head.version))
 
     async def refuse_bodyless(self, refusal: Refusal) -> None:
         """Answer a request that is not a POST and names one of our sessions in the header."""

@@ -104,7 +104,7 @@ class Exchange(msgspec.Struct):
         try:
             if self.options.legacy_only and self.head.is_modern:
                 raise EraRefused
-            named = draft.named(message)
+            named = self._named(message)
             is_transport = self._role(message, named) is Role.TRANSPORT
             step = self._decide(message, named, is_transport)
             live = await self._open(message, named, is_transport, step)
@@ -116,6 +116,10 @@ class Exchange(msgspec.Struct):
             await self._answers().answer(message, partial(METHODS[step], asked))
         else:
             await self._forward(message, step, live)
+
+    def _named(self, message: Message) -> Named | None:
+        """The session that the message names, unverified."""
+        return draft.named(message)
 
     def _role(self, message: Message, named: Named | None) -> Role:
         """What the header of ours is; an `initialize` begins anew, whatever it carries."""
@@ -206,7 +210,8 @@ class Exchange(msgspec.Struct):
             self.options.listen(SessionUsed(session.ref, message.label))
         if message.method == INITIALIZE and self._may_name_transport(message):
             send = Handshake(send, message.id or b"", self._mint_transport)
-        writes = WriteBack.of(message, live if step in protocol.ECHOES else None, self.options.settings)
+        echoed = live if step in protocol.ECHOES else None
+        writes = WriteBack.of(message, echoed, self.options.settings, self.options.capability)
         if writes is None:
             await self._call(session, body, send)
             return

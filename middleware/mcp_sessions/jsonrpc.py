@@ -75,6 +75,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         id: The id's JSON text as sent; None unless this is a request.
         about: JSON text of the member of `params` that says what the message is about, or None.
         meta: The members of `params._meta`, values as sent; None where absent or null.
+        field: The top-level member `sessionId` as sent, where there is one; MCP itself knows none.
     """
 
     body: bytes
@@ -83,6 +84,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     id: bytes | None = None
     about: Raw | None = None
     meta: _Members = None
+    field: Raw | None = None
 
     def target(self) -> str | None:
         """The tool, prompt or resource that the message is about, or None where it names none.
@@ -223,7 +225,7 @@ def _message(body: bytes) -> Message:
         raise NotJSONRPC
     if "method" not in envelope:
         _check_distinct(body, envelope, None, None)
-        return Message(body, Kind.RESPONSE)
+        return Message(body, Kind.RESPONSE, field=envelope.get("sessionId"))
     method = string(envelope["method"])
     if method is None:
         raise MethodNotString
@@ -231,14 +233,16 @@ def _message(body: bytes) -> Message:
     meta = None if params is None else _inner(params, "_meta", MetaNotObject)
     _check_distinct(body, envelope, params, meta)
     about = None if params is None or method not in TARGETS else params.get(TARGETS[method])
-    return _call(body, method, envelope.get("id", UNSET), about, meta)
+    return _call(body, method, envelope.get("id", UNSET), about, meta, field=envelope.get("sessionId"))
 
 
-def _call(body: bytes, method: str, request_id: _Value, about: Raw | None, meta: _Members) -> Message:
+def _call(
+    body: bytes, method: str, request_id: _Value, about: Raw | None, meta: _Members, *, field: Raw | None = None
+) -> Message:
     if request_id is UNSET:
-        return Message(body, Kind.NOTIFICATION, method, None, about, meta)
+        return Message(body, Kind.NOTIFICATION, method, None, about, meta, field)
     digits = bytes(request_id)
-    return Message(body, Kind.REQUEST, method, digits if digits.isdigit() else _id(request_id), about, meta)
+    return Message(body, Kind.REQUEST, method, digits if digits.isdigit() else _id(request_id), about, meta, field)
 
 
 def _inner(outer: dict[str, Raw], name: str, wrong: type[Refusal]) -> _Members:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from starlette.types import Scope
@@ -18,7 +18,16 @@ from . import hooks, lineage, state
 from .data import Data
 from .dialects import draft
 from .dialects.draft import Named
-from .errors import SessionEnded, SessionExpired, SessionNotFound, StateTooLarge, StoreUnavailable
+from .errors import (
+    CapabilitiesTooLarge,
+    DataGone,
+    DataTooLarge,
+    SessionEnded,
+    SessionExpired,
+    SessionNotFound,
+    StateTooLarge,
+    StoreUnavailable,
+)
 from .events import SessionCreated
 from .hooks import OnCreate
 from .keys import KeyRing
@@ -29,6 +38,8 @@ from .tokens import SESSION, TRANSPORT, Claims, Kind
 
 STATE_KEY: Final = ""
 """Where the state of a transport session lies in the store: a name that `session.data` gives to nobody."""
+CAPABILITIES_KEY: Final = "\0client_capabilities"
+"""Where lies what the client of a session said that it can do: another such name."""
 
 LATE: Final = 1.0  # seconds after which an answer is no longer let out on what the store said at its beginning
 _log: Final = logging.getLogger("mcp_sessions")
@@ -72,6 +83,7 @@ class Live:
             state=State(payload, check=self._check_size),
             ender=self._end_session,
             make_data=self._data,
+            read_capabilities=self._capabilities,
             principal=principal,
             parent=claims.parent,
         )
@@ -102,7 +114,7 @@ class Live:
         """
         # A store that is opened by the first use only could take a session for one from before it began to remember.
         await options.store.open()
-        lasts = options.lifetime if kind == SESSION else options.transport_lifetime
+        lasts = options.transport_lifetime if kind == TRANSPORT else options.lifetime
         now = int(options.clock())
         live = cls.made(options, principal, now=now, kind=kind, expires_at=now + int(lasts))
         if options.tracked:  # before the hook: what it makes is freed by `on_end`, which only a record leads to
@@ -201,9 +213,9 @@ class Live:
                 now=now,
             )
             payload, last_seen = opened.payload, opened.last_seen
-        if kind == TRANSPORT:  # its client carries no state, so the store does
+        if kind != SESSION:  # its client carries no state, so the store does
             payload = await options.store.read(options.shelf(claims.ref, claims.expires_at), STATE_KEY)
-        if options.tracked or kind == TRANSPORT:  # the record tells when it was seen, if anything does
+        if options.tracked or kind != SESSION:  # the record tells when it was seen, if anything does
             last_seen = int(now)
         live = cls(
             named.session_id, claims, ring, options, principal=principal, payload=payload, last_seen=last_seen, now=now
@@ -233,6 +245,25 @@ class Live:
             state.shut()
             return draft.without_state(self.session.id, self._ends_at)
         return draft.encode(self.metadata())
+
+    async def keep_capabilities(self, said: bytes) -> None:
+        """Keep what the client says that it can do, in place of what it said before.
+
+        Args:
+            said: A JSON object.
+
+        Raises:
+            CapabilitiesTooLarge: There is no room for it.
+            SessionEnded: The session ended meanwhile.
+            StoreUnavailable: The store did not take it.
+        """
+        try:
+            shelf = self._options.shelf(self.claims.ref, self.claims.expires_at)
+            await self._options.store.write(shelf, CAPABILITIES_KEY, said)
+        except DataTooLarge:
+            raise CapabilitiesTooLarge(ref=self.claims.ref) from None
+        except DataGone:
+            raise SessionEnded(ref=self.claims.ref) from None
 
     async def save(self) -> None:
         """Keep a state that changed in the store, for a client that carries none.
@@ -268,6 +299,9 @@ class Live:
         size, limit = state.sealed_size(len(payload)), self._options.max_state_bytes
         if size > limit:
             raise StateTooLarge(size, limit)
+
+    def _capabilities(self) -> Awaitable[bytes | None]:
+        return self._options.store.read(self._options.shelf(self.claims.ref, self.claims.expires_at), CAPABILITIES_KEY)
 
     def _data(self) -> Data:
         return self._options.keep(lineage.owner(self.claims), self.claims.expires_at)

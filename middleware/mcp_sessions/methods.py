@@ -1,4 +1,4 @@
-"""What each method about sessions does: `sessions/create`, `sessions/delete` and those of the extensions.
+"""What each method about sessions does: `sessions/create`, `sessions/delete` and those of dialects and extensions.
 
 Every one gives the members of its result, or raises the refusal that is answered. Who may ask was judged before, by the
 wrapped server's own guards; whether the session lives, by the store. Nothing here sends an answer.
@@ -15,13 +15,17 @@ from typing import Any, Final
 from starlette.types import Scope
 
 from . import forks, roster
+from .dialects.field import FIELD_NAME
+from .dialects.sep1364_create import stated
 from .errors import DescendantsRefused, ForkModeUnknown, InvalidParams, PrincipalRequired
+from .head import SESSION_HEADER
 from .jsonrpc import SESSION_KEY, Message
 from .lineage import MODES
 from .live import Live
 from .options import Options
 from .protocol import Step
 from .session import Principal
+from .tokens import BESIDE, FIELD
 
 
 @dataclass(slots=True)
@@ -118,8 +122,27 @@ def _somebody(asked: Asked) -> Principal:
     return principal
 
 
+async def open(asked: Asked) -> dict[str, Any]:  # noqa: A001  # the table's word
+    """Mint a session that the field of SEP-1364 names, and keep what its client can do."""
+    said = stated(asked.message)
+    params = {} if asked.options.on_create is None else asked.params()
+    # What of the header is still there is the wrapped server's own: a session that begins beside it stays beside it.
+    kind = BESIDE if SESSION_HEADER in dict(asked.scope["headers"]) else FIELD
+    live = await Live.mint(asked.options, principal=asked.principal, params=params, scope=asked.scope, kind=kind)
+    await live.keep_capabilities(said)
+    return {FIELD_NAME: live.session.id}
+
+
+async def renew(asked: Asked) -> dict[str, Any]:
+    """Keep what the client of a session of SEP-1364 can do now."""
+    await asked.session.keep_capabilities(stated(asked.message))
+    return {FIELD_NAME: asked.session.session.id}
+
+
 METHODS: Final[Mapping[Step, Method]] = {
     Step.CREATE: create,
+    Step.OPEN: open,
+    Step.RENEW: renew,
     Step.DELETE: delete,
     Step.FORK: fork,
     Step.SESSIONS: sessions,

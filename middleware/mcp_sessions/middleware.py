@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -26,13 +26,16 @@ from .head import SESSION_HEADER, Head
 from .hooks import OnCreate, OnEnd
 from .keyfile import Keys
 from .lifespan import Beside, Lifespan
-from .options import DAY, EVERY_EXTENSION, KIBIBYTE, MEBIBYTE, Admission, Era, OnStoreError, Transport
+from .options import DAY, EVERY_EXTENSION, KIBIBYTE, MEBIBYTE, Admission, Era, OnStoreError, Options, Transport
 from .paths import Place, place
 from .policy import Require
 from .principals import PrincipalOf
 from .protocol import Lists
 from .resumption import LAST_EVENT_ID, Resumption
 from .stores.base import Reach, Store
+
+if TYPE_CHECKING:
+    from .dialects.opted import Dialect
 
 
 class MCPSessionMiddleware:
@@ -66,6 +69,8 @@ class MCPSessionMiddleware:
             Clients do not begin anew when one is gone, so let it be long.
         era: `"any"` serves both eras; `"legacy"` tells clients that they must use the handshake, so that
             those which could do without a transport session get one, too.
+        dialects: Further ways in which clients may speak of sessions, beside the draft and the transport header:
+            `SEP1364Create()` and `SEP1364Initialize()`, the two alternatives of SEP-1364. See `docs/dialects.md`.
         correlate: Where clients that speak of no session name their conversation, as hosts do: `True` looks in the
             places of `mcp_sessions.correlation.DEFAULT_CHAIN`, a sequence such as `["meta:openai/session",
             "header:x-conversation-id"]` in these, in order. What is found is a label on `session.correlation`,
@@ -130,6 +135,7 @@ class MCPSessionMiddleware:
         transport: Transport = "auto",
         transport_lifetime: Seconds = 30 * DAY,  # seconds
         era: Era = "any",
+        dialects: Sequence[Dialect] = (),
         correlate: bool | Sequence[str | Source] | None = None,
         propagate: bool | str | None = None,
         store: str | Store = "memory:",
@@ -161,6 +167,7 @@ class MCPSessionMiddleware:
         self.app = app
         self._random_keys = keys is None
         self._options = options.check(**given)
+        self._exchange = _exchange_of(self._options)
         self.beside: Final = Beside(self._options.store, self._options.sweeper, closes=self._options.closes_store)
 
     @cached_property
@@ -211,7 +218,7 @@ class MCPSessionMiddleware:
             return Answers(self.app, self._options, head, scope, receive, send).refuse_bodyless(refusal)
         if judged:
             strict = where is Place.ENDPOINT
-            return Exchange(self.app, self._options, head, ours, strict, scope, receive, send).run()
+            return self._exchange(self.app, self._options, head, ours, strict, scope, receive, send).run()
         if ours is not None:
             return Bodyless(self.app, self._options, head, ours, scope, receive, send).run()
         return self._pass(head, scope, receive, send)
@@ -225,3 +232,12 @@ class MCPSessionMiddleware:
 
     def _where(self, scope: Scope, /) -> Place:
         return place(scope, self._options.path)
+
+
+def _exchange_of(options: Options) -> type[Exchange]:
+    """The way that requests take: with further dialects, one that most deployments need not import."""
+    if options.opted is None:
+        return Exchange
+    from .field_exchange import FieldExchange
+
+    return FieldExchange

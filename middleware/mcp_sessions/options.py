@@ -6,10 +6,10 @@ checks an option again.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from . import checks, extensions, principals, protocol, stores
 from .conversation import Conversation
@@ -32,6 +32,10 @@ from .stores.base import Standing, Store
 from .streams import Streams
 from .sweeper import Sweeper
 from .tokens import SESSION, Claims, Tokens
+
+if TYPE_CHECKING:
+    from .dialects.opted import Opted
+    from .unconfirmed import Unconfirmed
 
 HOUR: Final = 3600
 DAY: Final = 24 * HOUR
@@ -94,6 +98,12 @@ class Options:
     """What each method that is read here is about."""
     attended: frozenset[str]
     """Where nothing needs a session, a message that names none passes as it is unless its method is one of these."""
+    opted: Opted | None
+    """The dialects beside the draft and the transport header, or None."""
+    unconfirmed: Unconfirmed | None
+    """The server's own transport sessions that their clients may leave unconfirmed, where a dialect says so."""
+    capability: bytes
+    """What `capabilities.sessions` says, as JSON."""
     settings: bytes
     """What `capabilities.experimental.sessions` says of this deployment, as JSON."""
     listen: Listener | None
@@ -139,7 +149,7 @@ def check(**given: Any) -> Options:
     Raises:
         ConfigurationError: One is wrong; the message says which and what to write instead.
     """
-    return Options(**_identity(given), **_rules(given), **_lifecycle(given), **_limits(given))
+    return Options(**_identity(given), **_rules(given), **_dialects(given), **_lifecycle(given), **_limits(given))
 
 
 def _identity(given: dict[str, Any]) -> dict[str, Any]:
@@ -189,6 +199,18 @@ def _extensions(given: dict[str, Any], required: str) -> dict[str, Any]:
         "attended": protocol.attended(subjects),
         "settings": extensions.settings(required, offered),
     }
+
+
+def _dialects(given: dict[str, Any]) -> dict[str, Any]:
+    if not given["dialects"] and isinstance(given["dialects"], Sequence):
+        return {"opted": None, "unconfirmed": None, "capability": b"{}"}
+    from .dialects.opted import Opted  # what most deployments do without
+    from .unconfirmed import Unconfirmed
+
+    opted = Opted.of(given["dialects"])
+    capability = b"{}" if opted.creates is None else opted.creates.capability
+    confirms = opted.initializes is not None and not opted.is_sessionless
+    return {"opted": opted, "unconfirmed": Unconfirmed() if confirms else None, "capability": capability}
 
 
 def _lifecycle(given: dict[str, Any]) -> dict[str, Any]:

@@ -40,6 +40,7 @@ class Subject(_Word):
     FORK = "sessions/fork"
     SESSIONS = "sessions/list"
     END_ALL = "sessions/end_all"
+    OPEN = "SEP-1364's create, which may name a session to renew"
     MISPLACED = "one of these without an id"
     LIST = "a list"
     REPLY = "a posted response"
@@ -58,6 +59,8 @@ class Step(_Word):
     """What happens to a message that is not refused."""
 
     CREATE = "mint a session and answer"
+    OPEN = "mint a session, keep what its client can do and answer"
+    RENEW = "keep what the client can do now and answer"
     DELETE = "end the session and answer"
     FORK = "mint a fork of the session, answer and echo it"
     SESSIONS = "list the caller's sessions and answer"
@@ -69,10 +72,10 @@ class Step(_Word):
     LIST = "whichever of the three above the option `lists` names"
 
 
-ANSWERED: Final = frozenset({Step.CREATE, Step.DELETE, Step.FORK, Step.SESSIONS, Step.END_ALL})
+ANSWERED: Final = frozenset({Step.CREATE, Step.OPEN, Step.RENEW, Step.DELETE, Step.FORK, Step.SESSIONS, Step.END_ALL})
 """These steps are ours: the wrapped server is only asked whether it would let the caller in."""
 
-NEEDS_LIVE_SESSION: Final = (ANSWERED - {Step.CREATE}) | {Step.ATTACH, Step.STABLE, Step.UNTOUCHED}
+NEEDS_LIVE_SESSION: Final = (ANSWERED - {Step.CREATE, Step.OPEN}) | {Step.ATTACH, Step.STABLE, Step.UNTOUCHED}
 """Before these steps the session must verify: an invalid one fails every request that carries it."""
 
 ECHOES: Final = frozenset({Step.ATTACH, Step.STABLE})
@@ -96,6 +99,11 @@ TABLE: Final[Mapping[Subject, Mapping[Carries, Step | type[Refusal]]]] = {
     },
     Subject.SESSIONS: dict.fromkeys(Carries, Step.SESSIONS),
     Subject.END_ALL: dict.fromkeys(Carries, Step.END_ALL),
+    Subject.OPEN: {
+        Carries.NOTHING: Step.OPEN,
+        Carries.TOO_LITTLE: Step.OPEN,
+        Carries.SESSION: Step.RENEW,
+    },
     Subject.MISPLACED: {
         Carries.NOTHING: errors.SessionMethodNeedsId,
         Carries.TOO_LITTLE: errors.SessionMethodNeedsId,
@@ -128,9 +136,9 @@ ADVERTISING: Final = frozenset({"initialize", "server/discover"})
 """The methods whose result tells a client that sessions exist here."""
 
 ABOUT_SESSIONS: Final = frozenset(
-    {Subject.CREATE, Subject.DELETE, Subject.FORK, Subject.SESSIONS, Subject.END_ALL, Subject.MISPLACED}
+    {Subject.CREATE, Subject.DELETE, Subject.FORK, Subject.SESSIONS, Subject.END_ALL, Subject.OPEN, Subject.MISPLACED}
 )
-"""What concerns the session that `_meta` names, whatever the header says."""
+"""What concerns the session that the message names, whatever the header says."""
 
 LIST_METHODS: Final = frozenset(
     {"tools/list", "prompts/list", "resources/list", "resources/templates/list", "server/discover"}

@@ -192,6 +192,10 @@ def encode_state(values: dict[str, Any]) -> bytes:
         raise StateNotJSON(f"session state must be JSON: {error}") from error
 
 
+async def _nothing() -> None:
+    """What is known of a client that never said what it can do."""
+
+
 class Session:
     """A logical session, as one request sees it.
 
@@ -205,7 +209,7 @@ class Session:
     """
 
     __slots__ = (
-        *("_created_at", "_data", "_ended", "_ender", "_expires_at", "_id", "_make_data"),
+        *("_created_at", "_data", "_ended", "_ender", "_expires_at", "_id", "_make_data", "_read_capabilities"),
         *("correlation", "parent", "principal", "ref", "state"),
     )
 
@@ -221,6 +225,7 @@ class Session:
         make_data: Callable[[], Data],
         principal: Principal | None = None,
         parent: str | None = None,
+        read_capabilities: Callable[[], Awaitable[bytes | None]] = _nothing,
     ) -> None:
         """Args:
         id: The token as the client holds it.
@@ -232,6 +237,7 @@ class Session:
         make_data: Gives what the server keeps for it; called when somebody asks.
         principal: Who the request is authenticated as.
         parent: The `ref` of the session that it was forked from.
+        read_capabilities: Reads the JSON of what its client said that it can do.
         """
         self._id = id
         self.ref = ref
@@ -243,6 +249,7 @@ class Session:
         self._ender = ender
         self._ended = False
         self._make_data = make_data
+        self._read_capabilities = read_capabilities
         self._data: Data | None = None
         self.correlation: Correlation | None = None
 
@@ -272,6 +279,18 @@ class Session:
     def has_data(self) -> bool:
         """Whether anybody asked for `data` in this request."""
         return self._data is not None
+
+    async def client_capabilities(self) -> dict[str, Any] | None:
+        """What the client of a SEP-1364 session said last that it can do; None for other sessions.
+
+        It is what the client sent in `sessions/create` (alternative 1) or `initialize` (alternative 2), kept
+        in the store until the session ends.
+
+        Raises:
+            StoreUnavailable: The store did not answer.
+        """
+        kept = await self._read_capabilities()
+        return None if kept is None else msgspec.json.decode(kept, type=dict[str, Any])
 
     async def end(self, reason: str = "ended") -> None:
         """End the session: once this returns, every worker that shares the store refuses it.

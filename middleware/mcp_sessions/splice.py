@@ -83,8 +83,7 @@ def echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> by
             return None
         result: dict[str, Any] = last_members(envelope["result"])
         envelope["result"] = result
-        if "cacheScope" in result or "ttlMs" in result:
-            result["cacheScope"], result["ttlMs"] = "private", 0
+        _mark_stale(result)
         meta = _inner(result, "_meta")
     except Refusal:
         return None
@@ -92,13 +91,14 @@ def echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> by
     return join(envelope)
 
 
-def advertise(response: bytes, request_id: bytes, settings: bytes) -> bytes | None:
+def advertise(response: bytes, request_id: bytes, settings: bytes, capability: bytes = b"{}") -> bytes | None:
     """The answer to `initialize` or `server/discover` with sessions among its capabilities.
 
     Args:
         response: A JSON-RPC message of the server.
         request_id: JSON text of the request's id.
         settings: JSON text for `capabilities.experimental.sessions`.
+        capability: JSON text for `capabilities.sessions`.
 
     Returns:
         The new message, or None where the response is not the success that answers the request.
@@ -110,7 +110,7 @@ def advertise(response: bytes, request_id: bytes, settings: bytes) -> bytes | No
         result: dict[str, Any] = last_members(envelope["result"])
         envelope["result"] = result
         capabilities = _inner(result, "capabilities")
-        capabilities["sessions"] = {}
+        capabilities["sessions"] = Raw(capability)
         _inner(capabilities, "experimental")["sessions"] = Raw(settings)
     except Refusal:
         return None
@@ -129,6 +129,59 @@ def without_session(message: Message, key: str) -> bytes:
     envelope = last_members(message.body)
     meta = {name: value for name, value in message.meta.items() if name != key}
     return join({**envelope, "params": {**last_members(envelope["params"]), "_meta": meta}})
+
+
+def with_field(response: bytes, request_id: bytes, session_id: str) -> bytes | None:
+    """The answer with its session in the top-level `sessionId` of SEP-1364.
+
+    A result with cache hints becomes private and stale at once, as with `echo`.
+
+    Args:
+        response: A JSON-RPC message of the server.
+        request_id: JSON text of the request's id.
+        session_id: The session's id.
+
+    Returns:
+        The new message, or None where the response is not the success that answers the request.
+    """
+    try:
+        envelope: dict[str, Any] = last_members(response)
+        if not answers(envelope, request_id):
+            return None
+        result: dict[str, Any] = last_members(envelope["result"])
+    except Refusal:
+        return None
+    if _mark_stale(result):
+        envelope["result"] = result
+    envelope["sessionId"] = session_id
+    return join(envelope)
+
+
+def _mark_stale(result: dict[str, Any]) -> bool:
+    """Whether a result had cache hints, which now say that it must not be kept."""
+    has_hints = "cacheScope" in result or "ttlMs" in result
+    if has_hints:
+        result["cacheScope"], result["ttlMs"] = "private", 0
+    return has_hints
+
+
+def without_field(body: bytes) -> bytes:
+    """A message without the top-level `sessionId` of SEP-1364, which servers need not know."""
+    return join({name: value for name, value in last_members(body).items() if name != "sessionId"})
+
+
+def with_capabilities(body: bytes) -> bytes:
+    """An `initialize` that states the capabilities of its client, where it stated none: none at all.
+
+    Args:
+        body: The message, with an object for `params` or none.
+    """
+    envelope: dict[str, Any] = last_members(body)
+    params = _inner(envelope, "params")
+    if bytes(params.get("capabilities", b"null")) != b"null":
+        return body
+    params["capabilities"] = {}
+    return join(envelope)
 
 
 def with_meta(body: bytes, name: str, value: str) -> bytes:
@@ -167,6 +220,11 @@ def error(request_id: bytes | None, code: int, message: str, data: Mapping[str, 
     told = {"code": code, "message": message.encode(errors="replace").decode()}
     more = {} if data is None else {"data": dict(data)}
     return join({"jsonrpc": "2.0", "id": Raw(request_id or b"null"), "error": {**told, **more}})
+
+
+def notification(method: str) -> bytes:
+    """A notification of our own."""
+    return join({"jsonrpc": "2.0", "method": method})
 
 
 def ping(message: Message, request_id: bytes, method: str, drop: str) -> bytes:

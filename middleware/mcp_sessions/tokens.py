@@ -31,9 +31,11 @@ if TYPE_CHECKING:
 MAX_CLIENT_CHARS: Final = 64
 MAX_CLOCK_SKEW: Final = 60  # seconds that another worker's clock may be ahead of ours
 
-Kind = Literal["session", "transport"]
-SESSION: Final[Kind] = "session"
-TRANSPORT: Final[Kind] = "transport"
+Kind = Literal["session", "transport", "field", "beside"]
+SESSION: Final[Kind] = "session"  # named in `_meta`; the only one whose client carries the state
+TRANSPORT: Final[Kind] = "transport"  # named in the header, and where a dialect asks for it in the field, too
+FIELD: Final[Kind] = "field"  # named in the field of SEP-1364, and mirrored in the header
+BESIDE: Final[Kind] = "beside"  # named in the field, while the header holds the wrapped server's own transport id
 
 _SHAPE: Final = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
 
@@ -76,7 +78,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a token says. (A struct, since a frozen dataclass takes four times as long to make.)
 
     Attributes:
-        kind: What the token may be used as: a session in `_meta`, or a transport id in the header.
+        kind: What the token may be used as: a session in `_meta`, a transport id in the header, or one of SEP-1364.
         kid: The key that signed it.
         jti: 128 random bits in base64url; what revocation goes by.
         issued_at: Unix seconds.

@@ -14,7 +14,7 @@ from .errors import DataError, StateError, StoreUnavailable
 from .jsonrpc import Kind, Message
 from .live import Live
 from .protocol import ADVERTISING
-from .tokens import TRANSPORT
+from .tokens import SESSION
 
 _INTERNAL_ERROR: Final = -32603
 
@@ -27,34 +27,39 @@ class WriteBack:
         request_id: The request's id as JSON.
         live: The session to echo or to save, or None.
         settings: What to advertise, as JSON, or None.
+        capability: What `capabilities.sessions` says, as JSON.
     """
 
     request_id: bytes
     live: Live | None
     settings: bytes | None
+    capability: bytes = b"{}"
 
     @classmethod
-    def of(cls, message: Message, live: Live | None, settings: bytes) -> WriteBack | None:
+    def of(cls, message: Message, live: Live | None, settings: bytes, capability: bytes = b"{}") -> WriteBack | None:
         """The changes that a message's answer needs, or None where it needs none."""
         advertised = settings if message.method in ADVERTISING else None
         if message.kind is not Kind.REQUEST or message.id is None or (live is None and advertised is None):
             return None
-        return cls(message.id, live, advertised)
+        return cls(message.id, live, advertised, capability)
 
     @property
     def saves(self) -> bool:
         """Whether the session's state has to be kept before its answer leaves: its client carries none."""
-        return self.live is not None and self.live.claims.kind == TRANSPORT
+        return self.live is not None and self.live.claims.kind != SESSION
 
     def __call__(self, text: bytes) -> bytes | None:
         """One JSON-RPC message of the response, changed, or None where it stays as it is."""
-        changed = None if self.settings is None else splice.advertise(text, self.request_id, self.settings)
+        changed = None if self.settings is None else self._advertised(text, self.settings)
         if self.live is None or self.saves:
             return changed
         try:
             return splice.echo(text if changed is None else changed, self.request_id, self.live.echo)
         except StateError as error:
             return self._failed(error)
+
+    def _advertised(self, text: bytes, settings: bytes) -> bytes | None:
+        return splice.advertise(text, self.request_id, settings, self.capability)
 
     async def save(self, text: bytes) -> bytes | None:
         """As calling it, where `saves`: the state is kept if the message is the answer."""

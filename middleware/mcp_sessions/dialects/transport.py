@@ -14,7 +14,7 @@ from typing import Final
 from ..errors import Refusal, SessionHeaderAlone, SessionHeaderMismatch
 from ..jsonrpc import Message
 from ..members import last_members
-from ..tokens import SESSION, TRANSPORT, Kind
+from ..tokens import TRANSPORT, Kind
 from .draft import Named
 
 INITIALIZE: Final = "initialize"
@@ -37,13 +37,13 @@ def role(header: str | None, named: Named | None, kind: Kind | None) -> Role:
         kind: What the header's token may be used as; None where it is not authentic.
 
     Raises:
-        SessionHeaderAlone: It is a session id, and `_meta` names no session.
+        SessionHeaderAlone: It is a session id of another dialect, and the body names no session.
         SessionHeaderMismatch: It is no transport id, and `_meta` names another session.
     """
     if header is None:
         return Role.ABSENT
     if named is None:
-        if kind == SESSION:
+        if kind is not None and kind != TRANSPORT:
             raise SessionHeaderAlone
         return Role.TRANSPORT  # one that is not authentic is refused as a dead transport session is
     if header == named.session_id:

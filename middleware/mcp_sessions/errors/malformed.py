@@ -166,6 +166,26 @@ class DescendantsRefused(InvalidParams):
     reason = "descendants_refused"
 
 
+class FieldNotString(InvalidParams):
+    message = "Invalid params: sessionId must be a string or null"
+    reason = "field_not_string"
+
+
+class SessionFieldMismatch(InvalidParams):
+    message = "Invalid params: the message names two different sessions"
+    reason = "session_field_mismatch"
+
+
+class CapabilitiesMissing(InvalidParams):
+    message = "Invalid params: capabilities must be an object"
+    reason = "capabilities_missing"
+
+
+class CapabilitiesTooLarge(InvalidParams):
+    message = "Invalid params: capabilities are too large to be kept"
+    reason = "capabilities_too_large"
+
+
 class StateUnreadable(InvalidParams):
     message = "Invalid params: the session's state is unreadable"
     reason = "state_unreadable"
@@ -196,6 +216,11 @@ class SessionHeaderMismatch(HeaderMismatch):
 class SessionHeaderAlone(HeaderMismatch):
     message = "Header mismatch: Mcp-Session-Id names a session that _meta does not"
     reason = "session_header_alone"
+
+
+class FieldHeaderMissing(HeaderMismatch):
+    message = "Header mismatch: Mcp-Session-Id must mirror sessionId"
+    reason = "field_header_missing"
 
 
 class VersionHeaderMismatch(HeaderMismatch):

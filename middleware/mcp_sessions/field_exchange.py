@@ -1,0 +1,155 @@
+"""One request's way where dialects of SEP-1364 are spoken, too: the same way, with what their field adds to it.
+
+The field is read, held against the header and taken out before the message is forwarded, and written into
+a successful answer. An `initialize` may begin a session. What none of these dialects concerns goes the way
+of every other message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from functools import partial
+
+import msgspec
+
+from . import protocol, splice
+from .dialects.draft import Named
+from .dialects.field import capabilities, check_header, field
+from .dialects.opted import Opted
+from .dialects.sep1364_initialize import agrees_on_version
+from .dialects.transport import INITIALIZE, Role, speaks_draft
+from .errors import Refusal, SessionMissing, SessionNotFound, SessionRequired
+from .exchange import Exchange
+from .field_answers import FieldAnswers
+from .head import LENGTH, SESSION_HEADER
+from .jsonrpc import SESSION_KEY, Kind, Message
+from .live import Live
+from .opening import Opened, Opening
+from .protocol import Carries, Step
+from .responder import Responder
+from .tokens import BESIDE, FIELD, SESSION, TRANSPORT
+from .tokens import Kind as TokenKind
+
+
+class FieldExchange(Exchange):
+    """One POST to the MCP path, in a deployment that opted for dialects of SEP-1364."""
+
+    def _message(self, message: Message) -> Awaitable[None]:
+        return self._judge(message)
+
+    @property
+    def _opted(self) -> Opted:
+        assert self.options.opted is not None
+        return self.options.opted
+
+    # --- what came ---------------------------------------------------------------------------
+
+    def _named(self, message: Message) -> Named | None:
+        return self._opted.named(message, super()._named(message))
+
+    def _role(self, message: Message, named: Named | None) -> Role:
+        said = field(message)
+        if said is None:
+            return super()._role(message, named)
+        check_header(said, self._kind(said), self.head.first(SESSION_HEADER), is_ours=self.header is not None)
+        return Role.MIRROR
+
+    def _kind(self, session_id: str) -> TokenKind | None:
+        return self.options.tokens.kind(self.options.ring(self.options.clock()), session_id)
+
+    def _decide(self, message: Message, named: Named | None, is_transport: bool) -> Step:
+        about = self._opted.subject(message)
+        told = about or protocol.subject(message, self.options.subjects)
+        if named is None and self._opted.requires(message, told):
+            raise SessionRequired
+        if about is None:
+            return super()._decide(message, named, is_transport)
+        return protocol.decide(about, Carries.NOTHING if named is None else Carries.SESSION)
+
+    async def _open(self, message: Message, named: Named | None, is_transport: bool, step: Step) -> Live | None:
+        if named is None or _names_in_meta(message):
+            return await super()._open(message, named, is_transport, step)
+        await super()._open(message, None, is_transport, step)  # one that stands beside it only has to live
+        if step not in protocol.NEEDS_LIVE_SESSION:
+            return None
+        if step is Step.FORK:
+            raise SessionMissing
+        kind = self._kind(named.session_id)
+        if kind is None or kind == SESSION:  # a session of the draft is named in `_meta`, where its state is
+            raise SessionNotFound("token_kind")
+        return await self._live(message, step, named, kind)
+
+    def _answers(self) -> FieldAnswers:
+        return FieldAnswers(self.app, self.options, self.head, self.scope, self.receive, self.send)
+
+    # --- forwarded ---------------------------------------------------------------------------
+
+    async def _forward(self, message: Message, step: Step, live: Live | None) -> None:
+        if self._opens(message):
+            self._take_over_response()
+            self.send = Opening(
+                self.send,
+                message.id or b"",
+                partial(self._opened, message, live),
+                partial(self._failed, message),
+                max_event_bytes=self.options.max_event_bytes,
+            )
+        elif live is not None and step in protocol.ECHOES and message.id is not None and field(message) is not None:
+            self._name_in_answer(message.id, live)
+        transport = None if self.header is not None else self.head.first(SESSION_HEADER)
+        if transport is not None and self.options.unconfirmed is not None:
+            await self.options.unconfirmed.settle(transport, message, self.app, self.scope, self.receive)
+        await super()._forward(self._plain(message), step, live)
+
+    def _plain(self, message: Message) -> Message:
+        """The message as servers of today read it: without the field, and with the capabilities that they ask for."""
+        body = message.body if message.field is None else splice.without_field(message.body)
+        if message.method == INITIALIZE and self._opted.creates is not None:
+            body = splice.with_capabilities(body)
+        if body is message.body:
+            return message
+        self._edit_headers({LENGTH, b"transfer-encoding"}, (LENGTH, b"%d" % len(body)))
+        return msgspec.structs.replace(message, body=body, field=None)
+
+    def _name_in_answer(self, request_id: bytes, live: Live) -> None:
+        self._take_over_response()
+
+        def named(text: bytes) -> bytes | None:
+            return splice.with_field(text, request_id, live.session.id)
+
+        self.send = Responder(self.send, named, None, max_event_bytes=self.options.max_event_bytes)
+
+    # --- begun by initialize -----------------------------------------------------------------
+
+    def _opens(self, message: Message) -> bool:
+        """Whether the answer of this `initialize` names a session."""
+        speaks = self._opted.initializes is not None and not self._opted.is_sessionless
+        is_handshake = message.method == INITIALIZE and message.kind is Kind.REQUEST and not self.head.is_modern
+        return speaks and is_handshake and not speaks_draft(message)
+
+    def _may_name_transport(self, message: Message) -> bool:
+        return self._opted.initializes is None and super()._may_name_transport(message)
+
+    async def _opened(self, message: Message, live: Live | None, answer: bytes, own: str | None) -> Opened:
+        """The session that an `initialize` goes on with or begins, with what its client can do."""
+        if live is None:
+            live = await self._minted(own)
+        if (said := capabilities(message)) is not None:
+            await live.keep_capabilities(said)
+        if own is not None and self.options.unconfirmed is not None and agrees_on_version(message, answer):
+            self.options.unconfirmed.note(own)
+        return Opened(live.session.id, in_head=live.claims.kind == TRANSPORT)
+
+    def _minted(self, own: str | None) -> Awaitable[Live]:
+        """A new session, of the kind that fits what the header is for."""
+        alone = TRANSPORT if self.options.transport else FIELD
+        principal = self.options.principal(self.scope)
+        kind: TokenKind = alone if own is None else BESIDE
+        return Live.mint(self.options, principal=principal, params={}, scope=self.scope, kind=kind)
+
+    def _failed(self, message: Message, refusal: Refusal) -> bytes:
+        return self._answers().told(message, refusal)
+
+
+def _names_in_meta(message: Message) -> bool:
+    return message.meta is not None and SESSION_KEY in message.meta

@@ -1,0 +1,139 @@
+"""The two sequence diagrams of SEP-1364, message by message, by a raw JSON-RPC client on the frameworks' servers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pytest
+
+from mcp_sessions import SEP1364Create, SEP1364Initialize
+
+from .servers import CELLS, STATEFUL, Cell, running
+from .wire import INITIALIZE, Client, Reply
+
+LEGACY: Final = [cell for cell in CELLS if not cell.modern]
+WHOAMI: Final = {"name": "whoami", "arguments": {}}
+COUNT: Final = {"name": "count", "arguments": {}}
+
+
+@dataclass
+class Raw:
+    """A client that writes every member of a message itself, and mirrors `sessionId` as the SEP says.
+
+    Args:
+        wire: What carries its bytes.
+        transport: The server's own transport session, which then holds the header.
+    """
+
+    wire: Client
+    transport: str | None = None
+    _ids: Any = field(default_factory=lambda: itertools.count(1))
+
+    async def ask(self, method: str, params: dict[str, Any] | None = None, **fields: Any) -> Reply:
+        """Send a request; what it gets."""
+        return await self._post({"id": next(self._ids), "method": method, "params": params or {}, **fields})
+
+    async def tell(self, method: str, **fields: Any) -> Reply:
+        """Send a notification."""
+        return await self._post({"method": method, **fields})
+
+    async def initialize(self, **fields: Any) -> Reply:
+        """Shake hands; the server's own transport session is kept."""
+        reply = await self.ask("initialize", INITIALIZE, **fields)
+        named = reply.headers.get("mcp-session-id")
+        if named is not None and "." not in named:
+            self.transport = named
+        return reply
+
+    async def _post(self, message: dict[str, Any]) -> Reply:
+        header = self.transport or message.get("sessionId")
+        headers = {} if header is None else {"mcp-session-id": header}
+        return await self.wire.send("POST", json.dumps({"jsonrpc": "2.0", **message}).encode(), headers)
+
+
+@asynccontextmanager
+async def raw(cell: Cell, *dialects: Any, **options: Any) -> AsyncIterator[Raw]:
+    """A raw client of the small server."""
+    async with running(cell, dialects=dialects, transport="auto", **options) as server:
+        yield Raw(server.client())
+
+
+@pytest.mark.parametrize("cell", LEGACY, ids=str)
+async def test_the_diagram_of_alternative_1(cell: Cell) -> None:
+    """One transport session; in a loop, logical sessions that are created, used and deleted."""
+    async with raw(cell, SEP1364Create(required=True)) as client:
+        told = (await client.initialize()).result
+        assert told["capabilities"]["sessions"] == {"required": True}
+        assert (await client.tell("notifications/initialized")).status == 202
+        refs = set()
+        for spelling in ("sessions", "session"):
+            created = await client.ask(f"{spelling}/create", {"capabilities": {"roots": {}}}, sessionId=None)
+            session = created.result["sessionId"]
+            listed = await client.ask("tools/list", sessionId=session)
+            assert listed.answer["sessionId"] == session
+            assert "whoami" in {tool["name"] for tool in listed.result["tools"]}
+            assert [(await client.ask("tools/call", COUNT, sessionId=session)).text for _ in range(2)] == ["1", "2"]
+            refs.add((await client.ask("tools/call", WHOAMI, sessionId=session)).text)
+            deleted = await client.ask(f"{spelling}/delete", {"sessionId": session}, sessionId=session)
+            assert deleted.result == {}
+            gone = await client.ask("tools/call", WHOAMI, sessionId=session)
+            assert gone.error["code"] == -32043
+        assert len(refs) == 2
+
+
+@pytest.mark.parametrize("cell", LEGACY, ids=str)
+async def test_the_diagram_of_alternative_2(cell: Cell) -> None:
+    """In a loop, sessions that `initialize` begins, and `terminate` ends; on stateful servers, too."""
+    async with raw(cell, SEP1364Initialize()) as client:
+        refs = set()
+        for _ in range(2):
+            client.transport = None
+            opened = await client.initialize(sessionId=None)
+            session = opened.answer["sessionId"]
+            assert opened.result["protocolVersion"] == INITIALIZE["protocolVersion"]
+            listed = await client.ask("tools/list", sessionId=session)  # with no notifications/initialized before it
+            assert listed.answer["sessionId"] == session
+            assert [(await client.ask("tools/call", COUNT, sessionId=session)).text for _ in range(2)] == ["1", "2"]
+            refs.add((await client.ask("tools/call", WHOAMI, sessionId=session)).text)
+            assert (await client.ask("terminate", {"sessionId": session}, sessionId=session)).result == {}
+            gone = await client.ask("tools/call", WHOAMI, sessionId=session)
+            assert gone.error["code"] == -32043
+        assert len(refs) == 2
+
+
+@pytest.mark.parametrize("cell", LEGACY, ids=str)
+async def test_a_client_may_initialize_again_within_its_session(cell: Cell) -> None:
+    """A valid id is answered with the same id, and the session goes on."""
+    async with raw(cell, SEP1364Initialize()) as client:
+        session = (await client.initialize()).answer["sessionId"]
+        assert (await client.ask("tools/call", COUNT, sessionId=session)).text == "1"
+        assert (await client.initialize(sessionId=session)).answer["sessionId"] == session
+        assert (await client.ask("tools/call", COUNT, sessionId=session)).text == "2"
+
+
+@pytest.mark.parametrize("cell", STATEFUL, ids=str)
+async def test_a_client_may_confirm_its_handshake_all_the_same(cell: Cell) -> None:
+    """Then nobody does it for the client."""
+    async with raw(cell, SEP1364Initialize()) as client:
+        session = (await client.initialize()).answer["sessionId"]
+        assert (await client.tell("notifications/initialized", sessionId=session)).status == 202
+        assert (await client.ask("tools/call", WHOAMI, sessionId=session)).text.startswith("ses_")
+
+
+@pytest.mark.parametrize("cell", [cell for cell in LEGACY if not cell.stateful], ids=str)
+async def test_a_client_of_today_works_beside_alternative_2(cell: Cell) -> None:
+    """It overlooks the field, sends the header back, and has the very session that the field names."""
+    async with raw(cell, SEP1364Initialize()) as client:
+        opened = await client.initialize()
+        assert opened.headers["mcp-session-id"] == opened.answer["sessionId"]
+        header = {"mcp-session-id": opened.headers["mcp-session-id"]}
+        call = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": WHOAMI}
+        by_header = await client.wire.send("POST", json.dumps(call).encode(), header)
+        by_field = await client.ask("tools/call", WHOAMI, sessionId=opened.answer["sessionId"])
+        assert by_header.text == by_field.text != "nobody"
+        assert "sessionId" not in by_header.answer
