@@ -1,0 +1,121 @@
+"""An orchestrator and its helpers: one cart for all, and a browser for each, told as a timeline.
+
+A session that is the whole conversation's cannot serve helpers that work side by side: either they share everything, or
+they share nothing. So the orchestrator forks its session, once for each thing that a helper has: a fork that shares for
+the cart, a fresh one for the browser. Which of a helper's sessions a call goes in is decided by the tool. The server is
+the example `shop`, in a process of its own; nothing of this is known to it.
+
+    python examples/subagents.py
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+from mcp import Client, MCPError
+from mcp.client.streamable_http import streamable_http_client
+
+from mcp_sessions.client import ClientSessions, HeldSession, with_sessions
+from server_process import serving
+from timeline import Timeline
+
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Agent:
+    """Somebody who calls tools.
+
+    Args:
+        letter: What the timeline calls it.
+        client: The connection, which all agents share.
+        sessions: What chooses the session of a call.
+        tools: The session that each tool is called in.
+        timeline: Where its calls are told.
+    """
+
+    letter: str
+    client: Client
+    sessions: ClientSessions
+    tools: Mapping[str, HeldSession]
+    timeline: Timeline
+
+    async def call(self, tool: str, argument: str) -> None:
+        """Call a tool with its one argument, and tell what came back."""
+        name = {"put": "item", "visit": "page"}[tool]
+        came_back = await _outcome(self._call(tool, {name: argument}))
+        self.timeline.exchange("shop", self.letter, f"{tool}({json.dumps(argument)})", came_back)
+
+    async def _call(self, tool: str, arguments: dict[str, str]) -> str:
+        with self.sessions.use(self.tools[tool]):
+            result = await self.client.call_tool(tool, arguments)
+        return json.dumps((result.structured_content or {})["result"])
+
+    async def helper(self, letter: str) -> Agent:
+        """A helper with this agent's cart and a browser of its own."""
+        cart = await self.sessions.fork(self.tools["put"], "share")
+        browser = await self.sessions.fork(self.tools["visit"], "fresh")
+        return Agent(letter, self.client, self.sessions, {"put": cart, "visit": browser}, self.timeline)
+
+    async def trial(self, letter: str) -> Agent:
+        """A helper that tries something out, with a copy of all that this agent has."""
+        copy = await self.sessions.fork(self.tools["put"], "copy")
+        return Agent(letter, self.client, self.sessions, {"put": copy, "visit": copy}, self.timeline)
+
+
+async def _outcome(call: Any) -> str:
+    try:
+        return str(await call)
+    except MCPError as error:
+        return f"refused: {error.code} {error.message}"
+
+
+async def fetch(helper: Agent, item: str) -> None:
+    """What a helper does: look around, and take what it was sent for."""
+    await helper.call("visit", "/search")
+    await helper.call("visit", f"/{item}")
+    await helper.call("put", item)
+
+
+async def plan(client: Client, sessions: ClientSessions, timeline: Timeline) -> None:
+    """The orchestrator's work."""
+    root = sessions.new()
+    orchestrator = Agent("O", client, sessions, {"put": root, "visit": root}, timeline)
+    timeline.title("The orchestrator begins")
+    await orchestrator.call("visit", "/basket")
+    await orchestrator.call("put", "bread")
+
+    timeline.title("Two helpers at the same time: one cart, two browsers")
+    first, second = await orchestrator.helper("A"), await orchestrator.helper("B")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(fetch, first, "milk")
+        tasks.start_soon(fetch, second, "tea")
+
+    timeline.title("A third tries something out, on a copy")
+    await (await orchestrator.trial("C")).call("put", "caviar")
+    await orchestrator.call("put", "salt")
+    await orchestrator.call("visit", "/checkout")
+
+    timeline.title("The orchestrator is done, and so are its helpers")
+    await sessions.delete(root, descendants=True)
+    timeline.event("program", "deletes the root with its descendants")
+    await first.call("put", "wine")
+
+
+async def tell(timeline: Timeline) -> None:
+    """The whole story."""
+    async with serving("shop", HERE) as server:
+        await server.ready()
+        sessions = with_sessions(streamable_http_client(server.url))
+        async with Client(sessions) as client:
+            await plan(client, sessions, timeline)
+
+
+if __name__ == "__main__":
+    anyio.run(tell, Timeline(sys.stdout))
