@@ -13,6 +13,7 @@ from starlette.types import Message, Receive, Scope, Send
 from apps import RESULTS, Server, read, reply, sessions
 from clients import LEGACY, OFFERED, SESSION_KEY, START, Answer, Client, Header, Incoming, call, chunks, http
 from mcp_sessions import Session
+from mcp_sessions.data import Shelf
 from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.events import Fact, SessionUsed
 from mcp_sessions.protocol import HANDSHAKE_VERSIONS
@@ -364,6 +365,22 @@ class TestWhileTheStoreIsAway:
         assert (await client.delete(session)).status == 503
         assert not {"tools/call", "notifications/cancelled"}.intersection(server.methods)
         assert (await client.tool("remember", session=session)).session is not None
+
+    async def test_a_transport_session_goes_on_without_its_state(self, caplog: pytest.LogCaptureFixture) -> None:
+        """What is kept for it is neither shown as empty nor written over: to look at it is an error."""
+
+        class Nothing(Away):
+            async def read(self, shelf: Shelf, key: str) -> bytes | None:
+                raise StoreUnavailable("store_timeout")
+
+        for on_store_error, statuses in (("allow", [200, 503]), ("refuse", [503, 503])):
+            require = {"tools/call": ["remember"]}
+            app = sessions(Server(), store=Nothing(), on_store_error=on_store_error, require=require)
+            client = Client(app, modern=False)
+            named = (await client.send("initialize")).headers[b"mcp-session-id"]
+            answers = [await client.tool(name, (b"mcp-session-id", named)) for name in ("whoami", "remember")]
+            assert [answer.status for answer in answers] == statuses
+        assert caplog.text.count("goes on without its state, which is out of reach (store_timeout)") == 1
 
 
 class TestStreams:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
@@ -12,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_sessions.data import Data, Shelf
-from mcp_sessions.errors import StateClosed, StateNotJSON, StateTooLarge
-from mcp_sessions.session import EndedSession, Principal, Session, State, utc
+from mcp_sessions.errors import StateClosed, StateNotJSON, StateTooLarge, StoreUnavailable
+from mcp_sessions.session import EndedSession, Principal, Session, State, UnreadState, utc
 from mcp_sessions.stores.memory import MemoryStore
 
 TOKEN = "eyJ0eXAi.a-credential.that-must-not-show"
@@ -206,6 +207,22 @@ class TestState:
         state = State(None, check=lambda payload: None)
         state.update(values)
         assert State(state.close() or b"{}", check=check) == values
+
+
+def test_a_state_that_is_out_of_reach_is_not_taken_for_an_empty_one() -> None:
+    """Whoever looks at it or writes is told, and nothing is written back."""
+    state = UnreadState("store_timeout")
+    looks: list[Callable[[], object]] = [
+        lambda: state.get("k"),
+        lambda: len(state),
+        lambda: state.section("s").update(k=1),
+        lambda: state.update(k=1),
+    ]
+    for look in looks:
+        with pytest.raises(StoreUnavailable) as caught:
+            look()
+        assert caught.value.reason == "store_timeout"
+    assert state.close() is None
 
 
 class TestSection:

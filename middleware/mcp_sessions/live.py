@@ -32,7 +32,7 @@ from .events import SessionCreated
 from .hooks import OnCreate
 from .keys import KeyRing
 from .options import Options
-from .session import Principal, Session, State
+from .session import Principal, Session, State, UnreadState
 from .stores.base import Record, Standing
 from .tokens import SESSION, TRANSPORT, Claims, Kind
 
@@ -213,16 +213,31 @@ class Live:
                 now=now,
             )
             payload, last_seen = opened.payload, opened.last_seen
-        if kind != SESSION:  # its client carries no state, so the store does
-            payload = await options.store.read(options.shelf(claims.ref, claims.expires_at), STATE_KEY)
         if options.tracked or kind != SESSION:  # the record tells when it was seen, if anything does
             last_seen = int(now)
         live = cls(
             named.session_id, claims, ring, options, principal=principal, payload=payload, last_seen=last_seen, now=now
         )
         if now < live._ends_at:
+            if kind != SESSION:
+                await live._fetch_state(lenient)
             return live
         raise SessionExpired(ref=claims.ref)
+
+    async def _fetch_state(self, lenient: Callable[[], bool]) -> None:
+        """Take the state from where it is kept: what is no session of the draft carries none."""
+        shelf = self._options.shelf(self.claims.ref, self.claims.expires_at)
+        try:
+            payload = await self._options.store.read(shelf, STATE_KEY)
+        except StoreUnavailable as error:
+            if not lenient():
+                raise
+            _log.warning(
+                "session %s goes on without its state, which is out of reach (%s)", self.claims.ref, error.reason
+            )
+            self.session.state = UnreadState(error.reason)
+        else:
+            self.session.state = State(payload, check=self._check_size)
 
     def metadata(self) -> dict[str, Any]:
         """`SessionMetadata` as it stands now; closes the state, since it leaves with the response.

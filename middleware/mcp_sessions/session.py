@@ -16,7 +16,7 @@ import msgspec
 
 from . import jsonvalue
 from .data import Data
-from .errors import StateClosed, StateNotJSON
+from .errors import StateClosed, StateNotJSON, StoreUnavailable
 
 Ender = Callable[["Session", str], Awaitable[None]]
 
@@ -62,7 +62,7 @@ class State(MutableMapping[str, Any]):
 
     __slots__ = ("_check", "_closed", "_loaded", "_payload", "_values", "received")
 
-    def __init__(self, payload: bytes | None, *, check: Callable[[bytes], None]) -> None:
+    def __init__(self, payload: bytes | None, *, check: Callable[[bytes], object]) -> None:
         """Args:
         payload: The JSON object that the request carried, or None.
         check: Called with the JSON that would be kept; raises `StateTooLarge`.
@@ -149,6 +149,23 @@ class State(MutableMapping[str, Any]):
     def payload(self) -> bytes:
         """The JSON object as it was received, `{}` when none was."""
         return self._payload
+
+
+class UnreadState(State):
+    """A state that lies in a store which does not answer. Nobody knows it, so to look at it or to write is an error.
+
+    Args:
+        reason: Why the store did not answer.
+    """
+
+    __slots__ = ("_reason",)
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(None, check=len)
+        self._reason = reason
+
+    def _load(self) -> NoReturn:
+        raise StoreUnavailable(self._reason)
 
 
 class Section(MutableMapping[str, Any]):
