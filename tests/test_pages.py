@@ -1,0 +1,151 @@
+"""The code on the pages runs as it stands there: in the README, the quickstart, and the pages that explain.
+
+A comment before a block says what it needs, as in `<!-- run: mcp>=2; counts -->`. Its words are a distribution that
+must be installed, `counts` (its `app` counts the calls of each session), `serves` (such an app is at the address that
+the block calls), `prints` (what it prints), `given` (names that it finds there) and `continues` (after the block
+before it). A block without one runs alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from apps import Server
+from clients import SECRET
+from environments import needs
+from integration.serving import serving
+from integration.wire import Client, lifespan
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = ("README.md", "docs/index.md", "docs/quickstart.md", "docs/concepts.md")
+FENCE = re.compile(r"(?:<!-- run: (.*?) -->\n)?```python\n(.*?)```", re.DOTALL)
+ADDRESS = "http://127.0.0.1:8000/mcp"
+GIVEN = {
+    "mcp": lambda: import_module("mcp.server.mcpserver").MCPServer("given"),
+    "server": Server,
+    "browsers": object,
+}
+"""What a block may find there, as its comment says."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of Python on a page."""
+
+    page: str
+    number: int
+    words: tuple[str, ...]
+    code: str
+
+    def __str__(self) -> str:
+        return f"{self.page}-{self.number}"
+
+    def said(self, word: str) -> list[str]:
+        """What follows one of the words, as in `given mcp`."""
+        return [name for words in self.words if words.split()[0] == word for name in words.split()[1:]]
+
+    @property
+    def needed(self) -> list[pytest.MarkDecorator]:
+        """What must be installed."""
+        known = {"counts", "serves", "prints", "given", "continues"}
+        return [needs(words) for words in self.words if words.split()[0] not in known]
+
+    @property
+    def before(self) -> str:
+        """The code that it goes on from."""
+        former = ALL[ALL.index(self) - 1] if "continues" in self.words else None
+        return former.before + former.code if former else ""
+
+    @property
+    def names_given(self) -> list[str]:
+        """What it finds there, and what the block that it goes on from does."""
+        former = ALL[ALL.index(self) - 1].names_given if "continues" in self.words else []
+        return [*former, *self.said("given")]
+
+
+def blocks(page: str) -> list[Block]:
+    """The blocks of a page, in their order."""
+    found = enumerate(FENCE.findall((ROOT / page).read_text("utf-8")), 1)
+    return [
+        Block(Path(page).stem, number, tuple(filter(None, words.split("; "))), code) for number, (words, code) in found
+    ]
+
+
+ALL = [block for page in PAGES for block in blocks(page)]
+
+
+def saying(word: str) -> list[Any]:
+    """The blocks with a word among theirs, as parameters."""
+    return [
+        pytest.param(one, marks=one.needed, id=str(one)) for one in ALL if word in {w.split()[0] for w in one.words}
+    ]
+
+
+def run(block: Block, code: str) -> dict[str, Any]:
+    """Run code as a program of its own would, with what it is given."""
+    names: dict[str, Any] = {"__name__": "page", **{name: GIVEN[name]() for name in block.names_given}}
+    exec(compile(code, str(block), "exec", dont_inherit=True), names)  # the page's own code
+    return names
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Uvicorn runs on asyncio alone."""
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def somewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where a reader types it: an empty folder, with the keys in the environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
+
+
+@pytest.mark.parametrize(
+    "block", [pytest.param(one, marks=one.needed, id=str(one)) for one in ALL if "serves" not in one.words]
+)
+def test_a_block_runs(block: Block) -> None:
+    """As it stands on the page, after what it says that it needs."""
+    run(block, block.before + block.code)
+
+
+@pytest.mark.parametrize("block", saying("counts"))
+async def test_a_server_counts_in_each_session(block: Block) -> None:
+    """For a client of the legacy era that nobody changed, and for one that asks for a session."""
+    app = run(block, block.before + block.code)["app"]
+    async with lifespan(app):
+        unchanged, asking = Client(app), Client(app)
+        await unchanged.connect()
+        held = await asking.create()
+        for number in "123":
+            assert await unchanged.call("count") == number
+            assert await asking.call("count", held) == number
+
+
+@pytest.mark.parametrize("block", saying("serves"))
+async def test_a_client_prints_what_the_page_says(block: Block, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a thread of its own, against the README's server on a free port."""
+    (served,) = (one for one in ALL if one.page == "README" and "counts" in one.words)
+    async with serving(run(served, served.code)["app"]) as url:
+        await anyio.to_thread.run_sync(run, block, block.code.replace(ADDRESS, url))
+    assert capsys.readouterr().out.split() == block.said("prints")
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=lambda page: page.stem)
+def test_json_on_a_page_is_json(page: Path) -> None:
+    """Nobody copies a comma too many."""
+    for text in re.findall(r"```json\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
+        json.loads(text)
+
+
+def test_every_page_has_code() -> None:
+    """A pattern that matches nothing would find nothing wrong."""
+    assert {block.page for block in ALL} == {Path(page).stem for page in PAGES}
