@@ -16,7 +16,7 @@ from pathlib import Path
 
 # What each room is for stands in its own docstring. A folder stands for every file in it.
 FLOORS: dict[int, tuple[str, ...]] = {
-    0: ("data", "errors/", "events", "jsonvalue", "session"),
+    0: ("data", "errors/", "events", "jsonvalue", "session", "tracing"),
     1: (
         "correlation",
         "dialects/",
@@ -63,6 +63,7 @@ FLOORS: dict[int, tuple[str, ...]] = {
         "integrations/",
         "keyfile",
         "lifespan",
+        "listeners",
         "live",
         "logs",
         "methods",

@@ -22,7 +22,8 @@ from mcp_sessions.streams import Streams
 from mcp_sessions.tokens import SESSION, Claims
 
 END = START + 3600
-CLAIMS = Claims(kind=SESSION, jti="j" * 22, issued_at=START, expires_at=END, subject=None, kid="k")
+TRACE = f"00-{1:032x}-{2:016x}-01"
+CLAIMS = Claims(kind=SESSION, jti="j" * 22, issued_at=START, expires_at=END, subject=None, kid="k", trace=TRACE)
 DEADLINE = 5  # seconds after which a test that hangs fails
 
 
@@ -71,7 +72,13 @@ class Worker:
         self.store = store
         self.streams = Streams(store)
         self.endings = Endings(
-            store, self.streams, on_end=on_end, emit=self.facts.append, keep=self.keep, **{"pause": 0, **options}
+            store,
+            self.streams,
+            on_end=on_end,
+            emit=self.facts.append,
+            keep=self.keep,
+            clock=lambda: START + 90,
+            **{"pause": 0, **options},
         )
 
     def keep(self, owner: str, until: int) -> Data:
@@ -104,7 +111,7 @@ async def test_everything_happens_in_its_order() -> None:
     assert seen == [
         (CLAIMS.ref, utc(START), utc(END), "logout"),
         (Standing.ENDED, True, 7),
-        SessionDeleted(CLAIMS.ref, "logout"),
+        SessionDeleted(CLAIMS.ref, "logout", 90, TRACE),
     ]
     assert await worker.keep(CLAIMS.ref, END).get("browser") is None
     assert await store.take_ended(idle_timeout=None, lease=60, limit=10) == []

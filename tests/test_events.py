@@ -12,7 +12,7 @@ FACTS: list[Fact] = [
     SessionCreated("ses_a", 60),
     SessionCreated("ses_b", 60, "ses_a"),
     SessionUsed("ses_a", "tools/call"),
-    SessionDeleted("ses_a", "deleted"),
+    SessionDeleted("ses_a", "deleted", 60),
     RequestRefused("expired", -32043, "tools/call"),
 ]
 
@@ -27,7 +27,7 @@ def test_a_fact_cannot_be_changed(fact: Fact) -> None:
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: type(fact).__name__)
 def test_a_fact_has_no_place_for_a_credential_or_a_body(fact: Fact) -> None:
     """A session is named by its reference alone."""
-    allowed = {"ref", "expires_at", "method", "reason", "code", "parent"}
+    allowed = {"ref", "expires_at", "method", "reason", "code", "parent", "seconds", "trace"}
     assert {field.name for field in fields(fact)} <= allowed
 
 

@@ -206,7 +206,7 @@ async def test_an_ended_session_is_refused_and_told_so() -> None:
     with pytest.raises(SessionEnded):
         await reopen(named(live), options)
     ref = live.session.ref
-    assert facts == [SessionCreated(ref, START + 10 * HOUR), SessionDeleted(ref, "logout")]
+    assert facts == [SessionCreated(ref, START + 10 * HOUR), SessionDeleted(ref, "logout", 0, live.claims.trace)]
 
 
 class Away(MemoryStore):

@@ -12,7 +12,7 @@ from mcp_sessions.logs import log_fact
 LINES: list[tuple[Fact, int, str]] = [
     (SessionCreated("ses_a", 60), logging.INFO, "session ses_a created"),
     (SessionCreated("ses_b", 60, "ses_a"), logging.INFO, "session ses_b created as a fork of ses_a"),
-    (SessionDeleted("ses_a", "deleted"), logging.INFO, "session ses_a ended: deleted"),
+    (SessionDeleted("ses_a", "deleted", 60), logging.INFO, "session ses_a ended: deleted"),
     (
         RequestRefused("expired", -32043, "tools/call", "ses_a"),
         logging.INFO,

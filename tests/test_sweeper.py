@@ -68,15 +68,15 @@ class Worker:
             self.store,
             Streams(self.store),
             on_end=on_end or (lambda session, reason: self.ran.append((session.ref, reason))),
-            emit=self.facts.append,
+            emit=self.emit,
             keep=lambda owner, until: Data(self.store, Shelf(owner, until, 100), clock=clock, max_value_bytes=100),
+            clock=clock,
         )
         self.sweeper = Sweeper(
             self.store,
             self.endings,
             idle_timeout=idle_timeout,
             interval=interval,
-            emit=self.emit,
         )
 
     def emit(self, fact: Fact) -> None:
@@ -111,7 +111,10 @@ class TestOneLook:
         clock.now += 2 * HOUR
         await worker.sweeper.sweep()
         assert worker.ran == [("short", "expired"), ("long", "idle")]
-        assert worker.facts == [SessionDeleted("short", "expired"), SessionDeleted("long", "idle")]
+        assert worker.facts == [
+            SessionDeleted("short", "expired", HOUR),
+            SessionDeleted("long", "idle", 3 * HOUR),
+        ]
         await worker.sweeper.sweep()
         assert len(worker.ran) == 2
 
@@ -128,7 +131,7 @@ class TestOneLook:
         clock.now += LEASE
         await worker.sweeper.sweep()
         assert worker.ran[1:] == [("left", "deleted")]
-        assert worker.facts == [SessionDeleted("operated", "support"), SessionDeleted("left", "deleted")]
+        assert worker.facts == [SessionDeleted("operated", "support", 0), SessionDeleted("left", "deleted", 60)]
 
     async def test_who_does_not_lead_takes_nothing(self) -> None:
         """One worker sweeps for all."""

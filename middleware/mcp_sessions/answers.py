@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -31,6 +31,9 @@ from .jsonrpc import Kind, Message
 from .live import Live
 from .options import Options
 
+if TYPE_CHECKING:
+    from .telemetry.handling import Handling
+
 _TOLD_TO_THE_OWNER: Final = (SessionExpired, SessionEnded)
 
 
@@ -44,6 +47,8 @@ class Answers:
     scope: Scope
     receive: Receive
     send: Send
+    handling: Handling | None = None
+    """What telemetry tells of the message."""
 
     async def answer(self, message: Message, ask: Callable[[], Awaitable[dict[str, Any]]]) -> None:
         """Answer a request of ours.
@@ -71,8 +76,7 @@ class Answers:
 
     def told(self, message: Message, refusal: Refusal) -> bytes:
         """The refusal of a request whose answer had begun, as JSON."""
-        code = self.options.code(refusal)
-        self.options.emit(RequestRefused(refusal.reason, code, message.label, refusal.ref))
+        code = self._note(message, refusal)
         return splice.error(message.id, code, refusal.told, _data(message, refusal, self.head.version))
 
     async def refuse_bodyless(self, refusal: Refusal) -> None:
@@ -132,10 +136,17 @@ class Answers:
         await responder.respond(self.send, 200, splice.result(message.id, {**complete, **result}))
 
     async def _send_refusal(self, message: Message, refusal: Refusal) -> None:
-        code = self.options.code(refusal)
-        self.options.emit(RequestRefused(refusal.reason, code, message.label, refusal.ref))
+        code = self._note(message, refusal)
         status, data = self._status(message, refusal), _data(message, refusal, self.head.version)
         await responder.refuse(self.send, refusal, status=status, code=code, id=message.id, data=data)
+
+    def _note(self, message: Message, refusal: Refusal) -> int:
+        """Tell whoever listens that a message is refused; its code."""
+        code = self.options.code(refusal)
+        self.options.emit(RequestRefused(refusal.reason, code, message.label, refusal.ref))
+        if self.handling is not None:
+            self.handling.refuse(refusal, code)
+        return code
 
     def _status(self, message: Message, refusal: Refusal) -> int:
         """HTTP status of a refusal: a notification has no answer that could carry a code, so its status must tell."""

@@ -42,6 +42,7 @@ class Endings:
         on_end: The application's hook, or None.
         emit: Told the facts.
         keep: Gives the data that the server keeps on a shelf.
+        clock: Unix seconds.
         patience: Seconds that the hook may take.
         pause: Seconds between two tries to forget a session.
     """
@@ -54,6 +55,7 @@ class Endings:
         on_end: OnEnd | None,
         emit: Callable[[Fact], None],
         keep: Callable[[str, int], Data],
+        clock: Callable[[], float],
         patience: float = PATIENCE,
         pause: float = 1.0,
     ) -> None:
@@ -62,6 +64,7 @@ class Endings:
         self._on_end = on_end
         self._emit = emit
         self._keep = keep
+        self._clock = clock
         self._patience = patience
         self._pause = pause
 
@@ -79,7 +82,7 @@ class Endings:
             is_first = await self._store.revoke(claims.ref, expires_at=claims.expires_at, reason=reason, lease=LEASE)
             await self._streams.end(claims.ref)
             if is_first:
-                self._emit(SessionDeleted(claims.ref, reason))
+                self.tell(claims.ref, claims.issued_at, claims.expires_at, reason, claims.trace)
                 await self.finish(claims.ref, claims.issued_at, claims.expires_at, reason)
 
     async def revoke(self, records: Sequence[Record], reason: str) -> None:
@@ -95,6 +98,19 @@ class Endings:
         for record in records:
             await self._store.revoke(record.ref, expires_at=record.expires_at, reason=reason, lease=0)
             await self._streams.end(record.ref)
+
+    def tell(self, ref: str, created_at: int, expires_at: int, reason: str, trace: str | None = None) -> None:
+        """Tell that a session has ended.
+
+        Args:
+            ref: The session's public name.
+            created_at: Unix seconds.
+            expires_at: The token's own end, Unix seconds; one that expired has not lived beyond it.
+            reason: Why it ended.
+            trace: The traceparent of its start, where that is known.
+        """
+        ended_at = min(int(self._clock()), expires_at)
+        self._emit(SessionDeleted(ref, reason, max(ended_at - created_at, 0), trace))
 
     async def finish(self, ref: str, created_at: int, expires_at: int, reason: str) -> None:
         """Run `on_end` for a session that has ended and is this worker's to finish, and forget it.

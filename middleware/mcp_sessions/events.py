@@ -29,10 +29,19 @@ class SessionUsed:
 
 @dataclass(frozen=True, slots=True)
 class SessionDeleted:
-    """A session ended: before its time, or, where sessions are tracked, at it. Every worker refuses it."""
+    """A session ended: before its time, or, where sessions are tracked, at it. Every worker refuses it.
+
+    Args:
+        ref: The session.
+        reason: Why.
+        seconds: How long it lived.
+        trace: The traceparent of its start, where that is known.
+    """
 
     ref: str
     reason: str
+    seconds: int
+    trace: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,10 @@ decides nothing itself: `protocol` does, from a table.
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from contextlib import nullcontext
 from functools import partial
 from math import inf
+from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -46,6 +48,9 @@ from .tokens import SESSION, TRANSPORT
 from .tokens import Kind as TokenKind
 from .writeback import WriteBack
 
+if TYPE_CHECKING:
+    from .telemetry.handling import Handling
+
 
 class Exchange(msgspec.Struct):
     """One POST to the MCP path. (A struct, since a dataclass takes three times as long to make.)
@@ -60,6 +65,7 @@ class Exchange(msgspec.Struct):
         scope: The ASGI scope; the session is put on it.
         receive: The server's `receive`.
         send: The server's `send`.
+        handling: What telemetry tells of the message, once it is known; None where nobody listens.
     """
 
     app: ASGIApp
@@ -70,6 +76,7 @@ class Exchange(msgspec.Struct):
     scope: Scope
     receive: Receive
     send: Send
+    handling: Handling | None = None
 
     async def run(self) -> None:
         """Take the request from its first byte to the last of its response."""
@@ -86,7 +93,7 @@ class Exchange(msgspec.Struct):
         if isinstance(parsed, Message):
             await self._message(parsed)
         else:
-            await self._call(None, body, self.send)
+            await self._call(None, None, body, self.send)
 
     def _message(self, message: Message) -> Awaitable[None]:
         """Most messages pass as they are. What `protocol.TABLE` would say of them is told here at once."""
@@ -98,7 +105,9 @@ class Exchange(msgspec.Struct):
             or self.options.is_attentive
         ):
             return self._judge(message)
-        return self._call(None, message.body, self.send)
+        if self.options.tells():
+            return self._told(message, Step.FORWARD, None, None)
+        return self._call(None, None, message.body, self.send)
 
     async def _judge(self, message: Message) -> None:
         try:
@@ -109,13 +118,43 @@ class Exchange(msgspec.Struct):
             step = self._decide(message, named, is_transport)
             live = await self._open(message, named, is_transport, step)
         except Refusal as refusal:
-            await self._answers().refuse(message, refusal)
-            return
+            await self._take(message, Step.FORWARD, None, refusal)
+        else:
+            await self._take(message, step, live)
+
+    def _take(self, message: Message, step: Step, live: Live | None, refused: Refusal | None = None) -> Awaitable[None]:
+        """Handle a message; where anybody listens, telemetry tells of it."""
+        if self.options.tells():
+            return self._told(message, step, live, refused)
+        return self._handle(message, step, live, refused)
+
+    def _handle(self, message: Message, step: Step, live: Live | None, refused: Refusal | None) -> Awaitable[None]:
+        if refused is not None:
+            return self._answers().refuse(message, refused)
         if step in protocol.ANSWERED:
             asked = Asked(self.options, self.scope, message, live)
-            await self._answers().answer(message, partial(METHODS[step], asked))
-        else:
-            await self._forward(message, step, live)
+            return self._answers().answer(message, partial(METHODS[step], asked))
+        return self._forward(message, step, live)
+
+    async def _told(self, message: Message, step: Step, live: Live | None, refused: Refusal | None) -> None:
+        """Handle a message while telemetry tells of it."""
+        telemetry = self.options.telemetry()
+        self.handling = telemetry.begin(
+            message,
+            version=self.head.version,
+            about=None if live is None else live.claims,
+            is_forwarded=refused is None and step not in protocol.ANSWERED,
+        )
+        if self.handling is None:
+            await self._handle(message, step, live, refused)
+            return
+        self.send = telemetry.hearing(self.send, self.handling)
+        try:
+            await self._handle(message, step, live, refused)
+        except BaseException as error:
+            self.handling.end(error)
+            raise
+        self.handling.end()
 
     def _named(self, message: Message) -> Named | None:
         """The session that the message names, unverified."""
@@ -154,7 +193,7 @@ class Exchange(msgspec.Struct):
         return allowed and self._lack(message) is Carries.NOTHING
 
     def _answers(self) -> Answers:
-        return Answers(self.app, self.options, self.head, self.scope, self.receive, self.send)
+        return Answers(self.app, self.options, self.head, self.scope, self.receive, self.send, self.handling)
 
     # --- what came ---------------------------------------------------------------------------
 
@@ -206,6 +245,8 @@ class Exchange(msgspec.Struct):
         session = live.session if live is not None and step is Step.ATTACH else None
         if self.options.conversation is not None and message.kind is not Kind.RESPONSE:
             body = self._converse(self.options.conversation, message, session, body)
+        # Servers with transport sessions start the task that serves the whole connection in `initialize`.
+        current = None if message.method == INITIALIZE else session
         if session is not None and self.options.listen is not None:
             self.options.listen(SessionUsed(session.ref, message.label))
         if message.method == INITIALIZE and self._may_name_transport(message):
@@ -213,7 +254,7 @@ class Exchange(msgspec.Struct):
         echoed = live if step in protocol.ECHOES else None
         writes = WriteBack.of(message, echoed, self.options.settings, self.options.capability)
         if writes is None:
-            await self._call(session, body, send)
+            await self._call(session, current, body, send)
             return
         self._take_over_response()
         watch, late_at = (None, inf) if live is None else (partial(self._watched, message, live), live.late_at)
@@ -227,7 +268,7 @@ class Exchange(msgspec.Struct):
             max_event_bytes=self.options.max_event_bytes,
         )
         try:
-            await self._call(session, body, responder)
+            await self._call(session, current, body, responder)
         finally:
             responder.leave()
 
@@ -245,13 +286,18 @@ class Exchange(msgspec.Struct):
 
     async def _mint_transport(self) -> str | None:
         """The id of a new transport session, or None where the caller gets none and goes on without."""
-        principal = self.options.principal(self.scope)
         try:
-            live = await Live.mint(self.options, principal=principal, params={}, scope=self.scope, kind=TRANSPORT)
+            live = await self._minted(TRANSPORT)
         except Refusal as refusal:
             self.options.emit(RequestRefused(refusal.reason, self.options.code(refusal), INITIALIZE))
             return None
         return live.session.id
+
+    async def _minted(self, kind: TokenKind) -> Live:
+        """A session that an `initialize` begins."""
+        principal = self.options.principal(self.scope)
+        with nullcontext() if self.handling is None else self.handling.current():
+            return await Live.mint(self.options, principal=principal, params={}, scope=self.scope, kind=kind)
 
     def _watched(self, message: Message, live: Live) -> Watched:
         """What ends the event stream that answers a request of a session."""
@@ -264,18 +310,17 @@ class Exchange(msgspec.Struct):
             is_spared=lambda: live.outlives,
         )
 
-    async def _call(self, session: Session | None, body: bytes, send: Send) -> None:
-        """The application, with the session where handlers look for it."""
+    async def _call(self, session: Session | None, current: Session | None, body: bytes, send: Send) -> None:
+        """The application, with the session where handlers look for it: on the scope, and as the current one."""
         self.scope["mcp_session"] = session
         self.scope.setdefault("state", {})["mcp_session"] = session
-        if session is session_variable.get():  # none, here and around: a request that has nothing to do with sessions
-            await self.app(self.scope, intake.Replay(body, self.receive), send)
-            return
-        token = session_variable.set(session)
+        # Mostly nothing is to be set: none here and none around, as in a request that has nothing to do with sessions.
+        token = None if current is session_variable.get() else session_variable.set(current)
         try:
             await self.app(self.scope, intake.Replay(body, self.receive), send)
         finally:
-            session_variable.reset(token)
+            if token is not None:
+                session_variable.reset(token)
             if session is not None:
                 session.state.shut()
 

@@ -80,7 +80,9 @@ class FieldExchange(Exchange):
         return await self._live(message, step, named, kind)
 
     def _answers(self) -> FieldAnswers:
-        return FieldAnswers(self.app, self.options, self.head, self.scope, self.receive, self.send)
+        return FieldAnswers(
+            self.app, self.options, self.head, self.scope, self.receive, self.send, handling=self.handling
+        )
 
     # --- forwarded ---------------------------------------------------------------------------
 
@@ -133,19 +135,17 @@ class FieldExchange(Exchange):
     async def _opened(self, message: Message, live: Live | None, answer: bytes, own: str | None) -> Opened:
         """The session that an `initialize` goes on with or begins, with what its client can do."""
         if live is None:
-            live = await self._minted(own)
+            live = await self._minted(self._kind_beside(own))
         if (said := capabilities(message)) is not None:
             await live.keep_capabilities(said)
         if own is not None and self.options.unconfirmed is not None and agrees_on_version(message, answer):
             self.options.unconfirmed.note(own)
         return Opened(live.session.id, in_head=live.claims.kind == TRANSPORT)
 
-    def _minted(self, own: str | None) -> Awaitable[Live]:
-        """A new session, of the kind that fits what the header is for."""
+    def _kind_beside(self, own: str | None) -> TokenKind:
+        """The kind of session that fits what the header is for."""
         alone = TRANSPORT if self.options.transport else FIELD
-        principal = self.options.principal(self.scope)
-        kind: TokenKind = alone if own is None else BESIDE
-        return Live.mint(self.options, principal=principal, params={}, scope=self.scope, kind=kind)
+        return alone if own is None else BESIDE
 
     def _failed(self, message: Message, refusal: Refusal) -> bytes:
         return self._answers().told(message, refusal)

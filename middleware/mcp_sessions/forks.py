@@ -44,17 +44,17 @@ async def fork(
         SessionEnded: The parent was ended meanwhile.
         StoreUnavailable: The fork cannot be recorded, or the data cannot be copied.
     """
-    child = Live.made(options, principal, now=int(options.clock()), **lineage.below(parent.claims, mode))
-    if options.tracked:
-        await child.record()
-    try:
-        await _fill(child, parent, mode, options)
-        await _check_again(child, parent, options)
-        if options.on_create is not None:
-            await hooks.call(options.on_create, child.session, params, scope)
-    except BaseException:  # leave nothing behind
-        await options.endings.forget(child.claims.ref)
-        raise
+    with Live.making(options, principal, now=int(options.clock()), **lineage.below(parent.claims, mode)) as child:
+        if options.tracked:
+            await child.record()
+        try:
+            await _fill(child, parent, mode, options)
+            await _check_again(child, parent, options)
+            if options.on_create is not None:
+                await hooks.call(options.on_create, child.session, params, scope)
+        except BaseException:  # leave nothing behind
+            await options.endings.forget(child.claims.ref)
+            raise
     options.emit(SessionCreated(child.claims.ref, child.claims.expires_at, parent.claims.ref))
     return child
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from starlette.types import Scope
@@ -86,6 +87,8 @@ class Live:
             read_capabilities=self._capabilities,
             principal=principal,
             parent=claims.parent,
+            client=claims.client,
+            traceparent=claims.trace,
         )
 
     @classmethod
@@ -97,6 +100,7 @@ class Live:
         params: dict[str, Any],
         scope: Scope,
         kind: Kind = SESSION,
+        client: str | None = None,
     ) -> Live:
         """Make a session for a caller, as far as the application lets it.
 
@@ -106,6 +110,7 @@ class Live:
             params: What `sessions/create` was called with, for `on_create`.
             scope: The ASGI scope, likewise.
             kind: What its token may be used as.
+            client: What the client calls itself, or None.
 
         Raises:
             CreateLimited: The caller has made too many.
@@ -116,11 +121,11 @@ class Live:
         await options.store.open()
         lasts = options.transport_lifetime if kind == TRANSPORT else options.lifetime
         now = int(options.clock())
-        live = cls.made(options, principal, now=now, kind=kind, expires_at=now + int(lasts))
-        if options.tracked:  # before the hook: what it makes is freed by `on_end`, which only a record leads to
-            await live.record()
-        if options.on_create is not None:
-            await live.prepare(options.on_create, params, scope)
+        with cls.making(options, principal, now=now, kind=kind, expires_at=now + int(lasts), client=client) as live:
+            if options.tracked:  # before the hook: what it makes is freed by `on_end`, which only a record leads to
+                await live.record()
+            if options.on_create is not None:
+                await live.prepare(options.on_create, params, scope)
         options.emit(SessionCreated(live.claims.ref, live.claims.expires_at))
         return live
 
@@ -144,8 +149,9 @@ class Live:
             raise
 
     @classmethod
-    def made(cls, options: Options, principal: Principal | None, *, now: int, **said: Any) -> Live:
-        """A new session, before anybody knows of it.
+    @contextmanager
+    def making(cls, options: Options, principal: Principal | None, *, now: int, **said: Any) -> Iterator[Live]:
+        """A new session, until it is complete and may be known: what the block raises is why it never was.
 
         Args:
             options: The deployment's.
@@ -161,9 +167,10 @@ class Live:
         if options.create_limit is not None:
             options.create_limit.spend(subject, now=now)
         jti = secrets.token_urlsafe(16)
-        claims = Claims(jti=jti, issued_at=now, subject=subject, kid=ring.signing.kid, **said)
-        token = options.tokens.mint(ring, claims)
-        return cls(token, claims, ring, options, principal=principal, payload=None, last_seen=now, now=now)
+        new = Claims(jti=jti, issued_at=now, subject=subject, kid=ring.signing.kid, **said)
+        with options.creating(new) as claims:
+            token = options.tokens.mint(ring, claims)
+            yield cls(token, claims, ring, options, principal=principal, payload=None, last_seen=now, now=now)
 
     @classmethod
     async def open(

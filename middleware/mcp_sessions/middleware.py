@@ -33,6 +33,10 @@ from .principals import PrincipalOf
 from .protocol import Lists
 from .resumption import LAST_EVENT_ID, Resumption
 from .stores.base import Reach, Store
+from .tracing import Spans, Trace
+
+if TYPE_CHECKING:
+    from .telemetry.metrics import SessionMetrics
 
 if TYPE_CHECKING:
     from .dialects.opted import Dialect
@@ -112,6 +116,13 @@ class MCPSessionMiddleware:
         create_limit: Sessions that a principal may create per minute and process; callers without a
             principal share one budget. None sets no limit.
         token_cache: Verified tokens that are remembered; 0 remembers none.
+        spans: Which span a message gets, where the application has set a tracer provider: `"auto"` a server
+            span by OpenTelemetry's conventions, unless the wrapped server makes its own, which is stamped then;
+            `"server"` and `"internal"` always one, of that kind; `"enrich"` none, only the span around is
+            stamped; `"off"` no span at all. See `docs/tracing.md`.
+        trace: `"request"`: messages belong to their callers' traces and link to the start of their session;
+            `"session"`: each session is one trace, and its messages link to their callers.
+        metrics: A `SessionMetrics`, which counts and times, or None.
         listen: Called with every fact of `mcp_sessions.events`. It must not block or raise.
         clock: Unix seconds. For tests.
 
@@ -160,6 +171,9 @@ class MCPSessionMiddleware:
         body_timeout: Seconds = 30,  # seconds
         create_limit: int | None = None,  # sessions per minute
         token_cache: int = 10_000,  # entries
+        spans: Spans = "auto",
+        trace: Trace = "request",
+        metrics: SessionMetrics | None = None,
         listen: Listener | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:

@@ -7,11 +7,12 @@ checks an option again.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from . import checks, extensions, principals, protocol, stores
+from . import checks, extensions, listeners, principals, protocol, stores
 from .conversation import Conversation
 from .data import Data, Shelf
 from .dialects.draft import Named
@@ -23,6 +24,7 @@ from .hooks import OnCreate
 from .keyfile import is_ephemeral, key_source
 from .keys import KeyRing
 from .limits import CreateLimit
+from .listeners import Told
 from .logs import log_fact
 from .policy import Policy
 from .principals import ReadPrincipal
@@ -35,6 +37,7 @@ from .tokens import SESSION, Claims, Tokens
 
 if TYPE_CHECKING:
     from .dialects.opted import Opted
+    from .telemetry.wiring import Telemetry
     from .unconfirmed import Unconfirmed
 
 HOUR: Final = 3600
@@ -106,6 +109,10 @@ class Options:
     """What `capabilities.sessions` says, as JSON."""
     settings: bytes
     """What `capabilities.experimental.sessions` says of this deployment, as JSON."""
+    tells: Callable[[], bool]
+    """Whether telemetry is to be told of anything, now."""
+    telemetry: Callable[[], Telemetry]
+    """What is told then, and made at the first time: who does not trace imports no OpenTelemetry."""
     listen: Listener | None
     emit: Callable[[Fact], None]
     """Tells a fact to the log, and to whoever listens."""
@@ -126,6 +133,10 @@ class Options:
         if self.tracked:  # where a lineage has ended, so has every record of it
             return self.store.seen(claims, idle_timeout=None if self.idle_timeout is None else int(self.idle_timeout))
         return self.store.standing(claims) if claims.root is None else lineages.standing(self.store, claims)
+
+    def creating(self, claims: Claims) -> AbstractContextManager[Claims]:
+        """What a session's creation happens in; it gives the claims for the token."""
+        return self.telemetry().creating(claims) if self.tells() else nullcontext(claims)
 
     def role(self, header: str, named: Named | None) -> Role:
         """What a session header of ours is to a request; where none is named, it can be a mirror only.
@@ -149,7 +160,16 @@ def check(**given: Any) -> Options:
     Raises:
         ConfigurationError: One is wrong; the message says which and what to write instead.
     """
-    return Options(**_identity(given), **_rules(given), **_dialects(given), **_lifecycle(given), **_limits(given))
+    told = listeners.told(given)
+    return Options(
+        **_identity(given),
+        **_rules(given),
+        **_dialects(given),
+        **_lifecycle(given, told),
+        **_limits(given),
+        tells=told.tells,
+        telemetry=told.telemetry,
+    )
 
 
 def _identity(given: dict[str, Any]) -> dict[str, Any]:
@@ -213,9 +233,9 @@ def _dialects(given: dict[str, Any]) -> dict[str, Any]:
     return {"opted": opted, "unconfirmed": Unconfirmed() if confirms else None, "capability": capability}
 
 
-def _lifecycle(given: dict[str, Any]) -> dict[str, Any]:
+def _lifecycle(given: dict[str, Any], told: Told) -> dict[str, Any]:
     clock, listen = given["clock"], checks.function("listen", given["listen"])
-    emit = partial(_emit, listen)
+    emit = partial(_emit, listen, told)
     idle = given["idle_timeout"]
     idle = None if idle is None else checks.seconds("idle_timeout", idle, least=1)
     store = stores.make(given["store"], clock=clock, timeout=checks.seconds("store_timeout", given["store_timeout"]))
@@ -229,10 +249,12 @@ def _lifecycle(given: dict[str, Any]) -> dict[str, Any]:
         return Data(store, shelf(owner, until), clock=clock, max_value_bytes=max_value_bytes)
 
     streams = Streams(store)
-    endings = Endings(store, streams, on_end=checks.function("on_end", given["on_end"]), emit=emit, keep=keep)
+    endings = Endings(
+        store, streams, on_end=checks.function("on_end", given["on_end"]), emit=emit, keep=keep, clock=clock
+    )
     tracked = checks.yes_or_no("tracked", given["tracked"])
     every = checks.seconds("sweep_interval", given["sweep_interval"])
-    sweeper = Sweeper(store, endings, idle_timeout=None if idle is None else int(idle), interval=every, emit=emit)
+    sweeper = Sweeper(store, endings, idle_timeout=None if idle is None else int(idle), interval=every)
     return {
         "lifetime": checks.seconds("lifetime", given["lifetime"], least=1),
         "idle_timeout": idle,
@@ -260,7 +282,9 @@ def _limits(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _emit(listen: Listener | None, fact: Fact) -> None:
+def _emit(listen: Listener | None, told: Told, fact: Fact) -> None:
     log_fact(fact)
+    if told.tells():
+        told.telemetry().hear(fact)
     if listen is not None:
         listen(fact)

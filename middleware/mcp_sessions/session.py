@@ -220,6 +220,10 @@ class Session:
         ref: The session's public name: safe in logs and traces, worthless as a credential.
         principal: Who the session belongs to, or None for an anonymous one.
         parent: The `ref` of the session that it was forked from, or None.
+        client: What the client called itself when the session was created, name and version, or None. Its own
+            word: nothing vouches for it.
+        traceparent: The trace context (W3C) of the session's start, for spans of your own that shall link to
+            it, or None where nobody traced.
         state: Data that the client carries; changes are written back with the response.
         correlation: What the client of this request calls its conversation, where `correlate=` looks for it, or
             None. A label, which anybody may send: no access and no data may hang on it.
@@ -227,7 +231,7 @@ class Session:
 
     __slots__ = (
         *("_created_at", "_data", "_ended", "_ender", "_expires_at", "_id", "_make_data", "_read_capabilities"),
-        *("correlation", "parent", "principal", "ref", "state"),
+        *("client", "correlation", "parent", "principal", "ref", "state", "traceparent"),
     )
 
     def __init__(
@@ -243,6 +247,8 @@ class Session:
         principal: Principal | None = None,
         parent: str | None = None,
         read_capabilities: Callable[[], Awaitable[bytes | None]] = _nothing,
+        client: str | None = None,
+        traceparent: str | None = None,
     ) -> None:
         """Args:
         id: The token as the client holds it.
@@ -255,11 +261,15 @@ class Session:
         principal: Who the request is authenticated as.
         parent: The `ref` of the session that it was forked from.
         read_capabilities: Reads the JSON of what its client said that it can do.
+        client: What its client calls itself.
+        traceparent: The trace context of its start.
         """
         self._id = id
         self.ref = ref
         self.parent = parent
         self.principal = principal
+        self.client = client
+        self.traceparent = traceparent
         self._created_at = created_at
         self._expires_at = expires_at
         self.state = state

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -17,7 +16,6 @@ import anyio
 from . import background
 from .endings import LEASE, Endings
 from .errors import StoreUnavailable
-from .events import Fact, SessionDeleted
 from .stores.base import Ended, Store
 
 BATCH: Final = 20  # endings that run side by side
@@ -32,7 +30,6 @@ class Sweeper:
         endings: What ends one.
         idle_timeout: Seconds without a request after which a session ends, or None.
         interval: Seconds between two looks.
-        emit: Told the facts.
     """
 
     def __init__(
@@ -42,13 +39,11 @@ class Sweeper:
         *,
         idle_timeout: int | None,
         interval: float,
-        emit: Callable[[Fact], None],
     ) -> None:
         self._store = store
         self._endings = endings
         self._idle_timeout = idle_timeout
         self._interval = interval
-        self._emit = emit
         self._worker = secrets.token_hex(8)
         self._is_running = False
 
@@ -103,5 +98,5 @@ class Sweeper:
 
     async def _finish(self, ended: Ended) -> None:
         record = ended.record
-        self._emit(SessionDeleted(record.ref, ended.reason))
+        self._endings.tell(record.ref, record.created_at, record.expires_at, ended.reason)
         await self._endings.finish(record.ref, record.created_at, record.expires_at, ended.reason)

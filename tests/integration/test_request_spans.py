@@ -1,13 +1,15 @@
 """One server span per message, ours or the framework's, and it hangs where the caller's trace says.
 
-The request spans are begun and ended here by a few lines that stand where the middleware's exchange stands.
+On every framework in every mode, through the middleware as an application would put it, with a trace context in the
+message and without one. No cell can be left out: the last test counts those that ran.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
+import anyio
 import pytest
 
 from environments import require
@@ -15,59 +17,32 @@ from environments import require
 require("opentelemetry-sdk>=1.28")
 
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanKind
-from starlette.types import ASGIApp, Receive, Scope, Send
+from opentelemetry.trace import SpanContext, SpanKind, StatusCode
+from starlette.types import ASGIApp
 
-from apps import read
-from clients import Incoming, chunks
 from mcp_sessions import MCPSessionMiddleware
-from mcp_sessions.jsonrpc import Message, parse
-from mcp_sessions.telemetry.instrumented import makes_server_spans
-from mcp_sessions.telemetry.request_spans import About, RequestSpans
 from recorded import process_wide
 
 from .errands import ALL_CELLS, bare
-from .servers import KEYS, Cell, Hall, running
+from .servers import KEYS, Cell, Hall, Running, running
+from .wire import Held
 
 CALLER = (0xCA, 0xC1)
-START = f"00-{0x5E:032x}-{0x51:016x}-01"
+META = {"traceparent": f"00-{CALLER[0]:032x}-{CALLER[1]:016x}-01"}
+TRACEPARENTS: Final = {"own-trace": False, "traceparent": True}
+OURS = "mcp_sessions"
 SPANS_OF_ITS_OWN = {"sdk2", "fastmcp3", "fastmcp4"}
 ELSEWHERE = {
-    ("sdk1", True),  # the task of a transport session keeps the trace context of the request that opened it
+    ("sdk1", True),  # the task of a transport session keeps the context of the request that opened it
     ("fastapi", False),  # newer ones start an HTTP span within ours, and take its parent from the HTTP headers alone
 }
 """Where the tool's span need not hang below the message's."""
-CELLS = [cell for cell in ALL_CELLS if cell.json]
+JSON_CELLS: Final = [cell for cell in ALL_CELLS if cell.json]
+RAN: Final[set[tuple[str, bool]]] = set()
 
 
-class Spanned:
-    """Puts a request span around each message of an application."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-        self.requests = RequestSpans()
-        self.requests.is_native = makes_server_spans(app, "/mcp")
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST":
-            await self.app(scope, receive, send)
-            return
-        body = await read(receive)
-        message = parse(body)
-        assert isinstance(message, Message)
-        session = scope["mcp_session"]
-        about = None if session is None else About(session.ref, START)
-        handling = self.requests.begin(message, version="2025-11-25", about=about)
-        try:
-            await self.app(scope, Incoming(*chunks(body)), send)
-        finally:
-            if handling is not None:
-                handling.end()
-
-
-def spanned(cell: Cell, hall: Hall, guard: None = None) -> ASGIApp:
-    app: Any = bare(cell, hall)
-    return MCPSessionMiddleware(Spanned(app), keys=KEYS, transport="off")
+def ours(cell: Cell, hall: Hall, guard: None = None, **options: Any) -> ASGIApp:
+    return MCPSessionMiddleware(bare(cell, hall), **{"keys": KEYS, "transport": "off", **options})
 
 
 @pytest.fixture
@@ -77,22 +52,115 @@ def spans() -> Iterator[list[ReadableSpan]]:
         yield kept
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
-async def test_there_is_one_server_span_per_call(cell: Cell, spans: list[ReadableSpan]) -> None:
-    """It is the framework's where the framework makes one, its parent is the caller's span, it names the session."""
-    async with running(cell, make=spanned) as server:
+async def errand(server: Running, held: Held | None, name: str, meta: dict[str, Any]) -> str:
+    """Run an errand; whose it was."""
+    client = await server.connected()
+    params = {"name": "errand", "arguments": {"name": name}, "_meta": meta}
+    return (await client.request("tools/call", params, held)).text
+
+
+def maker(span: ReadableSpan) -> str:
+    assert span.instrumentation_scope is not None
+    return span.instrumentation_scope.name
+
+
+def where(context: SpanContext | None) -> tuple[int, int] | None:
+    return None if context is None else (context.trace_id, context.span_id)
+
+
+def links(span: ReadableSpan) -> set[tuple[int, int] | None]:
+    return {where(link.context) for link in span.links}
+
+
+def named(span: ReadableSpan) -> Any:
+    return (span.attributes or {}).get("session.id")
+
+
+@pytest.mark.parametrize("traceparent", TRACEPARENTS.values(), ids=TRACEPARENTS)
+@pytest.mark.parametrize("cell", ALL_CELLS, ids=str)
+async def test_there_is_one_server_span_per_call(cell: Cell, traceparent: bool, spans: list[ReadableSpan]) -> None:
+    """The framework's where it makes one: below the caller's, linked to the session's start, its tool's above."""
+    async with running(cell, make=ours) as server:
         client = await server.connected()
         held = await client.create()
         server.hall.open()
-        meta = {"traceparent": f"00-{CALLER[0]:032x}-{CALLER[1]:016x}-01"}
-        params = {"name": "errand", "arguments": {"name": "one"}, "_meta": meta}
-        said = (await client.request("tools/call", params, held)).text
-    (span,) = [span for span in spans if span.kind is SpanKind.SERVER and "errand" in span.name]
+        said = await errand(server, held, "one", META if traceparent else {})
+    (start,) = [span for span in spans if span.name == "session start"]
     (work,) = [span for span in spans if span.name == "errand"]
-    assert span.instrumentation_scope is not None
-    assert (span.instrumentation_scope.name != "mcp_sessions") == (cell.framework in SPANS_OF_ITS_OWN)
-    assert span.name == "tools/call errand"
-    assert span.parent is not None
-    assert (span.parent.trace_id, span.parent.span_id) == CALLER
-    assert (span.attributes or {})["session.id"] == said
+    (span,) = [span for span in spans if span.kind is SpanKind.SERVER and span.name == "tools/call errand"]
+    assert (maker(span) != OURS) == (cell.framework in SPANS_OF_ITS_OWN)
+    assert where(span.parent) == (CALLER if traceparent else None)
+    assert where(start.context) in links(span)
+    assert named(span) == named(work) == named(start) == said
     assert work.parent == span.context or (cell.framework, cell.stateful) in ELSEWHERE
+    RAN.add((str(cell), traceparent))
+
+
+@pytest.mark.parametrize("cell", JSON_CELLS, ids=str)
+async def test_what_we_answer_ourselves_has_a_span_of_ours(cell: Cell, spans: list[ReadableSpan]) -> None:
+    """Also in front of a server that makes its own, which never sees these; a session's ends stand below them."""
+    async with running(cell, make=ours) as server:
+        client = await server.connected()
+        held = await client.create()
+        await client.delete(held)
+        error = (await client.request("tools/call", {"name": "errand", "arguments": {}}, held)).error
+    by_name = {span.name: span for span in spans if maker(span) == OURS}
+    create, start = by_name["sessions/create"], by_name["session start"]
+    delete, end, refused = by_name["sessions/delete"], by_name["session end"], by_name["tools/call errand"]
+    assert {span.kind for span in (create, delete, refused)} == {SpanKind.SERVER}
+    assert (start.parent, end.parent) == (create.context, delete.context)
+    assert links(end) == links(delete) == {where(start.context)}
+    assert len({named(span) for span in (create, start, delete, end)}) == 1
+    said = refused.attributes or {}
+    assert (said["error.type"], said["mcp_sessions.reason"]) == (str(error["code"]), "ended")
+    assert refused.status.status_code is StatusCode.ERROR
+
+
+@pytest.mark.parametrize("cell", JSON_CELLS, ids=str)
+async def test_overlapping_requests_keep_their_own_span(cell: Cell, spans: list[ReadableSpan]) -> None:
+    """Calls of two sessions, both inside their tool at once, each below its own message's span."""
+    async with running(cell, make=ours) as server:
+        client = await server.connected()
+        held = {"one": await client.create(), "two": await client.create()}
+        said: dict[str, str] = {}
+
+        async def run(name: str) -> None:
+            said[name] = await errand(server, held[name], name, {})
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run, "one")
+            tasks.start_soon(run, "two")
+            await server.hall.filled(2)
+            server.hall.open()
+    by_place = {where(span.context): span for span in spans}
+    works = {str((span.attributes or {})["errand"]): span for span in spans if span.name == "errand"}
+    assert {name: named(work) for name, work in works.items()} == said
+    if (cell.framework, cell.stateful) not in ELSEWHERE:
+        assert {name: named(by_place[where(work.parent)]) for name, work in works.items() if work.parent} == said
+
+
+@pytest.mark.parametrize("cell", JSON_CELLS, ids=str)
+async def test_a_session_can_be_one_trace(cell: Cell, spans: list[ReadableSpan]) -> None:
+    """Then its messages and its end hang below its start, which is the root.
+
+    But FastMCP 3 makes its span in a task of the transport session, which keeps the context of the first request.
+    """
+    async with running(cell, make=ours, trace="session") as server:
+        client = await server.connected()
+        held = await client.create()
+        server.hall.open()
+        await errand(server, held, "one", {})
+        await client.delete(held)
+    (start,) = [span for span in spans if span.name == "session start"]
+    assert start.parent is None
+    below = {span.name for span in spans if where(span.parent) == where(start.context)}
+    assert {"session end", "sessions/delete"} <= below
+    assert ("tools/call errand" in below) == ((cell.framework, cell.stateful) != ("fastmcp3", True))
+
+
+def test_every_cell_that_was_selected_ran(request: pytest.FixtureRequest) -> None:
+    """No cell of the matrix was skipped or left out on the way."""
+    name = test_there_is_one_server_span_per_call.__name__
+    tests = [item for item in request.session.items if isinstance(item, pytest.Function) and item.originalname == name]
+    cells = [test.callspec.params for test in tests]
+    assert {(str(cell["cell"]), cell["traceparent"]) for cell in cells} == RAN

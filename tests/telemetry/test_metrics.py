@@ -54,9 +54,10 @@ def message(method: str, name: str | None = None) -> Message:
     return parsed
 
 
-async def test_as_a_listener_it_counts_what_becomes_of_sessions(meter: Meter) -> None:
-    """Created, ended by reason, refused by reason; and no session is named."""
-    client = Client(sessions(Server(), listen=SessionMetrics(meter.provider)))
+@pytest.mark.parametrize("tracked", [True, False])
+async def test_it_counts_what_becomes_of_sessions(tracked: bool, meter: Meter) -> None:
+    """Created, ended by reason, refused by reason, and alive where each end is seen; no session is named."""
+    client = Client(sessions(Server(), metrics=SessionMetrics(meter.provider), tracked=tracked))
     held = await client.create()
     await client.create()
     await client.tool(session=held)
@@ -66,6 +67,8 @@ async def test_as_a_listener_it_counts_what_becomes_of_sessions(meter: Meter) ->
     assert {key: point.value for key, point in meter.points("mcp_sessions.session.ended").items()} == {
         (("mcp_sessions.reason", "deleted"),): 1
     }
+    alive = meter.points("mcp_sessions.session.active") if tracked else {}
+    assert [point.value for point in alive.values()] == [1] * tracked
     (refused,) = meter.points("mcp_sessions.request.refused").values()
     assert refused.value == 1
     assert refused.attributes["mcp.method.name"] == "tools/call"
@@ -76,7 +79,7 @@ def test_the_words_of_applications_and_clients_make_no_series(meter: Meter) -> N
     """A reason that an application ends sessions for, and a method that the protocol does not know."""
     count = SessionMetrics(meter.provider)
     for number in range(5):
-        count(SessionDeleted(f"ses_{number}", f"order {number} done"))
+        count(SessionDeleted(f"ses_{number}", f"order {number} done", 1))
         count(RequestRefused("parse_error", -32700, f"made/up{number}"))
     count(RequestRefused("parse_error", -32700, None))
     count(SessionUsed("ses_a", "tools/call"))
@@ -98,12 +101,8 @@ def test_a_sessions_duration_reaches_days(meter: Meter) -> None:
 
 
 def test_a_session_that_ends_says_how_long_it_lived(meter: Meter) -> None:
-    """Where the fact says so."""
-
-    class Ended(SessionDeleted):
-        seconds = 90.0
-
-    SessionMetrics(meter.provider)(Ended("ses_a", "idle"))
+    """As the fact does."""
+    SessionMetrics(meter.provider)(SessionDeleted("ses_a", "idle", 90))
     (point,) = meter.points("mcp.server.session.duration").values()
     assert point.sum == 90
 

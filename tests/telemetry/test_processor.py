@@ -186,7 +186,7 @@ async def test_what_fastmcp_writes_over_mcp_session_id_is_left_out() -> None:
 @pytest.mark.parametrize(("kind", "links"), [(SpanKind.SERVER, [0x51]), (SpanKind.INTERNAL, [])])
 def test_a_servers_own_span_links_to_the_start_of_the_session(kind: SpanKind, links: list[int]) -> None:
     """Where the session's token says where that was; the spans below it need no link of their own."""
-    started: Any = SimpleNamespace(ref="ses_a", start=f"00-{0x5E:032x}-{0x51:016x}-01")
+    started: Any = SimpleNamespace(ref="ses_a", traceparent=f"00-{0x5E:032x}-{0x51:016x}-01")
     provider, recorder = TracerProvider(shutdown_on_exit=False), Recorder()
     provider.add_span_processor(SessionSpanProcessor())
     provider.add_span_processor(recorder)

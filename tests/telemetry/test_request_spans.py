@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from opentelemetry import baggage, context
@@ -15,14 +15,26 @@ from opentelemetry.trace import NoOpTracerProvider, SpanKind, StatusCode, get_cu
 
 from mcp_sessions.errors import SessionNotFound
 from mcp_sessions.jsonrpc import Message, parse
-from mcp_sessions.telemetry.outcome import Outcome, raised, refused
+from mcp_sessions.telemetry.handling import Handling
+from mcp_sessions.telemetry.outcome import Outcome
 from mcp_sessions.telemetry.processor import SessionSpanProcessor
-from mcp_sessions.telemetry.request_spans import About, Handling, RequestSpans, Spans
+from mcp_sessions.telemetry.request_spans import RequestSpans
 from mcp_sessions.telemetry.sampler import SessionSampler
+from mcp_sessions.tracing import Spans
 from recorded import Recorder
 
 CALLER = f"00-{0xCA:032x}-{0xC1:016x}-01"
 START = f"00-{0x5E:032x}-{0x51:016x}-01"
+
+
+class About(NamedTuple):
+    """What a token says of its session."""
+
+    ref: str
+    trace: str | None = None
+    client: str | None = None
+
+
 SESSION = About("ses_a", START, "wire 1.0")
 STAMP = {"session.id": "ses_a", "mcp.session.id": "ses_a"}
 
@@ -116,24 +128,24 @@ PROGRESS = b'{"jsonrpc":"2.0","method":"notifications/progress"}'
     [
         ([ERROR], {"error.type": "-32602", "rpc.response.status_code": "-32602"}),
         ([FAILED, PROGRESS], {"error.type": "tool_error"}),
-        ([PROGRESS, b'{"id":7,"result":{}}'], {}),
-        ([], {"error.type": "500"}),
+        ([b'{"error":"invalid_token"}', b'{"id":7}'], {"error.type": "401"}),
+        ([], {"error.type": "401"}),
     ],
-    ids=["error", "tool error", "success", "no answer"],
+    ids=["error", "tool error", "another page", "no answer"],
 )
 def test_an_error_is_told_by_its_class(texts: list[bytes], said: dict[str, str]) -> None:
     """By the answer, or the HTTP status where none came; what the server says of it is not written down."""
     tracing = Tracing()
     with tracing.recording() as spans:
         handling = tracing.begun()
-        handling.see(500)
+        handling.see(401)
         for text in texts:
             handling.hear(text)
         handling.end()
     (span,) = spans
     names = ("error.type", "rpc.response.status_code", "mcp_sessions.reason")
     assert {name: value for name, value in (span.attributes or {}).items() if name in names} == said
-    assert (span.status.status_code is StatusCode.ERROR) == bool(said)
+    assert span.status.status_code is StatusCode.ERROR
     assert span.status.description is None
 
 
@@ -141,7 +153,10 @@ def test_a_refusal_has_its_reason_and_our_own_words() -> None:
     """The client was told less."""
     tracing = Tracing()
     with tracing.recording() as spans:
-        tracing.begun(about=None, is_forwarded=False).end(refused(SessionNotFound("token_signature"), -32043))
+        handling = tracing.begun(about=None, is_forwarded=False)
+        handling.refuse(SessionNotFound("token_signature"), -32043)
+        handling.hear(ERROR)
+        handling.end()
     (span,) = spans
     said = span.attributes or {}
     assert (said["error.type"], said["mcp_sessions.reason"]) == ("-32043", "token_signature")
@@ -242,7 +257,7 @@ def test_a_span_that_is_not_recorded_costs_nothing_and_hides_nothing() -> None:
     handling = RequestSpans(tracer_provider=provider).begin(message(), version=None, about=SESSION)
     assert handling is not None
     assert get_current_span().get_span_context().is_valid
-    handling.end(raised(ValueError()))
+    handling.end(ValueError())
     assert not get_current_span().get_span_context().is_valid
     provider.shutdown()
 

@@ -8,9 +8,19 @@ import pytest
 from opentelemetry import context
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_OFF
-from opentelemetry.trace import NonRecordingSpan, NoOpTracerProvider, SpanContext, TraceFlags, Tracer, use_span
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    NoOpTracerProvider,
+    SpanContext,
+    StatusCode,
+    TraceFlags,
+    Tracer,
+    use_span,
+)
 
-from mcp_sessions.telemetry.session_spans import SessionSpans, Trace, below, start_of, traceparent
+from mcp_sessions.errors import CreateRefused
+from mcp_sessions.telemetry.session_spans import SessionSpans, below, start_of, traceparent
+from mcp_sessions.tracing import Trace
 from recorded import Recorder
 
 REMOTE = NonRecordingSpan(SpanContext(1, 1, is_remote=True, trace_flags=TraceFlags(1)))
@@ -40,21 +50,45 @@ def in_session(provider: TracerProvider, trace: Trace) -> SessionSpans:
     return SessionSpans(trace=trace, tracer_provider=provider)
 
 
+def started(ends: SessionSpans) -> str | None:
+    with ends.start("ses_a", expires_at=99) as text:
+        return text
+
+
 def links(span: ReadableSpan) -> list[int]:
     return [link.context.span_id for link in span.links]
 
 
-def test_the_start_is_a_span_that_ends_at_once(provider: TracerProvider, spans: list[ReadableSpan]) -> None:
+def test_the_start_is_a_span_that_ends_with_the_creation(provider: TracerProvider, spans: list[ReadableSpan]) -> None:
     """It names the session, says when it ends at the latest, and its context is what the token carries."""
-    text = in_session(provider, "request").start("ses_a", expires_at=99)
+    with in_session(provider, "request").start("ses_a", expires_at=99, client="wire 1.0", parent="ses_0") as text:
+        assert spans == []
     (start,) = spans
     assert start.name == "session start"
-    assert start.attributes == {"session.id": "ses_a", "mcp.session.id": "ses_a", "mcp_sessions.expires_at": 99}
+    assert start.attributes == {
+        "session.id": "ses_a",
+        "mcp.session.id": "ses_a",
+        "mcp_sessions.client": "wire 1.0",
+        "mcp_sessions.parent": "ses_0",
+        "mcp_sessions.expires_at": 99,
+    }
     found = start_of(text)
     assert found is not None
     assert found.is_remote
     assert (found.trace_id, found.span_id) == (start.context.trace_id, start.context.span_id)
     assert traceparent(found) == text
+
+
+def test_a_session_that_is_refused_after_all_has_a_start_that_failed(
+    provider: TracerProvider, spans: list[ReadableSpan]
+) -> None:
+    """By the class of what was raised, and not in its words."""
+    with pytest.raises(CreateRefused), in_session(provider, "request").start("ses_a", expires_at=99):
+        raise CreateRefused("no more than one")
+    (start,) = spans
+    assert (start.attributes or {})["error.type"] == "CreateRefused"
+    assert start.status.status_code is StatusCode.ERROR
+    assert "no more than one" not in start.to_json()
 
 
 def test_a_start_belongs_to_the_request_that_makes_the_session(
@@ -63,7 +97,7 @@ def test_a_start_belongs_to_the_request_that_makes_the_session(
     """And an end to the request that ends it, with a link to the start."""
     ends = in_session(provider, "request")
     with tracer.start_as_current_span("create"):
-        text = ends.start("ses_a", expires_at=99)
+        text = started(ends)
     with tracer.start_as_current_span("delete"):
         ends.end("ses_a", start=text, reason="deleted")
     start, create, end, delete = spans
@@ -78,7 +112,7 @@ def test_a_session_can_be_a_trace_of_its_own(
     """Then its start is a real root, its end stands below that, and both link to the requests they happened in."""
     ends = in_session(provider, "session")
     with tracer.start_as_current_span("create"):
-        text = ends.start("ses_a", expires_at=99)
+        text = started(ends)
     with tracer.start_as_current_span("delete"):
         ends.end("ses_a", start=text, reason="deleted")
     start, create, end, delete = spans
@@ -93,7 +127,7 @@ def test_outside_of_any_request_nothing_is_linked(
     provider: TracerProvider, spans: list[ReadableSpan], trace: Trace
 ) -> None:
     """A session that a sweeper ends, and one whose token carries no start."""
-    in_session(provider, trace).start("ses_a", expires_at=99)
+    started(in_session(provider, trace))
     in_session(provider, trace).end("ses_a", start=None, reason="expired")
     assert [(span.parent, links(span)) for span in spans] == [(None, []), (None, [])]
 
@@ -102,7 +136,7 @@ def test_a_start_that_is_not_sampled_says_so_in_the_token() -> None:
     """So that the requests below it are not, either."""
     provider = TracerProvider(sampler=DEFAULT_OFF, shutdown_on_exit=False)
     ends = in_session(provider, "session")
-    text = ends.start("ses_a", expires_at=99)
+    text = started(ends)
     found = start_of(text)
     assert found is not None
     assert not found.trace_flags.sampled
@@ -113,9 +147,9 @@ def test_a_start_that_is_not_sampled_says_so_in_the_token() -> None:
 def test_without_an_sdk_the_token_carries_nothing() -> None:
     """Not even where a caller sent a trace context: that one is not the session's."""
     ends = SessionSpans(tracer_provider=NoOpTracerProvider())
-    assert ends.start("ses_a", expires_at=99) is None
+    assert started(ends) is None
     with use_span(REMOTE):
-        assert ends.start("ses_a", expires_at=99) is None
+        assert started(ends) is None
     ends.end("ses_a", start=None, reason="deleted")
 
 

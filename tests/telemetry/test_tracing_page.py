@@ -82,8 +82,9 @@ async def test_logs(root: logging.Logger, capfd: pytest.CaptureFixture[str]) -> 
 
 
 def test_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page's table is the metrics that facts make."""
+    """The page's table is all that there are."""
     monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
     assert isinstance(run(METRICS, app=Server())["app"], MCPSessionMiddleware)
-    listed = set(re.findall(r"^\| `(mcp_sessions\.[\w.]+)` \|", PAGE, re.MULTILINE))
-    assert listed == {metrics.CREATED, metrics.ENDED, metrics.REFUSED}
+    listed = set(re.findall(r"^\| `(mcp[\w.]+)` \| `", PAGE, re.MULTILINE))
+    facts = {metrics.CREATED, metrics.ENDED, metrics.ACTIVE, metrics.REFUSED}
+    assert listed == facts | {metrics.SESSION_DURATION, metrics.OPERATION_DURATION}

@@ -33,6 +33,8 @@ REASON: Final = "mcp_sessions.reason"
 """Why a request was refused or a session ended: a fixed word, never a client's text."""
 EXPIRES_AT: Final = "mcp_sessions.expires_at"
 """When the session ends at the latest, Unix seconds."""
+PARENT: Final = "mcp_sessions.parent"
+"""The session that one was forked from: its ref."""
 CLIENT: Final = "mcp_sessions.client"
 """What the client calls itself: its name and version."""
 

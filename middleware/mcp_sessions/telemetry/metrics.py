@@ -1,16 +1,16 @@
 """`SessionMetrics`: how many sessions are created, refused and ended, how long they live, how long operations take.
 
-It is called with every fact of `events`, so it can be handed to the middleware as `listen=`. Names and
-units are OpenTelemetry's where it has them. No metric carries a session, a client's free text or anything
-else without bound: a method that the protocol does not know is `_OTHER`, and a tool or a prompt is named
-only once a call of it has succeeded.
+It is handed to the middleware as `metrics=`, which calls it with every fact of `events` and tells it how long
+each message took. Names and units are OpenTelemetry's where it has them. No metric carries a session, a
+client's free text or anything else without bound: a method that the protocol does not know is `_OTHER`, and a
+tool or a prompt is named only once a call of it has succeeded.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from opentelemetry.metrics import MeterProvider, get_meter
+from opentelemetry.metrics import MeterProvider, UpDownCounter, get_meter
 
 from ..events import Fact, RequestRefused, SessionCreated, SessionDeleted
 from ..jsonrpc import Message
@@ -32,6 +32,7 @@ from .session_spans import SCOPE
 
 CREATED: Final = "mcp_sessions.session.created"
 ENDED: Final = "mcp_sessions.session.ended"
+ACTIVE: Final = "mcp_sessions.session.active"
 REFUSED: Final = "mcp_sessions.request.refused"
 SESSION_DURATION: Final = "mcp.server.session.duration"
 OPERATION_DURATION: Final = "mcp.server.operation.duration"
@@ -63,6 +64,8 @@ class SessionMetrics:
     def __init__(self, meter_provider: MeterProvider | None = None) -> None:
         meter = get_meter(SCOPE, meter_provider=meter_provider)
         self._created: Final = meter.create_counter(CREATED, "{session}", "Sessions that were created")
+        self._meter: Final = meter
+        self._active: UpDownCounter | None = None
         self._ended: Final = meter.create_counter(ENDED, "{session}", "Sessions that ended, by reason")
         self._refused: Final = meter.create_counter(REFUSED, "{request}", "Requests that were refused, by reason")
         self._lived: Final = meter.create_histogram(
@@ -79,22 +82,30 @@ class SessionMetrics:
         )
         self._names: Final[set[tuple[str, str]]] = set()
 
+    def follow(self) -> None:
+        """Count how many sessions are alive, too: for a middleware that tracks them, and so sees every end."""
+        self._active = self._meter.create_up_down_counter(ACTIVE, "{session}", "Sessions that are alive")
+
     def __call__(self, fact: Fact) -> None:
         """Count one fact."""
         if isinstance(fact, SessionCreated):
             self._created.add(1)
+            self._alive(1)
         elif isinstance(fact, SessionDeleted):
             self._end(fact)
         elif isinstance(fact, RequestRefused):
             method = OTHER if fact.method not in METHODS else fact.method
             self._refused.add(1, {REASON: fact.reason, METHOD: method})
 
+    def _alive(self, more: int) -> None:
+        if self._active is not None:
+            self._active.add(more)
+
     def _end(self, fact: SessionDeleted) -> None:
+        self._alive(-1)
         reason = fact.reason if fact.reason in REASONS else OTHER
         self._ended.add(1, {REASON: reason})
-        seconds = getattr(fact, "seconds", None)
-        if seconds is not None:
-            self._lived.record(seconds)
+        self._lived.record(fact.seconds)
 
     def operation(self, message: Message, version: str | None, outcome: Outcome, *, seconds: float) -> None:
         """Record how long one message took.

@@ -20,7 +20,7 @@ from opentelemetry.trace import SpanKind, get_current_span
 from ..current import current_session
 from ..session import Session
 from .attributes import MCP_SESSION_ID, SESSION_ID, Stamps
-from .session_spans import start_of
+from .session_spans import SCOPE, session_of, start_of
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
@@ -52,9 +52,12 @@ class SessionSpanProcessor(SpanProcessor):
     def on_start(self, span: Any, parent_context: Context | None = None) -> None:
         """Stamp a span; it stays as it is where no session's request is being handled."""
         try:
-            if span.is_recording() and (session := current_session()) is not None:
-                stamp = self._stamps.of(session.ref, claimed=is_claimed(span, session.ref, parent_context))
-                span.set_attributes(stamp)
+            if not span.is_recording():
+                return
+            session = current_session()
+            ref = _ref_of_ours(span, parent_context) if session is None else session.ref
+            if ref is not None:
+                span.set_attributes(self._stamps.of(ref, claimed=is_claimed(span, ref, parent_context)))
                 _keep(span)
                 _link(span, session)
         except Exception as error:  # noqa: BLE001  # whatever goes wrong here, the application's code goes on
@@ -102,13 +105,24 @@ def _keep(span: Any) -> None:
 
     Where it has no transport session, that id is a random one per span.
     """
-    if getattr(getattr(span, "instrumentation_scope", None), "name", None) == _FASTMCP:
+    if _scope(span) == _FASTMCP:
         span.__class__ = _stamped(span.__class__)
 
 
-def _link(span: Any, session: Session) -> None:
+def _ref_of_ours(span: Any, context: Context | None) -> str | None:
+    """The session of a span that the middleware makes itself, before or after the session's request is handled."""
+    return session_of(context) if _scope(span) == SCOPE else None
+
+
+def _scope(span: Any) -> str | None:
+    """Who makes a span, by its instrumentation scope."""
+    name: str | None = getattr(getattr(span, "instrumentation_scope", None), "name", None)
+    return name
+
+
+def _link(span: Any, session: Session | None) -> None:
     """Link a server's own span of a request to the session's start, wherever that was; ours link themselves."""
-    start = start_of(getattr(session, "start", None))
+    start = None if session is None else start_of(session.traceparent)
     if start is not None and span.kind is SpanKind.SERVER:
         span.add_link(start)
 

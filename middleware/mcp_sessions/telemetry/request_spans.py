@@ -8,23 +8,17 @@ lean, since it is every request's: one `start_span`, and one `set_attributes` if
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from time import perf_counter
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Final, Protocol
 
 from opentelemetry import context as contexts
 from opentelemetry import propagate
 from opentelemetry.context import Context
 from opentelemetry.trace import (
     Link,
-    NoOpTracerProvider,
-    ProxyTracerProvider,
-    Span,
     SpanContext,
     SpanKind,
-    StatusCode,
     Tracer,
     TracerProvider,
     get_current_span,
@@ -35,17 +29,17 @@ from opentelemetry.trace import (
 
 from ..errors import Refusal
 from ..jsonrpc import Kind, Message
+from ..listeners import takes_spans
 from ..members import string
-from .attributes import CLIENT, ERROR_TYPE, REASON, STATUS_CODE, Stamps
+from ..tracing import Spans, Trace
+from .attributes import CLIENT, Stamps
+from .handling import Handling
 from .naming import describe, target_of
-from .outcome import SUCCESS, Outcome, answered, responded
 from .processor import is_claimed
-from .session_spans import SCOPE, Trace, below, of_session, start_of
+from .session_spans import SCOPE, below, of_session, start_of
 
 if TYPE_CHECKING:
     from .metrics import SessionMetrics
-
-Spans = Literal["auto", "enrich", "server", "internal", "off"]
 
 # By the option, and whether the wrapped server makes a server span itself: a span for what is forwarded to
 # it, and one for what we answer ourselves, which the server never sees.
@@ -61,93 +55,39 @@ _KINDS: Final[dict[tuple[Spans, bool], tuple[SpanKind | None, SpanKind | None]]]
     ("off", False): (None, None),
     ("off", True): (None, None),
 }
-_NOBODY: Final = (ProxyTracerProvider, NoOpTracerProvider)
 _CARRIED: Final = ("traceparent", "tracestate", "baggage")
 
 
-@dataclass(frozen=True, slots=True)
-class About:
-    """The session that a request belongs to, as telemetry needs it.
+class About(Protocol):
+    """The session that a request belongs to, as telemetry needs it: what its token says."""
 
-    Args:
-        ref: The session's public name.
-        start: The traceparent of its start, from its token, or None.
-        client: What its client calls itself, from its token, or None.
-    """
+    @property
+    def ref(self) -> str:
+        """Its public name."""
+        ...
 
-    ref: str
-    start: str | None = None
-    client: str | None = None
+    @property
+    def trace(self) -> str | None:
+        """The traceparent of its start, or None."""
+        ...
 
-
-class Handling:
-    """One message while it is handled.
-
-    Attributes:
-        outcome: How it ended, as far as is known.
-    """
-
-    __slots__ = ("_began", "_message", "_metrics", "_span", "_token", "_version", "outcome")
-
-    def __init__(
-        self,
-        message: Message,
-        version: str | None,
-        metrics: SessionMetrics | None,
-        *,
-        span: Span | None = None,
-        within: Context | None = None,
-    ) -> None:
-        self._message = message
-        self._version = version
-        self._span = span
-        self._token = None if within is None else contexts.attach(within)
-        self._metrics = metrics
-        self._began = 0.0 if metrics is None else perf_counter()
-        self.outcome = SUCCESS
-
-    def see(self, status: int) -> None:
-        """The response begins: an HTTP status tells the outcome as long as no answer does."""
-        self.outcome = responded(status)
-
-    def hear(self, text: bytes) -> None:
-        """One JSON-RPC message of the response, as the server wrote it."""
-        self.outcome = answered(text) or self.outcome
-
-    def end(self, outcome: Outcome | None = None) -> None:
-        """The answer has left.
-
-        Args:
-            outcome: How it ended; None is what was seen and heard of the response.
-        """
-        outcome = outcome or self.outcome
-        if self._span is not None:
-            if outcome.error is not None and self._span.is_recording():
-                self._span.set_attributes(errors(outcome))
-                self._span.set_status(StatusCode.ERROR, outcome.message)
-            self._span.end()
-        if self._token is not None:
-            contexts.detach(self._token)
-        if self._metrics is not None:
-            seconds = perf_counter() - self._began
-            self._metrics.operation(self._message, self._version, outcome, seconds=seconds)
+    @property
+    def client(self) -> str | None:
+        """What its client calls itself, or None."""
+        ...
 
 
 class RequestSpans:
     """Begins what telemetry tells of each message.
 
     Args:
-        spans: `"auto"`: a server span, unless the wrapped server makes its own; `"enrich"`: none, only
-            the current span is stamped; `"server"` and `"internal"`: always one, of that kind; `"off"`.
-        trace: `"request"`: requests belong to their callers' traces and link to the session's start;
-            `"session"`: they belong to the session's trace, and link to their callers.
+        spans: Which span a message gets.
+        trace: What is one trace.
         stamps: What names a session on a span.
         metrics: Told of every message, or None.
+        looks_native: Tells whether the wrapped server makes server spans itself (see `instrumented`). It
+            is asked once, at the first message, since some servers make their endpoint as they start.
         tracer_provider: Where spans go; None is the process's own.
-
-    Attributes:
-        is_native: Whether the wrapped server makes server spans itself (see `instrumented`). To be set
-            when the application has started.
     """
 
     def __init__(
@@ -157,15 +97,27 @@ class RequestSpans:
         trace: Trace = "request",
         stamps: Stamps | None = None,
         metrics: SessionMetrics | None = None,
+        looks_native: Callable[[], bool] = lambda: False,
         tracer_provider: TracerProvider | None = None,
     ) -> None:
-        self.is_native = False
+        self._looks_native: Final = looks_native
         self._spans: Final[Spans] = spans
         self._in_session: Final = trace == "session"
         self._stamps: Final = stamps or Stamps()
         self._metrics: Final = metrics
         self._provider: Final = tracer_provider
         self._tracer: Final[Tracer] = get_tracer(SCOPE, tracer_provider=tracer_provider)
+
+    @cached_property
+    def is_native(self) -> bool:
+        """Whether the wrapped server makes server spans itself."""
+        return self._looks_native()
+
+    def name(self, about: About) -> None:
+        """Name a session on the span around us: that of the request that creates it."""
+        around = get_current_span()
+        if around.is_recording():
+            around.set_attributes(self._stamps.of(about.ref, claimed=is_claimed(around, about.ref, None)))
 
     def begin(
         self, message: Message, *, version: str | None, about: About | None, is_forwarded: bool = True
@@ -186,10 +138,10 @@ class RequestSpans:
         kind = _KINDS[self._spans, self.is_native][0 if is_forwarded else 1]
         if kind is None:
             return self._enriched(message, version, about)
-        if not self._is_traced():
+        if not takes_spans(self._provider or get_tracer_provider()):
             return self._without(message, version)
         target, came = target_of(message), carried(message)
-        parent, links = self._related(came, None if about is None else about.start)
+        parent, links = self._related(came, None if about is None else about.trace)
         if about is not None:
             parent = of_session(about.ref, parent)
         name = message.label if target is None else f"{message.label} {target}"
@@ -197,10 +149,6 @@ class RequestSpans:
         if span.is_recording():
             span.set_attributes(self._attributes(describe(message, target, version), about, parent))
         return Handling(message, version, self._metrics, span=span, within=set_span_in_context(span, parent))
-
-    def _is_traced(self) -> bool:
-        """Whether there is anybody to trace for: without an SDK the rest would cost as much as the whole core."""
-        return type(self._provider or get_tracer_provider()) not in _NOBODY
 
     def _attributes(self, found: dict[str, str], about: About | None, parent: Context | None) -> dict[str, str]:
         if about is not None:
@@ -223,7 +171,7 @@ class RequestSpans:
             within = set_span_in_context(around, within)
         if around.is_recording():
             around.set_attributes(self._stamps.of(about.ref, claimed=is_claimed(around, about.ref, within)))
-        start = start_of(about.start) if self._in_session else None
+        start = start_of(about.trace) if self._in_session else None
         if start is not None:
             within = below(start, within)
         return (
@@ -255,12 +203,6 @@ def carried(message: Message) -> Context | None:
     except Refusal:  # a lone surrogate
         return None
     return propagate.extract(carrier, contexts.get_current())
-
-
-def errors(outcome: Outcome) -> dict[str, str]:
-    """What a span says of an error."""
-    said = {ERROR_TYPE: outcome.error, STATUS_CODE: outcome.code, REASON: outcome.reason}
-    return {name: value for name, value in said.items() if value is not None}
 
 
 def _links(context: SpanContext) -> list[Link]:

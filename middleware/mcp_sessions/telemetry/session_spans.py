@@ -9,8 +9,10 @@ Context, whatever the process propagates otherwise, since our own tokens alone c
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import Final, Literal
+from typing import Final
 
 from opentelemetry.context import Context, create_key, get_value, set_value
 from opentelemetry.trace import (
@@ -18,6 +20,7 @@ from opentelemetry.trace import (
     NonRecordingSpan,
     SpanContext,
     SpanKind,
+    StatusCode,
     TraceFlags,
     Tracer,
     TracerProvider,
@@ -26,9 +29,9 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from .attributes import EXPIRES_AT, REASON, Stamps
+from ..tracing import Trace
+from .attributes import CLIENT, ERROR_TYPE, EXPIRES_AT, PARENT, REASON, Stamps
 
-Trace = Literal["request", "session"]
 SCOPE: Final = "mcp_sessions"
 _REF: Final = create_key("mcp_sessions.ref")
 _TRACEPARENT: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
@@ -90,14 +93,19 @@ class SessionSpans:
         self._stamps: Final = stamps or Stamps()
         self._tracer: Final[Tracer] = get_tracer(SCOPE, tracer_provider=tracer_provider)
 
-    def start(self, ref: str, *, expires_at: int) -> str | None:
-        """Mark a session's creation.
+    @contextmanager
+    def start(
+        self, ref: str, *, expires_at: int, client: str | None = None, parent: str | None = None
+    ) -> Iterator[str | None]:
+        """Mark a session's creation, which lasts as long as the block. What the block raises is its failure.
 
         Args:
             ref: The session.
             expires_at: When it ends at the latest, Unix seconds.
+            client: What its client calls itself, or None.
+            parent: The session that it was forked from, or None.
 
-        Returns:
+        Yields:
             The traceparent for the session's token, or None where nobody traces.
         """
         ambient = get_current_span().get_span_context()
@@ -109,10 +117,18 @@ class SessionSpans:
         )
         if span.is_recording():
             span.set_attributes({**self._stamps.of(ref, claimed=False), EXPIRES_AT: expires_at})
-        span.end()
+            more = {CLIENT: client, PARENT: parent}
+            span.set_attributes({name: value for name, value in more.items() if value is not None})
         context = span.get_span_context()
-        # Without an SDK a "new" span is the caller's, from another process, or none at all.
-        return traceparent(context) if context.is_valid and not context.is_remote else None
+        try:
+            # Without an SDK a "new" span is the caller's, from another process, or none at all.
+            yield traceparent(context) if context.is_valid and not context.is_remote else None
+        except BaseException as error:
+            span.set_attribute(ERROR_TYPE, type(error).__qualname__)
+            span.set_status(StatusCode.ERROR)
+            raise
+        finally:
+            span.end()
 
     def end(self, ref: str, *, start: str | None, reason: str) -> None:
         """Mark a session's end.

@@ -1,0 +1,100 @@
+"""`Telemetry`: what one middleware tells of its requests and its sessions, made once from its options.
+
+It hands each thing to who tells it: a message to `request_spans`, a session's two ends to `session_spans`,
+facts and durations to `metrics`. Where nobody listens it says so at once, and the request goes its way
+untouched. Nothing here reads a message or judges a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+from msgspec.structs import replace
+from starlette.types import ASGIApp, Send
+
+from ..events import Fact, SessionDeleted
+from ..jsonrpc import Message
+from ..listeners import is_traced
+from ..tokens import Claims
+from ..tracing import Spans, Trace
+from .attributes import Stamps
+from .handling import Handling
+from .hearing import Hearing
+from .instrumented import makes_server_spans
+from .metrics import SessionMetrics
+from .request_spans import RequestSpans
+from .session_spans import SessionSpans
+
+
+class Telemetry:
+    """The telemetry of one middleware.
+
+    Args:
+        app: The wrapped application, whose own spans are looked for.
+        endpoint: The MCP path without a trailing slash, or None for every path.
+        spans: See `RequestSpans`.
+        trace: See `RequestSpans`.
+        metrics: Told of everything, or None.
+        tracked: Whether every session's end is seen, so that those alive can be counted.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        endpoint: str | None,
+        *,
+        spans: Spans,
+        trace: Trace,
+        metrics: SessionMetrics | None,
+        tracked: bool,
+    ) -> None:
+        if metrics is not None and tracked:
+            metrics.follow()
+        stamps = Stamps()
+        looks_native = partial(makes_server_spans, app, endpoint)
+        self._is_tracing: Final = spans != "off"
+        self._metrics: Final = metrics
+        self._sessions: Final = SessionSpans(trace=trace, stamps=stamps)
+        self._requests: Final = RequestSpans(
+            spans, trace=trace, stamps=stamps, metrics=metrics, looks_native=looks_native
+        )
+
+    @property
+    def _traces(self) -> bool:
+        return self._is_tracing and is_traced()
+
+    def begin(
+        self, message: Message, *, version: str | None, about: Claims | None, is_forwarded: bool
+    ) -> Handling | None:
+        """Begin a message; see `RequestSpans.begin`."""
+        return self._requests.begin(message, version=version, about=about, is_forwarded=is_forwarded)
+
+    def hearing(self, send: Send, handling: Handling) -> Send:
+        """A `send` by which a message's answer is heard, where anybody wants to know how it ended."""
+        return Hearing(send, handling) if handling.listens else send
+
+    @contextmanager
+    def creating(self, claims: Claims) -> Iterator[Claims]:
+        """Mark a session's creation, which lasts as long as the block.
+
+        Yields:
+            The claims for its token, which say where its start is to be found.
+        """
+        if not self._traces:
+            yield claims
+            return
+        with self._sessions.start(
+            claims.ref, expires_at=claims.expires_at, client=claims.client, parent=claims.parent
+        ) as trace:
+            yield replace(claims, trace=trace)
+        self._requests.name(claims)
+
+    def hear(self, fact: Fact) -> None:
+        """Tell a fact on."""
+        if self._metrics is not None:
+            self._metrics(fact)
+        if isinstance(fact, SessionDeleted) and self._traces:
+            self._sessions.end(fact.ref, start=fact.trace, reason=fact.reason)

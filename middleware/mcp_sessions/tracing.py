@@ -1,0 +1,17 @@
+"""The words in which an application chooses its spans: which one a message gets, and what is one trace.
+
+Only the words are here, so that options can be read where no OpenTelemetry is asked for; `telemetry` does
+what they say. Source: OpenTelemetry's semantic conventions for MCP.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Spans = Literal["auto", "enrich", "server", "internal", "off"]
+"""`"auto"`: a server span, unless the wrapped server makes its own; `"enrich"`: none, only the span around is
+stamped; `"server"` and `"internal"`: always one, of that kind; `"off"`: no span at all."""
+
+Trace = Literal["request", "session"]
+"""`"request"`: a message belongs to its caller's trace and links to the session's start; `"session"`: it belongs
+to the session's trace, and links to its caller."""

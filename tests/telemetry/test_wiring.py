@@ -1,0 +1,280 @@
+"""What one middleware tells of its requests and its sessions, where somebody listens and where nobody does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.trace import SpanKind, StatusCode, get_current_span
+from starlette.types import Receive, Scope, Send
+
+from apps import Server, reply, sessions
+from clients import LEGACY, Answer, Client, call, http
+from mcp_sessions import CreateRefused, Session, current_session
+from mcp_sessions.telemetry import SessionMetrics
+from recorded import ALIAS, process_wide
+from streaming import Streaming
+
+INITIALIZE = {"protocolVersion": LEGACY, "capabilities": {}}
+
+
+@pytest.fixture
+def spans() -> Iterator[list[ReadableSpan]]:
+    """The spans of one test, of all that is in this process."""
+    with process_wide().recording() as kept:
+        yield kept
+
+
+def named(spans: list[ReadableSpan], name: str) -> ReadableSpan:
+    """The one span of a name."""
+    (span,) = [span for span in spans if span.name == name]
+    return span
+
+
+def said(span: ReadableSpan, *names: str) -> list[Any]:
+    return [(span.attributes or {}).get(name) for name in names]
+
+
+async def fails(session: Session | None, arguments: dict[str, Any]) -> Any:
+    raise LookupError("a secret")
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+async def test_a_call_s_span_names_its_session_by_every_name(spans: list[ReadableSpan]) -> None:
+    """Its own two, and the aliases that the processor was given; so does the start of the session."""
+    client = Client(sessions(Server()))
+    ref = (await client.tool(session=await client.create())).result["content"]
+    for name in ("tools/call whoami", "sessions/create", "session start"):
+        assert said(named(spans, name), "session.id", "mcp.session.id") == [ref, ref], name
+    for name in ("tools/call whoami", "session start"):
+        assert said(named(spans, name), ALIAS) == [ref]
+
+
+async def test_a_call_without_a_session_has_a_span_too(spans: list[ReadableSpan]) -> None:
+    """Its answer passes as it came, and its errors are heard all the same."""
+    client = Client(sessions(Server()))
+    await client.tool()
+    await client.send("no/such")
+    assert said(named(spans, "tools/call whoami"), "session.id", "error.type") == [None, None]
+    assert said(named(spans, "no/such"), "error.type") == ["-32601"]
+
+
+async def test_a_list_names_the_session_that_asks_for_it(spans: list[ReadableSpan]) -> None:
+    """Though its handler sees none: its content cannot vary by it."""
+    client = Client(sessions(Server()))
+    await client.send("tools/list", session=await client.create())
+    assert said(named(spans, "tools/list"), "session.id") == said(named(spans, "session start"), "session.id")
+
+
+@pytest.mark.parametrize("sse", [False, True], ids=["json", "events"])
+async def test_how_a_call_ends_is_told(sse: bool, spans: list[ReadableSpan]) -> None:
+    """By the code of an error, and by the class alone of what the application raises."""
+    client = Client(sessions(Server(sse=sse, fails=fails)))
+    session = await client.create()
+    await client.send("no/such", session=session)
+    with pytest.raises(LookupError):
+        await client.tool("fails", session=session)
+    assert said(named(spans, "no/such"), "error.type") == ["-32601"]
+    raised = named(spans, "tools/call fails")
+    assert said(raised, "error.type") == ["LookupError"]
+    assert "a secret" not in raised.to_json()
+
+
+async def test_a_state_that_cannot_be_kept_is_an_error_of_the_call(spans: list[ReadableSpan]) -> None:
+    """What is told is what the client was told, and not what the server said."""
+
+    async def grow(session: Session | None, arguments: dict[str, Any]) -> Any:
+        assert session is not None
+        session.state["list"] = []
+        session.state["list"].append("x" * 10_000)
+
+    client = Client(sessions(Server(grow=grow)))
+    assert (await client.tool("grow", session=await client.create())).error["code"] == -32603
+    assert said(named(spans, "tools/call grow"), "error.type") == ["-32603"]
+
+
+async def test_a_refusal_has_a_span_with_its_reason(spans: list[ReadableSpan]) -> None:
+    """Which the client is not told; where the server's own guard answers, it is the guard's status."""
+    client = Client(sessions(Server(), require="always"))
+    await client.tool()
+    refused = named(spans, "tools/call whoami")
+    assert said(refused, "error.type", "mcp_sessions.reason") == ["-31044", "required"]
+    assert refused.status.description == "Session required"
+
+    async def guard(scope: Scope, send: Send) -> bool:
+        await reply(send, b"{}", status=401)
+        return True
+
+    await Client(sessions(Server(guard=guard))).send("sessions/create")
+    assert said(named(spans, "sessions/create"), "error.type", "mcp_sessions.reason") == ["401", None]
+
+
+async def test_a_stream_that_is_cut_says_that_its_session_ended(spans: list[ReadableSpan]) -> None:
+    """And not the request that ended it, though that one does the cutting."""
+    server = Streaming()
+    client = Client(sessions(server))
+    session = await client.create()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(client.tool, session=session))
+        await server.began.wait()
+        await client.delete(session)
+        server.go.set()
+    assert said(named(spans, "tools/call whoami"), "mcp_sessions.reason") == ["ended"]
+    assert said(named(spans, "sessions/delete"), "mcp_sessions.reason", "error.type") == [None, None]
+
+
+async def test_the_first_message_of_a_connection_is_nobody_s_context(spans: list[ReadableSpan]) -> None:
+    """Servers start the task that serves all later requests in it, and that would keep its span and its session."""
+    seen: list[Any] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append((scope["mcp_session"], current_session(), get_current_span().get_span_context().is_valid))
+        await reply(send, b'{"jsonrpc":"2.0","id":1,"result":{}}')
+
+    client = Client(sessions(app, transport="off", admission="own"), modern=False)
+    await client.send("initialize", INITIALIZE, session=await client.create())
+    await client.tool(session=await client.create())
+    assert isinstance(seen[0][0], Session)
+    assert seen[0][1:] == (None, False)
+    assert seen[1][0] is seen[1][1]
+    assert seen[1][2]
+    assert said(named(spans, "initialize"), "session.id") == [seen[0][0].ref]
+
+
+async def test_a_transport_session_starts_below_the_message_that_opens_it(spans: list[ReadableSpan]) -> None:
+    """Which names it, as what creates a session does."""
+    await Client(sessions(Server()), modern=False).send("initialize", INITIALIZE)
+    start, initialize = named(spans, "session start"), named(spans, "initialize")
+    assert start.parent == initialize.context
+    assert said(start, "session.id") == said(initialize, "session.id") != [None]
+
+
+async def test_the_span_around_is_enriched_where_that_is_asked_for(spans: list[ReadableSpan]) -> None:
+    """No span is added to a message then; a message of no session has nothing to tell."""
+    client = Client(sessions(Server(), spans="enrich"))
+    session = await client.create()
+    with trace.get_tracer("tests").start_as_current_span("http"):
+        ref = (await client.tool(session=session)).result["content"]
+    await client.tool()
+    assert {span.name for span in spans} == {"session start", "http"}
+    assert said(named(spans, "http"), "session.id") == [ref]
+
+
+@pytest.mark.parametrize("kind", ["server", "internal"])
+async def test_the_kind_of_span_can_be_chosen(kind: Any, spans: list[ReadableSpan]) -> None:
+    """Whatever the wrapped server makes itself."""
+    await Client(sessions(Server(), spans=kind)).tool()
+    assert named(spans, "tools/call whoami").kind is {"server": SpanKind.SERVER, "internal": SpanKind.INTERNAL}[kind]
+
+
+# --- sessions ------------------------------------------------------------------------------------
+
+
+async def test_a_session_that_is_refused_never_was(spans: list[ReadableSpan]) -> None:
+    """Its start failed, and the request that wanted it names none."""
+
+    def refuse(session: Session, params: dict[str, Any], scope: Scope) -> None:
+        raise CreateRefused("not you")
+
+    await Client(sessions(Server(), on_create=refuse)).send("sessions/create")
+    start, create = named(spans, "session start"), named(spans, "sessions/create")
+    assert (start.status.status_code, said(start, "error.type")) == (StatusCode.ERROR, ["CreateRefused"])
+    assert said(create, "session.id", "mcp_sessions.reason") == [None, "create_refused"]
+
+
+async def test_a_session_s_end_leads_back_to_its_start(spans: list[ReadableSpan]) -> None:
+    """On any worker: what it needs is in the token. It stands below what ended it."""
+    first, second = (Client(sessions(Server())) for _ in range(2))
+    await second.delete(await first.create())
+    start, end, delete = (named(spans, name) for name in ("session start", "session end", "sessions/delete"))
+    assert end.parent == delete.context
+    assert start.context is not None
+    assert [link.context.span_id for link in end.links] == [start.context.span_id]
+    assert said(end, "session.id", "mcp_sessions.reason") == [*said(start, "session.id"), "deleted"]
+
+
+async def test_a_session_knows_where_it_started(spans: list[ReadableSpan]) -> None:
+    """For an application's own spans to link to, such as those of a job that outlives the request."""
+    traceparents: list[str | None] = []
+
+    async def look(session: Session | None, arguments: dict[str, Any]) -> Any:
+        assert session is not None
+        traceparents.append(session.traceparent)
+
+    client = Client(sessions(Server(look=look)))
+    await client.tool("look", session=await client.create())
+    context = named(spans, "session start").context
+    assert context is not None
+    assert traceparents == [f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"]
+
+
+# --- nobody listens ------------------------------------------------------------------------------
+
+
+async def test_off_is_no_span_at_all(spans: list[ReadableSpan]) -> None:
+    """Not of messages, and not of sessions."""
+    client = Client(sessions(Server(), spans="off"))
+    session = await client.create()
+    await client.tool(session=session)
+    await client.delete(session)
+    assert spans == []
+
+
+async def test_a_provider_may_come_later(spans: list[ReadableSpan], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its coming on there are spans; a session that is older has no start."""
+    provider = trace.get_tracer_provider()
+    assert isinstance(provider, TracerProvider)
+    client = Client(sessions(Server()))
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    session = await client.create()
+    await client.tool(session=session)
+    assert spans == []
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    await client.tool(session=session)
+    await client.delete(session)
+    assert [span.name for span in spans] == ["tools/call whoami", "session end", "sessions/delete"]
+    assert not any(span.links for span in spans)
+
+
+async def test_metrics_need_no_spans(spans: list[ReadableSpan]) -> None:
+    """Each is chosen apart: what is counted and timed is not traced."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    client = Client(sessions(Server(), spans="off", metrics=SessionMetrics(provider)))
+    session = await client.create()
+    await client.tool(session=session)
+    await client.tool()
+    await client.delete(session)
+    data = reader.get_metrics_data()
+    assert data is not None
+    found: dict[str, Any] = {
+        metric.name: metric.data.data_points for of in data.resource_metrics[0].scope_metrics for metric in of.metrics
+    }
+    provider.shutdown()
+    assert spans == []
+    assert {
+        str((point.attributes or {})["mcp.method.name"]): point.count
+        for point in found["mcp.server.operation.duration"]
+    } == {
+        "sessions/create": 1,
+        "tools/call": 2,
+        "sessions/delete": 1,
+    }
+    assert [point.value for point in found["mcp_sessions.session.created"]] == [1]
+    assert [point.count for point in found["mcp.server.session.duration"]] == [1]
+
+
+async def test_a_body_that_nobody_reads_as_a_message_has_no_span(spans: list[ReadableSpan]) -> None:
+    """There is no method to call it by."""
+    message: Answer = await call(sessions(Server()), http(), b"[")
+    assert message.status == 400
+    assert spans == []
