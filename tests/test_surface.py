@@ -20,7 +20,10 @@ NAMES = """
 """
 
 MEMBERS = {
-    Session: "client_capabilities correlation created_at data end expires_at has_data id parent principal ref state",
+    Session: (
+        "client client_capabilities correlation created_at data end expires_at has_data id parent principal ref state "
+        "traceparent"
+    ),
     EndedSession: "created_at data expires_at ref",
     Data: "delete get increment set update",
     State: "clear close get items keys payload pop popitem received section setdefault shut untouched update values",

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from . import intake, jsonrpc, protocol, splice
 from .answers import Answers
+from .clientinfo import client_of
 from .conversation import Conversation
 from .current import session_variable
 from .dialects import draft
@@ -250,7 +251,7 @@ class Exchange(msgspec.Struct):
         if session is not None and self.options.listen is not None:
             self.options.listen(SessionUsed(session.ref, message.label))
         if message.method == INITIALIZE and self._may_name_transport(message):
-            send = Handshake(send, message.id or b"", self._mint_transport)
+            send = Handshake(send, message.id or b"", partial(self._mint_transport, message))
         echoed = live if step in protocol.ECHOES else None
         writes = WriteBack.of(message, echoed, self.options.settings, self.options.capability)
         if writes is None:
@@ -284,20 +285,27 @@ class Exchange(msgspec.Struct):
         is_request = message.kind is Kind.REQUEST and not self.head.is_modern
         return self.options.transport and is_request and not speaks_draft(message)
 
-    async def _mint_transport(self) -> str | None:
+    async def _mint_transport(self, message: Message) -> str | None:
         """The id of a new transport session, or None where the caller gets none and goes on without."""
         try:
-            live = await self._minted(TRANSPORT)
+            live = await self._minted(message, TRANSPORT)
         except Refusal as refusal:
             self.options.emit(RequestRefused(refusal.reason, self.options.code(refusal), INITIALIZE))
             return None
         return live.session.id
 
-    async def _minted(self, kind: TokenKind) -> Live:
+    async def _minted(self, message: Message, kind: TokenKind) -> Live:
         """A session that an `initialize` begins."""
         principal = self.options.principal(self.scope)
         with nullcontext() if self.handling is None else self.handling.current():
-            return await Live.mint(self.options, principal=principal, params={}, scope=self.scope, kind=kind)
+            return await Live.mint(
+                self.options,
+                principal=principal,
+                params={},
+                scope=self.scope,
+                kind=kind,
+                client=client_of(message),
+            )
 
     def _watched(self, message: Message, live: Live) -> Watched:
         """What ends the event stream that answers a request of a session."""

@@ -135,7 +135,7 @@ class FieldExchange(Exchange):
     async def _opened(self, message: Message, live: Live | None, answer: bytes, own: str | None) -> Opened:
         """The session that an `initialize` goes on with or begins, with what its client can do."""
         if live is None:
-            live = await self._minted(self._kind_beside(own))
+            live = await self._minted(message, self._kind_beside(own))
         if (said := capabilities(message)) is not None:
             await live.keep_capabilities(said)
         if own is not None and self.options.unconfirmed is not None and agrees_on_version(message, answer):

@@ -15,6 +15,7 @@ from typing import Any, Final
 from starlette.types import Scope
 
 from . import forks, roster
+from .clientinfo import client_of
 from .dialects.field import FIELD_NAME
 from .dialects.sep1364_create import stated
 from .errors import DescendantsRefused, ForkModeUnknown, InvalidParams, PrincipalRequired
@@ -50,6 +51,11 @@ class Asked:
         return self.options.principal(self.scope)
 
     @property
+    def client(self) -> str | None:
+        """What the client calls itself, or did when it opened the transport session by which it asks."""
+        return client_of(self.message) or (None if self.live is None else self.live.claims.client)
+
+    @property
     def session(self) -> Live:
         """The session that the request carries, where the method needs one."""
         assert self.live is not None
@@ -74,7 +80,9 @@ Method = Callable[[Asked], Awaitable[dict[str, Any]]]
 async def create(asked: Asked) -> dict[str, Any]:
     """Mint a session."""
     params = {} if asked.options.on_create is None else asked.params()
-    live = await Live.mint(asked.options, principal=asked.principal, params=params, scope=asked.scope)
+    live = await Live.mint(
+        asked.options, principal=asked.principal, params=params, scope=asked.scope, client=asked.client
+    )
     return {"session": live.metadata()}
 
 
@@ -128,7 +136,9 @@ async def open(asked: Asked) -> dict[str, Any]:  # noqa: A001  # the table's wor
     params = {} if asked.options.on_create is None else asked.params()
     # What of the header is still there is the wrapped server's own: a session that begins beside it stays beside it.
     kind = BESIDE if SESSION_HEADER in dict(asked.scope["headers"]) else FIELD
-    live = await Live.mint(asked.options, principal=asked.principal, params=params, scope=asked.scope, kind=kind)
+    live = await Live.mint(
+        asked.options, principal=asked.principal, params=params, scope=asked.scope, kind=kind, client=asked.client
+    )
     await live.keep_capabilities(said)
     return {FIELD_NAME: live.session.id}
 

@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from apps import Server, reply, sessions
 from clients import LEGACY, Answer, Client, call, http
 from mcp_sessions import CreateRefused, Session, current_session
+from mcp_sessions.clientinfo import CLIENT_INFO_KEY
 from mcp_sessions.telemetry import SessionMetrics
 from recorded import ALIAS, process_wide
 from streaming import Streaming
@@ -215,6 +216,14 @@ async def test_a_session_knows_where_it_started(spans: list[ReadableSpan]) -> No
     context = named(spans, "session start").context
     assert context is not None
     assert traceparents == [f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"]
+
+
+async def test_an_id_with_its_trace_and_its_client_is_still_short(spans: list[ReadableSpan]) -> None:
+    """At most 512 bytes, with a name as long as it may be."""
+    envelope = {"_meta": {CLIENT_INFO_KEY: {"name": "w" * 100}}}
+    held = (await Client(sessions(Server())).send("sessions/create", envelope)).result["session"]
+    assert said(named(spans, "session start"), "mcp_sessions.client") == ["w" * 64]
+    assert len(held["sessionId"]) <= 512
 
 
 # --- nobody listens ------------------------------------------------------------------------------

@@ -1,0 +1,54 @@
+"""What a client calls itself: its name and version, from `initialize` or from the envelope of the modern era.
+
+Kept in the session's token, so that each request can be told whose program sent it. It is the client's own
+word: nothing vouches for it, and nothing may hang on it. What cannot stand in one line of a log is left out.
+Sources: MCP 2025-11-25, "Initialization"; MCP 2026-07-28, `_meta` of requests.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from .dialects.transport import INITIALIZE
+from .envelope import looks_like_ours
+from .jsonrpc import Message
+from .members import FLAWS
+
+CLIENT_INFO_KEY: Final = "io.modelcontextprotocol/clientInfo"
+
+
+class _Client(msgspec.Struct, gc=False):
+    name: str
+    version: str = ""
+
+
+class _Params(msgspec.Struct, gc=False):
+    clientInfo: _Client  # noqa: N815  # the protocol's spelling
+
+
+class _Initialize(msgspec.Struct, gc=False):
+    params: _Params
+
+
+def client_of(message: Message) -> str | None:
+    """The name and version that a message's sender gives itself, or None where it gives none that can be shown.
+
+    Args:
+        message: An `initialize` of the legacy era, or any message of the modern one.
+    """
+    try:
+        found = _of(message)
+    except FLAWS:  # not as the protocol has it, which is no reason to refuse anybody
+        return None
+    text = "" if found is None else f"{found.name} {found.version}".strip()
+    return text if text and text.isprintable() and not looks_like_ours(text) else None
+
+
+def _of(message: Message) -> _Client | None:
+    if message.method == INITIALIZE:
+        return msgspec.json.decode(message.body, type=_Initialize).params.clientInfo
+    if message.meta is None or CLIENT_INFO_KEY not in message.meta:
+        return None
+    return msgspec.json.decode(message.meta[CLIENT_INFO_KEY], type=_Client)
