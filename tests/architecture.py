@@ -82,6 +82,7 @@ FLOORS: dict[int, tuple[str, ...]] = {
         "sweeper",
         "telemetry/",
         "terminal",
+        "told",
         "testing",
         "unconfirmed",
         "workers",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from . import checks, extensions, listeners, principals, protocol, stores
+from . import checks, extensions, principals, protocol, stores
 from .conversation import Conversation
 from .data import Data, Shelf
 from .dialects.draft import Named
@@ -24,7 +24,6 @@ from .hooks import OnCreate
 from .keyfile import is_ephemeral, key_source
 from .keys import KeyRing
 from .limits import CreateLimit
-from .listeners import Told
 from .logs import log_fact
 from .policy import Policy
 from .principals import ReadPrincipal
@@ -34,6 +33,7 @@ from .stores.base import Standing, Store
 from .streams import Streams
 from .sweeper import Sweeper
 from .tokens import SESSION, Claims, Tokens
+from .told import Told
 
 if TYPE_CHECKING:
     from .dialects.opted import Opted
@@ -160,7 +160,7 @@ def check(**given: Any) -> Options:
     Raises:
         ConfigurationError: One is wrong; the message says which and what to write instead.
     """
-    told = listeners.told(given)
+    told = Told.of(given)
     return Options(
         **_identity(given),
         **_rules(given),

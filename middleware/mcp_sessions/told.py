@@ -1,0 +1,55 @@
+"""Who is told of what a middleware does: the options about telemetry, checked, and made into it when there is need.
+
+Telemetry itself is imported at the first time that anybody is to be told, so that who does not trace pays
+nothing for it, not even at the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, get_args
+
+from . import checks
+from .listeners import is_traced
+from .tracing import Spans, Trace
+
+if TYPE_CHECKING:
+    from .telemetry.metrics import SessionMetrics
+    from .telemetry.wiring import Telemetry
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Who is told of what a middleware does.
+
+    Args:
+        tells: Whether anybody is, now.
+        telemetry: What tells them, made at the first time: who does not trace imports no OpenTelemetry.
+    """
+
+    tells: Callable[[], bool]
+    telemetry: Callable[[], Telemetry]
+
+    @classmethod
+    def of(cls, given: dict[str, Any]) -> Told:
+        """The checked form of the options about telemetry.
+
+        Raises:
+            ConfigurationError: One is wrong; the message says what to write instead.
+        """
+        spans = checks.word("spans", given["spans"], get_args(Spans))
+        trace = checks.word("trace", given["trace"], get_args(Trace))
+        metrics: SessionMetrics | None = checks.function("metrics", given["metrics"])
+        app, endpoint, tracked = given["app"], checks.path(given["path"]), given["tracked"]
+
+        @cache
+        def telemetry() -> Telemetry:
+            from .telemetry.wiring import Telemetry
+
+            return Telemetry(app, endpoint, spans=spans, trace=trace, metrics=metrics, tracked=tracked)
+
+        if metrics is not None:
+            return cls(lambda: True, telemetry)
+        return cls(bool if spans == "off" else is_traced, telemetry)
