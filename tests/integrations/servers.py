@@ -74,7 +74,8 @@ class Verifier:
         )
 
 
-def _sdk(*, authenticated: bool, stateful: bool, middleware: list[Any]) -> Any:
+def sdk(*, authenticated: bool, stateful: bool, middleware: list[Any]) -> Any:
+    """The small server on the official SDK."""
     assert not middleware, "the SDK takes none"
     settings = import_module("mcp.server.auth.settings").AuthSettings
     auth = {
@@ -115,12 +116,12 @@ def _wrapped(make: Callable[..., Any], **options: Any) -> ASGIApp:
 
 
 _PLACES: Final = {
-    "add_sessions": (_add_sessions, (_sdk, _fastmcp)),
+    "add_sessions": (_add_sessions, (sdk, _fastmcp)),
     "middleware": (_middleware, (_fastmcp,)),
-    "wrapped": (_wrapped, (_sdk, _fastmcp)),
+    "wrapped": (_wrapped, (sdk, _fastmcp)),
 }
-_NAMES: Final = {_sdk: f"sdk{MCP}", _fastmcp: f"fastmcp{FASTMCP}"}
-_IS_MODERN: Final = {_sdk: MCP > 1, _fastmcp: FASTMCP > 3}
+_NAMES: Final = {sdk: f"sdk{MCP}", _fastmcp: f"fastmcp{FASTMCP}"}
+_IS_MODERN: Final = {sdk: MCP > 1, _fastmcp: FASTMCP > 3}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,76 @@
+"""The session as a dependency of FastAPI, for MCP endpoints that are functions of your own.
+
+    async def endpoint(message: dict[str, Any], session: Annotated[Session, Depends(require_session)]) -> ...
+
+The middleware has verified the session before; here it is only handed over. Neither dependency appears in
+the OpenAPI document. FastAPI itself is not imported: it knows a request by Starlette's class.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+from starlette.applications import Starlette
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, Response
+
+from ..errors import ConfigurationError, Refusal, SessionRequired
+from ..session import Session
+
+__all__ = ["add_exception_handlers", "optional_session", "require_session"]
+
+
+async def optional_session(connection: HTTPConnection) -> Session | None:
+    """The session of the request, or None where it named none.
+
+    Raises:
+        ConfigurationError: Nobody has looked for one: it is no POST, or no middleware stands in front of the route.
+    """
+    if "mcp_session" not in connection.scope:
+        raise ConfigurationError(
+            f"nobody looked for a session in {connection.scope.get('method')} {connection.url.path}: a session comes "
+            "with a POST to an MCP endpoint; name the route's path in add_sessions(app, path=...), or in "
+            "app.add_middleware(MCPSessionMiddleware, path=...)"
+        )
+    return cast("Session | None", connection.scope["mcp_session"])
+
+
+async def require_session(connection: HTTPConnection) -> Session:
+    """The session of the request.
+
+    Raises:
+        SessionRequired: The request named none. `add_exception_handlers` makes the JSON-RPC error of it that clients
+            know, "Session required".
+        ConfigurationError: Nobody has looked for a session; see `optional_session`.
+    """
+    session = await optional_session(connection)
+    if session is None:
+        raise SessionRequired
+    return session
+
+
+def add_exception_handlers(app: Starlette) -> None:
+    """Have an application answer with the JSON-RPC error of a refusal that an endpoint or a dependency raised.
+
+    Args:
+        app: A FastAPI or Starlette application. It is changed in place.
+    """
+    app.add_exception_handler(Refusal, _answer)
+
+
+async def _answer(request: Request, refusal: Exception) -> Response:
+    assert isinstance(refusal, Refusal)
+    error = {"code": refusal.code, "message": refusal.told}
+    answer = {"jsonrpc": "2.0", "id": await _id(request), "error": error}
+    headers = {} if refusal.retry_after is None else {"retry-after": str(refusal.retry_after)}
+    return JSONResponse(answer, refusal.http_status, headers)
+
+
+async def _id(request: Request) -> Any:
+    """The id of the message that is answered; None where there is none, or where it is no single message."""
+    try:
+        message = json.loads(await request.body())
+    except (ValueError, RecursionError):
+        return None
+    return message.get("id") if isinstance(message, dict) else None

@@ -1,0 +1,148 @@
+"""The session in handlers of FastMCP 3 and 4, and FastMCP's own `ctx.set_state` kept in it.
+
+A handler asks with FastMCP's own `Depends`: `session: Session = Depends(require_session)`. FastMCP has a state of
+its own, under an id that it takes from the connection: with stateless HTTP, and in the modern era, that is
+another one for each request, and what was set is never found again. `SessionStateStore` lays it in the data
+of our session instead. What FastMCP keeps per user (`UserSession`) or under an id that the model passes on
+(`SessionId`) is no matter of our session and goes to another store. Source: FastMCP's `session_state_store=`, the
+protocol `AsyncKeyValue` of py-key-value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, SupportsFloat
+
+from ..current import current_session
+from ..errors import SessionRequired
+from ..session import Session
+
+if TYPE_CHECKING:
+    from key_value.aio.protocols.key_value import AsyncKeyValue
+
+__all__ = ["SECTION", "SessionStateStore", "current_session", "require_session"]
+
+SECTION: Final = "fastmcp:"
+"""What the names of FastMCP's values begin with in `session.data`."""
+
+
+def require_session() -> Session:
+    """The session of the request that is being handled.
+
+    Raises:
+        FastMCPError: The request named none; the call fails with the words "Session required". `require=` of the
+            middleware refuses with the JSON-RPC error before the server is reached.
+    """
+    session = current_session()
+    if session is None:
+        from fastmcp.exceptions import FastMCPError
+
+        raise FastMCPError(SessionRequired.message)
+    return session
+
+
+class SessionStateStore:
+    """FastMCP's state in the session's data: `FastMCP("cart", session_state_store=SessionStateStore())`.
+
+    `ctx.set_state` and `ctx.get_state` then mean the session of the request, in both eras, on every worker, until it
+    ends; `ctx.enable_components` and its like do where the client shook hands. The limits are those of
+    `session.data`, under names that begin with `fastmcp:`. What `ctx.set_state` sets replaces what was there:
+    where parallel calls must lose nothing, use `session.data.update`.
+    """
+
+    def __init__(self, otherwise: AsyncKeyValue | None = None) -> None:
+        """Args:
+        otherwise: Where that is kept which belongs to no session: the state of requests without one, and what FastMCP
+            keeps per user or under ids of its own. None keeps it in this process, as FastMCP does.
+        """
+        self._given = otherwise
+
+    async def get(self, key: str, *, collection: str | None = None) -> dict[str, Any] | None:
+        """A value, or None."""
+        session, name = _place(key)
+        if session is None:
+            return await self._otherwise.get(key, collection=collection)
+        value: dict[str, Any] | None = await session.data.get(name)
+        return value
+
+    async def ttl(self, key: str, *, collection: str | None = None) -> tuple[dict[str, Any] | None, float | None]:
+        """A value, and None for its time: nobody is told how long a value of a session is still kept."""
+        session, name = _place(key)
+        if session is None:
+            return await self._otherwise.ttl(key, collection=collection)
+        return await session.data.get(name), None
+
+    async def put(
+        self, key: str, value: Mapping[str, Any], *, collection: str | None = None, ttl: SupportsFloat | None = None
+    ) -> None:
+        """Keep a value, at the longest until the session ends.
+
+        Raises:
+            DataError: The session's data does not take it; see `session.data.set`.
+        """
+        session, name = _place(key)
+        if session is None:
+            await self._otherwise.put(key, value, collection=collection, ttl=ttl)
+        else:
+            await session.data.set(name, dict(value), ttl=None if ttl is None else float(ttl))
+
+    async def delete(self, key: str, *, collection: str | None = None) -> bool:
+        """Keep nothing; whether there was something."""
+        session, name = _place(key)
+        if session is None:
+            return await self._otherwise.delete(key, collection=collection)
+        was_there = await session.data.get(name) is not None
+        await session.data.delete(name)
+        return was_there
+
+    async def get_many(self, keys: Sequence[str], *, collection: str | None = None) -> list[dict[str, Any] | None]:
+        """Each value, or None."""
+        return [await self.get(key, collection=collection) for key in keys]
+
+    async def ttl_many(
+        self, keys: Sequence[str], *, collection: str | None = None
+    ) -> list[tuple[dict[str, Any] | None, float | None]]:
+        """Each value, and its time where somebody knows."""
+        return [await self.ttl(key, collection=collection) for key in keys]
+
+    async def put_many(
+        self,
+        keys: Sequence[str],
+        values: Sequence[Mapping[str, Any]],
+        *,
+        collection: str | None = None,
+        ttl: SupportsFloat | None = None,
+    ) -> None:
+        """Keep values, one after the other."""
+        for key, value in zip(keys, values, strict=True):
+            await self.put(key, value, collection=collection, ttl=ttl)
+
+    async def delete_many(self, keys: Sequence[str], *, collection: str | None = None) -> int:
+        """Keep nothing; how many there were."""
+        return sum([await self.delete(key, collection=collection) for key in keys])
+
+    @property
+    def _otherwise(self) -> AsyncKeyValue:
+        if self._given is None:
+            from key_value.aio.stores.memory import MemoryStore
+
+            self._given = MemoryStore()
+        return self._given
+
+
+def _place(key: str) -> tuple[Session | None, str]:
+    """Whose value FastMCP means, and its name there: its own keys begin with the id that it gave the request."""
+    session = current_session()
+    prefix = None if session is None else _prefix()
+    if prefix is None or not key.startswith(prefix):
+        return None, key
+    return session, SECTION + key.removeprefix(prefix)
+
+
+def _prefix() -> str | None:
+    from fastmcp.server.dependencies import get_context
+
+    try:
+        return f"{get_context().session_id}:"
+    except RuntimeError:  # FastMCP is handling nothing
+        return None

@@ -1,0 +1,131 @@
+"""Sessions as dependencies of FastAPI."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import pytest
+from fastapi import Depends, FastAPI, Request
+from starlette.types import ASGIApp
+
+from clients import SECRET, Client, call, http
+from mcp_sessions import ConfigurationError, MCPSessionMiddleware, Session, add_sessions
+from mcp_sessions.errors import StoreUnavailable
+from mcp_sessions.integrations.fastapi import add_exception_handlers, optional_session, require_session
+
+Required = Annotated[Session, Depends(require_session)]
+Optional = Annotated[Session | None, Depends(optional_session)]
+
+
+def answer(message: dict[str, Any], session: Session | None) -> dict[str, Any]:
+    """A result that names the session."""
+    return {"jsonrpc": "2.0", "id": message["id"], "result": {"content": session and session.ref}}
+
+
+async def required(message: dict[str, Any], session: Required) -> dict[str, Any]:
+    return answer(message, session)
+
+
+async def optional(message: dict[str, Any], session: Optional) -> dict[str, Any]:
+    return answer(message, session)
+
+
+async def raw(request: Request, session: Required) -> None: ...
+
+
+async def failing(message: dict[str, Any], session: Optional) -> None:
+    raise StoreUnavailable
+
+
+def endpoints() -> FastAPI:
+    """An application whose MCP endpoints are functions."""
+    app = FastAPI()
+    add_exception_handlers(app)
+    for endpoint in (required, optional, raw, failing):
+        app.api_route(f"/{endpoint.__name__}", methods=["POST", "GET"])(endpoint)
+    return app
+
+
+def added(path: str) -> ASGIApp:
+    """Sessions in front of one route."""
+    return add_sessions(endpoints(), path=path, keys=SECRET, admission="own")
+
+
+def in_front(path: str) -> ASGIApp:
+    """Sessions as the application's own middleware."""
+    app = endpoints()
+    app.add_middleware(MCPSessionMiddleware, path=path, keys=SECRET, admission="own")
+    return app
+
+
+def client_of(app: ASGIApp, path: str) -> Client:
+    """A client of the endpoint there."""
+    return Client(app, path=path, query_string=b"")
+
+
+PLACES = pytest.mark.parametrize("place", [added, in_front])
+Place = Callable[[str], ASGIApp]
+
+
+@PLACES
+@pytest.mark.parametrize("path", ["/required", "/optional"])
+async def test_an_endpoint_gets_the_session_that_it_depends_on(place: Place, path: str) -> None:
+    """Each request its own."""
+    client = client_of(place(path), path)
+    one, other = await client.create(), await client.create()
+    said = [(await client.tool(session=held)).result["content"] for held in (one, other, one)]
+    assert said[0] == said[2] != said[1]
+
+
+@PLACES
+async def test_an_optional_session_may_be_none(place: Place) -> None:
+    """Where the request names none."""
+    client = client_of(place("/optional"), "/optional")
+    assert (await client.tool()).result["content"] is None
+
+
+@PLACES
+async def test_a_required_session_that_is_missing_is_the_protocols_error(place: Place) -> None:
+    """The answer has the request's own id, and the code that clients know."""
+    client = client_of(place("/required"), "/required")
+    refused = await client.send("tools/call", {"name": "whoami"}, id="seven")
+    assert refused.json == {"jsonrpc": "2.0", "id": "seven", "error": {"code": -31044, "message": "Session required"}}
+
+
+@pytest.mark.parametrize(
+    "body", [b'[{"jsonrpc": "2.0", "id": 1, "method": "ping"}]', b"no JSON"], ids=["batch", "text"]
+)
+async def test_what_is_no_single_message_has_no_id_to_answer_to(body: bytes) -> None:
+    """JSON-RPC asks for null then."""
+    refused = await call(endpoints(), http(path="/raw", query_string=b"", mcp_session=None), body)
+    assert refused.json["id"] is None
+    assert refused.error["code"] == -31044
+
+
+async def test_a_refusal_says_when_to_try_again() -> None:
+    """Any refusal may be raised by an endpoint, with its status and headers."""
+    refused = await client_of(added("/failing"), "/failing").tool()
+    assert (refused.status, refused.headers[b"retry-after"]) == (503, b"1")
+    assert refused.error["message"] == "Session store unavailable"
+
+
+@pytest.mark.parametrize(("place", "method"), [(None, "POST"), (added, "GET")], ids=["no middleware", "no message"])
+async def test_a_request_that_no_middleware_looks_at_says_so(place: Place | None, method: str) -> None:
+    """Rather than being taken for one without a session."""
+    app = endpoints() if place is None else place("/raw")
+    with pytest.raises(ConfigurationError, match=rf"looked for a session in {method} /raw: .* add_sessions\("):
+        await call(app, http(method, "/raw", query_string=b""), b"{}")
+
+
+def test_the_openapi_document_does_not_tell() -> None:
+    """It is the same as that of the endpoint without a session."""
+
+    async def without(message: dict[str, Any]) -> Any: ...
+
+    documents = []
+    for endpoint in (required, optional, without):
+        app = FastAPI()
+        app.post("/mcp", name="endpoint", operation_id="endpoint", response_model=dict[str, Any])(endpoint)
+        documents.append(app.openapi())
+    assert documents[0] == documents[1] == documents[2]

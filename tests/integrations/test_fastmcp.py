@@ -1,0 +1,238 @@
+"""Sessions in handlers of FastMCP 3 and 4, and FastMCP's own state in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from fastmcp import Context, FastMCP
+from fastmcp.dependencies import Depends
+from key_value.aio.stores.memory import MemoryStore
+
+from integration.wire import Client, lifespan
+from mcp_sessions import MCPSessionMiddleware, Session
+from mcp_sessions.integrations.fastmcp import SECTION, SessionStateStore, current_session, require_session
+
+from .servers import FASTMCP, KEYS, bearer
+
+ERAS = (False, True) if FASTMCP > 3 else (False,)
+
+pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
+
+
+@pytest.fixture(params=ERAS, ids=lambda modern: "modern" if modern else "legacy")
+def modern(request: pytest.FixtureRequest) -> bool:
+    """Which era the client speaks."""
+    era: bool = request.param
+    return era
+
+
+@asynccontextmanager
+async def served(mcp: Any, *, modern: bool, **options: Any) -> AsyncIterator[Client]:
+    """A client that has shaken hands with a stateless server."""
+    app = mcp.http_app(stateless_http=True, host_origin_protection=True, allowed_hosts=["127.0.0.1:8000"])
+    app = MCPSessionMiddleware(app, **{"keys": KEYS, "transport": "off", **options})
+    async with lifespan(app):
+        client = Client(app, modern=modern)
+        await client.connect()
+        yield client
+
+
+# --- asked for -----------------------------------------------------------------------------------
+
+
+def asking() -> FastMCP:
+    """A server whose tools ask for the session, each in its way."""
+    mcp = FastMCP("asking")
+
+    @mcp.tool
+    async def required(word: str, session: Session = Depends(require_session)) -> str:
+        return f"{word} {session.ref}"
+
+    @mcp.tool
+    async def optional(word: str, session: Session | None = Depends(current_session)) -> str:
+        return f"{word} {'nobody' if session is None else session.ref}"
+
+    return mcp
+
+
+async def test_a_tool_gets_the_session_that_it_asks_for(modern: bool) -> None:
+    """By FastMCP's own `Depends`, each call its own."""
+    async with served(asking(), modern=modern) as client:
+        one, other = await client.create(), await client.create()
+        said = [await client.call("required", held, word="I am") for held in (one, other, one)]
+        assert said[0] == said[2] != said[1]
+        assert await client.call("optional", one, word="I am") == said[0]
+        assert await client.call("optional", None, word="I am") == "I am nobody"
+
+
+async def test_a_tool_that_requires_a_session_fails_without(modern: bool) -> None:
+    """In words that a model can act on."""
+    async with served(asking(), modern=modern) as client:
+        reply = await client.request("tools/call", {"name": "required", "arguments": {"word": "I am"}})
+        assert reply.result["isError"]
+        assert "Session required" in reply.text
+
+
+async def test_the_schema_does_not_tell(modern: bool) -> None:
+    """A model sees the tool's own arguments alone."""
+    async with served(asking(), modern=modern) as client:
+        tools = (await client.request("tools/list")).result["tools"]
+        assert {tool["name"]: list(tool["inputSchema"]["properties"]) for tool in tools} == {
+            "required": ["word"],
+            "optional": ["word"],
+        }
+
+
+# --- FastMCP's own state -------------------------------------------------------------------------
+
+
+def remembering(store: Any) -> FastMCP:
+    """A server that keeps FastMCP's own state."""
+    mcp = FastMCP("remembering", session_state_store=store)
+
+    @mcp.tool
+    async def put(value: str, ctx: Context) -> str:
+        await ctx.set_state("value", value)
+        return "kept"
+
+    @mcp.tool
+    async def got(ctx: Context) -> str:
+        return str(await ctx.get_state("value"))
+
+    @mcp.tool
+    async def drop(ctx: Context) -> str:
+        await ctx.delete_state("value")
+        return "dropped"
+
+    @mcp.tool
+    async def kept(session: Session = Depends(require_session)) -> str:
+        return json.dumps(await session.data.get(f"{SECTION}value"))
+
+    @mcp.tool
+    async def secret() -> str:
+        return "found"
+
+    @mcp.tool
+    async def reveal(ctx: Context) -> str:
+        await ctx.enable_components(names={"secret"})
+        return "revealed"
+
+    mcp.disable(names={"secret"})
+    return mcp
+
+
+async def test_the_state_of_fastmcp_lasts_as_long_as_the_session(modern: bool) -> None:
+    """With stateless HTTP and in the modern era, too, where FastMCP's own is new with each request."""
+    async with served(remembering(SessionStateStore()), modern=modern) as client:
+        one, other = await client.create(), await client.create()
+        await client.call("put", one, value="mine")
+        assert await client.call("got", one) == "mine"
+        assert await client.call("got", other) == "None"
+        assert json.loads(await client.call("kept", one))["value"] == "mine"
+        await client.call("drop", one)
+        assert await client.call("got", one) == "None"
+
+
+async def test_without_the_store_it_does_not(modern: bool) -> None:
+    """What this is for."""
+    async with served(remembering(None), modern=modern) as client:
+        held = await client.create()
+        await client.call("put", held, value="mine")
+        assert await client.call("got", held) == "None"
+
+
+async def test_without_a_session_state_is_kept_where_it_was_before(modern: bool) -> None:
+    """FastMCP's way, in the store that is given for it."""
+    otherwise = MemoryStore()
+    async with served(remembering(SessionStateStore(otherwise)), modern=modern) as client:
+        assert await client.call("put", None, value="nobody's") == "kept"
+        assert await client.call("got", None) == "None"
+        [key] = await otherwise.keys("fastmcp_state")
+        assert key.endswith(":value")
+
+
+async def test_components_are_shown_to_one_session_alone() -> None:
+    """FastMCP's visibility rules are state, so a session of the legacy era keeps its own list of tools."""
+    async with served(remembering(SessionStateStore()), modern=False) as client:
+        one, other = await client.create(), await client.create()
+        await client.call("reveal", one)
+        lists = [(await client.request("tools/list", held=held)).result["tools"] for held in (one, other)]
+        assert ["secret" in {tool["name"] for tool in tools} for tools in lists] == [True, False]
+        assert await client.call("secret", one) == "found"
+
+
+@pytest.mark.skipif(FASTMCP < 4, reason="needs fastmcp>=4; FastMCP 3 keeps nothing per user")
+async def test_what_fastmcp_keeps_per_user_stays_the_users() -> None:
+    """`UserSession` is one per user: it follows the user through sessions, and no session holds it."""
+    from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
+    from fastmcp.server.sessions import UserSession
+
+    from mcp_sessions import add_sessions
+
+    tokens: dict[str, Any] = {name: {"client_id": name, "scopes": []} for name in ("ann", "bob")}
+    mcp = FastMCP("users", auth=StaticTokenVerifier(tokens), session_state_store=SessionStateStore())
+
+    async def remember(fact: str, session: UserSession) -> str:
+        facts: list[str] = [*await session.get("facts", []), fact]
+        await session.set("facts", facts)
+        return " ".join(facts)
+
+    remember.__annotations__["session"] = UserSession  # FastMCP looks a name up where the function's module ends
+    mcp.tool(remember)
+    app = add_sessions(mcp.http_app(stateless_http=True, allowed_hosts=["127.0.0.1:8000"]), keys=KEYS)
+    async with lifespan(app):
+        ann, bob = (Client(app, modern=True, headers=bearer(name)) for name in tokens)
+        one, other = await ann.create(), await ann.create()
+        assert await ann.call("remember", one, fact="a") == "a"
+        assert await ann.call("remember", other, fact="b") == "a b"
+        assert await bob.call("remember", None, fact="c") == "c"
+
+
+# --- the store by itself -------------------------------------------------------------------------
+
+
+async def test_the_store_is_a_whole_key_value_store() -> None:
+    """Every method of the protocol, in a session and outside of one."""
+    store = SessionStateStore()
+    mcp = FastMCP("store")
+
+    async def use(prefix: str) -> list[Any]:
+        keys = [f"{prefix}a", f"{prefix}b"]
+        await store.put_many(keys, [{"n": 1}, {"n": 2}], ttl=60)
+        return [
+            await store.get(keys[0]),
+            await store.get_many(keys),
+            [value for value, _ in await store.ttl_many(keys)],
+            await store.delete_many([*keys, f"{prefix}c"]),
+            await store.get(keys[0]),
+        ]
+
+    @mcp.tool
+    async def inside(ctx: Context) -> str:
+        session = require_session()
+        return json.dumps([await use(f"{ctx.session_id}:"), await use("session:anon:x"), session.has_data])
+
+    uses = [{"n": 1}, [{"n": 1}, {"n": 2}], [{"n": 1}, {"n": 2}], 2, None]
+    async with served(mcp, modern=False) as client:
+        assert json.loads(await client.call("inside", await client.create())) == [uses, uses, True]
+    assert await use("") == uses
+
+
+async def test_what_fastmcp_does_not_handle_is_no_state_of_the_session() -> None:
+    """A request of a session that an application of one's own handles, with no FastMCP around."""
+    store, otherwise = None, MemoryStore()
+    store = SessionStateStore(otherwise)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await store.put("x:y", {"n": 1})
+        await send({"type": "http.response.start", "status": 202, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    client = Client(MCPSessionMiddleware(app, keys=KEYS, admission="own"))
+    held = await client.create()
+    await client.request("tools/call", {"name": "any"}, held)
+    assert await otherwise.get("x:y") == {"n": 1}

@@ -1,0 +1,81 @@
+"""`docs/integrations.md` says what is so: its code runs, and its tools answer as the page says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.types import ASGIApp
+
+from clients import SECRET
+from clients import Client as RawClient
+from environments import needs
+from integration.wire import Client, lifespan
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "integrations.md").read_text("utf-8")
+MOUNTED, DEPENDING, RESOLVING, FASTMCP = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keys that the page takes from the environment."""
+    monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
+
+
+def app_of(block: str) -> ASGIApp:
+    """The application of a block, as in a file of its own."""
+    names: dict[str, Any] = {}
+    exec(compile(block, "integrations.md", "exec", dont_inherit=True), names)  # the page's own code
+    app: ASGIApp = names["app"]
+    return app
+
+
+@asynccontextmanager
+async def served(block: str, path: str = "/mcp") -> AsyncIterator[Client]:
+    """A client of a block's application, in the modern era."""
+    app = app_of(block)
+    async with lifespan(app):
+        yield Client(app, modern=True, path=path)
+
+
+@needs("mcp>=2")
+async def test_a_server_mounted_in_fastapi() -> None:
+    """It lives with the application."""
+    async with served(MOUNTED, "/api/mcp") as client:
+        assert (await client.request("tools/list", held=await client.create())).result["tools"] == []
+
+
+async def test_an_endpoint_that_depends_on_the_session() -> None:
+    """With the session, and without."""
+    client = RawClient(app_of(DEPENDING), query_string=b"")
+    assert (await client.tool(session=await client.create())).result["ref"].startswith("ses_")
+    assert (await client.tool()).error["code"] == -31044
+
+
+@needs("mcp>=2")
+async def test_tools_of_the_official_sdk() -> None:
+    """One that requires the session, and one that takes what there is."""
+    async with served(RESOLVING) as client:
+        held = await client.create()
+        assert [await client.call("note", held, text=text) for text in ("one", "two")] == ["1", "2"]
+        assert (await client.call("greet", held)).startswith("hello, ses_")
+        assert await client.call("greet") == "hello"
+        reply = await client.request("tools/call", {"name": "note", "arguments": {"text": "lost"}})
+        assert reply.error["code"] == -31044
+
+
+async def test_tools_of_fastmcp() -> None:
+    """Its `Depends`, and its own state, which lasts."""
+    app = app_of(FASTMCP.replace("stateless_http=True", 'stateless_http=True, allowed_hosts=["127.0.0.1:8000"]'))
+    async with lifespan(app):
+        client = Client(app)
+        held = await client.create()
+        assert [await client.call("note", held, text=text) for text in ("one", "two")] == ["1", "2"]
+        assert await client.call("color", held, name="red") == "red, and before it None"
+        assert await client.call("color", held, name="blue") == "blue, and before it red"

@@ -1,0 +1,96 @@
+"""Sessions in handlers of the official SDK, 1.x and 2.x."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib import import_module
+from typing import Annotated, Any
+
+import pytest
+
+from environments import needs
+from integration.wire import Client, lifespan
+from mcp_sessions import MCPSessionMiddleware, Session
+from mcp_sessions.integrations.sdk import current_session, require_session
+
+from .servers import KEYS, MCP
+
+pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
+
+
+async def called(word: str) -> str:
+    """A tool that asks with a call."""
+    return f"{word} {require_session().ref}"
+
+
+def sdk_app(*tools: Any) -> Any:
+    """A stateless server with these tools, on the SDK that is installed."""
+    modes: dict[str, Any] = {"stateless_http": True}
+    if MCP == 1:
+        mcp, modes = import_module("mcp.server.fastmcp").FastMCP("s", **modes), {}
+    else:
+        mcp = import_module("mcp.server.mcpserver").MCPServer("s")
+    for tool in tools:
+        mcp.tool()(tool)
+    return mcp.streamable_http_app(**modes)
+
+
+@asynccontextmanager
+async def served(*tools: Any, modern: bool) -> AsyncIterator[Client]:
+    """A client that has shaken hands."""
+    app = MCPSessionMiddleware(sdk_app(*tools), keys=KEYS, transport="off")
+    async with lifespan(app):
+        client = Client(app, modern=modern)
+        await client.connect()
+        yield client
+
+
+@pytest.mark.parametrize("modern", [False] if MCP == 1 else [False, True])
+async def test_a_tool_may_ask_for_its_session_by_a_call(modern: bool) -> None:
+    """With either SDK."""
+    async with served(called, modern=modern) as client:
+        one, other = await client.create(), await client.create()
+        said = [await client.call("called", held, word="I am") for held in (one, other, one)]
+        assert said[0] == said[2] != said[1]
+
+
+@needs("mcp>=2")
+@pytest.mark.parametrize("modern", [False, True])
+async def test_resolved_sessions_stay_out_of_the_schema(modern: bool) -> None:
+    """`Resolve` fills them in, and a model sees the tool's own arguments alone."""
+    resolve = import_module("mcp.server.mcpserver").Resolve
+
+    async def required(word: str, session: Any) -> str:
+        return f"{word} {session.ref}"
+
+    async def optional(word: str, session: Any) -> str:
+        return f"{word} {'nobody' if session is None else session.ref}"
+
+    required.__annotations__["session"] = Annotated[Session, resolve(require_session)]
+    optional.__annotations__["session"] = Annotated[Session | None, resolve(current_session)]
+    async with served(required, optional, modern=modern) as client:
+        tools = (await client.request("tools/list")).result["tools"]
+        assert [list(tool["inputSchema"]["properties"]) for tool in tools] == [["word"], ["word"]]
+        held = await client.create()
+        said = await client.call("required", held, word="I am")
+        assert await client.call("optional", held, word="I am") == said
+        assert await client.call("optional", None, word="I am") == "I am nobody"
+
+
+@needs("mcp>=2")
+@pytest.mark.parametrize("modern", [False, True])
+async def test_a_session_that_a_tool_requires_is_asked_for_by_the_protocols_error(modern: bool) -> None:
+    """As `require=` asks for it, so that a client can create one and call again."""
+    async with served(called, modern=modern) as client:
+        reply = await client.request("tools/call", {"name": "called", "arguments": {"word": "I am"}})
+        assert (reply.error["code"], reply.error["message"]) == (-31044, "Session required")
+
+
+@needs("mcp<2")
+async def test_a_tool_of_an_older_sdk_fails_with_the_same_words() -> None:
+    """SDK 1.x makes a failed result of every error of a tool."""
+    async with served(called, modern=False) as client:
+        reply = await client.request("tools/call", {"name": "called", "arguments": {"word": "I am"}})
+        assert reply.result["isError"]
+        assert "Session required" in reply.text
