@@ -45,6 +45,7 @@ FLOORS: dict[int, tuple[str, ...]] = {
         "answers",
         "background",
         "bodyless",
+        "bridge",
         "checks",
         "cli",
         "cli_sessions",

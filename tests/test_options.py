@@ -10,7 +10,7 @@ import pytest
 
 from apps import Server, sessions
 from clients import OFFERED, SECRET, START
-from mcp_sessions import ConfigurationError
+from mcp_sessions import ConfigurationError, SEP1364Create
 from mcp_sessions.errors import DataTooLarge, InvalidParams, SessionExpired, SessionRequired
 from mcp_sessions.events import Fact, SessionCreated
 from mcp_sessions.options import MEBIBYTE, Options
@@ -68,6 +68,13 @@ def test_admission_by_oneself_does_not_ask() -> None:
     assert not options_of(admission="own").asks
 
 
+def test_the_bridge_and_a_dialect_that_needs_the_header_exclude_each_other() -> None:
+    """Of one header, one of them has to be master."""
+    assert options_of(bridge=True, dialects=()).bridges
+    with pytest.raises(ConfigurationError, match="leave out one of the two"):
+        options_of(bridge=True, dialects=[SEP1364Create()])
+
+
 def test_a_store_is_a_name_or_an_object() -> None:
     """An object in this process's memory is used as it is, and closed by who made it."""
     store = MemoryStore()
@@ -116,6 +123,7 @@ def test_a_store_that_does_not_answer_refuses_unless_it_is_told_otherwise() -> N
             for value in ("/{tenant}/mcp", "/{path:path}", "/mcp}", "{")
         ),
         *(("audience", value, "audience=.* must be printable ASCII") for value in ("", "a\n", "ä", None, 1)),
+        *(("bridge", value, "bridge=.* must be True or False") for value in ("yes", 1, None)),
         *(("issuer", value, "issuer=.* must be printable ASCII") for value in ("", "\x00", None)),
         *(
             (name, value, f"{name}=.* must be from {least} to 3155760000 seconds, a number or a timedelta")

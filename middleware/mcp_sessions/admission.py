@@ -111,8 +111,12 @@ class Answer:
     @property
     def allows_delete(self) -> bool:
         """Whether the server would let this caller end something: it did, or it only lacks the method."""
-        status = next((message["status"] for message in self._messages if "status" in message), 500)
-        return status in range(200, 300) or status == HTTPStatus.METHOD_NOT_ALLOWED
+        return self.status in range(200, 300) or self.status == HTTPStatus.METHOD_NOT_ALLOWED
+
+    @property
+    def status(self) -> int:
+        """HTTP status; 500 where the server said nothing."""
+        return next((message["status"] for message in self._messages if "status" in message), 500)
 
     def _is_admission(self, text: bytes) -> bool:
         request_id = self._request_id

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from . import admission, protocol, responder, splice
+from .bridge import WAY
 from .dialects import draft
 from .errors import (
     EraRefused,
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from .telemetry.handling import Handling
 
 _TOLD_TO_THE_OWNER: Final = (SessionExpired, SessionEnded)
+_NONE: Final = frozenset[int]()
+_FORGOTTEN: Final = frozenset({404})
+_NAMELESS: Final = frozenset({400, 404})
+"""What a server that keeps transport sessions says, past its guards, to who names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +66,14 @@ class Answers:
             try:
                 result = await ask()
             except Refusal as refusal:
-                await self._send_refusal(message, refusal)
+                await self.refuse_at_once(message, refusal)
             else:
                 await self._succeed(message, result)
 
     async def refuse(self, message: Message, refusal: Refusal) -> None:
         """Answer a message with the error that its session, or the lack of one, deserves."""
-        if await self._admitted(message):
-            await self._send_refusal(message, refusal)
+        if await self._admitted(message, self._also_admitted):
+            await self.refuse_at_once(message, refusal)
 
     def ended(self, message: Message, ref: str) -> Callable[[], bytes]:
         """Gives the refusal of a request whose session ended while its answer was on the way, as JSON."""
@@ -81,12 +86,13 @@ class Answers:
 
     async def refuse_bodyless(self, refusal: Refusal) -> None:
         """Answer a request that is not a POST and names one of our sessions in the header."""
-        if self.scope["method"] != "DELETE" or await self._may_delete():
+        if self.scope["method"] != "DELETE" or await self._may_delete(self._also_admitted):
             await self.refuse_unread(refusal)
 
     async def hang_up(self, live: Live) -> None:
         """End a transport session whose client says that it is done."""
-        if await self._may_delete():
+        # Behind the bridge, a server that has forgotten its own has nothing left to end.
+        if await self._may_delete(_NONE if self.scope.get(WAY) is None else _FORGOTTEN):
             try:
                 await live.session.end("deleted")
             except StoreUnavailable as refusal:
@@ -94,20 +100,27 @@ class Answers:
             else:
                 await self.tell(200)
 
+    @property
+    def _also_admitted(self) -> frozenset[int]:
+        """Statuses that let a refusal out: behind the bridge, who came with an id that does not cross can name none."""
+        is_stopped = self.options.bridges and self.head.session_ids and self.scope.get(WAY) is None
+        return _NAMELESS if is_stopped else _NONE
+
     async def tell(self, status: int, *headers: tuple[bytes, bytes]) -> None:
         """Answer with a status and nothing else."""
         every = [(b"content-length", b"0"), *headers]
         await self.send({"type": "http.response.start", "status": status, "headers": every})
         await self.send({"type": "http.response.body", "body": b""})
 
-    async def _may_delete(self) -> bool:
+    async def _may_delete(self, also: frozenset[int]) -> bool:
         """Whether the wrapped server would let this caller end something; where not, the caller has been answered."""
-        if not self.options.asks:
+        if not self.options.asks and self.scope.get(WAY) is None:
             return True
         answer = await admission.ask_to_delete(self.app, self.scope, self.receive)
-        if not answer.allows_delete:
+        allowed = answer.allows_delete or answer.status in also
+        if not allowed:
             await answer.relay(self.send)
-        return answer.allows_delete
+        return allowed
 
     async def refuse_unread(self, refusal: Refusal) -> None:
         """Answer what has no id to answer to: a body that others might read otherwise, or no body at all."""
@@ -115,27 +128,29 @@ class Answers:
         self.options.emit(RequestRefused(refusal.reason, code, None, refusal.ref))
         await responder.refuse(self.send, refusal, status=refusal.http_status, code=code)
 
-    async def _admitted(self, message: Message) -> bool:
+    async def _admitted(self, message: Message, also: frozenset[int] = _NONE) -> bool:
         """Whether we may answer; where not, the caller has been answered."""
         try:
             if self.head.is_modern and message.kind is Kind.REQUEST:
                 protocol.check_envelope(message, version=self.head.version, methods=tuple(self.head.methods))
         except Refusal as refusal:
-            await self._send_refusal(message, refusal)
+            await self.refuse_at_once(message, refusal)
             return False
         if not self.options.asks:
             return True
         answer = await admission.ask(self.app, self.scope, self.receive, message, modern=self.head.is_modern)
-        if not answer.admits:
+        admitted = answer.admits or answer.status in also
+        if not admitted:
             await answer.relay(self.send)
-        return answer.admits
+        return admitted
 
     async def _succeed(self, message: Message, result: dict[str, Any]) -> None:
         assert message.id is not None
         complete = {"resultType": "complete"} if self.head.is_modern else {}
         await responder.respond(self.send, 200, splice.result(message.id, {**complete, **result}))
 
-    async def _send_refusal(self, message: Message, refusal: Refusal) -> None:
+    async def refuse_at_once(self, message: Message, refusal: Refusal) -> None:
+        """Answer a message whose sender the server has let in."""
         code = self._note(message, refusal)
         status, data = self._status(message, refusal), _data(message, refusal, self.head.version)
         await responder.refuse(self.send, refusal, status=status, code=code, id=message.id, data=data)

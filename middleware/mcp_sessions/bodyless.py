@@ -1,8 +1,8 @@
 """Requests without a body that name a session of ours in the header: a GET, which would open a stream, and DELETE.
 
 A stateless server keeps a GET open for as long as the client lives and never writes to it, so the
-client is told that there is none, which it does not mind. DELETE ends the transport session on every
-worker. Nothing here is forwarded but the question whether the server lets this caller in at all.
+client is told that there is none, which it does not mind; a server behind the bridge is asked for its
+own. DELETE ends the transport session on every worker, and the one that is sealed inside of it.
 Source: MCP 2025-11-25, Streamable HTTP, "Session Management" and "Listening for Messages from the Server".
 """
 
@@ -14,11 +14,14 @@ from typing import Final
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .answers import Answers
+from .bridge import WAY, Crossing, crossing
 from .dialects.draft import Named
 from .errors import Refusal, SessionNotFound, TransportNotFound
-from .head import Head
+from .head import SESSION_HEADER, Head
 from .live import Live
 from .options import Options
+from .resumption import LAST_EVENT_ID, Resumption
+from .streams import Origin
 from .tokens import TRANSPORT
 
 _METHOD_NOT_ALLOWED: Final = 405
@@ -51,21 +54,36 @@ class Bodyless:
         answers = Answers(self.app, self.options, self.head, self.scope, self.receive, self.send)
         try:
             self.options.role(self.header, None)
-        except Refusal as refusal:
-            await answers.refuse_bodyless(refusal)
-            return
-        if self.scope["method"] == "DELETE":
-            await self._end(answers)
-        else:
-            await answers.tell(_METHOD_NOT_ALLOWED, (b"allow", b"POST, DELETE"))
-
-    async def _end(self, answers: Answers) -> None:
-        try:
-            named, principal = Named(self.header, None), self.options.principal(self.scope)
-            live = await Live.open(named, self.options, principal=principal, lenient=lambda: False, kind=TRANSPORT)
+            live = await self._open()
         except SessionNotFound as refusal:
             await answers.refuse_bodyless(TransportNotFound(refusal.reason, ref=refusal.ref))
         except Refusal as refusal:
             await answers.refuse_bodyless(refusal)
         else:
+            await self._serve(answers, live)
+
+    async def _serve(self, answers: Answers, live: Live | None) -> None:
+        way = self.scope.get(WAY)
+        if live is not None and self.scope["method"] == "DELETE":
             await answers.hang_up(live)
+        elif live is not None and isinstance(way, Crossing):
+            await self._listen(live, way)
+        else:
+            await answers.tell(_METHOD_NOT_ALLOWED, (b"allow", b"POST, DELETE"))
+
+    async def _open(self) -> Live | None:
+        """The transport session, which must live, with the way to the server's own; None where nothing needs it."""
+        if not (self.scope["method"] == "DELETE" or (self.scope["method"] == "GET" and self.options.bridges)):
+            return None
+        named, principal = Named(self.header, None), self.options.principal(self.scope)
+        live = await Live.open(named, self.options, principal=principal, lenient=lambda: False, kind=TRANSPORT)
+        if self.options.bridges:
+            self.scope[WAY] = crossing(live)
+        return live
+
+    async def _listen(self, live: Live, way: Crossing) -> None:
+        """Give the client the stream that it asks for: one of the server's, new or taken up again."""
+        self.scope["headers"] = [(name, value) for name, value in self.scope["headers"] if name != SESSION_HEADER]
+        known = self.options.streams.origin_of(way.servers, self.head.first(LAST_EVENT_ID))
+        origin = known or Origin(live.claims, None, "GET")
+        await Resumption(self.app, self.options, origin, way.servers, self.scope, self.receive, self.send).run()

@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from . import intake, jsonrpc, protocol, splice
 from .answers import Answers
+from .bridge import WAY, Beginning, Crossing, crossing
 from .clientinfo import client_of
 from .conversation import Conversation
 from .current import session_variable
@@ -173,6 +174,8 @@ class Exchange(msgspec.Struct):
         if is_transport and self.header is not None:
             try:
                 live = await self._live(message, step, Named(self.header, None), TRANSPORT)
+                if self.options.bridges:
+                    self.scope[WAY] = crossing(live)
             except SessionNotFound as refusal:
                 raise TransportNotFound(refusal.reason, ref=refusal.ref) from None
         if named is not None and step in protocol.NEEDS_LIVE_SESSION:
@@ -250,8 +253,8 @@ class Exchange(msgspec.Struct):
         current = None if message.method == INITIALIZE else session
         if session is not None and self.options.listen is not None:
             self.options.listen(SessionUsed(session.ref, message.label))
-        if message.method == INITIALIZE and self._may_name_transport(message):
-            send = Handshake(send, message.id or b"", partial(self._mint_transport, message))
+        if message.method == INITIALIZE:
+            send = self._naming(message)
         echoed = live if step in protocol.ECHOES else None
         writes = WriteBack.of(message, echoed, self.options.settings, self.options.capability)
         if writes is None:
@@ -281,6 +284,15 @@ class Exchange(msgspec.Struct):
             self._edit_headers({LENGTH, b"transfer-encoding"}, (LENGTH, b"%d" % len(told)))
         return told
 
+    def _naming(self, message: Message) -> Send:
+        """What names a transport session in the answer to `initialize`: for the server's own, or where it has none."""
+        if self.options.bridges:
+            refuse = partial(self._answers().refuse_at_once, message)
+            self.scope[WAY] = Beginning(message.id or b"", partial(self._mint_for, message), refuse)
+        if self._may_name_transport(message):
+            return Handshake(self.send, message.id or b"", partial(self._mint_transport, message))
+        return self.send
+
     def _may_name_transport(self, message: Message) -> bool:
         is_request = message.kind is Kind.REQUEST and not self.head.is_modern
         return self.options.transport and is_request and not speaks_draft(message)
@@ -294,7 +306,15 @@ class Exchange(msgspec.Struct):
             return None
         return live.session.id
 
-    async def _minted(self, message: Message, kind: TokenKind) -> Live:
+    async def _mint_for(self, message: Message, servers_id: str) -> str:
+        """The id of ours for a transport session that the server has begun.
+
+        Raises:
+            Refusal: The caller gets none.
+        """
+        return (await self._minted(message, TRANSPORT, servers_id)).session.id
+
+    async def _minted(self, message: Message, kind: TokenKind, servers_id: str | None = None) -> Live:
         """A session that an `initialize` begins."""
         principal = self.options.principal(self.scope)
         with nullcontext() if self.handling is None else self.handling.current():
@@ -305,14 +325,17 @@ class Exchange(msgspec.Struct):
                 scope=self.scope,
                 kind=kind,
                 client=client_of(message),
+                servers_id=servers_id,
             )
 
     def _watched(self, message: Message, live: Live) -> Watched:
         """What ends the event stream that answers a request of a session."""
         assert message.id is not None
+        way = self.scope.get(WAY)
+        own = None if self.header is not None else self.head.first(SESSION_HEADER)
         return Watched(
             Origin(live.claims, message.id, message.label),
-            None if self.header is not None else self.head.first(SESSION_HEADER),
+            way.servers if isinstance(way, Crossing) else own,
             self.options.streams,
             told=self._answers().ended(message, live.claims.ref),
             is_spared=lambda: live.outlives,

@@ -41,13 +41,18 @@ class Handshake:
         self._events = EventStream(max_event_bytes=_NOT_LIMITED)
 
     async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start" and _may_name(message):
+        if message["type"] == "http.response.start" and self._may_name(message):
             self._held = [message]
         elif self._held is None:
             await self._send(message)
         else:
             self._held.append(message)
             await self._consider(message)
+
+    def _may_name(self, start: Message) -> bool:
+        """Whether an answer may be a success in which the server has named no session of its own."""
+        names = {name.lower() for name, _ in start.get("headers", ())}
+        return bool(start["status"] == 200 and SESSION_HEADER not in names)
 
     async def _consider(self, message: Message) -> None:
         body = message.get("body", b"")
@@ -66,9 +71,3 @@ class Handshake:
             start = {**start, "headers": [*start.get("headers", ()), named]}
         for message in (start, *rest):
             await self._send(message)
-
-
-def _may_name(start: Message) -> bool:
-    """Whether an answer may be a success in which the server has named no session of its own."""
-    names = {name.lower() for name, _ in start.get("headers", ())}
-    return bool(start["status"] == 200 and SESSION_HEADER not in names)

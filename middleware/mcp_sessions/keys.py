@@ -114,6 +114,7 @@ class Key:
         state_cipher: Seals states; None for a public key, as are the next two.
         handle_key: Authenticates explicit handles, 32 bytes.
         principal_key: Hides principals in tokens, 32 bytes.
+        bridge_cipher: Seals the transport ids of wrapped servers; None for a public key.
     """
 
     kid: str
@@ -123,6 +124,7 @@ class Key:
     state_cipher: AESGCM | None = field(default=None, repr=False)
     handle_key: bytes | None = field(default=None, repr=False)
     principal_key: bytes | None = field(default=None, repr=False)
+    bridge_cipher: AESGCM | None = field(default=None, repr=False)
 
     def sign(self, message: bytes) -> bytes:
         """The signature of a message; only for a key that can sign, as `KeyRing.signing` always can."""
@@ -302,6 +304,7 @@ def _full_key(kid: str, algorithm: AlgorithmName, source: bytes, *, signing: Any
         state_cipher=AESGCM(_derive(algorithm, source, "state")),
         handle_key=_derive(algorithm, source, "handle"),
         principal_key=_derive(algorithm, source, "principal"),
+        bridge_cipher=AESGCM(_derive(algorithm, source, "bridge")),
     )
 
 

@@ -17,7 +17,7 @@ from starlette.types import Scope
 
 from . import hooks, lineage, state
 from .data import Data
-from .dialects import draft
+from .dialects import draft, upstream
 from .dialects.draft import Named
 from .errors import (
     CapabilitiesTooLarge,
@@ -101,6 +101,7 @@ class Live:
         scope: Scope,
         kind: Kind = SESSION,
         client: str | None = None,
+        servers_id: str | None = None,
     ) -> Live:
         """Make a session for a caller, as far as the application lets it.
 
@@ -111,6 +112,7 @@ class Live:
             scope: The ASGI scope, likewise.
             kind: What its token may be used as.
             client: What the client calls itself, or None.
+            servers_id: The wrapped server's own transport session, to be sealed inside.
 
         Raises:
             CreateLimited: The caller has made too many.
@@ -121,7 +123,8 @@ class Live:
         await options.store.open()
         lasts = options.transport_lifetime if kind == TRANSPORT else options.lifetime
         now = int(options.clock())
-        with cls.making(options, principal, now=now, kind=kind, expires_at=now + int(lasts), client=client) as live:
+        said: dict[str, Any] = {"kind": kind, "expires_at": now + int(lasts), "client": client}
+        with cls.making(options, principal, now=now, servers_id=servers_id, **said) as live:
             if options.tracked:  # before the hook: what it makes is freed by `on_end`, which only a record leads to
                 await live.record()
             if options.on_create is not None:
@@ -150,13 +153,16 @@ class Live:
 
     @classmethod
     @contextmanager
-    def making(cls, options: Options, principal: Principal | None, *, now: int, **said: Any) -> Iterator[Live]:
+    def making(
+        cls, options: Options, principal: Principal | None, *, now: int, servers_id: str | None = None, **said: Any
+    ) -> Iterator[Live]:
         """A new session, until it is complete and may be known: what the block raises is why it never was.
 
         Args:
             options: The deployment's.
             principal: Who the caller is.
             now: Unix seconds.
+            servers_id: What the wrapped server calls its transport session, to be sealed inside.
             said: What its claims say, but for its name, its making and whose it is.
 
         Raises:
@@ -167,6 +173,10 @@ class Live:
         if options.create_limit is not None:
             options.create_limit.spend(subject, now=now)
         jti = secrets.token_urlsafe(16)
+        if servers_id is not None:
+            said["upstream"] = upstream.seal(
+                ring.signing, servers_id, jti=jti, subject=subject, audience=options.audience
+            )
         new = Claims(jti=jti, issued_at=now, subject=subject, kid=ring.signing.kid, **said)
         with options.creating(new) as claims:
             token = options.tokens.mint(ring, claims)
@@ -245,6 +255,15 @@ class Live:
             self.session.state = UnreadState(error.reason)
         else:
             self.session.state = State(payload, check=self._check_size)
+
+    @property
+    def servers_id(self) -> str | None:
+        """What the wrapped server calls the transport session, or None where it knows of none.
+
+        Raises:
+            SessionNotFound: It was not sealed for this session.
+        """
+        return upstream.open(self._ring, self.claims, audience=self._options.audience)
 
     def metadata(self) -> dict[str, Any]:
         """`SessionMetadata` as it stands now; closes the state, since it leaves with the response.

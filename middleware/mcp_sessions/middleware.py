@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from . import options, placement, principals, protocol, workers
 from .answers import Answers
 from .bodyless import Bodyless
+from .bridge import Bridge
 from .checks import Seconds
 from .correlation import Source
 from .envelope import MAX_TOKEN_BYTES
@@ -71,6 +72,8 @@ class MCPSessionMiddleware:
             process. `"off"` names none.
         transport_lifetime: Seconds from `initialize` to the end of a transport session, or a `timedelta`.
             Clients do not begin anew when one is gone, so let it be long.
+        bridge: Whether clients of a server that keeps transport sessions of its own see our ids in their
+            place, with the server's sealed inside. See "The bridge" in the documentation of dialects.
         era: `"any"` serves both eras; `"legacy"` tells clients that they must use the handshake, so that
             those which could do without a transport session get one, too.
         dialects: Further ways in which clients may speak of sessions, beside the draft and the transport header:
@@ -145,6 +148,7 @@ class MCPSessionMiddleware:
         lists: Lists | None = None,
         transport: Transport = "auto",
         transport_lifetime: Seconds = 30 * DAY,  # seconds
+        bridge: bool = False,
         era: Era = "any",
         dialects: Sequence[Dialect] = (),
         correlate: bool | Sequence[str | Source] | None = None,
@@ -182,6 +186,8 @@ class MCPSessionMiddleware:
         self._random_keys = keys is None
         self._options = options.check(**given)
         self._exchange = _exchange_of(self._options)
+        self._server: Final[ASGIApp] = Bridge(app) if self._options.bridges else app
+        self._header_of: Final = protocol.any_of if self._options.bridges else protocol.ours_of
         self.beside: Final = Beside(self._options.store, self._options.sweeper, closes=self._options.closes_store)
 
     @cached_property
@@ -227,22 +233,22 @@ class MCPSessionMiddleware:
         head = Head(scope["headers"])
         judged = scope["method"] == "POST" and (where is Place.ENDPOINT or head.is_json)
         try:
-            ours = protocol.ours_of(head.session_ids)
+            ours = self._header_of(head.session_ids)
         except Refusal as refusal:
-            return Answers(self.app, self._options, head, scope, receive, send).refuse_bodyless(refusal)
+            return Answers(self._server, self._options, head, scope, receive, send).refuse_bodyless(refusal)
         if judged:
             strict = where is Place.ENDPOINT
-            return self._exchange(self.app, self._options, head, ours, strict, scope, receive, send).run()
+            return self._exchange(self._server, self._options, head, ours, strict, scope, receive, send).run()
         if ours is not None:
-            return Bodyless(self.app, self._options, head, ours, scope, receive, send).run()
+            return Bodyless(self._server, self._options, head, ours, scope, receive, send).run()
         return self._pass(head, scope, receive, send)
 
     def _pass(self, head: Head, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         transport = head.first(SESSION_HEADER)
         origin = self._options.streams.origin_of(transport, head.first(LAST_EVENT_ID))
         if origin is None or scope["method"] != "GET":
-            return self.app(scope, receive, send)
-        return Resumption(self.app, self._options, origin, transport, scope, receive, send).run()
+            return self._server(scope, receive, send)
+        return Resumption(self._server, self._options, origin, transport, scope, receive, send).run()
 
     def _where(self, scope: Scope, /) -> Place:
         return place(scope, self._options.path)

@@ -18,7 +18,7 @@ from .data import Data, Shelf
 from .dialects.draft import Named
 from .dialects.transport import Role, role
 from .endings import Endings
-from .errors import Refusal, SessionNotFound, SessionRequired
+from .errors import ConfigurationError, Refusal, SessionNotFound, SessionRequired
 from .events import Fact, Listener
 from .hooks import OnCreate
 from .keyfile import is_ephemeral, key_source
@@ -83,6 +83,8 @@ class Options:
     transport: bool
     """Whether a transport session is named to clients whose server names none."""
     transport_lifetime: float
+    bridges: bool
+    """Whether clients of a server that keeps transport sessions see our ids in place of its own."""
     legacy_only: bool
     not_found_code: int
     required_code: int
@@ -144,7 +146,7 @@ class Options:
         Raises:
             HeaderMismatch: It contradicts what `_meta` says.
         """
-        kind = self.tokens.kind(self.ring(self.clock()), header) if self.transport else SESSION
+        kind = self.tokens.kind(self.ring(self.clock()), header) if self.transport or self.bridges else SESSION
         return role(header, named, kind)
 
     def code(self, refusal: Refusal) -> int:
@@ -178,6 +180,7 @@ def _identity(given: dict[str, Any]) -> dict[str, Any]:
     lasts = not is_ephemeral(given["keys"])
     return {
         "transport": lasts and checks.word("transport", given["transport"], get_args(Transport)) == "auto",
+        "bridges": _bridges(given),
         "transport_lifetime": checks.seconds("transport_lifetime", given["transport_lifetime"], least=1),
         "ring": key_source(given["keys"]),
         "audience": audience,
@@ -190,6 +193,15 @@ def _identity(given: dict[str, Any]) -> dict[str, Any]:
         "principal": principals.reader(given["principal"]),
         "clock": given["clock"],
     }
+
+
+def _bridges(given: dict[str, Any]) -> bool:
+    bridges: bool = checks.yes_or_no("bridge", given["bridge"])
+    if bridges and given["dialects"]:
+        raise ConfigurationError(
+            "bridge=True: a dialect of SEP-1364 has its own use for Mcp-Session-Id; leave out one of the two"
+        )
+    return bridges
 
 
 def _rules(given: dict[str, Any]) -> dict[str, Any]:

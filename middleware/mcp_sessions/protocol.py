@@ -218,6 +218,20 @@ def ours_of(session_ids: Sequence[str]) -> str | None:
     return session_ids[0] if looks_like_ours(session_ids[0]) else None
 
 
+def any_of(session_ids: Sequence[str]) -> str | None:
+    """The `Mcp-Session-Id` header, whosever it is: where clients know ids of ours only, any other is a dead one.
+
+    Args:
+        session_ids: Every copy of the header.
+
+    Raises:
+        DuplicateSessionHeader: There are several, and two readers may take different ones.
+    """
+    if len(session_ids) > 1:
+        raise errors.DuplicateSessionHeader
+    return session_ids[0] if session_ids else None
+
+
 def check_envelope(message: Message, *, version: str | None, methods: tuple[str, ...]) -> None:
     """The modern era's checks on a request that we answer ourselves, in the specification's order.
 

@@ -51,7 +51,7 @@ class Watched:
         origin: The request that is answered.
         transport: The wrapped server's transport session that it came by, or None.
         streams: The streams of this process, among which it is noted while it is open.
-        told: Gives what its client is told when it is cut, as JSON.
+        told: Gives what its client is told when it is cut, as JSON, or nothing.
         is_spared: Whether it goes on all the same.
     """
 
@@ -160,7 +160,8 @@ class Responder:
     async def _close(self) -> None:
         assert self._watched is not None
         # The blank line ends an event that was too large to be held and is half sent; elsewhere it means nothing.
-        body = b"\n\ndata: %b\n\n" % self._watched.told()
+        told = self._watched.told()
+        body = b"\n\ndata: %b\n\n" % told if told else b""
         # Whoever ends a session does not wait for a client that does not read, nor mind one that has gone.
         with anyio.move_on_after(_PATIENCE), suppress(Exception):
             await self._send({"type": "http.response.body", "body": body, "more_body": False})

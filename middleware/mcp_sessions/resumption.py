@@ -1,4 +1,4 @@
-"""A client that takes up a broken event stream (`Last-Event-ID`), where a session's events were on it.
+"""Event streams that a client opens by GET: taken up again (`Last-Event-ID`), or to listen to a bridged server.
 
 Servers with an event store replay what the client missed, the result of its request included. What
 belonged to a session that has ended since must not come out that way. Only streams that passed this
@@ -28,7 +28,7 @@ _GONE: Final = 404  # what a server answers for a stream that it does not have
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """A GET that resumes a stream of a session.
+    """A GET that resumes or opens a stream of a session.
 
     Args:
         app: The wrapped application.
@@ -78,6 +78,8 @@ class Resumption:
         return Watched(self.origin, self.transport, self.options.streams, self._told, is_spared=lambda: False)
 
     def _told(self) -> bytes:
+        if self.origin.id is None:
+            return b""
         refusal = SessionEnded(ref=self.origin.claims.ref)
         return splice.error(self.origin.id, self._emit(refusal), refusal.told)
 

@@ -31,12 +31,12 @@ class Origin:
 
     Args:
         claims: The session that it named.
-        id: Its id, as JSON.
+        id: Its id, as JSON; None for a GET, which nothing answers.
         label: Its method, as it may be logged.
     """
 
     claims: Claims
-    id: bytes
+    id: bytes | None
     label: str
 
 

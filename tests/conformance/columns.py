@@ -38,8 +38,14 @@ async def carried() -> ASGIApp:
     return Carrying(await within(require="always"), (await maker.create()).sent())
 
 
+async def bridged() -> ASGIApp:
+    """Clients see transport ids of ours, with the server's own sealed inside."""
+    return await within(bridge=True)
+
+
 COLUMNS: Final[Mapping[str, Column]] = {
     "bare": bare,
     "with the middleware": within,
     ECHOED: carried,
+    "behind the bridge": bridged,
 }
