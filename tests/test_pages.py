@@ -25,7 +25,7 @@ from integration.serving import serving
 from integration.wire import Client, lifespan
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "docs/index.md", "docs/quickstart.md", "docs/concepts.md")
+PAGES = ("README.md", *(f"docs/{name}.md" for name in ("index", "quickstart", "concepts", "coming-from")))
 FENCE = re.compile(r"(?:<!-- run: (.*?) -->\n)?```python\n(.*?)```", re.DOTALL)
 ADDRESS = "http://127.0.0.1:8000/mcp"
 GIVEN = {
@@ -141,9 +141,10 @@ async def test_a_client_prints_what_the_page_says(block: Block, capsys: pytest.C
 
 @pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=lambda page: page.stem)
 def test_json_on_a_page_is_json(page: Path) -> None:
-    """Nobody copies a comma too many."""
+    """Nobody copies a comma too many. A request and its answer may stand in one block, a line apart."""
     for text in re.findall(r"```json\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
-        json.loads(text)
+        for message in text.split("\n\n"):
+            json.loads(message)
 
 
 def test_every_page_has_code() -> None:
