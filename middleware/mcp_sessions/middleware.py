@@ -186,9 +186,13 @@ class MCPSessionMiddleware:
         self._random_keys = keys is None
         self._options = options.check(**given)
         self._exchange = _exchange_of(self._options)
-        self._server: Final[ASGIApp] = Bridge(app) if self._options.bridges else app
         self._header_of: Final = protocol.any_of if self._options.bridges else protocol.ours_of
         self.beside: Final = Beside(self._options.store, self._options.sweeper, closes=self._options.closes_store)
+
+    @cached_property
+    def _server(self) -> ASGIApp:
+        """The application as requests reach it. Where copies of this stand before several, each is given its own."""
+        return Bridge(self.app) if self._options.bridges else self.app
 
     @cached_property
     def fault(self) -> str | None:
