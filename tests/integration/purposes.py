@@ -1,0 +1,190 @@
+"""A server for what sessions are said to be for: a count, a transaction, and tools that a session has or has not.
+
+It is the same on every framework. What it keeps of a session besides `session.data` (an open transaction of
+a real database) is freed when the session ends.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import anyio
+from starlette.types import ASGIApp
+
+from mcp_sessions import EndedSession, MCPSessionMiddleware, Session, current_session
+
+from .servers import DEADLINE, KEYS, Cell
+from .wire import Client, lifespan
+
+ADMIN_ONLY = "drop_contents"
+
+
+@dataclass
+class Office:
+    """The server's side: a database, and the transactions that sessions have open in it.
+
+    Args:
+        path: The database's file.
+    """
+
+    path: Path
+    transactions: dict[str, sqlite3.Connection] = field(default_factory=dict)
+    freed: list[tuple[str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        with self._connected() as database:
+            database.execute("CREATE TABLE contents (line TEXT)")
+
+    def _connected(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, isolation_level=None, timeout=0, check_same_thread=False)
+
+    @property
+    def contents(self) -> list[str]:
+        """What everybody sees."""
+        database = self._connected()
+        try:
+            return [line for (line,) in database.execute("SELECT line FROM contents")]
+        finally:
+            database.close()
+
+    def begin(self, ref: str) -> None:
+        """Open a session's transaction; there can be one at a time."""
+        database = self._connected()
+        try:
+            database.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            database.close()
+            raise
+        self.transactions[ref] = database
+
+    def end(self, ref: str, how: str) -> None:
+        """Close it, one way or the other."""
+        database = self.transactions.pop(ref)
+        database.execute(how)
+        database.close()
+
+    def on_end(self, session: EndedSession, reason: str) -> None:
+        """Free what a session held."""
+        if session.ref in self.transactions:
+            self.end(session.ref, "ROLLBACK")
+            self.freed.append((session.ref, reason))
+
+
+def _session() -> Session:
+    session = current_session()
+    assert session is not None
+    return session
+
+
+def _fill(mcp: Any, office: Office, error: type[Exception]) -> None:
+    """Put the tools on a framework's server, whose own error a client is told word for word."""
+
+    async def count() -> str:
+        return str(await _session().data.increment("count"))
+
+    async def enable_admin() -> str:
+        await _session().data.set("admin", value=True)
+        return "enabled"
+
+    async def disable_admin() -> str:
+        await _session().data.delete("admin")
+        return "disabled"
+
+    async def drop_contents() -> str:
+        if not await is_admin():
+            raise error(f"ToolNotOffered: {ADMIN_ONLY} is not offered in this session; list its tools again")
+        return "dropped"
+
+    for tool in (count, *_transaction(office), enable_admin, disable_admin, drop_contents):
+        mcp.tool()(tool)
+
+
+def _transaction(office: Office) -> list[Callable[..., Awaitable[str]]]:
+    async def begin_transaction() -> str:
+        office.begin(_session().ref)
+        return "begun"
+
+    async def read_contents() -> str:
+        lines = office.transactions[_session().ref].execute("SELECT line FROM contents")
+        return " ".join(line for (line,) in lines)
+
+    async def write_contents(line: str) -> str:
+        office.transactions[_session().ref].execute("INSERT INTO contents VALUES (?)", [line])
+        return "written"
+
+    async def end_transaction() -> str:
+        office.end(_session().ref, "COMMIT")
+        return "ended"
+
+    return [begin_transaction, read_contents, write_contents, end_transaction]
+
+
+async def is_admin() -> bool:
+    """Whether the session of this request has the tool that not everybody has."""
+    session = current_session()
+    return session is not None and bool(await session.data.get("admin"))
+
+
+async def _offered(tools: Any) -> Any:
+    return [tool for tool in tools if tool.name != ADMIN_ONLY or await is_admin()]
+
+
+def _sdk(module: str, name: str) -> Any:
+    base = getattr(import_module(module), name)
+
+    class Offering(base):  # type: ignore[misc,valid-type]  # whichever SDK is installed
+        async def list_tools(self) -> Any:
+            return await _offered(await super().list_tools())
+
+    return Offering
+
+
+def _sdk2(office: Office, *, stateful: bool, json: bool) -> Any:
+    mcp = _sdk("mcp.server.mcpserver", "MCPServer")("office")
+    _fill(mcp, office, import_module("mcp.server.mcpserver.exceptions").ToolError)
+    return mcp.streamable_http_app(stateless_http=not stateful, json_response=json)
+
+
+def _sdk1(office: Office, *, stateful: bool, json: bool) -> Any:
+    mcp = _sdk("mcp.server.fastmcp", "FastMCP")("office", stateless_http=not stateful, json_response=json)
+    _fill(mcp, office, import_module("mcp.server.fastmcp.exceptions").ToolError)
+    return mcp.streamable_http_app()
+
+
+def _fastmcp(office: Office, *, stateful: bool, json: bool) -> Any:
+    base: Any = import_module("fastmcp.server.middleware")
+
+    class Offering(base.Middleware):  # type: ignore[misc]  # whichever FastMCP is installed
+        async def on_list_tools(self, context: Any, call_next: Any) -> Any:
+            return await _offered(await call_next(context))
+
+    mcp = import_module("fastmcp").FastMCP("office", middleware=[Offering()])
+    _fill(mcp, office, import_module("fastmcp.exceptions").ToolError)
+    return mcp.http_app(stateless_http=not stateful, json_response=json)
+
+
+_MAKERS: dict[str, Any] = {"sdk1": _sdk1, "sdk2": _sdk2, "fastmcp3": _fastmcp, "fastmcp4": _fastmcp}
+
+
+def office_app(cell: Cell, office: Office, **options: Any) -> ASGIApp:
+    """The server of a cell, with sessions."""
+    bare = _MAKERS[cell.framework](office, stateful=cell.stateful, json=cell.json)
+    return MCPSessionMiddleware(bare, keys=KEYS, on_end=office.on_end, **options)
+
+
+@asynccontextmanager
+async def open_office(cell: Cell, folder: Path, **options: Any) -> AsyncIterator[tuple[Office, Client]]:
+    """The server, up for as long as the block lasts, and a client that has shaken hands."""
+    office = Office(folder / "contents.db")
+    app = office_app(cell, office, **options)
+    with anyio.fail_after(DEADLINE):
+        async with lifespan(app):
+            client = Client(app, modern=cell.modern)
+            await client.connect()
+            yield office, client

@@ -1,0 +1,181 @@
+"""What sessions are for, in the words of "Clarifications on the intent/use-case for sessions", on real servers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from .purposes import ADMIN_ONLY, Office, office_app, open_office
+from .servers import COVERING, DEADLINE, STATEFUL, Cell
+from .serving import peer, serving
+from .wire import SESSION_KEY, Client, Held
+
+STATELESS = [cell for cell in COVERING if not cell.stateful]
+
+every_cell = pytest.mark.parametrize("cell", STATELESS, ids=str)
+legacy = pytest.mark.parametrize("cell", [cell for cell in STATELESS if not cell.modern], ids=str)
+modern = pytest.mark.parametrize("cell", [cell for cell in STATELESS if cell.modern], ids=str)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Uvicorn runs on asyncio alone."""
+    return "asyncio"
+
+
+async def tools(client: Client, held: Held | None = None) -> list[dict[str, Any]]:
+    """What a client is shown."""
+    listed: list[dict[str, Any]] = (await client.request("tools/list", {}, held)).result["tools"]
+    return listed
+
+
+async def names(client: Client, held: Held | None = None) -> set[str]:
+    """The names of it."""
+    return {tool["name"] for tool in await tools(client, held)}
+
+
+# --- use-case B: logical sessions ----------------------------------------------------------------
+
+
+@every_cell
+async def test_count_always_returns_one_more_than_the_last_time_in_that_session(cell: Cell, tmp_path: Path) -> None:
+    """And another session counts from the start."""
+    async with open_office(cell, tmp_path) as (_, client):
+        one, other = await client.create(), await client.create()
+        assert [await client.call("count", one) for _ in range(3)] == ["1", "2", "3"]
+        assert await client.call("count", other) == "1"
+        assert await client.call("count", one) == "4"
+
+
+@every_cell
+async def test_a_transaction_spans_the_calls_of_a_session(cell: Cell, tmp_path: Path) -> None:
+    """begin_transaction(), read_contents(), write_contents(), end_transaction()."""
+    async with open_office(cell, tmp_path) as (office, client):
+        session = await client.create()
+        await client.call("begin_transaction", session)
+        assert await client.call("read_contents", session) == ""
+        await client.call("write_contents", session, line="hello")
+        assert await client.call("read_contents", session) == "hello"
+        assert office.contents == []  # nobody else sees it yet
+        await client.call("end_transaction", session)
+        assert office.contents == ["hello"]
+        assert office.transactions == {}
+
+
+@every_cell
+async def test_a_session_that_ends_leaves_no_transaction_behind(cell: Cell, tmp_path: Path) -> None:
+    """What it wrote is taken back, and the next one may begin."""
+    async with open_office(cell, tmp_path) as (office, client):
+        gone, next_one = await client.create(), await client.create()
+        await client.call("begin_transaction", gone)
+        await client.call("write_contents", gone, line="half done")
+        locked = await client.request("tools/call", {"name": "begin_transaction", "arguments": {}}, next_one)
+        assert locked.result["isError"]
+        await client.delete(gone)
+        assert [reason for _, reason in office.freed] == ["deleted"]
+        assert (office.contents, office.transactions) == ([], {})
+        assert await client.call("begin_transaction", next_one) == "begun"
+        await client.call("end_transaction", next_one)
+
+
+@every_cell
+async def test_several_conversations_share_one_connection(cell: Cell, tmp_path: Path) -> None:
+    """As with one session per LLM context window: each has its own, and calls that run side by side do not mix."""
+    office = Office(tmp_path / "contents.db")
+    with anyio.fail_after(DEADLINE):
+        async with serving(office_app(cell, office)) as url, peer(cell, url) as client:
+            conversations = [await client.create() for _ in range(3)]
+            counted: dict[int, list[str]] = {0: [], 1: [], 2: []}
+
+            async def talk(number: int) -> None:
+                for _ in range(number + 1):
+                    counted[number].append(await client.tool("count", conversations[number]))
+
+            async with anyio.create_task_group() as tasks:
+                for number in counted:
+                    tasks.start_soon(talk, number)
+    assert counted == {0: ["1"], 1: ["1", "2"], 2: ["1", "2", "3"]}
+
+
+# --- use-case A and use-case B at once -----------------------------------------------------------
+
+
+@legacy
+async def test_transport_and_logical_sessions_live_at_once(cell: Cell, tmp_path: Path) -> None:
+    """The header names the one, `_meta` the other; neither counts for the other, and each ends by itself."""
+    async with open_office(cell, tmp_path) as (_, client):
+        assert client.headers["mcp-session-id"].count(".") == 2
+        logical = await client.create()
+        assert [await client.call("count"), await client.call("count")] == ["1", "2"]
+        assert await client.call("count", logical) == "1"
+        await client.delete(logical)
+        assert await client.call("count") == "3"
+
+
+@pytest.mark.parametrize("cell", [cell for cell in STATEFUL if not cell.json], ids=str)
+async def test_a_server_s_own_transport_session_may_carry_logical_ones(cell: Cell, tmp_path: Path) -> None:
+    """Requests of several end users share it, and do not mix."""
+    async with open_office(cell, tmp_path) as (_, client):
+        own = client.headers["mcp-session-id"]
+        one, other = await client.create(), await client.create()
+        assert [await client.call("count", held) for held in (one, other, one)] == ["1", "1", "2"]
+        assert client.headers["mcp-session-id"] == own
+
+
+# --- a server that changes its capabilities ------------------------------------------------------
+
+
+@legacy
+async def test_what_a_server_offers_may_change_within_one_session(cell: Cell, tmp_path: Path) -> None:
+    """After `enable_admin` that session's list has the tool, and another's has not."""
+    async with open_office(cell, tmp_path) as (_, client):
+        mine, yours = await client.create(), await client.create()
+        assert ADMIN_ONLY not in await names(client, mine)
+        await client.call("enable_admin", mine)
+        assert ADMIN_ONLY in await names(client, mine)
+        assert ADMIN_ONLY not in await names(client, yours)
+        assert await client.call(ADMIN_ONLY, mine) == "dropped"
+
+
+@every_cell
+async def test_a_client_that_did_not_listen_is_told_by_name_what_has_changed(cell: Cell, tmp_path: Path) -> None:
+    """If it is not listening for notifications, how should it know? By the error of its stale call."""
+    async with open_office(cell, tmp_path) as (_, client):
+        session = await client.create()
+        await client.call("enable_admin", session)
+        assert await client.call(ADMIN_ONLY, session) == "dropped"
+        await client.call("disable_admin", session)
+        stale = await client.request("tools/call", {"name": ADMIN_ONLY, "arguments": {}}, session)
+        assert stale.result["isError"]
+        assert "ToolNotOffered: drop_contents is not offered in this session" in stale.text
+        assert await client.call("count", session) == "1"  # the session goes on
+
+
+@modern
+async def test_in_the_modern_era_a_list_does_not_depend_on_sessions(cell: Cell, tmp_path: Path) -> None:
+    """By default it is the same with a session and without, whatever earlier calls of that session did."""
+    async with open_office(cell, tmp_path) as (_, client):
+        session = await client.create()
+        before = await tools(client)
+        assert await tools(client, session) == before
+        await client.call("enable_admin", session)
+        await client.call("count", session)
+        assert await tools(client, session) == await tools(client) == before
+
+
+@modern
+async def test_in_the_modern_era_a_deployment_may_let_lists_vary(cell: Cell, tmp_path: Path) -> None:
+    """With `lists="session"`; what varies says that it must not be kept, and only where it varies."""
+    async with open_office(cell, tmp_path, lists="session") as (_, client):
+        session = await client.create()
+        await client.call("enable_admin", session)
+        listed = (await client.request("tools/list", {}, session)).result
+        assert ADMIN_ONLY in {tool["name"] for tool in listed["tools"]}
+        assert (listed["ttlMs"], listed["cacheScope"]) == (0, "private")
+        assert SESSION_KEY in listed["_meta"]
+        plain = (await client.request("tools/list")).result
+        assert ADMIN_ONLY not in {tool["name"] for tool in plain["tools"]}
+        assert SESSION_KEY not in plain.get("_meta", {})
