@@ -25,7 +25,7 @@ napoleon_use_ivar = True
 # No inventory of another project is fetched: the gate runs without a network. So a reference has to be found when it
 # is to a name of ours, and may stay plain text when it is to anybody else's.
 nitpicky = True
-nitpick_ignore_regex = [(r"py:.*", r"(?!mcp_sessions\.).*"), (r"py:class", r"mcp_sessions\..*\._Self")]
+nitpick_ignore_regex = [(r"py:.*", r"(?!mcp_sessions\.).*"), (r"py:class", r"mcp_sessions\..*\.(_Self|App)")]
 
 html_theme = "furo"
 html_title = f"mcp-sessions {release}"
