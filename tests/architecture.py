@@ -79,6 +79,7 @@ FLOORS: dict[int, tuple[str, ...]] = {
         "resumption",
         "roster",
         "sessions",
+        "settings",
         "streams",
         "sweeper",
         "telemetry/",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -188,6 +188,21 @@ class MCPSessionMiddleware:
         self._exchange = _exchange_of(self._options)
         self._header_of: Final = protocol.any_of if self._options.bridges else protocol.ours_of
         self.beside: Final = Beside(self._options.store, self._options.sweeper, closes=self._options.closes_store)
+
+    @classmethod
+    def from_env(cls, app: ASGIApp, **options: Any) -> MCPSessionMiddleware:
+        """Wrap an application, with the options that the environment holds: `MCP_SESSIONS_LIFETIME=12h` and so on.
+
+        Args:
+            app: The application to wrap.
+            options: Options that are given in code; they win over the environment.
+
+        Raises:
+            ConfigurationError: A variable, or an option, is wrong; the message says what to write instead.
+        """
+        from . import settings
+
+        return cls(app, **settings.from_env(**options))
 
     @cached_property
     def _server(self) -> ASGIApp:

@@ -1,0 +1,182 @@
+"""Options from the environment: `MCP_SESSIONS_LIFETIME=12h` is `lifetime=12 * HOUR`.
+
+Each variable is the prefix and an option's name in capitals; `SETTINGS` says in which form each is written.
+What an option may be is not checked here: the middleware does that, with the remedy. A variable with the prefix
+that names no option is an error, so that a misspelled one is never passed over.
+Source: the twelve-factor habit of configuration in the environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any, Final
+
+from .errors import ConfigurationError
+
+PREFIX: Final = "MCP_SESSIONS_"
+OTHER_KEYS: Final = "MCP_SESSION_KEYS"
+"""Where keys are looked for besides, since `keys="env:MCP_SESSION_KEYS"` is how they are named in code."""
+
+IN_CODE: Final = frozenset({"clock", "dialects", "listen", "metrics", "on_create", "on_end", "principal"})
+"""Options that are functions or objects, which no variable can hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a value is written in a variable.
+
+    Args:
+        words: What may be written, for people.
+        read: What it means; raises `ValueError` where it is written otherwise.
+    """
+
+    words: str
+    read: Callable[[str], Any]
+
+
+# --- the forms -----------------------------------------------------------------------------------
+
+_UNITS: Final[Mapping[str, int]] = MappingProxyType({"s": 1, "m": 60, "h": 3600, "d": 24 * 3600})
+_YES_OR_NO: Final[Mapping[str, bool]] = MappingProxyType({"true": True, "false": False, "1": True, "0": False})
+
+
+def _seconds(text: str) -> float:
+    unit = _UNITS.get(text[-1])
+    return float(text) if unit is None else float(text[:-1]) * unit
+
+
+def _yes_or_no(text: str) -> bool:
+    try:
+        return _YES_OR_NO[text.lower()]
+    except KeyError:
+        raise ValueError(text) from None
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return () if text == "none" else tuple(word.strip() for word in text.split(","))
+
+
+def _require(text: str) -> Any:
+    if text.startswith("{"):
+        return json.loads(text)
+    return text if text in {"never", "always"} else _words(text)
+
+
+def _correlate(text: str) -> bool | tuple[str, ...]:
+    return _YES_OR_NO[text] if text in _YES_OR_NO else _words(text)
+
+
+def _propagate(text: str) -> bool | str:
+    return _YES_OR_NO.get(text, text)
+
+
+def _path(text: str) -> str | None:
+    return None if text == "*" else text
+
+
+def _keys(text: str) -> str:
+    """Where they are, and never what they are: what is returned may be shown."""
+    return text if text.startswith(("file:", "env:")) else f"env:{PREFIX}KEYS"
+
+
+TEXT: Final = Form("text", str)
+WHOLE: Final = Form("a whole number", int)
+SECONDS: Final = Form("seconds, or a number with `s`, `m`, `h` or `d`, as in `12h`", _seconds)
+YES_OR_NO: Final = Form("`true` or `false`", _yes_or_no)
+
+SETTINGS: Final[Mapping[str, Form]] = MappingProxyType(
+    {
+        "keys": Form("secrets, separated by commas or lines, or `file:PATH`", _keys),
+        "path": Form("a path, or `*` for every path", _path),
+        "audience": TEXT,
+        "issuer": TEXT,
+        "lifetime": SECONDS,
+        "idle_timeout": SECONDS,
+        "require": Form('`never`, `always`, `tools/call,prompts/get`, or `{"tools/call": ["checkout"]}`', _require),
+        "extensions": Form("names, separated by commas, or `none`", _words),
+        "lists": Form("`stable`, `session` or `untouched`", str),
+        "transport": Form("`auto` or `off`", str),
+        "transport_lifetime": SECONDS,
+        "bridge": YES_OR_NO,
+        "era": Form("`any` or `legacy`", str),
+        "correlate": Form("`true`, or sources, separated by commas", _correlate),
+        "propagate": Form("`true`, or a member of baggage", _propagate),
+        "store": Form("`memory:`, `sqlite:PATH`, or `redis://...`", str),
+        "store_timeout": SECONDS,
+        "on_store_error": Form("`refuse` or `allow`", str),
+        "tracked": YES_OR_NO,
+        "sweep_interval": SECONDS,
+        "max_data_bytes": WHOLE,
+        "max_value_bytes": WHOLE,
+        "admission": Form("`ask` or `own`", str),
+        "not_found_code": WHOLE,
+        "required_code": WHOLE,
+        "max_body_bytes": WHOLE,
+        "max_state_bytes": WHOLE,
+        "max_event_bytes": WHOLE,
+        "max_batch": WHOLE,
+        "max_nesting": WHOLE,
+        "max_token_bytes": WHOLE,
+        "body_timeout": SECONDS,
+        "create_limit": WHOLE,
+        "token_cache": WHOLE,
+        "spans": Form("`auto`, `server`, `internal`, `enrich` or `off`", str),
+        "trace": Form("`request` or `session`", str),
+    }
+)
+
+
+# --- read ----------------------------------------------------------------------------------------
+
+
+def from_env(**options: Any) -> dict[str, Any]:
+    """The options that the environment holds, for whatever takes the middleware's options.
+
+    As in `add_sessions(app, **from_env())` and `app.add_middleware(MCPSessionMiddleware, **from_env(on_end=free))`.
+
+    Args:
+        options: Options that are given in code; they win over the environment.
+
+    Returns:
+        Both together. Keys are not in it, only where they are; a store's URL may hold a password.
+
+    Raises:
+        ConfigurationError: A variable names no option, is empty, or is written in no form that is known; the message
+            says what to write instead.
+    """
+    found = {_option(name): text for name, text in os.environ.items() if name.startswith(PREFIX)}
+    if "keys" not in found and os.environ.get(OTHER_KEYS):
+        options = {"keys": f"env:{OTHER_KEYS}", **options}
+    return {**{option: _read(option, text) for option, text in found.items()}, **options}
+
+
+def variable(option: str) -> str:
+    """The variable that holds an option."""
+    return PREFIX + option.upper()
+
+
+def _option(name: str) -> str:
+    option = name.removeprefix(PREFIX).lower()
+    if variable(option) == name and option in SETTINGS:
+        return option
+    if option in IN_CODE:
+        raise ConfigurationError(f"{name}: no variable holds {option}=; give it in code, as in from_env({option}=...)")
+    near = get_close_matches(option, SETTINGS, n=1)
+    remedy = (
+        f"did you mean {variable(near[0])}?" if near else f"these are settings: {', '.join(map(variable, SETTINGS))}"
+    )
+    raise ConfigurationError(f"{name} is no setting; {remedy}")
+
+
+def _read(option: str, text: str) -> Any:
+    if not text.strip():
+        raise ConfigurationError(f"{variable(option)} is empty; remove it, or write {SETTINGS[option].words}")
+    try:
+        return SETTINGS[option].read(text.strip())
+    except ValueError:
+        raise ConfigurationError(f"{variable(option)}={text!r} must be {SETTINGS[option].words}") from None
