@@ -182,6 +182,18 @@ async def test_a_client_of_the_modern_era_needs_no_transport_session(tmp_path: P
     assert ({exchange.named for exchange in visit.exchanges} == {None}) is is_modern
 
 
+async def test_a_client_of_the_modern_era_falls_back_where_it_must(tmp_path: Path) -> None:
+    """Told by `era="legacy"` that there is the handshake alone, it shakes hands, and gets a session."""
+    async with served(as_shipped(STREAMING, era="legacy"), tmp_path) as server:
+        [visit] = await server.visits(
+            ("typescript 2 modern",), ["call", "whoami"], ["call", "count"], ["call", "count"]
+        )
+    assert visit.said[0].startswith("ses_")
+    assert visit.said[1:] == ["1", "2"]
+    assert visit.troubles == []
+    assert {exchange.named for exchange in visit.exchanges} == {None, 0}
+
+
 async def test_each_run_of_the_inspector_has_a_session(tmp_path: Path) -> None:
     """Its own."""
     async with served(as_shipped(STREAMING), tmp_path) as server:
