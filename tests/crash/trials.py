@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -38,6 +38,8 @@ LOST_DELETES: Final = {Rule.REVIVED, Rule.WAVERED}
 LOST_UPDATES: Final = {Rule.LOST, Rule.REPEATED, Rule.INVENTED}
 
 Line = dict[str, Any]
+Work = Callable[[Plan], "list[Line]"]
+"""Has a worker carry out a plan; what it said, and how it ended."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,24 @@ def redis() -> Iterator[Place]:
 PLACES: Final = {"sqlite": sqlite, "redis": redis}
 
 
+@contextmanager
+def workers() -> Iterator[Work]:
+    """What has one worker process after the other carry out a plan."""
+    command = [sys.executable, str(WORKER)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def work(plan: Plan) -> list[Line]:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            print(json.dumps(asdict(plan)), file=process.stdin, flush=True)
+            lines = [json.loads(process.stdout.readline())]
+            while "ended" not in lines[-1]:
+                lines.append(json.loads(process.stdout.readline()))
+            return lines
+
+        yield work
+
+
 @dataclass
 class Run:
     """What was done and found in all cycles on one store.
@@ -113,14 +133,11 @@ class Run:
         await store.close()
         self.issued_at = int(time.time()) + 1
 
-    def cycle(self, number: int) -> None:
+    def cycle(self, number: int, work: Work) -> None:
         """Let a worker work until the kill, bring back what was killed, and look."""
         plan = self._plan(number)
-        done = subprocess.run(
-            [sys.executable, str(WORKER), json.dumps(asdict(plan))], stdout=subprocess.PIPE, timeout=120, check=False
-        )
-        assert done.returncode == (0 if plan.victim else -signal.SIGKILL), f"the worker ended by itself: {plan}"
-        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        *lines, last = work(plan)
+        assert last["ended"] == (0 if plan.victim else -signal.SIGKILL), f"the worker ended by itself: {plan}"
         self.kills[f"{'the server' if plan.victim else 'the worker'}, when a change had {plan.hook}"] += 1
         if plan.victim:
             self.place.revive()
@@ -235,8 +252,9 @@ def trial(store: str, cycles: int, seed: int) -> Report:
 def go(run: Run, cycles: int) -> Report:
     """All cycles of a run."""
     anyio.run(run.begin)
-    for number in range(cycles):
-        run.cycle(number)
+    with workers() as work:
+        for number in range(cycles):
+            run.cycle(number, work)
     anyio.run(run.finish)
     return report(run)
 

@@ -3,6 +3,9 @@
 A line is said before a change begins and after the store has answered it. Lines go straight to the reader, so what was
 said before the end came was said: it is the reply of this process. At one change, which the trial chose, a process is
 killed: this one, or the store's server. Nothing here judges what came of it.
+
+Plans are read from standard input, one a line, and each is carried out by a process of its own: a fork of this one,
+which has imported all that is needed, once. How it ended is the last line of each.
 """
 
 from __future__ import annotations
@@ -153,5 +156,16 @@ def say_aloud(line: dict[str, Any]) -> None:
     os.write(sys.stdout.fileno(), json.dumps(line).encode() + b"\n")
 
 
+def carry_out(plan: Plan) -> int:
+    """What a process ended with that did it: 0, or the number of the signal that killed it, negative."""
+    process = os.fork()
+    if process == 0:
+        anyio.run(work, plan, say_aloud)
+        sys.exit()
+    _, status = os.waitpid(process, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
 if __name__ == "__main__":
-    anyio.run(work, Plan(**json.loads(sys.argv[1])), say_aloud)
+    for line in sys.stdin:
+        say_aloud({"ended": carry_out(Plan(**json.loads(line)))})
