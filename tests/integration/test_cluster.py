@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
 from threading import Barrier
 
@@ -20,7 +24,7 @@ import pytest
 import redis_servers
 from history import Kind, Recorder, violations
 
-from .test_rotation import Worker, working
+from .test_rotation import Worker
 from .wire import SESSION_KEY, Held
 
 WORKERS = 4
@@ -49,6 +53,21 @@ app = MCPSessionMiddleware(
 )
 """
 
+FORKED = """
+import os
+import sys
+
+import apps, mcp_sessions, mcp_sessions.stores.redis, mcp_sessions.stores.sqlite, redis.asyncio  # once for all
+import uvicorn
+
+for _ in range({count}):
+    if os.fork() == 0:
+        uvicorn.run("served:app", port=0, access_log=False)
+        sys.exit()
+for _ in range({count}):
+    os.wait()
+"""
+
 
 @contextmanager
 def sqlite(folder: Path) -> Iterator[str]:
@@ -66,11 +85,33 @@ def redis(folder: Path) -> Iterator[str]:
 STORES = {"sqlite": sqlite, "redis": redis}
 
 
-class Cluster:
-    """The workers, and the history of what was asked of them."""
+@contextmanager
+def forked(folder: Path, count: int) -> Iterator[list[Worker]]:
+    """Worker processes, for as long as the block lasts."""
+    (folder / "forked.py").write_text(FORKED.format(count=count), "utf-8")
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    with subprocess.Popen(
+        [sys.executable, "forked.py"],
+        cwd=folder,
+        env=environ,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stderr is not None
+        try:
+            lines = (re.search(r"running on http://127\.0\.0\.1:(\d+)", line) for line in process.stderr)
+            yield [Worker(int(found[1])) for found in islice(filter(None, lines), count)]
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.communicate()
 
-    def __init__(self, folder: Path, workers: list[Worker]) -> None:
-        self.folder = folder
+
+class Cluster:
+    """The workers, one more that may be killed, and the history of what was asked of them."""
+
+    def __init__(self, doomed: Worker, *workers: Worker) -> None:
+        self.doomed = doomed
         self.workers = workers
         self.recorder = Recorder()
 
@@ -97,13 +138,13 @@ def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with ExitStack() as stack:
         store = stack.enter_context(STORES[request.param](folder))
         (folder / "served.py").write_text(SERVED.format(store=store), "utf-8")
-        yield Cluster(folder, [stack.enter_context(working(folder)) for _ in range(WORKERS)])
+        yield Cluster(*stack.enter_context(forked(folder, WORKERS + 1)))
 
 
 @pytest.fixture
 def cluster(running: Cluster) -> Cluster:
     """The same workers for each test, with a history of its own."""
-    return Cluster(running.folder, running.workers)
+    return Cluster(running.doomed, *running.workers)
 
 
 @pytest.mark.parametrize("tool", ["increment", "update"])
@@ -123,21 +164,20 @@ def test_calls_at_the_same_time_all_count(cluster: Cluster, tool: str) -> None:
 
 def test_a_worker_that_is_killed_takes_no_acknowledged_update_with_it(cluster: Cluster) -> None:
     """A fifth worker dies in mid-call: what it answered is counted, and the others go on."""
-    with working(cluster.folder) as doomed:
-        held = cluster.workers[0].create()
-        pid = cluster.ask("use", "pid", held, doomed)
+    held = cluster.workers[0].create()
+    pid = cluster.ask("use", "pid", held, cluster.doomed)
 
-        def call(place: int) -> bool:
-            if place == CALLS // 2:
-                os.kill(pid, signal.SIGKILL)
-            try:
-                cluster.ask("add", "increment", held, [doomed, *cluster.workers][place % (WORKERS + 1)])
-            except (OSError, http.client.HTTPException):
-                return False
-            return True
+    def call(place: int) -> bool:
+        if place == CALLS // 2:
+            os.kill(pid, signal.SIGKILL)
+        try:
+            cluster.ask("add", "increment", held, [cluster.doomed, *cluster.workers][place % (WORKERS + 1)])
+        except (OSError, http.client.HTTPException):
+            return False
+        return True
 
-        with ThreadPoolExecutor(CALLS // 4) as pool:
-            answered = list(pool.map(call, range(CALLS)))
+    with ThreadPoolExecutor(CALLS // 4) as pool:
+        answered = list(pool.map(call, range(CALLS)))
     last = cluster.ask("add", "increment", held, cluster.workers[0])
     assert not all(answered)
     assert sum(answered) < last <= CALLS + 1
