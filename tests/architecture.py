@@ -52,6 +52,7 @@ FLOORS: dict[int, tuple[str, ...]] = {
         "cli_sessions",
         "client/",
         "conversation",
+        "conversing",
         "current",
         "endings",
         "exchange",

@@ -19,8 +19,8 @@ from starlette.types import Receive, Scope, Send
 from apps import Server, reply, sessions
 from clients import Client, call, http
 from environments import needs
-from mcp_sessions import Session, current_session
-from mcp_sessions.current import session_variable
+from mcp_sessions import Correlation, Session, current_correlation, current_session
+from mcp_sessions.current import correlation_variable, session_variable
 
 
 def ref() -> str:
@@ -175,6 +175,20 @@ def test_a_framework_that_was_never_imported_is_not_asked(monkeypatch: pytest.Mo
         monkeypatch.delitem(sys.modules, module.__name__)
     assert ref() == "stuck"
     assert fastmcp_dependencies.__name__ not in sys.modules
+
+
+@pytest.mark.parametrize("members", [{"mcp_session": SimpleNamespace(correlation="c1")}, {"mcp_correlation": "c1"}])
+async def test_the_name_of_a_conversation_is_found_as_the_session_is(members: dict[str, Any]) -> None:
+    """On the session, or on the scope where there is none; a variable that is stuck says nothing."""
+    from fastmcp.server.http import _current_http_request as variable
+
+    stuck: Token[Any] = correlation_variable.set(Correlation("stuck", "stuck"))
+    token = variable.set(Request(http(**members)))
+    try:
+        assert current_correlation() == "c1"  # type: ignore[comparison-overlap]  # only compared
+    finally:
+        variable.reset(token)
+        correlation_variable.reset(stuck)
 
 
 async def test_other_paths_have_no_session() -> None:

@@ -16,7 +16,7 @@ NAMES = """
     ConfigurationError Correlation CreateRefused DataError DataGone DataNotInteger DataNotJSON DataTooLarge EndedSession
     Handle HandleError HandleOf Handles KeyRing MCPSessionMiddleware MCPSessionsError Principal SEP1364Create
     SEP1364Initialize Session Sessions State StateClosed StateError StateNotJSON StateTooLarge add_sessions
-    current_session
+    current_correlation current_session
 """
 
 MEMBERS = {

@@ -10,7 +10,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from .current import current_session
+from .current import current_correlation, current_session
 from .errors import (
     ConfigurationError,
     CreateRefused,
@@ -66,6 +66,7 @@ __all__ = [
     "StateNotJSON",
     "StateTooLarge",
     "add_sessions",
+    "current_correlation",
     "current_session",
 ]
 __version__ = "0.1.0"

@@ -7,6 +7,7 @@ scope where there is none. What the application calls in turn is told by W3C bag
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +16,14 @@ from starlette.types import Scope
 
 from . import splice
 from .correlation import Correlate, baggage_member, propagated
+from .current import correlation_variable
+from .dialects.transport import INITIALIZE
 from .errors import Refusal
 from .head import Head
 from .jsonrpc import Message
 from .members import string
 from .session import Correlation, Session
+from .tracing import attributes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,9 @@ class Conversation:
         if self.correlate is None:
             return None
         found = self.correlate.find(message.meta, head.first)
+        if message.method != INITIALIZE:  # servers start tasks there that outlive it
+            correlation_variable.set(found)
+        _tell(found)
         if session is None:
             scope["mcp_correlation"] = found
         else:
@@ -74,6 +81,13 @@ class Conversation:
             if baggage is None:  # no baggage as anybody knows it, and not ours to mend
                 return body
         return splice.with_meta(body, "baggage", propagated(baggage, label, member=self.member))
+
+
+def _tell(found: Correlation | None) -> None:
+    """Write it on the current span, the message's or the HTTP request's; those below are stamped at their start."""
+    tracing = sys.modules.get("opentelemetry.trace")  # where nobody has imported it, nobody traces
+    if found is not None and tracing is not None:
+        tracing.get_current_span().set_attributes(attributes_of(found))
 
 
 def _text(raw: Raw) -> str | None:

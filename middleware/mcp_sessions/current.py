@@ -14,10 +14,14 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final
 
-from .session import Session
+from .session import Correlation, Session
 
 session_variable: Final[ContextVar[Session | None]] = ContextVar("mcp_session", default=None)
 """Set by the middleware around each request that it forwards."""
+
+
+correlation_variable: Final[ContextVar[Correlation | None]] = ContextVar("mcp_correlation", default=None)
+"""Set by the middleware around each request that it forwards, where `correlate=` looks for names of conversations."""
 
 
 def current_session() -> Session | None:
@@ -30,6 +34,20 @@ def current_session() -> Session | None:
     if scope is None:
         return session_variable.get()
     found: Session | None = scope.get("mcp_session")
+    return found
+
+
+def current_correlation() -> Correlation | None:
+    """What the client of the request that is being handled calls its conversation, found as the session is.
+
+    Returns:
+        The label, or None where the client names none, or `correlate=` is off.
+    """
+    scope = framework_scope()
+    if scope is None:
+        return correlation_variable.get()
+    session: Session | None = scope.get("mcp_session")
+    found: Correlation | None = scope.get("mcp_correlation") if session is None else session.correlation
     return found
 
 

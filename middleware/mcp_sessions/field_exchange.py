@@ -13,13 +13,13 @@ from functools import partial
 import msgspec
 
 from . import protocol, splice
+from .conversing import ConversingExchange
 from .dialects.draft import Named
 from .dialects.field import capabilities, check_header, field
 from .dialects.opted import Opted
 from .dialects.sep1364_initialize import agrees_on_version
 from .dialects.transport import INITIALIZE, Role, speaks_draft
 from .errors import Refusal, SessionMissing, SessionNotFound, SessionRequired
-from .exchange import Exchange
 from .field_answers import FieldAnswers
 from .head import LENGTH, SESSION_HEADER
 from .jsonrpc import SESSION_KEY, Kind, Message
@@ -31,7 +31,7 @@ from .tokens import BESIDE, FIELD, SESSION, TRANSPORT
 from .tokens import Kind as TokenKind
 
 
-class FieldExchange(Exchange):
+class FieldExchange(ConversingExchange):
     """One POST to the MCP path, in a deployment that opted for dialects of SEP-1364."""
 
     def _message(self, message: Message) -> Awaitable[None]:

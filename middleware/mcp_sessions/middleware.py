@@ -18,6 +18,7 @@ from .answers import Answers
 from .bodyless import Bodyless
 from .bridge import Bridge
 from .checks import Seconds
+from .conversing import ConversingExchange
 from .correlation import Source
 from .envelope import MAX_TOKEN_BYTES
 from .errors import ConfigurationError, Refusal
@@ -275,8 +276,8 @@ class MCPSessionMiddleware:
 
 def _exchange_of(options: Options) -> type[Exchange]:
     """The way that requests take: with further dialects, one that most deployments need not import."""
-    if options.opted is None:
-        return Exchange
-    from .field_exchange import FieldExchange
+    if options.opted is not None:
+        from .field_exchange import FieldExchange
 
-    return FieldExchange
+        return FieldExchange
+    return Exchange if options.conversation is None else ConversingExchange

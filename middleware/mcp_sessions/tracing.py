@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from .session import Correlation
+
 Spans = Literal["auto", "enrich", "server", "internal", "off"]
 """`"auto"`: a server span, unless the wrapped server makes its own; `"enrich"`: none, only the span around is
 stamped; `"server"` and `"internal"`: always one, of that kind; `"off"`: no span at all."""
@@ -15,3 +17,12 @@ stamped; `"server"` and `"internal"`: always one, of that kind; `"off"`: no span
 Trace = Literal["request", "session"]
 """`"request"`: a message belongs to its caller's trace and links to the session's start; `"session"`: it belongs
 to the session's trace, and links to its caller."""
+
+
+def attributes_of(correlation: Correlation) -> dict[str, str]:
+    """What a span says of what a client calls its conversation.
+
+    Args:
+        correlation: The label. It never goes by the name of a session, since anybody may choose it.
+    """
+    return {"mcp_sessions.correlation": correlation.id, "mcp_sessions.correlation.source": correlation.source}

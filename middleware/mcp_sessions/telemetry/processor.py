@@ -17,8 +17,9 @@ from opentelemetry import baggage
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, get_current_span
 
-from ..current import current_session
+from ..current import current_correlation, current_session
 from ..session import Session
+from ..tracing import attributes_of
 from .attributes import MCP_SESSION_ID, SESSION_ID, Stamps
 from .session_spans import SCOPE, session_of, start_of
 
@@ -54,6 +55,9 @@ class SessionSpanProcessor(SpanProcessor):
         try:
             if not span.is_recording():
                 return
+            correlation = current_correlation()
+            if correlation is not None:
+                span.set_attributes(attributes_of(correlation))
             session = current_session()
             ref = _ref_of_ours(span, parent_context) if session is None else session.ref
             if ref is not None:
