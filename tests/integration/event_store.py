@@ -1,13 +1,21 @@
-"""An event store, as either SDK wants one: everything is kept, and told again in order."""
+"""An event store, as either SDK wants one, and servers that keep their events in it."""
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
+
+from starlette.types import ASGIApp
+
+from mcp_sessions import MCPSessionMiddleware
+
+from .servers import KEYS, Cell, Guard, Hall
+
+KEPT: Final = "what only a live session may hear"
 
 
 def event_store() -> Any:
-    """A new one, empty, for the SDK that is installed."""
+    """A new one, for the SDK that is installed: everything is kept, and told again in order."""
     interface = import_module("mcp.server.streamable_http")
 
     class Events(interface.EventStore):  # type: ignore[misc,name-defined]  # whichever SDK is installed
@@ -28,3 +36,23 @@ def event_store() -> Any:
             return stream
 
     return Events()
+
+
+def with_events(cell: Cell, hall: Hall, guard: Guard | None, **options: Any) -> ASGIApp:
+    """A stateful server that keeps its events, with one tool, inside the middleware."""
+
+    async def hold() -> str:
+        await hall.enter("hold")
+        return KEPT
+
+    if cell.framework == "sdk2":
+        mcp = import_module("mcp.server.mcpserver").MCPServer("small")
+        app = mcp.streamable_http_app(event_store=event_store())
+    elif cell.framework == "sdk1":
+        mcp = import_module("mcp.server.fastmcp").FastMCP("small", event_store=event_store())
+        app = mcp.streamable_http_app()
+    else:
+        mcp = import_module("fastmcp").FastMCP("small")
+        app = mcp.http_app(event_store=event_store())
+    mcp.tool()(hold)
+    return MCPSessionMiddleware(app, **{"keys": KEYS, **options})

@@ -162,6 +162,21 @@ async def test_an_unchanged_client_has_a_session(cell: Cell, tmp_path: Path) -> 
         assert (visit.statuses("GET"), visit.troubles) == ({405}, [])
 
 
+@pytest.mark.parametrize("cell", STATEFUL[:1], ids=str)
+async def test_behind_the_bridge_an_unchanged_client_has_a_session_too(cell: Cell, tmp_path: Path) -> None:
+    """The server's streams are its own, and so is its end; the id that it sees is ours throughout."""
+    steps = (["call", "whoami"], ["call", "count"], ["resume"], ["call", "count"], ["end"], ["call", "count"])
+    async with served(as_shipped(cell, bridge=True), tmp_path) as server:
+        visits = await server.visits(LEGACY, *steps)
+    assert len({*(visit.said[0] for visit in visits), "nobody"}) == 3
+    for visit in visits:
+        assert visit.said[1:5] == ["1", True, "2", True]
+        assert isinstance(visit.said[5], Failed)
+        assert {exchange.named for exchange in visit.exchanges} <= {None, 0}
+        assert (visit.statuses("GET"), visit.statuses("DELETE")) == ({200}, {200})
+        assert visit.exchanges[-1] == Exchange("POST", 404, 0, None)
+
+
 async def test_a_client_may_end_its_session(tmp_path: Path) -> None:
     """By DELETE. Whoever comes with that session afterwards is told 404, in words that name the cause."""
     async with served(as_shipped(STREAMING), tmp_path) as server:

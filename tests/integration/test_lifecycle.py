@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from starlette.types import ASGIApp, Scope
+from starlette.types import Scope
 
 from clients import Clock
-from mcp_sessions import CreateRefused, EndedSession, MCPSessionMiddleware, Session
+from mcp_sessions import CreateRefused, EndedSession, Session
 from mcp_sessions.options import HOUR
 
-from .event_store import event_store
-from .servers import COVERING, DEADLINE, KEYS, STATEFUL, STREAMING, Cell, Guard, Hall, running, wrapped
+from .event_store import KEPT, with_events
+from .servers import COVERING, DEADLINE, STATEFUL, STREAMING, Cell, Hall, running, wrapped
 from .serving import Peer, peer, serving
 from .wire import Held
 
@@ -103,31 +102,14 @@ async def test_the_call_that_ends_its_own_session_gets_its_answer(cell: Cell) ->
 # --- streams that are taken up again -------------------------------------------------------------
 
 
-def with_events(cell: Cell, hall: Hall, guard: Guard | None, **options: Any) -> ASGIApp:
-    """A stateful server that keeps its events, with one tool, inside the middleware."""
-
-    async def hold() -> str:
-        await hall.enter("hold")
-        return "what only a live session may hear"
-
-    if cell.framework == "sdk2":
-        mcp = import_module("mcp.server.mcpserver").MCPServer("small")
-        app = mcp.streamable_http_app(event_store=event_store())
-    elif cell.framework == "sdk1":
-        mcp = import_module("mcp.server.fastmcp").FastMCP("small", event_store=event_store())
-        app = mcp.streamable_http_app()
-    else:
-        mcp = import_module("fastmcp").FastMCP("small")
-        app = mcp.http_app(event_store=event_store())
-    mcp.tool()(hold)
-    return MCPSessionMiddleware(app, **{"keys": KEYS, **options})
-
-
 @pytest.mark.parametrize("cell", [cell for cell in STATEFUL if not cell.json], ids=str)
-@pytest.mark.parametrize("deleted", [True, False])
-async def test_a_broken_stream_is_not_taken_up_for_a_session_that_was_deleted(cell: Cell, deleted: bool) -> None:
+@pytest.mark.parametrize("bridge", [False, True], ids=["", "bridge"])
+@pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "live"])
+async def test_a_broken_stream_is_not_taken_up_for_a_session_that_was_deleted(
+    cell: Cell, deleted: bool, bridge: bool
+) -> None:
     """The server kept the result and would tell it; a live session's client gets it, a deleted one's gets 404."""
-    async with running(cell, make=with_events) as server:
+    async with running(cell, make=with_events, bridge=bridge) as server:
         client = await server.connected()
         held = await client.create()
         async with client.under_way("tools/call", {"name": "hold", "arguments": {}}, held) as exchange:
@@ -143,7 +125,7 @@ async def test_a_broken_stream_is_not_taken_up_for_a_session_that_was_deleted(ce
                 answer = await resumed.reply()
                 assert (answer.status, answer.answer["error"]["code"]) == (404, NOT_FOUND)
             else:
-                assert "what only a live session may hear" in await resumed.next_event()
+                assert KEPT in await resumed.next_event()
 
 
 # --- hooks ---------------------------------------------------------------------------------------
