@@ -15,6 +15,7 @@ from .dialects.transport import INITIALIZE
 from .envelope import looks_like_ours
 from .jsonrpc import Message
 from .members import FLAWS
+from .tokens import MAX_CLIENT_CHARS
 
 CLIENT_INFO_KEY: Final = "io.modelcontextprotocol/clientInfo"
 
@@ -32,6 +33,10 @@ class _Initialize(msgspec.Struct, gc=False):
     params: _Params
 
 
+_client: Final = msgspec.json.Decoder(_Client).decode
+_initialize: Final = msgspec.json.Decoder(_Initialize).decode
+
+
 def client_of(message: Message) -> str | None:
     """The name and version that a message's sender gives itself, or None where it gives none that can be shown.
 
@@ -43,12 +48,14 @@ def client_of(message: Message) -> str | None:
     except FLAWS:  # not as the protocol has it, which is no reason to refuse anybody
         return None
     text = "" if found is None else f"{found.name} {found.version}".strip()
-    return text if text and text.isprintable() and not looks_like_ours(text) else None
+    # No session id is as short as what is kept of a name, so most need no such look.
+    is_name = text.isprintable() and (len(text) <= MAX_CLIENT_CHARS or not looks_like_ours(text))
+    return text if text and is_name else None
 
 
 def _of(message: Message) -> _Client | None:
     if message.method == INITIALIZE:
-        return msgspec.json.decode(message.body, type=_Initialize).params.clientInfo
+        return _initialize(message.body).params.clientInfo
     if message.meta is None or CLIENT_INFO_KEY not in message.meta:
         return None
-    return msgspec.json.decode(message.meta[CLIENT_INFO_KEY], type=_Client)
+    return _client(message.meta[CLIENT_INFO_KEY])

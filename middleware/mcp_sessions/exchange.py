@@ -354,6 +354,8 @@ class Exchange(msgspec.Struct):
                 session_variable.reset(token)
             if session is not None:
                 session.state.shut()
+            if current is not session:  # FastMCP's task of a connection keeps this request as its current one
+                self.scope["mcp_session"] = None
 
     def _take_over_response(self) -> None:
         """Keep the application from sending what cannot be changed: compressed bodies, files sent around us."""

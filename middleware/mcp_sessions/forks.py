@@ -13,7 +13,6 @@ from starlette.types import Scope
 
 from . import hooks, lineage
 from .errors import SessionEnded
-from .events import SessionCreated
 from .lineage import Mode
 from .live import Live
 from .options import Options
@@ -44,7 +43,8 @@ async def fork(
         SessionEnded: The parent was ended meanwhile.
         StoreUnavailable: The fork cannot be recorded, or the data cannot be copied.
     """
-    with Live.making(options, principal, now=int(options.clock()), **lineage.below(parent.claims, mode)) as child:
+    child = Live.made(options, principal, now=int(options.clock()), **lineage.below(parent.claims, mode))
+    try:
         if options.tracked:
             await child.record()
         try:
@@ -55,7 +55,10 @@ async def fork(
         except BaseException:  # leave nothing behind
             await options.endings.forget(child.claims.ref)
             raise
-    options.emit(SessionCreated(child.claims.ref, child.claims.expires_at, parent.claims.ref))
+    except BaseException as error:
+        child.unmade(error)
+        raise
+    child.announce()
     return child
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from starlette.types import Scope
 
 from . import hooks, lineage, state
@@ -43,6 +43,9 @@ CAPABILITIES_KEY: Final = "\0client_capabilities"
 """Where lies what the client of a session said that it can do: another such name."""
 
 LATE: Final = 1.0  # seconds after which an answer is no longer let out on what the store said at its beginning
+if TYPE_CHECKING:
+    from .telemetry.session_spans import Start
+
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -56,7 +59,7 @@ class Live:
         late_at: From when on the store has to be asked again, since the session may have ended, Unix seconds.
     """
 
-    __slots__ = ("_ends_at", "_options", "_ring", "claims", "late_at", "outlives", "session")
+    __slots__ = ("_ends_at", "_options", "_ring", "_start", "claims", "late_at", "outlives", "session")
 
     def __init__(
         self,
@@ -73,6 +76,7 @@ class Live:
         self.claims = claims
         self.late_at = now + LATE
         self.outlives = False
+        self._start: Start | None = None
         self._ring = ring
         self._options = options
         self._ends_at = self._end(last_seen)
@@ -124,13 +128,29 @@ class Live:
         lasts = options.transport_lifetime if kind == TRANSPORT else options.lifetime
         now = int(options.clock())
         said: dict[str, Any] = {"kind": kind, "expires_at": now + int(lasts), "client": client}
-        with cls.making(options, principal, now=now, servers_id=servers_id, **said) as live:
+        live = cls.made(options, principal, now=now, servers_id=servers_id, **said)
+        try:
             if options.tracked:  # before the hook: what it makes is freed by `on_end`, which only a record leads to
                 await live.record()
             if options.on_create is not None:
                 await live.prepare(options.on_create, params, scope)
-        options.emit(SessionCreated(live.claims.ref, live.claims.expires_at))
+        except BaseException as error:
+            live.unmade(error)
+            raise
+        live.announce()
         return live
+
+    def announce(self) -> None:
+        """Tell that a new session is complete."""
+        claims = self.claims
+        if self._start is not None:
+            self._options.telemetry().created(claims, self._start)
+        self._options.emit(SessionCreated(claims.ref, claims.expires_at, claims.parent))
+
+    def unmade(self, error: BaseException) -> None:
+        """Tell that a new session came to nothing."""
+        if self._start is not None:
+            self._start.end(error)
 
     async def record(self) -> None:
         """Note a new session in the store.
@@ -152,11 +172,10 @@ class Live:
             raise
 
     @classmethod
-    @contextmanager
-    def making(
+    def made(
         cls, options: Options, principal: Principal | None, *, now: int, servers_id: str | None = None, **said: Any
-    ) -> Iterator[Live]:
-        """A new session, until it is complete and may be known: what the block raises is why it never was.
+    ) -> Live:
+        """A new session, before anybody knows of it: what follows is `announce`, or `unmade`.
 
         Args:
             options: The deployment's.
@@ -178,9 +197,12 @@ class Live:
                 ring.signing, servers_id, jti=jti, subject=subject, audience=options.audience
             )
         new = Claims(jti=jti, issued_at=now, subject=subject, kid=ring.signing.kid, **said)
-        with options.creating(new) as claims:
-            token = options.tokens.mint(ring, claims)
-            yield cls(token, claims, ring, options, principal=principal, payload=None, last_seen=now, now=now)
+        start = options.telemetry().start(new) if options.tells() else None
+        claims = new if start is None else msgspec.structs.replace(new, trace=start.trace)
+        token = options.tokens.mint(ring, claims)
+        live = cls(token, claims, ring, options, principal=principal, payload=None, last_seen=now, now=now)
+        live._start = start
+        return live
 
     @classmethod
     async def open(

@@ -7,7 +7,6 @@ checks an option again.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
@@ -135,10 +134,6 @@ class Options:
         if self.tracked:  # where a lineage has ended, so has every record of it
             return self.store.seen(claims, idle_timeout=None if self.idle_timeout is None else int(self.idle_timeout))
         return self.store.standing(claims) if claims.root is None else lineages.standing(self.store, claims)
-
-    def creating(self, claims: Claims) -> AbstractContextManager[Claims]:
-        """What a session's creation happens in; it gives the claims for the token."""
-        return self.telemetry().creating(claims) if self.tells() else nullcontext(claims)
 
     def role(self, header: str, named: Named | None) -> Role:
         """What a session header of ours is to a request; where none is named, it can be a mirror only.

@@ -6,13 +6,16 @@ can be skipped, and the last test counts those that ran.
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
 import anyio
 import pytest
 
-from .servers import CELLS, FRAMEWORKS, Cell, running
-from .wire import Held
+from mcp_sessions.telemetry import SessionLogFilter
+
+from .servers import CELLS, FRAMEWORKS, STATEFUL, Cell, running
+from .wire import INITIALIZE, Held
 
 HANDLERS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "async-tool": ("tools/call", {"name": "whoami", "arguments": {}}),
@@ -76,6 +79,26 @@ async def test_overlapping_requests_keep_their_own_session(cell: Cell) -> None:
             await server.hall.filled(4)
             server.hall.open()
     assert [seen[index] for index in range(4)] == [*(f"{one} {one}" for one in own), "nobody nobody"]
+
+
+@pytest.mark.parametrize("cell", STATEFUL, ids=str)
+async def test_the_session_of_a_handshake_does_not_stick_to_its_connection(
+    cell: Cell, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Older servers start the task of a connection in `initialize`, and log from it where no request is known yet."""
+    caplog.set_level(logging.DEBUG)
+    caplog.handler.addFilter(SessionLogFilter())
+    async with running(cell) as server:
+        before, client = await server.connected(), server.client()
+        first, second = await before.create(), await before.create()
+        shaken = await client.request("initialize", INITIALIZE, first)
+        client.headers["mcp-session-id"] = shaken.headers["mcp-session-id"]
+        await client.notify("notifications/initialized")
+        caplog.clear()
+        own = [await client.call("whoami", held) for held in (second, None)]
+    said = {str(record.__dict__["session"]) for record in caplog.records if record.name.startswith("mcp")}
+    assert own[1] == "nobody"
+    assert said <= {own[0], "-"}
 
 
 def test_the_table_of_cells_is_what_this_environment_must_run() -> None:

@@ -192,6 +192,26 @@ async def test_a_session_that_is_refused_never_was(spans: list[ReadableSpan]) ->
     assert said(create, "session.id", "mcp_sessions.reason") == [None, "create_refused"]
 
 
+async def test_a_fork_starts_like_any_session_and_names_its_parent(spans: list[ReadableSpan]) -> None:
+    """And where there is none after all, its start failed."""
+
+    def refuse(session: Session, params: dict[str, Any], scope: Scope) -> None:
+        if session.parent is not None and "no" in params:
+            raise CreateRefused
+
+    client = Client(sessions(Server(), on_create=refuse))
+    held = await client.create()
+    await client.send("sessions/fork", {"mode": "fresh"}, session=held)
+    await client.send("sessions/fork", {"mode": "fresh", "no": 1}, session=held)
+    starts = [span for span in spans if span.name == "session start"]
+    parent = said(starts[0], "session.id")
+    assert [said(start, "mcp_sessions.parent", "error.type") for start in starts] == [
+        [None, None],
+        [*parent, None],
+        [*parent, "CreateRefused"],
+    ]
+
+
 async def test_a_session_s_end_leads_back_to_its_start(spans: list[ReadableSpan]) -> None:
     """On any worker: what it needs is in the token. It stands below what ended it."""
     first, second = (Client(sessions(Server())) for _ in range(2))

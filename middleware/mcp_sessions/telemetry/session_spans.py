@@ -9,8 +9,6 @@ Context, whatever the process propagates otherwise, since our own tokens alone c
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from typing import Final
 
@@ -18,6 +16,7 @@ from opentelemetry.context import Context, create_key, get_value, set_value
 from opentelemetry.trace import (
     Link,
     NonRecordingSpan,
+    Span,
     SpanContext,
     SpanKind,
     StatusCode,
@@ -72,6 +71,33 @@ def session_of(context: Context | None) -> str | None:
     return found if isinstance(found, str) else None
 
 
+class Start:
+    """A session that is being created.
+
+    Attributes:
+        trace: The traceparent for the session's token, or None where nobody traces.
+    """
+
+    __slots__ = ("_span", "trace")
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+        context = span.get_span_context()
+        # Without an SDK a "new" span is the caller's, from another process, or none at all.
+        self.trace = traceparent(context) if context.is_valid and not context.is_remote else None
+
+    def end(self, error: BaseException | None = None) -> None:
+        """The session is complete.
+
+        Args:
+            error: Why there is none after all, or None.
+        """
+        if error is not None:
+            self._span.set_attribute(ERROR_TYPE, type(error).__qualname__)
+            self._span.set_status(StatusCode.ERROR)
+        self._span.end()
+
+
 class SessionSpans:
     """Makes the spans of the two ends of sessions.
 
@@ -93,11 +119,8 @@ class SessionSpans:
         self._stamps: Final = stamps or Stamps()
         self._tracer: Final[Tracer] = get_tracer(SCOPE, tracer_provider=tracer_provider)
 
-    @contextmanager
-    def start(
-        self, ref: str, *, expires_at: int, client: str | None = None, parent: str | None = None
-    ) -> Iterator[str | None]:
-        """Mark a session's creation, which lasts as long as the block. What the block raises is its failure.
+    def start(self, ref: str, *, expires_at: int, client: str | None = None, parent: str | None = None) -> Start:
+        """Begin a session's creation.
 
         Args:
             ref: The session.
@@ -105,8 +128,8 @@ class SessionSpans:
             client: What its client calls itself, or None.
             parent: The session that it was forked from, or None.
 
-        Yields:
-            The traceparent for the session's token, or None where nobody traces.
+        Returns:
+            What ends when the session is complete, or was refused after all.
         """
         ambient = get_current_span().get_span_context()
         span = self._tracer.start_span(
@@ -119,16 +142,7 @@ class SessionSpans:
             span.set_attributes({**self._stamps.of(ref, claimed=False), EXPIRES_AT: expires_at})
             more = {CLIENT: client, PARENT: parent}
             span.set_attributes({name: value for name, value in more.items() if value is not None})
-        context = span.get_span_context()
-        try:
-            # Without an SDK a "new" span is the caller's, from another process, or none at all.
-            yield traceparent(context) if context.is_valid and not context.is_remote else None
-        except BaseException as error:
-            span.set_attribute(ERROR_TYPE, type(error).__qualname__)
-            span.set_status(StatusCode.ERROR)
-            raise
-        finally:
-            span.end()
+        return Start(span)
 
     def end(self, ref: str, *, start: str | None, reason: str) -> None:
         """Mark a session's end.

@@ -7,12 +7,9 @@ untouched. Nothing here reads a message or judges a session.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Final
 
-from msgspec.structs import replace
 from starlette.types import ASGIApp, Send
 
 from ..events import Fact, SessionDeleted
@@ -26,7 +23,7 @@ from .hearing import Hearing
 from .instrumented import makes_server_spans
 from .metrics import SessionMetrics
 from .request_spans import RequestSpans
-from .session_spans import SessionSpans
+from .session_spans import SessionSpans, Start
 
 
 class Telemetry:
@@ -76,20 +73,17 @@ class Telemetry:
         """A `send` by which a message's answer is heard, where anybody wants to know how it ended."""
         return Hearing(send, handling) if handling.listens else send
 
-    @contextmanager
-    def creating(self, claims: Claims) -> Iterator[Claims]:
-        """Mark a session's creation, which lasts as long as the block.
-
-        Yields:
-            The claims for its token, which say where its start is to be found.
-        """
+    def start(self, claims: Claims) -> Start | None:
+        """Begin a session's creation, which `created` ends; None where nobody traces."""
         if not self._traces:
-            yield claims
-            return
-        with self._sessions.start(
+            return None
+        return self._sessions.start(
             claims.ref, expires_at=claims.expires_at, client=claims.client, parent=claims.parent
-        ) as trace:
-            yield replace(claims, trace=trace)
+        )
+
+    def created(self, claims: Claims, start: Start) -> None:
+        """A session is complete, and named by the request that creates it."""
+        start.end()
         self._requests.name(claims)
 
     def hear(self, fact: Fact) -> None:
