@@ -547,6 +547,49 @@ class TestAlternative2OnAStatefulServer:
         assert "notifications/initialized" not in server.methods
 
 
+class TestInFrontOfABridge:
+    """There the header holds an id of ours in any case, with the server's sealed inside."""
+
+    async def test_the_field_of_alternative_2_mirrors_it(self, server: Server) -> None:
+        """One id in both places, as on a stateless server, and the server hears its own."""
+        client = second(Stateful(server), bridge=True)
+        opened = await client.initialize()
+        session = opened.json["sessionId"]
+        assert opened.headers[b"mcp-session-id"] == session.encode()
+        assert [said(await client.tool("tally", session)) for _ in range(2)] == [1, 2]
+        assert server.last.headers[b"mcp-session-id"] == OWN.encode()
+        assert server.methods.count("notifications/initialized") == 1
+        assert said(await client.client.tool("tally", (b"mcp-session-id", session.encode()))) == 3
+
+    async def test_initialize_may_go_on_with_it(self, server: Server) -> None:
+        """Under the same id, and in the same transport session of the server's."""
+        client = second(Stateful(server), bridge=True)
+        session = (await client.initialize()).json["sessionId"]
+        again = await client.initialize(sessionId=session)
+        assert (again.json["sessionId"], again.headers[b"mcp-session-id"]) == (session, session.encode())
+        assert server.last.headers[b"mcp-session-id"] == OWN.encode()
+        assert said(await client.tool("capabilities", session)) == {"sampling": {}}
+
+    async def test_terminate_ends_it(self, server: Server) -> None:
+        """Nothing crosses any more."""
+        client = second(Stateful(server), bridge=True)
+        session = (await client.initialize()).json["sessionId"]
+        assert (await client.say("terminate", {"sessionId": session}, sessionId=session)).result == {}
+        assert (await client.tool("whoami", session)).error["code"] == NOT_FOUND
+
+    async def test_a_session_of_alternative_1_stands_beside_it(self, server: Server) -> None:
+        """The header holds the transport session, which has to live; anything else there is refused."""
+        client = first(Stateful(server), bridge=True)
+        bridged = (b"mcp-session-id", (await client.initialize()).headers[b"mcp-session-id"])
+        created = await client.say("sessions/create", {"capabilities": {}}, bridged)
+        session = created.result["sessionId"]
+        counted = [said(await client.tool("tally", session, bridged, mirrored=False)) for _ in range(2)]
+        assert counted == [1, 2]
+        assert server.last.headers[b"mcp-session-id"] == OWN.encode()
+        assert (await client.tool("tally", session)).error["code"] == MISMATCH
+        assert (await client.tool("tally", session, mirrored=False)).error["code"] == MISMATCH
+
+
 async def test_both_alternatives_at_once(server: Server) -> None:
     """Each method is told apart, and each session used in the same field."""
     client = Speaker(sessions(server, dialects=[SEP1364Initialize(), SEP1364Create()]))
@@ -557,7 +600,28 @@ async def test_both_alternatives_at_once(server: Server) -> None:
 
 
 async def test_a_body_that_is_no_message_is_refused_as_ever(server: Server) -> None:
-    """And a batch that speaks of no session passes."""
+    """Nothing of it is looked at."""
     client = Client(sessions(server, dialects=[SEP1364Create()]), modern=False)
     assert (await client.post(b"{")).status == 400
-    assert (await client.post([{"jsonrpc": "2.0", "method": "notifications/progress"}])).status == 202
+
+
+@pytest.mark.parametrize(
+    ("item", "status"),
+    [
+        ({"method": "notifications/progress"}, 202),
+        ({"method": "notifications/progress", "sessionId": None}, 202),
+        ({"method": "notifications/progress", "sessionId": "a"}, 400),
+        ({"id": 1, "method": "session/create"}, 400),
+        ({"id": 1, "method": "sessions/create"}, 400),
+    ],
+)
+async def test_a_batch_passes_unless_it_speaks_of_sessions(server: Server, item: dict[str, Any], status: int) -> None:
+    """In any dialect: its answers could not be told apart."""
+    client = Client(sessions(server, dialects=[SEP1364Create()]), modern=False)
+    assert (await client.post([{"jsonrpc": "2.0", **item}])).status == status
+
+
+async def test_a_batch_does_not_pass_where_sessions_are_required(server: Server) -> None:
+    """It cannot name one."""
+    client = Client(sessions(server, dialects=[SEP1364Create(required=True)]), modern=False)
+    assert (await client.post([{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}])).status == 400

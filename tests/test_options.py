@@ -10,7 +10,7 @@ import pytest
 
 from apps import Server, sessions
 from clients import OFFERED, SECRET, START
-from mcp_sessions import ConfigurationError, SEP1364Create
+from mcp_sessions import ConfigurationError
 from mcp_sessions.errors import DataTooLarge, InvalidParams, SessionExpired, SessionRequired
 from mcp_sessions.events import Fact, SessionCreated
 from mcp_sessions.options import MEBIBYTE, Options
@@ -66,13 +66,6 @@ def test_a_right_value_is_kept(option: str, value: object, kept: object) -> None
 def test_admission_by_oneself_does_not_ask() -> None:
     """`"own"` trusts the guards outside of the middleware."""
     assert not options_of(admission="own").asks
-
-
-def test_the_bridge_and_a_dialect_that_needs_the_header_exclude_each_other() -> None:
-    """Of one header, one of them has to be master."""
-    assert options_of(bridge=True, dialects=()).bridges
-    with pytest.raises(ConfigurationError, match="leave out one of the two"):
-        options_of(bridge=True, dialects=[SEP1364Create()])
 
 
 def test_a_store_is_a_name_or_an_object() -> None:

@@ -11,8 +11,10 @@ from collections.abc import Awaitable
 from functools import partial
 
 import msgspec
+from starlette.types import Send
 
 from . import protocol, splice
+from .bridge import WAY, crossing
 from .conversing import ConversingExchange
 from .dialects.draft import Named
 from .dialects.field import capabilities, check_header, field
@@ -32,7 +34,13 @@ from .tokens import Kind as TokenKind
 
 
 class FieldExchange(ConversingExchange):
-    """One POST to the MCP path, in a deployment that opted for dialects of SEP-1364."""
+    """One POST to the MCP path, in a deployment that opted for dialects of SEP-1364.
+
+    Args:
+        begun: The session that the bridge has made for a transport session of the server's, once it has.
+    """
+
+    begun: Live | None = None
 
     def _message(self, message: Message) -> Awaitable[None]:
         return self._judge(message)
@@ -44,6 +52,11 @@ class FieldExchange(ConversingExchange):
 
     # --- what came ---------------------------------------------------------------------------
 
+    def _speaks_of_sessions(self, item: Message) -> bool:
+        about = self._opted.subject(item)
+        needs = self._opted.requires(item, about or protocol.subject(item, self.options.subjects))
+        return needs or about is not None or self._opted.said(item) is not None or super()._speaks_of_sessions(item)
+
     def _named(self, message: Message) -> Named | None:
         return self._opted.named(message, super()._named(message))
 
@@ -51,7 +64,11 @@ class FieldExchange(ConversingExchange):
         said = field(message)
         if said is None:
             return super()._role(message, named)
-        check_header(said, self._kind(said), self.head.first(SESSION_HEADER), is_ours=self.header is not None)
+        kind = self._kind(said)
+        is_bridged = self.options.bridges and self.header is not None and kind == BESIDE
+        if is_bridged and super()._role(message, named) is Role.TRANSPORT:  # the server's own is sealed in it
+            return Role.TRANSPORT
+        check_header(said, kind, self.head.first(SESSION_HEADER), is_ours=self.header is not None)
         return Role.MIRROR
 
     def _kind(self, session_id: str) -> TokenKind | None:
@@ -77,7 +94,10 @@ class FieldExchange(ConversingExchange):
         kind = self._kind(named.session_id)
         if kind is None or kind == SESSION:  # a session of the draft is named in `_meta`, where its state is
             raise SessionNotFound("token_kind")
-        return await self._live(message, step, named, kind)
+        live = await self._live(message, step, named, kind)
+        if self.options.bridges and kind == TRANSPORT:
+            self.scope[WAY] = crossing(live)
+        return live
 
     def _answers(self) -> FieldAnswers:
         return FieldAnswers(
@@ -98,7 +118,7 @@ class FieldExchange(ConversingExchange):
             )
         elif live is not None and step in protocol.ECHOES and message.id is not None and field(message) is not None:
             self._name_in_answer(message.id, live)
-        transport = None if self.header is not None else self.head.first(SESSION_HEADER)
+        transport = self.head.first(SESSION_HEADER)
         if transport is not None and self.options.unconfirmed is not None:
             await self.options.unconfirmed.settle(transport, message, self.app, self.scope, self.receive)
         await super()._forward(self._plain(message), step, live)
@@ -132,10 +152,16 @@ class FieldExchange(ConversingExchange):
     def _may_name_transport(self, message: Message) -> bool:
         return self._opted.initializes is None and super()._may_name_transport(message)
 
+    def _naming(self, message: Message) -> Send:
+        return self.send if self.scope.get(WAY) else super()._naming(message)  # it goes on with a session that it has
+
+    async def _mint_for(self, message: Message, servers_id: str) -> str:
+        self.begun = await self._minted(message, TRANSPORT, servers_id)
+        return self.begun.session.id
+
     async def _opened(self, message: Message, live: Live | None, answer: bytes, own: str | None) -> Opened:
         """The session that an `initialize` goes on with or begins, with what its client can do."""
-        if live is None:
-            live = await self._minted(message, self._kind_beside(own))
+        live = live or self.begun or await self._minted(message, self._kind_beside(own))
         if (said := capabilities(message)) is not None:
             await live.keep_capabilities(said)
         if own is not None and self.options.unconfirmed is not None and agrees_on_version(message, answer):

@@ -15,6 +15,7 @@ from typing import Any, Final
 from starlette.types import Scope
 
 from . import forks, roster
+from .bridge import WAY
 from .clientinfo import client_of
 from .dialects.field import FIELD_NAME
 from .dialects.sep1364_create import stated
@@ -135,7 +136,8 @@ async def open(asked: Asked) -> dict[str, Any]:  # noqa: A001  # the table's wor
     said = stated(asked.message)
     params = {} if asked.options.on_create is None else asked.params()
     # What of the header is still there is the wrapped server's own: a session that begins beside it stays beside it.
-    kind = BESIDE if SESSION_HEADER in dict(asked.scope["headers"]) else FIELD
+    has_own = SESSION_HEADER in dict(asked.scope["headers"]) or asked.scope.get(WAY) is not None
+    kind = BESIDE if has_own else FIELD
     live = await Live.mint(
         asked.options, principal=asked.principal, params=params, scope=asked.scope, kind=kind, client=asked.client
     )

@@ -17,7 +17,7 @@ from .data import Data, Shelf
 from .dialects.draft import Named
 from .dialects.transport import Role, role
 from .endings import Endings
-from .errors import ConfigurationError, Refusal, SessionNotFound, SessionRequired
+from .errors import Refusal, SessionNotFound, SessionRequired
 from .events import Fact, Listener
 from .hooks import OnCreate
 from .keyfile import is_ephemeral, key_source
@@ -175,7 +175,7 @@ def _identity(given: dict[str, Any]) -> dict[str, Any]:
     lasts = not is_ephemeral(given["keys"])
     return {
         "transport": lasts and checks.word("transport", given["transport"], get_args(Transport)) == "auto",
-        "bridges": _bridges(given),
+        "bridges": checks.yes_or_no("bridge", given["bridge"]),
         "transport_lifetime": checks.seconds("transport_lifetime", given["transport_lifetime"], least=1),
         "ring": key_source(given["keys"]),
         "audience": audience,
@@ -188,15 +188,6 @@ def _identity(given: dict[str, Any]) -> dict[str, Any]:
         "principal": principals.reader(given["principal"]),
         "clock": given["clock"],
     }
-
-
-def _bridges(given: dict[str, Any]) -> bool:
-    bridges: bool = checks.yes_or_no("bridge", given["bridge"])
-    if bridges and given["dialects"]:
-        raise ConfigurationError(
-            "bridge=True: a dialect of SEP-1364 has its own use for Mcp-Session-Id; leave out one of the two"
-        )
-    return bridges
 
 
 def _rules(given: dict[str, Any]) -> dict[str, Any]:

@@ -125,6 +125,19 @@ async def test_a_client_may_confirm_its_handshake_all_the_same(cell: Cell) -> No
         assert (await client.ask("tools/call", WHOAMI, sessionId=session)).text.startswith("ses_")
 
 
+@pytest.mark.parametrize("cell", [cell for cell in STATEFUL if cell.json], ids=str)
+async def test_behind_the_bridge_the_field_and_the_header_are_one(cell: Cell) -> None:
+    """As the SEP has it: the server's own id is sealed in ours, and its transport session serves ours."""
+    async with raw(cell, SEP1364Initialize(), bridge=True) as client:
+        opened = await client.initialize()
+        session = opened.answer["sessionId"]
+        assert opened.headers["mcp-session-id"] == session
+        assert [(await client.ask("tools/call", COUNT, sessionId=session)).text for _ in range(2)] == ["1", "2"]
+        assert (await client.initialize(sessionId=session)).answer["sessionId"] == session
+        assert (await client.ask("tools/call", COUNT, sessionId=session)).text == "3"
+        assert (await client.ask("terminate", {"sessionId": session}, sessionId=session)).result == {}
+
+
 @pytest.mark.parametrize("cell", [cell for cell in LEGACY if not cell.stateful], ids=str)
 async def test_a_client_of_today_works_beside_alternative_2(cell: Cell) -> None:
     """It overlooks the field, sends the header back, and has the very session that the field names."""
