@@ -35,7 +35,7 @@ from .principals import PrincipalOf
 from .protocol import Lists
 from .resumption import LAST_EVENT_ID, Resumption
 from .stores.base import Reach, Store
-from .tracing import Spans, Trace
+from .tracing import Redact, Spans, Trace
 
 if TYPE_CHECKING:
     from .telemetry.metrics import SessionMetrics
@@ -127,6 +127,9 @@ class MCPSessionMiddleware:
         trace: `"request"`: messages belong to their callers' traces and link to the start of their session;
             `"session"`: each session is one trace, and its messages link to their callers.
         metrics: A `SessionMetrics`, which counts and times, or None.
+        redact: Writes the arguments and results of tool calls on our spans, as this function leaves them: it is
+            called with `"arguments"` or `"result"`, the tool's name and the value, and gives what may be
+            written, or None for nothing. None writes none of them.
         listen: Called with every fact of `mcp_sessions.events`. It must not block or raise.
         clock: Unix seconds. For tests.
 
@@ -179,6 +182,7 @@ class MCPSessionMiddleware:
         spans: Spans = "auto",
         trace: Trace = "request",
         metrics: SessionMetrics | None = None,
+        redact: Redact | None = None,
         listen: Listener | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:

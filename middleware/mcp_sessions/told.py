@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from . import checks
 from .listeners import is_traced
-from .tracing import Spans, Trace
+from .tracing import Redact, Spans, Trace
 
 if TYPE_CHECKING:
     from .telemetry.metrics import SessionMetrics
@@ -42,13 +42,14 @@ class Told:
         spans = checks.word("spans", given["spans"], get_args(Spans))
         trace = checks.word("trace", given["trace"], get_args(Trace))
         metrics: SessionMetrics | None = checks.function("metrics", given["metrics"])
+        redact: Redact | None = checks.function("redact", given["redact"])
         app, endpoint, tracked = given["app"], checks.path(given["path"]), given["tracked"]
 
         @cache
         def telemetry() -> Telemetry:
             from .telemetry.wiring import Telemetry
 
-            return Telemetry(app, endpoint, spans=spans, trace=trace, metrics=metrics, tracked=tracked)
+            return Telemetry(app, endpoint, spans=spans, trace=trace, metrics=metrics, redact=redact, tracked=tracked)
 
         if metrics is not None:
             return cls(lambda: True, telemetry)

@@ -6,7 +6,8 @@ what they say. Source: OpenTelemetry's semantic conventions for MCP.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 from .session import Correlation
 
@@ -26,3 +27,9 @@ def attributes_of(correlation: Correlation) -> dict[str, str]:
         correlation: The label. It never goes by the name of a session, since anybody may choose it.
     """
     return {"mcp_sessions.correlation": correlation.id, "mcp_sessions.correlation.source": correlation.source}
+
+
+Content = Literal["arguments", "result"]
+
+Redact = Callable[[Content, str, Any], Any]
+"""Called with what it is, the tool's name and the value; gives what may be written of it, or None for nothing."""

@@ -20,7 +20,7 @@ from mcp_sessions.telemetry import metrics
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "tracing.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-TRACES, ALIASES, SAMPLING, LOGS, METRICS = BLOCKS
+TRACES, ALIASES, SAMPLING, LOGS, METRICS, CONTENTS = BLOCKS
 """The blocks, in their order."""
 
 
@@ -79,6 +79,14 @@ async def test_logs(root: logging.Logger, capfd: pytest.CaptureFixture[str]) -> 
     refs = [(await client.tool("tool", session=named)).result["content"] for named in (held, None)]
     lines = [line for line in capfd.readouterr().err.splitlines() if name in line]
     assert lines == [f"INFO [{ref}] {name}: {text}" for ref in refs]
+
+
+async def test_contents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The function of the page lets one tool's query through, and nothing else."""
+    monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
+    redact = run(CONTENTS, app=Server())["redact"]
+    assert redact("arguments", "search", {"query": "shoes", "card": "4111"}) == {"query": "shoes"}
+    assert redact("result", "search", {"content": []}) is redact("arguments", "pay", {"card": "4111"}) is None
 
 
 def test_metrics(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from ..dialects.transport import INITIALIZE
 from ..errors import Refusal
 from ..jsonrpc import Message
 from .attributes import ERROR_TYPE, REASON, STATUS_CODE
+from .contents import CALL, Contents
 from .outcome import SUCCESS, Outcome, answered, raised, refused, responded
 
 if TYPE_CHECKING:
@@ -28,7 +29,18 @@ if TYPE_CHECKING:
 class Handling:
     """One message while it is handled."""
 
-    __slots__ = ("_began", "_message", "_metrics", "_outcome", "_refused", "_span", "_token", "_version", "_within")
+    __slots__ = (
+        "_began",
+        "_contents",
+        "_message",
+        "_metrics",
+        "_outcome",
+        "_refused",
+        "_span",
+        "_token",
+        "_version",
+        "_within",
+    )
 
     def __init__(
         self,
@@ -38,6 +50,7 @@ class Handling:
         *,
         span: Span | None = None,
         within: Context | None = None,
+        contents: Contents | None = None,
     ) -> None:
         self._message = message
         self._version = version
@@ -50,6 +63,9 @@ class Handling:
         self._began = 0.0 if metrics is None else perf_counter()
         self._outcome = SUCCESS
         self._refused: Outcome | None = None
+        self._contents = contents if message.method == CALL and span is not None and span.is_recording() else None
+        if span is not None and self._contents is not None:
+            span.set_attributes(self._contents.arguments(message))
 
     @property
     def listens(self) -> bool:
@@ -72,6 +88,8 @@ class Handling:
     def hear(self, text: bytes) -> None:
         """One JSON-RPC message of the response, as it leaves."""
         heard = answered(text)
+        if self._span is not None and self._contents is not None and heard is not None and heard.code is None:
+            self._span.set_attributes(self._contents.result(self._message, text))
         if heard is not None and heard.error is not None:  # a page of a guard or a proxy says nothing but its status
             self._outcome = heard
 

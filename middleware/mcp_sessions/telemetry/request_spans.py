@@ -33,6 +33,7 @@ from ..listeners import takes_spans
 from ..members import string
 from ..tracing import Spans, Trace
 from .attributes import CLIENT, Stamps
+from .contents import Contents
 from .handling import Handling
 from .naming import describe, target_of
 from .processor import is_claimed
@@ -85,6 +86,7 @@ class RequestSpans:
         trace: What is one trace.
         stamps: What names a session on a span.
         metrics: Told of every message, or None.
+        contents: What is written of a call's arguments and result, or None for nothing.
         looks_native: Tells whether the wrapped server makes server spans itself (see `instrumented`). It
             is asked once, at the first message, since some servers make their endpoint as they start.
         tracer_provider: Where spans go; None is the process's own.
@@ -97,10 +99,12 @@ class RequestSpans:
         trace: Trace = "request",
         stamps: Stamps | None = None,
         metrics: SessionMetrics | None = None,
+        contents: Contents | None = None,
         looks_native: Callable[[], bool] = lambda: False,
         tracer_provider: TracerProvider | None = None,
     ) -> None:
         self._looks_native: Final = looks_native
+        self._contents: Final = contents
         self._spans: Final[Spans] = spans
         self._in_session: Final = trace == "session"
         self._stamps: Final = stamps or Stamps()
@@ -148,7 +152,8 @@ class RequestSpans:
         span = self._tracer.start_span(name, parent, kind, links=links)
         if span.is_recording():
             span.set_attributes(self._attributes(describe(message, target, version), about, parent))
-        return Handling(message, version, self._metrics, span=span, within=set_span_in_context(span, parent))
+        within = set_span_in_context(span, parent)
+        return Handling(message, version, self._metrics, span=span, within=within, contents=self._contents)
 
     def _attributes(self, found: dict[str, str], about: About | None, parent: Context | None) -> dict[str, str]:
         if about is not None:

@@ -16,8 +16,9 @@ from ..events import Fact, SessionDeleted
 from ..jsonrpc import Message
 from ..listeners import is_traced
 from ..tokens import Claims
-from ..tracing import Spans, Trace
+from ..tracing import Redact, Spans, Trace
 from .attributes import Stamps
+from .contents import Contents
 from .handling import Handling
 from .hearing import Hearing
 from .instrumented import makes_server_spans
@@ -35,6 +36,7 @@ class Telemetry:
         spans: See `RequestSpans`.
         trace: See `RequestSpans`.
         metrics: Told of everything, or None.
+        redact: Says what of a call's arguments and result is written on its span, or None for nothing.
         tracked: Whether every session's end is seen, so that those alive can be counted.
     """
 
@@ -46,6 +48,7 @@ class Telemetry:
         spans: Spans,
         trace: Trace,
         metrics: SessionMetrics | None,
+        redact: Redact | None,
         tracked: bool,
     ) -> None:
         if metrics is not None and tracked:
@@ -56,7 +59,12 @@ class Telemetry:
         self._metrics: Final = metrics
         self._sessions: Final = SessionSpans(trace=trace, stamps=stamps)
         self._requests: Final = RequestSpans(
-            spans, trace=trace, stamps=stamps, metrics=metrics, looks_native=looks_native
+            spans,
+            trace=trace,
+            stamps=stamps,
+            metrics=metrics,
+            contents=None if redact is None else Contents(redact),
+            looks_native=looks_native,
         )
 
     @property

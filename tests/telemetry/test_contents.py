@@ -1,0 +1,82 @@
+"""Arguments and results are on a call's span only where an application says how, and never with a session in them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+
+from apps import Server, sessions
+from clients import Client
+from mcp_sessions.tracing import Content, Redact
+from recorded import process_wide
+
+NAMES = ("gen_ai.tool.call.arguments", "gen_ai.tool.call.result")
+
+
+@pytest.fixture
+def spans() -> Iterator[list[ReadableSpan]]:
+    """The spans of one test, of all that is in this process."""
+    with process_wide().recording() as kept:
+        yield kept
+
+
+def whole(what: Content, tool: str, value: Any) -> Any:
+    return value
+
+
+async def called(spans: list[ReadableSpan], redact: Redact | None, tool: str = "remember") -> list[Any]:
+    """What the span of a call says of its contents; the session is looked for in it."""
+    client = Client(sessions(Server(), redact=redact))
+    held = await client.create()
+    await client.tool(tool, session=held, card="4111")
+    (span,) = [span for span in spans if span.name == f"tools/call {tool}"]
+    assert held["sessionId"] not in span.to_json()
+    assert "io.modelcontextprotocol" not in span.to_json()
+    return [(span.attributes or {}).get(name) for name in NAMES]
+
+
+async def test_nothing_is_written_unless_it_is_asked_for(spans: list[ReadableSpan]) -> None:
+    """By default a span says which tool was called, and no more."""
+    assert await called(spans, None) == [None, None]
+
+
+async def test_what_the_function_gives_is_written_as_json(spans: list[ReadableSpan]) -> None:
+    """The result without its `_meta`, where our session is."""
+    assert await called(spans, whole) == ['{"card": "4111"}', '{"content": {"card": "4111"}}']
+
+
+async def test_the_function_knows_what_it_is_and_whose(spans: list[ReadableSpan]) -> None:
+    """A text is written as it is; None is written nowhere."""
+
+    def redact(what: Content, tool: str, value: Any) -> Any:
+        return f"{tool}: {len(value)}" if what == "arguments" else None
+
+    assert await called(spans, redact) == ["remember: 1", None]
+
+
+async def test_a_function_that_fails_writes_nothing_and_hurts_nobody(
+    spans: list[ReadableSpan], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What went wrong is logged by its kind, without the value."""
+
+    def redact(what: Content, tool: str, value: Any) -> Any:
+        raise LookupError(str(value))
+
+    with caplog.at_level(logging.WARNING, "mcp_sessions"):
+        assert await called(spans, redact) == [None, None]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    assert "4111" not in caplog.text
+
+
+async def test_other_messages_and_errors_say_nothing(spans: list[ReadableSpan]) -> None:
+    """A list has no arguments worth the name, a call may have none, and what is strange is left to the server."""
+    client = Client(sessions(Server(), redact=whole))
+    await client.send("tools/list")
+    await client.send("tools/call", {"name": "whoami"})
+    await client.send("tools/call", {"name": "whoami", "arguments": [1]})
+    said = [[(span.attributes or {}).get(name) for name in NAMES] for span in spans]
+    assert said == [[None, None], [None, '{"content": "nobody"}'], ["[1]", '{"content": "nobody"}']]
