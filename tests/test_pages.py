@@ -26,6 +26,7 @@ from integration.wire import Client, lifespan
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("README.md", *(f"docs/{name}.md" for name in ("index", "quickstart", "concepts", "coming-from")))
+EVERY = (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
 FENCE = re.compile(r"(?:<!-- run: (.*?) -->\n)?```python\n(.*?)```", re.DOTALL)
 ADDRESS = "http://127.0.0.1:8000/mcp"
 GIVEN = {
@@ -139,12 +140,20 @@ async def test_a_client_prints_what_the_page_says(block: Block, capsys: pytest.C
     assert capsys.readouterr().out.split() == block.said("prints")
 
 
-@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/*.md")), ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", EVERY, ids=lambda page: page.stem)
 def test_json_on_a_page_is_json(page: Path) -> None:
     """Nobody copies a comma too many. A request and its answer may stand in one block, a line apart."""
     for text in re.findall(r"```json\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
         for message in text.split("\n\n"):
             json.loads(message)
+
+
+@pytest.mark.parametrize("page", EVERY, ids=lambda page: page.stem)
+def test_a_picture_can_be_drawn_and_read_on_light_and_dark(page: Path) -> None:
+    """A semicolon ends a statement, wherever it stands; colours are left to the reader's theme."""
+    for kind, drawn in re.findall(r"```\{?mermaid\}?\n(\w+)(.*?)```", page.read_text("utf-8"), re.DOTALL):
+        assert kind in {"flowchart", "sequenceDiagram", "stateDiagram"}
+        assert not re.search(r";|#[0-9a-fA-F]{3}|\b(style|classDef|linkStyle|fill|rgb|theme)\b", drawn)
 
 
 def test_every_page_has_code() -> None:
