@@ -21,7 +21,6 @@ from anyio.abc import Process
 
 from server_process import DidNotStart
 
-WORKERS: Final = 2  # of each server
 POLL: Final = 0.02  # seconds between looks at a log
 PATIENCE: Final = 5.0  # seconds that a program may take to finish
 TEMPLATE: Final = Path(__file__).with_name("nginx.conf")
@@ -149,13 +148,13 @@ class Replica(Program):
 
     is_ready = b"Application startup complete"
     is_failing = b"] died"  # a worker, which is then replaced
-    processes = WORKERS
 
-    def __init__(self, name: str, folder: Path, servers: Path, **environment: str) -> None:
+    def __init__(self, name: str, folder: Path, servers: Path, workers: int, **environment: str) -> None:
         port = free_port()
         command: list[str | Path] = [sys.executable, "-m", "uvicorn", "--app-dir", servers, "cluster_counter:app"]
-        command += ["--workers", str(WORKERS), "--port", str(port), "--no-access-log", "--no-use-colors"]
+        command += ["--workers", str(workers), "--port", str(port), "--no-access-log", "--no-use-colors"]
         super().__init__(name, folder, command, port, **environment)
+        self.processes = workers
 
 
 class Nginx(Program):

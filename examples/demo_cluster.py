@@ -1,12 +1,12 @@
 """`make demo-cluster`: sessions on several workers behind a balancer, which are replaced while clients go on calling.
 
-Two servers with two workers each and one store, behind nginx, which hands every request to the next server. Four
-clients call without a pause while both servers are replaced, one after the other, and the keys are changed in between.
-Every request is written down with its times and its answer; at the end the history is checked with the same rules as in
-the test suite: no session lost, none that was deleted accepted, no call missed or counted twice. The first thing that
-differs makes the exit status non-zero. Session ids are credentials, so they are never printed.
+Two servers with two workers each, or as many as you say, and one store, behind nginx, which hands every request to the
+next server. Four clients call without a pause while both servers are replaced, one after the other, and the keys are
+changed in between. Every request is written down with its times and its answer; at the end the history is checked with
+the same rules as in the test suite: no session lost, none that was deleted accepted, no call missed or counted twice.
+The first thing that differs makes the exit status non-zero. Session ids are credentials, so they are never printed.
 
-    python examples/demo_cluster.py [--servers FOLDER]      another version of cluster_counter.py
+    python examples/demo_cluster.py [--workers NUMBER] [--calls NUMBER] [--servers FOLDER]
 """
 
 # ruff: noqa: E402  # the path comes before the imports that need it
@@ -40,7 +40,8 @@ from session_client import KEY, HeldSession, ToolFailed
 from timeline import Timeline
 
 CLIENTS: Final = "ABCD"
-CALLS: Final = 1000  # at least
+CALLS: Final = 1000  # at least, unless told otherwise
+WORKERS: Final = 2  # of each server
 LAST: Final = 100  # calls after the last change, at least
 FRESH: Final = 5  # every so many rounds a client makes a session, uses it and deletes it
 LOOK: Final = 1.0  # seconds; a worker looks at the key file once in so long
@@ -57,13 +58,17 @@ CHECKS: Final = {
 class Load:
     """Clients that go on calling, and the history of what they did.
 
+    Args:
+        least: How many calls are enough.
+
     Attributes:
         calls: How many requests were sent.
         failures: What came of those that were neither carried out nor refused for their session.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, least: int = CALLS) -> None:
         self.recorder = Recorder()
+        self._least = least
         self.calls = 0
         self.failures: list[str] = []
         self._enough = math.inf
@@ -71,7 +76,7 @@ class Load:
 
     async def stop(self) -> None:
         """Let every client finish its round, once there are calls enough, or something failed."""
-        self._enough = max(CALLS, self.calls + LAST)
+        self._enough = max(self._least, self.calls + LAST)
         await self._stop.wait()
 
     async def attempt(self, what: str, action: Awaitable[object]) -> None:
@@ -139,10 +144,10 @@ class Cluster:
 class Story:
     """What happens to the cluster while clients go on calling."""
 
-    def __init__(self, cluster: Cluster, timeline: Timeline) -> None:
+    def __init__(self, cluster: Cluster, timeline: Timeline, *, calls: int) -> None:
         self._cluster = cluster
         self._timeline = timeline
-        self._load = Load()
+        self._load = Load(calls)
 
     async def tell(self) -> str:
         """The whole story; what differs from it, or an empty text."""
@@ -238,19 +243,34 @@ def tell_of(program: Program, timeline: Timeline) -> None:
     timeline.event(program.name, f"process {program.pid} listens on 127.0.0.1:{program.port}")
 
 
-async def play(servers: Path, folder: Path, timeline: Timeline) -> str:
+@dataclass(frozen=True)
+class Asked:
+    """What the command line asks for.
+
+    Args:
+        servers: The folder in which the server is.
+        workers: Of each server.
+        calls: At least.
+    """
+
+    servers: Path
+    workers: int
+    calls: int
+
+
+async def play(asked: Asked, folder: Path, timeline: Timeline) -> str:
     """Start everything and tell the story; what differs from it, or an empty text.
 
     Raises:
         NotInstalled: A program is missing, and cannot be installed.
         DidNotStart: A program did not start.
     """
-    timeline.title("A store, two servers with two workers each, and one address for both")
+    timeline.title(f"A store, two servers with {asked.workers} workers each, and one address for both")
     keys = folder / "keys"
     write(keys, secrets.token_urlsafe(32))
     redis = Redis(install("redis-server", "redis-server"), folder)
     environment = {"MCP_SESSION_STORE": redis.url, "MCP_SESSION_KEYS": f"file:{keys}"}
-    replicas = [Replica(name, folder, servers, **environment) for name in ("first", "second")]
+    replicas = [Replica(name, folder, asked.servers, asked.workers, **environment) for name in ("first", "second")]
     nginx = Nginx(install("nginx", "nginx"), folder, replicas)
     async with AsyncExitStack() as stack:
         programs = (redis, *replicas, nginx)
@@ -259,14 +279,14 @@ async def play(servers: Path, folder: Path, timeline: Timeline) -> str:
         for program in programs:
             await program.ready()
             tell_of(program, timeline)
-        return await Story(Cluster(nginx, replicas, keys), timeline).tell()
+        return await Story(Cluster(nginx, replicas, keys), timeline, calls=asked.calls).tell()
 
 
-async def problem_of(servers: Path, timeline: Timeline, limit: float) -> str:
+async def problem_of(asked: Asked, timeline: Timeline, limit: float) -> str:
     """What went wrong, or an empty text."""
     try:
         with anyio.fail_after(limit), TemporaryDirectory() as folder:
-            return await play(servers, Path(folder), timeline)
+            return await play(asked, Path(folder), timeline)
     except (NotInstalled, DidNotStart) as problem:
         return str(problem)
     except TimeoutError:
@@ -285,9 +305,10 @@ def main(arguments: Sequence[str] | None = None, *, limit: float = 110.0) -> int
     """
     parser = argparse.ArgumentParser(description="Sessions on a cluster whose servers are replaced under load.")
     parser.add_argument("--servers", type=Path, default=HERE, metavar="FOLDER", help="where cluster_counter.py is")
-    servers: Path = parser.parse_args(arguments).servers
-    timeline = Timeline(sys.stdout)
-    problem = anyio.run(problem_of, servers, timeline, limit)
+    parser.add_argument("--workers", type=int, default=WORKERS, metavar="NUMBER", help="of each server (%(default)s)")
+    parser.add_argument("--calls", type=int, default=CALLS, metavar="NUMBER", help="at least (%(default)s)")
+    asked, timeline = Asked(**vars(parser.parse_args(arguments))), Timeline(sys.stdout)
+    problem = anyio.run(problem_of, asked, timeline, limit)
     timeline.end(problem or "No session was lost, and every answer was right.", good=not problem)
     return 1 if problem else 0
 

@@ -19,7 +19,7 @@ import debian
 import demo_cluster
 
 TOLD = (
-    "A store, two servers with two workers each, and one address for both",
+    "A store, two servers with 2 workers each, and one address for both",
     "The first server and both its workers are replaced",
     "key file new, old: the new key signs, the old one still counts",
     "servers sign with the new key",
@@ -35,15 +35,18 @@ TOLD = (
 MEASURED = "COVERAGE_PROCESS_CONFIG"  # makes processes that are started be measured, which takes its time
 
 
-def run_demo(*arguments: str, measured: bool) -> tuple[subprocess.CompletedProcess[str], list[str]]:
-    """The demo as a command, and the processes that it left."""
-    mark = uuid4().hex  # inherited by whatever it starts
+def run_demo(*arguments: str, measured: bool = False, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The demo as a command."""
     command = [sys.executable, str(EXAMPLES / "demo_cluster.py"), *arguments]
     inherited = {name: value for name, value in os.environ.items() if measured or name != MEASURED}
-    environment = {**inherited, "STARTED_BY": mark}
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=180, check=False, env=environment)
-    left = [path.parent.name for path in Path("/proc").glob("[0-9]*/environ") if mark.encode() in environ(path)]
-    return done, left
+    return subprocess.run(
+        command, capture_output=True, encoding="utf-8", timeout=180, check=False, env={**inherited, **environment}
+    )
+
+
+def left_by(mark: str) -> list[str]:
+    """The processes that were started by who had a mark in its environment, which they inherit."""
+    return [path.parent.name for path in Path("/proc").glob("[0-9]*/environ") if mark.encode() in environ(path)]
 
 
 def environ(path: Path) -> bytes:
@@ -64,13 +67,24 @@ def changed(folder: Path, *changes: tuple[str, str]) -> list[str]:
     return ["--servers", str(folder)]
 
 
-def test_the_demo_tells_its_story_and_leaves_nothing() -> None:
+def run_here(*arguments: str, limit: float = 110) -> int:
+    """The demo in a thread of its own: a tracer loses its place in the thread in which an event loop is torn down."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(demo_cluster.main, arguments, limit=limit).result()
+
+
+def test_the_demo_tells_its_story_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """At least a thousand calls, eight workers, new keys, and no answer that was wrong; no part of an id is shown."""
-    done, left = run_demo(measured=True)
-    assert (done.returncode, done.stderr, left) == (0, "", []), done.stdout
-    assert done.stdout.endswith("\nNo session was lost, and every answer was right.\n")
-    assert "eyJ" not in done.stdout
-    told = re.sub(r" +", " ", done.stdout)
+    mark = uuid4().hex
+    monkeypatch.setenv("STARTED_BY", mark)
+    monkeypatch.delenv(MEASURED, raising=False)
+    status, said = run_here(), capsys.readouterr()
+    assert (status, said.err, left_by(mark)) == (0, "", []), said.out
+    assert said.out.endswith("\nNo session was lost, and every answer was right.\n")
+    assert "eyJ" not in said.out
+    told = re.sub(r" +", " ", said.out)
     places = [told.find(step) for step in TOLD]
     assert -1 not in places
     assert places == sorted(places)
@@ -82,13 +96,21 @@ def test_the_demo_tells_its_story_and_leaves_nothing() -> None:
 
 
 def test_servers_that_share_nothing_are_found_out(tmp_path: Path) -> None:
-    """Numbers that come twice are named, and that the keys were not changed; and nothing is left."""
+    """Numbers that come twice are named, and keys that were not changed; nothing is left. One worker each will do."""
     once = 'open(os.environ["MCP_SESSION_KEYS"].removeprefix("file:")).read().split()[0]'
     unshared = ('os.environ["MCP_SESSION_STORE"]', '"memory:"'), ('os.environ["MCP_SESSION_KEYS"]', once)
-    done, left = run_demo(*changed(tmp_path, *unshared), measured=False)
-    assert (done.returncode, left) == (1, [])
+    mark = uuid4().hex
+    done = run_demo("--workers", "1", "--calls", "1", *changed(tmp_path, *unshared), STARTED_BY=mark)
+    assert (done.returncode, left_by(mark)) == (1, [])
     assert "\na new session is still signed with the old key\n" in done.stdout
     assert "\ntwo updates came to the same number\n    add in " in done.stdout
+
+
+def test_the_command_says_what_may_be_asked_of_it() -> None:
+    """As every command."""
+    done = run_demo("--help", measured=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "--workers NUMBER" in done.stdout
 
 
 @pytest.fixture
@@ -96,12 +118,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not even start has nothing to finish."""
     monkeypatch.setattr(cluster, "PATIENCE", 0.2)
     monkeypatch.delenv(MEASURED, raising=False)
-
-
-def run_here(*arguments: str, limit: float) -> int:
-    """The demo in a thread of its own: a tracer loses its place in the thread in which an event loop is torn down."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(demo_cluster.main, arguments, limit=limit).result()
 
 
 @pytest.mark.usefixtures("impatient")
