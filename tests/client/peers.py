@@ -12,10 +12,12 @@ from typing import Any, cast
 import anyio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from apps import Server, sessions
 from environments import INSTALLED
 from integration.servers import DEADLINE, Cell, wrapped
 from integration.serving import serving
 from integration.wire import SESSION_KEY
+from mcp_sessions import Session
 from mcp_sessions.client import ClientSessions, SessionJar, fastmcp_transport, with_sessions
 
 
@@ -169,3 +171,48 @@ async def served(
     with anyio.fail_after(deadline):
         async with serving(log) as url:
             yield Served(cell, url, log)
+
+
+# --- a server that costs little ------------------------------------------------------------------
+
+
+class Quick(Server):
+    """A server of the modern era without a framework: `whoami` and `count`."""
+
+    def __init__(self) -> None:
+        super().__init__(whoami=_whoami, count=_count)
+
+    async def _answer(self, scope: Scope, message: dict[str, Any]) -> dict[str, Any]:
+        answer = await super()._answer(scope, message)
+        return {"result": {**answer["result"], "resultType": "complete"}}
+
+
+def _text(said: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": said}]
+
+
+async def _whoami(session: Session | None, arguments: dict[str, Any]) -> Any:
+    assert session is not None
+    return _text(session.ref)
+
+
+async def _count(session: Session | None, arguments: dict[str, Any]) -> Any:
+    assert session is not None
+    session.state["n"] = session.state.get("n", 0) + 1
+    return _text(str(session.state["n"]))
+
+
+@asynccontextmanager
+async def in_process() -> AsyncIterator[ClientSessions]:
+    """Sessions on it, without a socket."""
+    http = import_module("httpx2")
+    connect = import_module("mcp.client.streamable_http").streamable_http_client
+    async with http.AsyncClient(transport=http.ASGITransport(app=sessions(Quick(), transport="off"))) as client:
+        yield with_sessions(lambda: connect("http://127.0.0.1/mcp", http_client=client))
+
+
+@asynccontextmanager
+async def newest(sessions: ClientSessions) -> AsyncIterator[Peer]:
+    """The newest SDK's client in the newest era."""
+    async with import_module("mcp").Client(sessions) as client:
+        yield Peer(client, client.call_tool, client.session)

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
+from environments import needs
 from integration.servers import CELLS, COVERING, Cell, Hall, bare
 from mcp_sessions.client import ClientSessions, HeldSession, SessionJar, SessionLost, fastmcp_transport
 
-from .peers import Peer, hiding, peer, served
+from .peers import Log, Peer, hiding, in_process, newest, peer, served
 
 every_cell = pytest.mark.parametrize("cell", CELLS, ids=str)
 covering = pytest.mark.parametrize("cell", COVERING, ids=str)
 few_cells = pytest.mark.parametrize("cell", [cell for cell in CELLS if not cell.json and not cell.stateful], ids=str)
 
-LOADS = [
-    (cell, 50 if cell.framework == "sdk2" and cell.modern else 5) for cell in CELLS if cell.json and not cell.stateful
-]
-"""A thousand calls for the newest SDK in the newest era, and a hundred for the rest."""
+JSON_CELLS = [cell for cell in CELLS if cell.json and not cell.stateful]
 
 
 @pytest.fixture
@@ -48,7 +47,7 @@ async def test_calls_go_in_one_session_that_is_created_and_deleted_by_itself(cel
         assert not held.begun
 
 
-@every_cell
+@covering
 async def test_a_server_without_sessions_is_used_as_it_is(cell: Cell) -> None:
     """Nothing is created, and no request carries anything of ours but the declaration before the server answered."""
     async with served(cell, bare) as server:
@@ -64,22 +63,7 @@ async def test_a_server_without_sessions_is_used_as_it_is(cell: Cell) -> None:
 
 
 @covering
-async def test_the_client_says_that_it_knows_sessions(cell: Cell) -> None:
-    """In `initialize`, and in the envelope of every modern request; so no transport session is made for it."""
-    async with served(cell) as server, peer(cell, server.sessions()) as client:
-        await client.tool("whoami")
-        if cell.modern:
-            envelopes = [message["params"]["_meta"] for _, message in server.log.seen]
-            assert len(envelopes) >= 3
-            declared = [envelope["io.modelcontextprotocol/clientCapabilities"] for envelope in envelopes]
-        else:
-            declared = [message["params"]["capabilities"] for message in server.log.sent("initialize")]
-        assert all(capabilities["experimental"] == {"sessions": {}} for capabilities in declared)
-        assert cell.stateful or cell.modern or server.log.mirrored("tools/call") == [None]
-
-
-@covering
-async def test_own_requests_are_what_the_era_asks_for(cell: Cell) -> None:
+async def test_requests_are_what_the_era_asks_for(cell: Cell) -> None:
     """Version and method in the headers and the envelope; the id is mirrored where no transport session holds it."""
     async with served(cell) as server:
         sessions = server.sessions()
@@ -97,9 +81,19 @@ async def test_own_requests_are_what_the_era_asks_for(cell: Cell) -> None:
         assert server.log.mirrored("sessions/delete") == [expected]
         assert server.log.mirrored("tools/call") == [expected]
         assert (expected is not None) is (cell.modern or cell.stateful)
+        assert all(declared["experimental"] == {"sessions": {}} for declared in declarations(cell, server.log))
 
 
-@covering
+def declarations(cell: Cell, log: Log) -> list[dict[str, Any]]:
+    """Where the client says that it knows sessions, so that no transport session is made for it."""
+    if not cell.modern:
+        return [message["params"]["capabilities"] for message in log.sent("initialize")]
+    envelopes = [message["params"]["_meta"] for _, message in log.seen]
+    assert len(envelopes) >= 3
+    return [envelope["io.modelcontextprotocol/clientCapabilities"] for envelope in envelopes]
+
+
+@few_cells
 async def test_parallel_first_calls_create_one_session(cell: Cell) -> None:
     """Ten calls at once, one `sessions/create`, one session."""
     seen: list[str] = []
@@ -115,32 +109,57 @@ async def test_parallel_first_calls_create_one_session(cell: Cell) -> None:
         assert len(server.log.sent("sessions/create")) == 1
 
 
-@pytest.mark.parametrize(("cell", "conversations"), LOADS, ids=str)
-async def test_conversations_over_one_connection_never_cross(cell: Cell, conversations: int) -> None:
-    """A thousand calls in fifty conversations at once: each sees its own session alone, and counts for itself."""
-    per = 20
+async def converse_at_once(sessions: ClientSessions, client: Peer, conversations: int, per: int) -> None:
+    """So many calls in each of so many conversations, all at once: each sees its own session alone, and counts."""
     seen: Counter[tuple[int, str]] = Counter()
-    async with served(cell, deadline=240) as server:
-        sessions = server.sessions()
-        async with peer(cell, sessions) as client:
 
-            async def ask(number: int, times: int) -> None:
-                for _ in range(times):
-                    seen[number, await client.tool("whoami")] += 1
+    async def ask(number: int, times: int) -> None:
+        for _ in range(times):
+            seen[number, await client.tool("whoami")] += 1
 
-            async def converse(number: int) -> None:
-                with sessions.use(sessions.new()):
-                    async with anyio.create_task_group() as tasks:
-                        tasks.start_soon(ask, number, per // 2)
-                        tasks.start_soon(ask, number, per // 2 - 1)
-                    assert await client.tool("count") == "1"
-
+    async def converse(number: int) -> None:
+        with sessions.use(sessions.new()):
             async with anyio.create_task_group() as tasks:
-                for number in range(conversations):
-                    tasks.start_soon(converse, number)
+                tasks.start_soon(ask, number, per // 2)
+                tasks.start_soon(ask, number, per // 2 - 1)
+            assert await client.tool("count") == "1"
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(conversations):
+            tasks.start_soon(converse, number)
     assert sorted(number for number, _ in seen) == list(range(conversations))
     assert len({who for _, who in seen}) == conversations
     assert set(seen.values()) == {per - 1}  # and one that counted
+
+
+@pytest.mark.parametrize("cell", JSON_CELLS, ids=str)
+async def test_conversations_over_one_connection_never_cross(cell: Cell) -> None:
+    """Fifty calls in five of them."""
+    async with served(cell) as server:
+        sessions = server.sessions()
+        async with peer(cell, sessions) as client:
+            await converse_at_once(sessions, client, 5, 10)
+
+
+@needs("mcp>=2")
+async def test_of_a_thousand_calls_in_fifty_conversations_none_crosses() -> None:
+    """With the newest client in the newest era, on a server that costs little and answers in this process."""
+    async with in_process() as sessions, newest(sessions) as client:
+        await converse_at_once(sessions, client, 50, 20)
+
+
+@few_cells
+async def test_every_client_can_fork_its_sessions(cell: Cell) -> None:
+    """Its calls go in the fork as in any other session, with a copy of what the parent had, or with nothing."""
+    async with served(cell) as server:
+        sessions = server.sessions()
+        async with peer(cell, sessions) as client:
+            assert await client.tool("count") == "1"
+            for mode, counted in (("copy", "2"), ("fresh", "1")):
+                with sessions.use(await sessions.fork(mode=mode)):  # type: ignore[arg-type]  # both are modes
+                    assert await client.tool("count") == counted
+            assert await client.tool("count") == "2"
+        assert len(server.log.carried("sessions/delete")) == 3
 
 
 @covering

@@ -186,6 +186,7 @@ OPTIONAL: Final[Mapping[str, Any]] = {
     "par": _is_text(1, 64),
     "root": _is_text(1, 64),
     "gen": lambda value: type(value) is int and 0 <= value <= 1_000_000,
+    "own": _is_text(1, 64),
     "up": _is_text(1, LONGEST),
 }
 GRAMMAR: Final = {**REQUIRED, **OPTIONAL}

@@ -81,6 +81,7 @@ FULL: Final[dict[str, Any]] = {
     "parent": "ses_a",
     "root": "ses_b",
     "generation": 3,
+    "owner": "ses_c",
     "upstream": "x" * 40,
 }
 
