@@ -106,11 +106,13 @@ class TestWithASession:
         assert isinstance(server.last.scope["mcp_session"], Session)
         assert SESSION_KEY.encode() not in server.last.body  # SDK 1.x would write it to its log
 
-    async def test_cache_hints_become_private_and_stale(self, modern: bool) -> None:
-        """Client caches do not know sessions, and one session must not read another's answer."""
-        client = Client(sessions(Server(), lists="session"), modern=modern)
+    @pytest.mark.parametrize("lists", ["stable", "session", "untouched"])
+    async def test_cache_hints_become_private_and_stale(self, modern: bool, lists: Any) -> None:
+        """When and only when the session is written into a result: client caches do not know whose it is."""
+        client = Client(sessions(Server(), lists=lists), modern=modern)
         result = (await client.send("tools/list", session=await client.create())).result
-        assert (result["cacheScope"], result["ttlMs"]) == ("private", 0)
+        hints = (result["cacheScope"], result["ttlMs"])
+        assert hints == (("public", 60_000) if lists == "untouched" else ("private", 0))
         assert (await client.send("tools/list")).result == RESULTS["tools/list"]
 
     async def test_what_cannot_be_changed_is_kept_from_the_server(self, modern: bool) -> None:

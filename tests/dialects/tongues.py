@@ -7,9 +7,10 @@ from typing import Any, Final, Protocol
 
 from starlette.types import ASGIApp
 
+from apps import Server
 from clients import SESSION_KEY, Answer, Client, Header, call, http
 from mcp_sessions import SEP1364Create, SEP1364Initialize
-from sep1364 import SERVES, Speaker
+from sep1364 import SERVES, Speaker, Stateful
 
 
 class Tongue(Protocol):
@@ -22,6 +23,11 @@ class Tongue(Protocol):
     options: Mapping[str, Any]
 
     def __init__(self, app: ASGIApp) -> None: ...
+
+    @staticmethod
+    def around(server: Server) -> ASGIApp:
+        """The server, as one to which the dialect belongs."""
+        ...
 
     async def begin(self) -> Answer:
         """Ask for a session."""
@@ -40,7 +46,15 @@ class Tongue(Protocol):
         ...
 
 
-class Draft:
+class _OnStateless:
+    """In front of a server that names no transport sessions, as the small one."""
+
+    @staticmethod
+    def around(server: Server) -> ASGIApp:
+        return server
+
+
+class Draft(_OnStateless):
     """`_meta`, `sessions/create`, `sessions/delete`."""
 
     options: Mapping[str, Any] = {}
@@ -66,7 +80,7 @@ class Draft:
         return await self.client.delete(session)
 
 
-class TransportHeader:
+class TransportHeader(_OnStateless):
     """The header, `initialize`, HTTP DELETE."""
 
     options: Mapping[str, Any] = {}
@@ -87,7 +101,17 @@ class TransportHeader:
         return await call(self.client.app, http("DELETE", headers=[_mirror(session)]))
 
 
-class Alternative1:
+class Bridged(TransportHeader):
+    """The same in front of a server that names transport sessions of its own, which travel inside of ours."""
+
+    options: Mapping[str, Any] = {"bridge": True}
+
+    @staticmethod
+    def around(server: Server) -> ASGIApp:
+        return Stateful(server)
+
+
+class Alternative1(_OnStateless):
     """The field, `sessions/create`, `sessions/delete`."""
 
     options: Mapping[str, Any] = {"dialects": [SEP1364Create()]}
@@ -127,6 +151,7 @@ def _mirror(session: Mapping[str, str]) -> Header:
 TONGUES: Final[Mapping[str, type[Tongue]]] = {
     "draft": Draft,
     "transport": TransportHeader,
+    "bridge": Bridged,
     "alternative 1": Alternative1,
     "alternative 2": Alternative2,
 }
