@@ -32,7 +32,7 @@ class HeldSession:
 
     def __init__(self, client: Client, metadata: dict[str, Any]) -> None:
         self._client = client
-        self._metadata = metadata
+        self.metadata = metadata
 
     @classmethod
     async def create(cls, client: Client) -> HeldSession:
@@ -43,7 +43,7 @@ class HeldSession:
     @property
     def meta(self) -> RequestParamsMeta:
         """The `_meta` of a request in this session. `expiresAt` stays here: it is news for the client alone."""
-        carried = {name: self._metadata[name] for name in ("sessionId", "state") if name in self._metadata}
+        carried = {name: self.metadata[name] for name in ("sessionId", "state") if name in self.metadata}
         return cast("RequestParamsMeta", {KEY: carried})
 
     async def call(self, tool: str, **arguments: Any) -> Any:
@@ -57,7 +57,7 @@ class HeldSession:
             MCPError: The server refused the call; `code` says why.
         """
         result = await self._client.call_tool(tool, arguments, meta=self.meta)
-        self._metadata |= (result.meta or {})[KEY]
+        self.metadata |= (result.meta or {})[KEY]
         return answer(result)
 
     async def delete(self) -> None:
@@ -73,7 +73,8 @@ def answer(result: CallToolResult) -> Any:
     """
     if result.is_error:
         raise ToolFailed(" ".join(part.text for part in result.content if isinstance(part, TextContent)))
-    return (result.structured_content or {})["result"]
+    content = result.structured_content or {}
+    return content["result"] if content.keys() == {"result"} else content  # objects come as they are
 
 
 def _request(method: str, meta: RequestParamsMeta | None = None) -> Request[RequestParams, str]:

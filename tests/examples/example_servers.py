@@ -11,7 +11,7 @@ import os
 import secrets
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,25 +23,58 @@ require("mcp>=2")
 import httpx2  # not installed with an older SDK
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from integration.wire import lifespan
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
 
 @asynccontextmanager
-async def connected(name: str) -> AsyncIterator[Client]:
-    """A client of a server that was made for this block alone."""
-    app = fresh(name)
+async def connected(name: str, **about: Any) -> AsyncIterator[Client]:
+    """A client of a server that was made for this block alone; what is said besides is said to `client_of`."""
+    async with running(name) as app, client_of(app, **about) as client:
+        yield client
+
+
+@asynccontextmanager
+async def running(name: str, keys: str | None = None) -> AsyncIterator[ASGIApp]:
+    """An example's app, made anew for this block, with keys of its own unless some are given."""
+    sys.modules.pop(name, None)
+    async with AsyncExitStack() as life:
+        # Middleware is made when the application starts, and asks for the keys then.
+        with mock.patch.dict(os.environ, MCP_SESSION_KEYS=keys or secrets.token_urlsafe(32)):
+            app = with_state(importlib.import_module(name).app)
+            await life.enter_async_context(lifespan(app))
+        yield app
+
+
+def with_state(app: ASGIApp) -> ASGIApp:
+    """An application whose requests see what its lifespan left, as servers have it."""
+    state: dict[str, Any] = {}
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"] = state if scope["type"] == "lifespan" else dict(state)
+        await app(scope, receive, send)
+
+    return served
+
+
+@asynccontextmanager
+async def client_of(
+    app: ASGIApp, path: str = "/mcp", *, mode: str = "auto", token: str | None = None
+) -> AsyncIterator[Client]:
+    """A client of a running server, of the modern era where the server serves it, unless `mode` is `legacy`."""
+    headers = {} if token is None else {"authorization": f"Bearer {token}"}
     async with (
-        app.app.router.lifespan_context(app.app),
-        httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app)) as http,
-        Client(streamable_http_client("http://127.0.0.1:8000/mcp", http_client=http)) as client,
+        http_of(app, **headers) as http,
+        Client(streamable_http_client(f"http://127.0.0.1:8000{path}", http_client=http), mode=mode) as client,
     ):
         yield client
 
 
-def fresh(name: str) -> Any:
-    """An example's app, made anew with keys of its own."""
-    sys.modules.pop(name, None)
-    with mock.patch.dict(os.environ, MCP_SESSION_KEYS=secrets.token_urlsafe(32)):
-        return importlib.import_module(name).app
+def http_of(app: ASGIApp, **headers: str) -> httpx2.AsyncClient:
+    """A plain HTTP client of a running server."""
+    transport = httpx2.ASGITransport(app=app)
+    return httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000", headers=headers)

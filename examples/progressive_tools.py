@@ -1,0 +1,62 @@
+"""Tools that a session gets when it has earned them: `unlock` first, and then `restart`.
+
+In the modern era a list of tools is the same for everybody (so that it can be cached), and the call decides: who is too
+early is told what to call first, in words that a model can act on. Clients of the legacy era expect lists to change
+with what they did, so theirs is filtered by their session. Either way it is the call that guards, and never the list.
+
+    MCP_SESSION_KEYS=... uvicorn --app-dir examples progressive_tools:app
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Context, Resolve
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import Tool
+
+from mcp_sessions import MCPSessionMiddleware, Session, current_session
+
+CurrentSession = Annotated[Session, Resolve(current_session)]
+LOCKED = {"restart"}
+WORD = "please"
+
+
+class ProgressiveServer(MCPServer):
+    """Shows each session the tools that it may call, and whoever asks in no session all of them."""
+
+    async def list_tools(self) -> list[Tool]:
+        tools = await super().list_tools()
+        session = current_session()  # None in the modern era, where lists do not vary (`lists="stable"`)
+        if session is None or session.state.get("unlocked"):
+            return tools
+        return [tool for tool in tools if tool.name not in LOCKED]
+
+
+mcp = ProgressiveServer("machine")
+
+
+@mcp.tool()
+async def unlock(word: str, session: CurrentSession, context: Context) -> str:
+    """Unlock `restart` for this session, with the word that people use when they want something."""
+    if word != WORD:
+        raise ToolError("that is not the word")
+    session.state["unlocked"] = True
+    await context.session.send_tool_list_changed()
+    return "restart is unlocked"
+
+
+@mcp.tool()
+async def restart(session: CurrentSession) -> str:
+    """Restart the machine. Needs `unlock` before."""
+    if not session.state.get("unlocked"):
+        raise ToolError("restart is locked in this session; call unlock first")
+    return "restarted"
+
+
+app = MCPSessionMiddleware(
+    mcp.streamable_http_app(stateless_http=True),
+    keys="env:MCP_SESSION_KEYS",
+    require={"tools/call": ["unlock", "restart"]},
+)

@@ -1,0 +1,68 @@
+"""A folder for each session, made when it is first needed and removed when the session ends.
+
+It stands for whatever costs something while nobody uses it: a browser, a container, a database connection. `on_end`
+frees it when the client deletes the session and, since sessions are tracked, also when one expires or nobody has used
+it for an hour: a client that goes away leaves nothing behind. The folder is called by the session's `ref`, which is no
+secret. Workers on one machine share the folders; let them share a store, too: `store="sqlite:sessions.db"`.
+
+    MCP_SESSION_KEYS=... uvicorn --app-dir examples sandbox:app
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Resolve
+from mcp.server.mcpserver.exceptions import ToolError
+
+from mcp_sessions import EndedSession, MCPSessionMiddleware, Session, current_session
+
+CurrentSession = Annotated[Session, Resolve(current_session)]
+SANDBOXES = Path(os.environ.get("SANDBOXES") or tempfile.mkdtemp(prefix="sandboxes-"))
+mcp = MCPServer("sandbox")
+
+
+def place(session: Session, name: str) -> Path:
+    """Where a file lies; only plain names lead anywhere."""
+    if re.fullmatch(r"\w[\w.-]{0,99}", name, re.ASCII) is None:
+        raise ToolError(f"{name!r} is no plain file name")
+    return SANDBOXES / session.ref / name
+
+
+@mcp.tool()
+def write(name: str, text: str, session: CurrentSession) -> list[str]:
+    """Write a file, and see which there are."""
+    file = place(session, name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, "utf-8")
+    return sorted(each.name for each in file.parent.iterdir())
+
+
+@mcp.tool()
+def read(name: str, session: CurrentSession) -> str:
+    """Read a file of this session."""
+    file = place(session, name)
+    if not file.exists():
+        raise ToolError(f"there is no {name} in this session")
+    return file.read_text("utf-8")
+
+
+def remove(session: EndedSession, _reason: str) -> None:
+    """Free what the session held; that there is nothing is no error."""
+    shutil.rmtree(SANDBOXES / session.ref, ignore_errors=True)
+
+
+app = MCPSessionMiddleware(
+    mcp.streamable_http_app(stateless_http=True),
+    keys="env:MCP_SESSION_KEYS",
+    require={"tools/call": ["write", "read"]},
+    tracked=True,
+    idle_timeout=3600,  # seconds
+    on_end=remove,
+)

@@ -1,0 +1,79 @@
+"""Changes to a database that several calls prepare and one call makes: begin, write, read, commit.
+
+What is written waits in the session's data, and `commit` puts it into the database in one transaction. So no connection
+is held open between calls and any worker can take the next one; and where the session ends, or expires, before the
+commit, its data is gone and nothing was changed: that is the rollback, and nobody has to remember it.
+
+    MCP_SESSION_KEYS=... uvicorn --app-dir examples transaction:app
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from typing import Annotated, Any
+
+from mcp.server import MCPServer
+from mcp.server.mcpserver import Resolve
+from mcp.server.mcpserver.exceptions import ToolError
+
+from mcp_sessions import MCPSessionMiddleware, Session, current_session
+
+CurrentSession = Annotated[Session, Resolve(current_session)]
+Writes = dict[str, str]
+NO_TRANSACTION = "no transaction is open; call begin first"
+mcp = MCPServer("settings")
+database = sqlite3.connect(os.environ.get("SETTINGS_DB", ":memory:"), isolation_level=None)
+database.execute("CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
+
+
+@mcp.tool()
+async def begin(session: CurrentSession) -> str:
+    """Open a transaction. What was written since the last commit is dropped."""
+    await session.data.set("writes", {})
+    return "open"
+
+
+@mcp.tool()
+async def write(name: str, value: str, session: CurrentSession) -> Writes:
+    """Prepare a change, and see all that are prepared."""
+
+    def add(writes: Writes | None) -> Writes | None:
+        return None if writes is None else {**writes, name: value}
+
+    writes: Writes | None = await session.data.update("writes", add)
+    if writes is None:
+        raise ToolError(NO_TRANSACTION)
+    return writes
+
+
+@mcp.tool()
+async def read(name: str, session: CurrentSession) -> str | None:
+    """Read a setting, as this session has it."""
+    writes: Writes = await session.data.get("writes") or {}
+    rows: list[tuple[str]] = database.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchall()
+    return writes.get(name, rows[0][0] if rows else None)
+
+
+@mcp.tool()
+async def commit(session: CurrentSession) -> int:
+    """Make every prepared change, or none; how many there were."""
+    taken: list[Any] = []
+
+    def take(writes: Writes | None) -> None:
+        taken[:] = [writes]  # the last call is the one that counts: of two commits, one gets the writes
+
+    await session.data.update("writes", take)
+    if taken == [None]:
+        raise ToolError(NO_TRANSACTION)
+    with database:
+        database.execute("BEGIN")
+        database.executemany("INSERT OR REPLACE INTO settings VALUES (?, ?)", taken[0].items())
+    return len(taken[0])
+
+
+app = MCPSessionMiddleware(
+    mcp.streamable_http_app(stateless_http=True),
+    keys="env:MCP_SESSION_KEYS",
+    require={"tools/call": ["begin", "write", "read", "commit"]},
+)
