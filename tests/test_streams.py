@@ -9,6 +9,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from clients import START
+from mcp_sessions import lineage
 from mcp_sessions import streams as room
 from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.stores.base import Standing
@@ -128,6 +129,20 @@ class TestEndedElsewhere:
         with anyio.fail_after(DEADLINE):
             await other.is_cut.wait()
         assert not spared.is_cut.is_set()
+
+    async def test_a_fork_s_stream_ends_with_its_lineage(self) -> None:
+        """Though the fork itself was never named; its late results are not let out either."""
+        store = Store()
+        streams = Streams(store, interval=SOON)
+        fork = Claims(kid="k", jti="f".ljust(22, "A"), issued_at=START, **lineage.below(A, "fresh"))
+        below, root = opened(streams, Open(fork), Open(A))
+        assert not await streams.has_ended(fork)
+        await store.end(lineage.mark(A))
+        with anyio.fail_after(DEADLINE):
+            await below.is_cut.wait()
+        assert await streams.has_ended(fork)
+        assert not root.is_cut.is_set()
+        assert not await streams.has_ended(A)
 
     async def test_nothing_is_asked_while_nothing_is_open(self) -> None:
         """The last stream that closes ends the asking, and the next one begins it again."""

@@ -105,7 +105,7 @@ class Streams:
     async def has_ended(self, claims: Claims) -> bool:
         """Whether a session has ended for certain: where the store does not answer, its answers go on as streams do."""
         try:
-            (standing,) = await self._store.standings([claims])
+            standing = await lineages.standing(self._store, claims)
         except StoreUnavailable:
             return False
         return standing is not Standing.LIVE
