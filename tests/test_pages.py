@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import re
+from ast import PyCF_ALLOW_TOP_LEVEL_AWAIT
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -25,13 +27,23 @@ from integration.serving import serving
 from integration.wire import Client, lifespan
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", *(f"docs/{name}.md" for name in ("index", "quickstart", "concepts", "coming-from")))
+PAGES = (
+    "README.md",
+    *(
+        f"docs/{name}.md"
+        for name in ("index", "quickstart", "concepts", "coming-from", "stores", "dialects", "performance")
+    ),
+)
 EVERY = (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
 FENCE = re.compile(r"(?:<!-- run: (.*?) -->\n)?```python\n(.*?)```", re.DOTALL)
 ADDRESS = "http://127.0.0.1:8000/mcp"
+ELSEWHERE = "redis://sessions:6379/0"
+"""A store that the pages name and nobody has here: a file is taken in its place."""
 GIVEN = {
     "mcp": lambda: import_module("mcp.server.mcpserver").MCPServer("given"),
+    "scope": lambda: {"mcp_correlation": None},
     "server": Server,
+    "session": lambda: import_module("test_explicit_handles").held("page"),
     "browsers": object,
 }
 """What a block may find there, as its comment says."""
@@ -90,10 +102,18 @@ def saying(word: str) -> list[Any]:
     ]
 
 
-def run(block: Block, code: str) -> dict[str, Any]:
-    """Run code as a program of its own would, with what it is given."""
+def begin(block: Block, code: str) -> tuple[dict[str, Any], Awaitable[None] | None]:
+    """Run code as a program of its own would, with what it is given: its names, and what is left to be awaited."""
     names: dict[str, Any] = {"__name__": "page", **{name: GIVEN[name]() for name in block.names_given}}
-    exec(compile(code, str(block), "exec", dont_inherit=True), names)  # the page's own code
+    code = code.replace(ELSEWHERE, "sqlite:sessions.db")
+    return names, eval(compile(code, str(block), "exec", PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), names)
+
+
+async def run(block: Block) -> dict[str, Any]:
+    """Run a block after what it goes on from. Some stand within an async function of the reader's."""
+    names, rest = begin(block, block.before + block.code)
+    if rest is not None:
+        await rest
     return names
 
 
@@ -113,15 +133,15 @@ def somewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "block", [pytest.param(one, marks=one.needed, id=str(one)) for one in ALL if "serves" not in one.words]
 )
-def test_a_block_runs(block: Block) -> None:
+async def test_a_block_runs(block: Block) -> None:
     """As it stands on the page, after what it says that it needs."""
-    run(block, block.before + block.code)
+    await run(block)
 
 
 @pytest.mark.parametrize("block", saying("counts"))
 async def test_a_server_counts_in_each_session(block: Block) -> None:
     """For a client of the legacy era that nobody changed, and for one that asks for a session."""
-    app = run(block, block.before + block.code)["app"]
+    app = (await run(block))["app"]
     async with lifespan(app):
         unchanged, asking = Client(app), Client(app)
         await unchanged.connect()
@@ -135,8 +155,8 @@ async def test_a_server_counts_in_each_session(block: Block) -> None:
 async def test_a_client_prints_what_the_page_says(block: Block, capsys: pytest.CaptureFixture[str]) -> None:
     """In a thread of its own, against the README's server on a free port."""
     (served,) = (one for one in ALL if one.page == "README" and "counts" in one.words)
-    async with serving(run(served, served.code)["app"]) as url:
-        await anyio.to_thread.run_sync(run, block, block.code.replace(ADDRESS, url))
+    async with serving((await run(served))["app"]) as url:
+        await anyio.to_thread.run_sync(begin, block, block.code.replace(ADDRESS, url))
     assert capsys.readouterr().out.split() == block.said("prints")
 
 
