@@ -131,6 +131,13 @@ class TestTheField:
         counted = [said(await client.tool("tally", named)) for named in (session, session, other)]
         assert counted == [1, 2, 1]
 
+    async def test_a_list_of_sessions_knows_which_one_is_used(self, server: Server) -> None:
+        """And does not name it in `_meta`, where it would be refused."""
+        client = first(server, tracked=True, principal=lambda scope: Principal(subject="alice"))
+        listed = await client.say("sessions/list", sessionId=await client.create())
+        assert [shown["current"] for shown in listed.result["sessions"]] == [True]
+        assert "_meta" not in listed.result
+
     async def test_a_session_that_is_named_here_is_not_forked(self, server: Server) -> None:
         """Forks are the draft's: nothing here could name one."""
         client = first(server)

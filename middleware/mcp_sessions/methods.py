@@ -27,7 +27,7 @@ from .live import Live
 from .options import Options
 from .protocol import Step
 from .session import Principal
-from .tokens import BESIDE, FIELD
+from .tokens import BESIDE, FIELD, SESSION
 
 
 @dataclass(slots=True)
@@ -115,7 +115,9 @@ async def sessions(asked: Asked) -> dict[str, Any]:
     cursor = asked.params().get("cursor")
     own = None if asked.live is None else asked.live.claims.ref
     page = await roster.page(asked.options, _somebody(asked), cursor, own=own)
-    return page if asked.live is None else {**page, "_meta": {SESSION_KEY: asked.live.metadata()}}
+    if asked.live is None or asked.live.claims.kind != SESSION:  # only a session that `_meta` named is echoed there
+        return page
+    return {**page, "_meta": {SESSION_KEY: asked.live.metadata()}}
 
 
 async def end_all(asked: Asked) -> dict[str, Any]:

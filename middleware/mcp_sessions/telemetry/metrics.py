@@ -48,8 +48,8 @@ METHODS: Final = frozenset(
     "completion/complete initialize logging/setLevel notifications/cancelled notifications/initialized "
     "notifications/progress notifications/roots/list_changed ping prompts/get prompts/list resources/list "
     "resources/read resources/subscribe resources/templates/list resources/unsubscribe server/discover "
-    "sessions/create sessions/delete subscriptions/listen tasks/cancel tasks/get tasks/list tasks/result "
-    "tasks/update tools/call tools/list".split()
+    "session/create session/delete sessions/create sessions/delete subscriptions/listen tasks/cancel "
+    "tasks/get tasks/list tasks/result tasks/update terminate tools/call tools/list".split()
 )
 _MAX_NAMES: Final = 1_000  # tools and prompts that are named; more than any server should have
 
