@@ -38,7 +38,7 @@ STORE = MemoryStore(clock=lambda: START)
 NUMBERS = count()
 
 
-async def never(session: Session, reason: str) -> None: ...
+async def never(session: Session, reason: str, descendants: bool) -> None: ...
 
 
 def held(name: str, principal: Principal | None = ANN) -> Session:

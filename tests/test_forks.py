@@ -270,6 +270,22 @@ async def test_a_root_can_end_all_that_was_forked_from_it(tracked: bool) -> None
     assert (await other.tool(session=stranger)).session is not None
 
 
+async def test_an_application_can_end_a_lineage_itself(tracked: bool) -> None:
+    """From within a call of the root; its forks are refused from then on."""
+
+    async def leave(session: Session | None, arguments: dict[str, Any]) -> Any:
+        assert session is not None
+        await session.end("logout", descendants=True)
+        return "bye"
+
+    client = Client(sessions(Server(leave=leave), tracked=tracked))
+    root = await client.create()
+    fork = await client.fork(root)
+    assert (await client.tool("leave", session=root)).result["content"] == "bye"
+    for session in (root, fork):
+        assert (await client.tool(session=session)).error["data"]["reason"] == "ended"
+
+
 @pytest.mark.parametrize("flag", [None, 0, 1, "true", [], {}])
 async def test_whether_descendants_end_is_said_by_true_or_false(flag: object) -> None:
     """Nothing else is guessed at, and nothing has ended."""

@@ -29,7 +29,7 @@ def state_of(payload: bytes | None = None) -> State:
     return State(payload, check=check)
 
 
-async def end_nothing(session: Session, reason: str) -> None:
+async def end_nothing(session: Session, reason: str, descendants: bool) -> None:
     """Where a test is not about ending."""
 
 
@@ -83,15 +83,22 @@ class TestSession:
 
     async def test_ending_it_twice_ends_it_once(self) -> None:
         """The second `end` does nothing; the first one carries the reason."""
-        ended: list[tuple[str, str]] = []
+        ended: list[tuple[str, str, bool]] = []
 
-        async def ender(session: Session, reason: str) -> None:
-            ended.append((session.ref, reason))
+        async def ender(session: Session, reason: str, descendants: bool) -> None:
+            ended.append((session.ref, reason, descendants))
 
-        session = session_of(ender=ender)
+        session, root = session_of(ender=ender), session_of(ender=ender)
         await session.end("logout")
         await session.end()
-        assert ended == [("ses_abc", "logout")]
+        await root.end(descendants=True)
+        assert ended == [("ses_abc", "logout", False), ("ses_abc", "ended", True)]
+
+    async def test_a_fork_cannot_end_its_descendants(self) -> None:
+        """They cannot be told from its siblings', so nothing is ended."""
+        fork = session_of(parent="ses_root")
+        with pytest.raises(ValueError, match="itself no fork"):
+            await fork.end(descendants=True)
 
     async def test_its_data_is_made_when_somebody_asks(self) -> None:
         """Once for each request; most requests never do."""
@@ -107,7 +114,7 @@ class TestSession:
         """While the store does not take it, the session is not taken for ended."""
         calls: list[str] = []
 
-        async def ender(session: Session, reason: str) -> None:
+        async def ender(session: Session, reason: str, descendants: bool) -> None:
             calls.append(reason)
             if len(calls) == 1:
                 raise OSError

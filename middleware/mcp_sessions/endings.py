@@ -14,7 +14,7 @@ from typing import Final
 
 import anyio
 
-from . import background, hooks
+from . import background, hooks, lineage
 from .data import Data
 from .errors import StoreUnavailable
 from .events import Fact, SessionDeleted
@@ -26,6 +26,9 @@ from .tokens import Claims
 
 ENDED_ALL: Final = "ended_all"
 """The reason for which a principal's sessions end all at once, as `on_end` is told it."""
+
+ROOT_ENDED: Final = "root_ended"
+"""The reason for which forks end with the session at the top of their lineage, likewise."""
 
 LEASE: Final = 60.0  # seconds that a worker has for one `on_end`
 PATIENCE: Final = 50.0  # seconds after which a hook is stopped, before another worker could start it again
@@ -84,6 +87,21 @@ class Endings:
             if is_first:
                 self.tell(claims.ref, claims.issued_at, claims.expires_at, reason, claims.trace)
                 await self.finish(claims.ref, claims.issued_at, claims.expires_at, reason)
+
+    async def end_below(self, root: Claims, *, tracked: bool) -> None:
+        """End all forks of a lineage. The root itself lives on, and can have no more.
+
+        Args:
+            root: The session at the top.
+            tracked: Whether its forks are recorded. Then each has its `on_end` run by one of the servers, soon.
+
+        Raises:
+            StoreUnavailable: The store did not take it. Some forks may live.
+        """
+        mark = lineage.mark(root)
+        await self._store.revoke(mark.ref, expires_at=mark.expires_at, reason=ROOT_ENDED, lease=0)
+        if tracked:
+            await self.revoke(await self._store.forks(root.ref), ROOT_ENDED)
 
     async def revoke(self, records: Sequence[Record], reason: str) -> None:
         """End recorded sessions. Their `on_end` is run by the first worker that looks for what has ended.

@@ -7,7 +7,7 @@ between finds either the record or no fork.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from starlette.types import Scope
 
@@ -18,10 +18,6 @@ from .live import Live
 from .options import Options
 from .session import Principal
 from .stores.base import Standing
-from .tokens import Claims
-
-ROOT_ENDED: Final = "root_ended"
-"""The reason for which forks end with the session at the top of their lineage, as `on_end` is told it."""
 
 
 async def fork(
@@ -60,24 +56,6 @@ async def fork(
         raise
     child.announce()
     return child
-
-
-async def end_below(root: Claims, options: Options) -> None:
-    """End all forks of a lineage. The root itself lives on, and can have no more.
-
-    Where they are tracked, each has its `on_end` run by one of the servers, soon.
-
-    Args:
-        root: The session at the top.
-        options: The deployment's.
-
-    Raises:
-        StoreUnavailable: The store did not take it. Some forks may live.
-    """
-    mark = lineage.mark(root)
-    await options.store.revoke(mark.ref, expires_at=mark.expires_at, reason=ROOT_ENDED, lease=0)
-    if options.tracked:
-        await options.endings.revoke(await options.store.forks(root.ref), ROOT_ENDED)
 
 
 async def _fill(child: Live, parent: Live, mode: Mode, options: Options) -> None:

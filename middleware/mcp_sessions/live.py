@@ -369,9 +369,11 @@ class Live:
     def _data(self) -> Data:
         return self._options.keep(lineage.owner(self.claims), self.claims.expires_at)
 
-    async def _end_session(self, _session: Session, reason: str) -> None:
+    async def _end_session(self, _session: Session, reason: str, descendants: bool) -> None:
         self.outlives = True  # before the store knows, since this request's stream may open or be looked at meanwhile
         try:
+            if descendants:  # first, so that who is told of a failure can try again
+                await self._options.endings.end_below(self.claims, tracked=self._options.tracked)
             await self._options.endings.end(self.claims, reason)
         except StoreUnavailable:
             self.outlives = False

@@ -89,12 +89,10 @@ async def create(asked: Asked) -> dict[str, Any]:
 
 async def delete(asked: Asked) -> dict[str, Any]:
     """End the session, and with `descendants` all of its forks; on return every worker refuses what was ended."""
-    claims, descendants = asked.session.claims, asked.params().get("descendants", False)
-    if not (descendants is False or (descendants is True and claims.root is None)):
+    session, descendants = asked.session.session, asked.params().get("descendants", False)
+    if not (descendants is False or (descendants is True and session.parent is None)):
         raise DescendantsRefused
-    if descendants:  # first, so that a caller who is told of a failure can try again
-        await forks.end_below(claims, asked.options)
-    await asked.session.session.end("deleted")
+    await session.end("deleted", descendants=descendants)
     return {}
 
 

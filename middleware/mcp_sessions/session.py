@@ -18,7 +18,8 @@ from . import jsonvalue
 from .data import Data
 from .errors import StateClosed, StateNotJSON, StoreUnavailable
 
-Ender = Callable[["Session", str], Awaitable[None]]
+Ender = Callable[["Session", str, bool], Awaitable[None]]
+"""Ends a session: for what reason, and whether with all that was forked from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,18 +320,25 @@ class Session:
         kept = await self._read_capabilities()
         return None if kept is None else msgspec.json.decode(kept, type=dict[str, Any])
 
-    async def end(self, reason: str = "ended") -> None:
+    async def end(self, reason: str = "ended", *, descendants: bool = False) -> None:
         """End the session: once this returns, every worker that shares the store refuses it.
 
         The request that ends it still gets its answer; event streams of the session's other requests are
         ended. What `on_end` frees is freed now, even though handlers of the session may still run. Ending
         twice does nothing more.
 
+        Args:
+            reason: Why, for the log and for `on_end`.
+            descendants: Whether to end all that was forked from it, too: for a session that is itself no fork.
+
         Raises:
+            ValueError: It is a fork, whose own forks cannot be told from the others of its lineage.
             StoreUnavailable: The store did not take it, so the session still lives.
         """
+        if descendants and self.parent is not None:
+            raise ValueError("only a session that is itself no fork can end its descendants")
         if not self._ended:
-            await self._ender(self, reason)
+            await self._ender(self, reason, descendants)
             self._ended = True
 
     def __repr__(self) -> str:
