@@ -5,11 +5,16 @@ from __future__ import annotations
 import re
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from environments import needs
+from mcp_sessions.events import Fact
+from mcp_sessions.stores.base import Store
+from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores.redis import RedisStore
+from mcp_sessions.stores.sqlite import SQLiteStore
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "api.md").read_text("utf-8")
 DOCUMENTED = re.findall(r"^\.\. auto\w+:: ([\w.]+)", PAGE, re.MULTILINE)
@@ -37,6 +42,12 @@ def test_every_public_name_is_on_the_page(module: str) -> None:
     public = import_module(module)
     missing = [name for name in public.__all__ if not any(getattr(public, name) is thing for thing in things)]
     assert missing == []
+
+
+def test_every_store_and_every_fact_is_on_the_page() -> None:
+    """They are handed over by users, or to them, without a name in `mcp_sessions`."""
+    stores = {MemoryStore, RedisStore, SQLiteStore, Store}
+    assert stores | set(get_args(Fact)) <= {thing for thing in map(found, DOCUMENTED) if isinstance(thing, type)}
 
 
 def test_no_name_is_there_twice() -> None:
