@@ -371,7 +371,7 @@ class TestWhileTheStoreIsAway:
     async def test_a_transport_session_goes_on_without_its_state(self, caplog: pytest.LogCaptureFixture) -> None:
         """What is kept for it is neither shown as empty nor written over: to look at it is an error."""
 
-        class Nothing(Away):
+        class Nothing(MemoryStore):
             async def read(self, shelf: Shelf, key: str) -> bytes | None:
                 raise StoreUnavailable("store_timeout")
 

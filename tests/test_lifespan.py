@@ -136,8 +136,7 @@ class TestARouter:
             raise LookupError(app)
 
         with pytest.raises(LookupError):
-            async with Noted(self.steps).around(fails, "app"):
-                """Not reached."""
+            await Noted(self.steps).around(fails, "app").__aenter__()
         assert self.steps == ["opened", "stopped"]
 
 
