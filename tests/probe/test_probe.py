@@ -64,10 +64,11 @@ def test_what_names_a_transport_session_to_others_is_the_header() -> None:
 
 
 def test_what_is_no_mcp_server_is_said_to_be_none() -> None:
-    """It answered, but not so."""
-    with listening(lambda verb, headers, body: (200, {}, b"hello")) as url:
+    """It answered, but not so: a guard may want a token."""
+    with listening(lambda verb, headers, body: (401, {}, b"who are you?")) as url:
         report = probe(Wire(url))
-    assert (report.stopped, report.eras, report.findings) == ("no MCP server answers there", [], [])
+    assert report.stopped == "no MCP server answers there: HTTP 401, no JSON-RPC answer"
+    assert (report.eras, report.findings) == ([], [])
 
 
 def test_where_no_more_may_be_sent_it_stops() -> None:

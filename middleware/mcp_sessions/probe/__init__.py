@@ -40,7 +40,7 @@ def probe(wire: Wire) -> Report:
     except (Exhausted, Unanswered) as error:
         report.stopped = str(error)
     if not report.eras and report.stopped is None:
-        report.stopped = "no MCP server answers there"
+        report.stopped = f"no MCP server answers there: {wire.last}"
     report.requests = wire.spent
     return report
 

@@ -105,6 +105,7 @@ class Wire:
     seconds: float = 60.0
     clock: Callable[[], float] = time.monotonic
     spent: int = 0
+    last: Answer | None = None
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
@@ -168,7 +169,9 @@ class Wire:
         is_stream = headers.get("content-type", "").startswith("text/event-stream")
         texts = _events(self._pieces(response, ends)) if is_stream else iter([b"".join(self._pieces(response, ends))])
         messages = (message for message in map(_message, texts) if message is not None)
-        return Answer(response.status, headers, next((one for one in messages if _answers(one, asked)), None))
+        answer = Answer(response.status, headers, next((one for one in messages if _answers(one, asked)), None))
+        self.last = answer
+        return answer
 
     def _pieces(self, response: http.client.HTTPResponse, ends: float) -> Iterator[bytes]:
         size = 0
