@@ -65,7 +65,10 @@ bench-baseline: setup  ## count instructions, and keep them as the baseline
 bench-docs: setup  ## measure everything, and put it into docs/performance.md
 	$(VENV)/python -m tests.benchmarks --write-docs
 
-.PHONY: conformance demo-cluster crash-trials
+.PHONY: conformance demo-cluster crash-trials observe
+
+observe: setup  ## three sessions in a real Phoenix and MLflow, asserted, and left open (ARGS="--only phoenix --no-wait")
+	@$(VENV)/python docs/observe.py $(ARGS)
 
 conformance: setup  ## the official conformance suite, with and without us (ARGS="--set 2026-07-28", --write-docs)
 	@$(VENV)/python -m tests.conformance $(ARGS)
