@@ -279,6 +279,13 @@ class TestAlternative1:
         for named in (None, session):
             assert (await client.say("session/create", {"capabilities": {}}, sessionId=named)).status == 401
 
+    async def test_capabilities_that_are_kept_are_bounded(self, server: Server) -> None:
+        """Whoever may create a session could fill the store with them."""
+        client = first(server)
+        fits, exceeds = ({"capabilities": {"experimental": {"x": {"y": "z" * size}}}} for size in (16_000, 17_000))
+        assert "result" in (await client.say("session/create", fits)).json
+        assert (await client.say("session/create", exceeds)).error["code"] == INVALID
+
     async def test_a_session_that_ends_meanwhile_is_not_renewed(self) -> None:
         """What its client can do is kept nowhere."""
 

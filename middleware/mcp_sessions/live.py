@@ -41,6 +41,8 @@ STATE_KEY: Final = ""
 """Where the state of a transport session lies in the store: a name that `session.data` gives to nobody."""
 CAPABILITIES_KEY: Final = "\0client_capabilities"
 """Where lies what the client of a session said that it can do: another such name."""
+MAX_CAPABILITIES_BYTES: Final = 16 * 1024
+"""Whoever may create sessions may have so much kept for each, without the application's doing."""
 
 LATE: Final = 1.0  # seconds after which an answer is no longer let out on what the store said at its beginning
 if TYPE_CHECKING:
@@ -320,6 +322,8 @@ class Live:
             SessionEnded: The session ended meanwhile.
             StoreUnavailable: The store did not take it.
         """
+        if not len(said) <= MAX_CAPABILITIES_BYTES:
+            raise CapabilitiesTooLarge(ref=self.claims.ref)
         try:
             shelf = self._options.shelf(self.claims.ref, self.claims.expires_at)
             await self._options.store.write(shelf, CAPABILITIES_KEY, said)

@@ -16,6 +16,7 @@ import pytest
 from clients import START, Clock
 from mcp_sessions.data import Shelf
 from mcp_sessions.errors import DataGone, DataNotInteger, DataTooLarge
+from mcp_sessions.live import CAPABILITIES_KEY, STATE_KEY
 from mcp_sessions.stores.base import Ended, Record, Standing, Store, grain
 from mcp_sessions.tokens import Claims
 from stores import Kind, Place
@@ -617,6 +618,15 @@ async def test_what_is_written_is_read(store: Store) -> None:
     await store.write(a, key, None)
     assert await store.read(a, key) is None
     assert await store.read(a, "other") == b"1"
+
+
+@pytest.mark.parametrize("key", [STATE_KEY, CAPABILITIES_KEY])
+async def test_names_that_no_application_can_give_are_names_too(store: Store, key: str) -> None:
+    """The empty one, and those that begin with NUL: what the middleware itself keeps lies there."""
+    place = shelf(session())
+    await store.write(place, key, b"1")
+    await store.write(place, key.strip("\0") or "other", b"2")
+    assert await store.read(place, key) == b"1"
 
 
 async def test_names_are_compared_exactly(store: Store) -> None:
