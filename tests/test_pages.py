@@ -179,3 +179,11 @@ def test_a_picture_can_be_drawn_and_read_on_light_and_dark(page: Path) -> None:
 def test_every_page_has_code() -> None:
     """A pattern that matches nothing would find nothing wrong."""
     assert {block.page for block in ALL} == {Path(page).stem for page in PAGES}
+
+
+def test_every_example_is_named() -> None:
+    """Programs and servers alike; a module that only helps them holds neither."""
+    page = (ROOT / "docs" / "examples.md").read_text("utf-8")
+    examples = {path.name: path.read_text("utf-8") for path in (ROOT / "examples").glob("*.py")}
+    runs = {name for name, code in examples.items() if re.search(r"^app = |__main__", code, re.MULTILINE)}
+    assert runs <= set(re.findall(r"\w+\.py", page)) <= set(examples)
