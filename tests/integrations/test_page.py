@@ -17,7 +17,7 @@ from environments import needs
 from integration.wire import Client, lifespan
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "integrations.md").read_text("utf-8")
-MOUNTED, DEPENDING, RESOLVING, FASTMCP = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+MOUNTED, DEPENDING, RESOLVING, FASTMCP, KEY_VALUE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
 
@@ -70,12 +70,21 @@ async def test_tools_of_the_official_sdk() -> None:
         assert reply.error["code"] == -31044
 
 
-async def test_tools_of_fastmcp() -> None:
-    """Its `Depends`, and its own state, which lasts."""
-    app = app_of(FASTMCP.replace("stateless_http=True", 'stateless_http=True, allowed_hosts=["127.0.0.1:8000"]'))
+@pytest.mark.parametrize("block", [FASTMCP, KEY_VALUE], ids=["state", "key-value"])
+async def test_data_of_fastmcp(block: str) -> None:
+    """By its own `Depends`, in the default store and in one of py-key-value."""
+    app = app_of(block.replace("stateless_http=True", 'stateless_http=True, allowed_hosts=["127.0.0.1:8000"]'))
     async with lifespan(app):
         client = Client(app)
         held = await client.create()
         assert [await client.call("note", held, text=text) for text in ("one", "two")] == ["1", "2"]
+
+
+async def test_the_state_of_fastmcp() -> None:
+    """It lasts."""
+    app = app_of(FASTMCP.replace("stateless_http=True", 'stateless_http=True, allowed_hosts=["127.0.0.1:8000"]'))
+    async with lifespan(app):
+        client = Client(app)
+        held = await client.create()
         assert await client.call("color", held, name="red") == "red, and before it None"
         assert await client.call("color", held, name="blue") == "blue, and before it red"

@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
+from key_value.aio.stores.memory import MemoryStore as Entries
+
 import redis_servers
 from clients import Clock
 from mcp_sessions.stores.base import Store
+from mcp_sessions.stores.key_value import KeyValueStore
 from mcp_sessions.stores.memory import MemoryStore
 from mcp_sessions.stores.redis import RedisStore
 from mcp_sessions.stores.sqlite import SQLiteStore
@@ -69,8 +72,14 @@ async def redis_cluster(place: Place) -> Store:
     return RedisStore(url, prefix=f"{place.name}:", clock=place.clock, timeout=10)
 
 
+async def key_value(place: Place) -> Store:
+    """Data in a key-value store, which loses nothing within one process; the library knows asyncio alone."""
+    return KeyValueStore(Entries(), beside=MemoryStore(clock=place.clock), clock=place.clock)
+
+
 STORES: dict[str, Kind] = {
     "memory": Kind(memory, shared=False),
+    "key_value": Kind(key_value, shared=False, backends=("asyncio",)),
     "sqlite": Kind(sqlite),
     "redis": Kind(redis, backends=("asyncio",)),
     "redis_cluster": Kind(redis_cluster, backends=("asyncio",)),
