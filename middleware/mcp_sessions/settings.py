@@ -22,7 +22,7 @@ PREFIX: Final = "MCP_SESSIONS_"
 OTHER_KEYS: Final = "MCP_SESSION_KEYS"
 """Where keys are looked for besides, since `keys="env:MCP_SESSION_KEYS"` is how they are named in code."""
 
-IN_CODE: Final = frozenset({"clock", "dialects", "listen", "metrics", "on_create", "on_end", "principal"})
+IN_CODE: Final = frozenset({"clock", "dialects", "listen", "metrics", "on_create", "on_end", "principal", "redact"})
 """Options that are functions or objects, which no variable can hold."""
 
 
