@@ -38,6 +38,9 @@ async def subjects() -> dict[str, Contestant]:
         "session, no token cache": Visits.of(uncached, named),
         "session, state changed": Visits.of(writer, message(session=await ours.used(writer, session))),
         "session created": Visits.of(app, message("sessions/create", {}), method="sessions/create"),
+        "session forked": Visits.of(
+            app, message("sessions/fork", {"mode": "fresh"}, session=session), method="sessions/fork"
+        ),
         "core": Repeated(Core()),
     }
 
