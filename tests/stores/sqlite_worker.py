@@ -1,14 +1,15 @@
 """A process that uses a SQLite store together with others, for `test_sqlite.py`.
 
-python sqlite_worker.py count PATH TASKS TIMES    adds TIMES to a number by swaps, in each of so many tasks
-python sqlite_worker.py revoke PATH TIMES         revokes so many sessions and prints each that was acknowledged
-python sqlite_worker.py fork PATH                 uses one store before a fork, in the child, and after it
-python sqlite_worker.py fill FOLDER               fills the disk, and prints what was refused and what was kept
+python sqlite_worker.py count PATH NUMBER TASKS TIMES    so many processes add TIMES to a number by swaps, in each task
+python sqlite_worker.py revoke PATH TIMES    revokes so many sessions and prints each that was acknowledged
+python sqlite_worker.py fork PATH            uses one store before a fork, in the child, and after it
+python sqlite_worker.py fill FOLDER          fills the disk, and prints what was refused and what was kept
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,19 @@ async def revoke(store: SQLiteStore, name: str) -> bool:
     return await store.revoke(session(name).ref, expires_at=FOREVER, reason="deleted", lease=30)
 
 
-async def count(path: str, tasks: str, times: str) -> None:
+def count(path: str, number: str, tasks: str, times: str) -> None:
+    """All processes at once, and how each ended."""
+    started = []
+    for _ in range(int(number)):
+        process = os.fork()
+        if process == 0:
+            anyio.run(count_in, path, tasks, times)
+            sys.exit()
+        started.append(process)
+    print(*(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in started))
+
+
+async def count_in(path: str, tasks: str, times: str) -> None:
     store = SQLiteStore(path, busy_timeout=60)
 
     async def swaps() -> None:
@@ -96,10 +109,12 @@ def fill_disk(ballast: Path) -> None:
         print(error.strerror)
 
 
-MODES: dict[str, Any] = {"count": count, "revoke": revoke_many, "fill": fill}
+MODES: dict[str, Any] = {
+    "count": count,
+    "fork": fork,
+    "revoke": lambda *words: anyio.run(revoke_many, *words),
+    "fill": lambda folder: anyio.run(fill, folder),
+}
 
 if __name__ == "__main__":
-    if sys.argv[1] == "fork":
-        fork(sys.argv[2])
-    else:
-        anyio.run(MODES[sys.argv[1]], *sys.argv[2:])
+    MODES[sys.argv[1]](*sys.argv[2:])
