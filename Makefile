@@ -65,10 +65,14 @@ bench-baseline: setup  ## count instructions, and keep them as the baseline
 bench-docs: setup  ## measure everything, and put it into docs/performance.md
 	$(VENV)/python -m tests.benchmarks --write-docs
 
-.PHONY: conformance demo-cluster crash-trials observe
+.PHONY: compatibility conformance demo-cluster crash-trials observe
 
 observe: setup  ## three sessions in a real Phoenix and MLflow, asserted, and left open (ARGS="--only phoenix --no-wait")
 	@$(VENV)/python docs/observe.py $(ARGS)
+
+compatibility:  ## try every client on every server, in both environments, and put the table into the docs
+	@$(PYTHON) tests/matrix --setup-only
+	@$(VENV)/python -m tests.compatibility $(ARGS)
 
 conformance: setup  ## the official conformance suite, with and without us (ARGS="--set 2026-07-28", --write-docs)
 	@$(VENV)/python -m tests.conformance $(ARGS)

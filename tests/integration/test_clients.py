@@ -12,7 +12,7 @@ from clients import OFFERED
 
 from .servers import CELLS, DEADLINE, STREAMING, Cell, Hall, wrapped
 from .serving import Peer, peer, serving
-from .wire import Held
+from .wire import MODERN, Held
 
 every_cell = pytest.mark.parametrize("cell", CELLS, ids=str)
 streaming = pytest.mark.parametrize("cell", STREAMING, ids=str)
@@ -50,6 +50,8 @@ async def test_an_unchanged_client_holds_several_sessions(cell: Cell) -> None:
 async def test_an_unchanged_client_sees_that_sessions_exist(cell: Cell) -> None:
     """All see `experimental.sessions`; the top-level key is kept by the older clients only."""
     async with connected(cell) as client:
+        if cell.modern:
+            assert client.session.protocol_version == MODERN
         assert client.capabilities.experimental == {"sessions": {"required": "never", **OFFERED}}
         seen = client.capabilities.model_dump(by_alias=True)
     assert seen.get("sessions") == ({} if cell.framework in {"sdk1", "fastmcp3"} else None)
