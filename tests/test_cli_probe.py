@@ -30,6 +30,18 @@ def test_a_fault_exits_with_1_and_json_says_which(capsys: pytest.CaptureFixture[
     assert {one["rule"] for one in report["findings"] if one["outcome"] == "fails"} == {"replay", "delete-again"}
 
 
+@pytest.mark.parametrize("faults", [(), ("use", "listed", "unnamed", "replay", "stateful")])
+def test_no_session_id_and_no_state_is_printed(faults: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """They are credentials of somebody's server, whatever is wrong with it."""
+    server = Faulty(frozenset(faults))
+    with listening(server) as url:
+        for form in ([], ["--json"]):
+            cli.main(["probe", url, *form])
+    said = capsys.readouterr()
+    assert len(server.given) > 10
+    assert not [one for one in [*server.given, "sealed"] if one in said.out + said.err]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -88,6 +88,7 @@ class Faulty:
     faults: frozenset[str] = frozenset()
     offers: dict[str, Any] | None = field(default_factory=lambda: dict(OFFERS))
     live: dict[str, str | None] = field(default_factory=dict)  # by id: the root, for a fork
+    given: list[str] = field(default_factory=list)
     shown: set[str] = field(default_factory=set)
     worn: bool = False
 
@@ -194,6 +195,7 @@ class Faulty:
         session_id = "the one" if "create" in self.faults else secrets.token_urlsafe(12)
         session_id = "always-this" if "unique" in self.faults else session_id
         self.live[session_id] = root
+        self.given.append(session_id)
         made = {"sessionId": session_id, "expiresAt": "tomorrow" if "hint" in self.faults else "2026-07-28T12:00:00Z"}
         if "hintless" in self.faults:
             del made["expiresAt"]
