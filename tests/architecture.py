@@ -50,6 +50,7 @@ FLOORS: dict[int, tuple[str, ...]] = {
         "cli",
         "cli_probe",
         "cli_sessions",
+        "cli_tail",
         "client/",
         "conversation",
         "conversing",

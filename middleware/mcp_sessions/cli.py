@@ -1,4 +1,4 @@
-"""The command line: make keys, look at session ids and check them, list and end sessions, examine a server.
+"""The command line: make keys, look at session ids and check them, list and end sessions, examine or watch a server.
 
 A token is never printed, only what it says. Exit codes: 0 done or accepted, 1 refused, 2 the command
 cannot be carried out as given, 3 the store did not answer, so that nobody knows: try again.
@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from . import cli_probe, cli_sessions
+from . import cli_probe, cli_sessions, cli_tail
 from .envelope import looks_like_ours
 from .errors import ConfigurationError, SessionNotFound, StoreUnavailable
 from .keyfile import key_source
@@ -58,7 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mcp-sessions", description="Keys, session ids and sessions of mcp-sessions.")
-    commands = parser.add_subparsers(required=True, metavar="keygen | inspect | verify | list | end | end-all | probe")
+    commands = parser.add_subparsers(
+        required=True, metavar="keygen | inspect | verify | list | end | end-all | probe | tail"
+    )
     keygen = commands.add_parser("keygen", help="print a new key; redirect it to a file that only the server reads")
     keygen.add_argument("--algorithm", choices=list(_MAKERS), default="HS256")
     keygen.set_defaults(command=_keygen)
@@ -75,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--file", metavar="PATH", help="the file that holds the token (standard input)")
     cli_sessions.add_commands(commands)
     cli_probe.add_command(commands)
+    cli_tail.add_command(commands)
     return parser
 
 

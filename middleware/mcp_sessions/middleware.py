@@ -130,6 +130,7 @@ class MCPSessionMiddleware:
         redact: Writes the arguments and results of tool calls on our spans, as this function leaves them: it is
             called with `"arguments"` or `"result"`, the tool's name and the value, and gives what may be
             written, or None for nothing. None writes none of them.
+        tail: The path of a UNIX socket on which `python -m mcp_sessions tail` shows what happens, or None.
         listen: Called with every fact of `mcp_sessions.events`. It must not block or raise.
         clock: Unix seconds. For tests.
 
@@ -183,6 +184,7 @@ class MCPSessionMiddleware:
         trace: Trace = "request",
         metrics: SessionMetrics | None = None,
         redact: Redact | None = None,
+        tail: str | None = None,
         listen: Listener | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:

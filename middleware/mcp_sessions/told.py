@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, get_args
 
 from . import checks
+from .errors import ConfigurationError
 from .listeners import is_traced
 from .tracing import Redact, Spans, Trace
 
@@ -43,14 +44,19 @@ class Told:
         trace = checks.word("trace", given["trace"], get_args(Trace))
         metrics: SessionMetrics | None = checks.function("metrics", given["metrics"])
         redact: Redact | None = checks.function("redact", given["redact"])
+        tail = given["tail"]
+        if not (tail is None or (isinstance(tail, str) and tail)):
+            raise ConfigurationError(f"tail={tail!r} must be the path of a socket, as in tail='/run/mcp/tail.sock'")
         app, endpoint, tracked = given["app"], checks.path(given["path"]), given["tracked"]
 
         @cache
         def telemetry() -> Telemetry:
             from .telemetry.wiring import Telemetry
 
-            return Telemetry(app, endpoint, spans=spans, trace=trace, metrics=metrics, redact=redact, tracked=tracked)
+            return Telemetry(
+                app, endpoint, spans=spans, trace=trace, metrics=metrics, redact=redact, tail=tail, tracked=tracked
+            )
 
-        if metrics is not None:
+        if metrics is not None or tail is not None:
             return cls(lambda: True, telemetry)
         return cls(bool if spans == "off" else is_traced, telemetry)

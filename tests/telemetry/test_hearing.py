@@ -35,7 +35,7 @@ async def heard(*messages: Message) -> Outcome:
     """What was heard of a response that passed as it was."""
     request = parse(b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
     assert isinstance(request, Request)
-    answer, handling = Answer(), Handling(request, None, None)
+    answer, handling = Answer(), Handling(request, None)
     through = Hearing(answer, handling)
     for message in messages:
         await through(message)

@@ -358,7 +358,9 @@ class Told:
     def __init__(self) -> None:
         self.operations: list[tuple[str, str | None, Outcome]] = []
 
-    def operation(self, message: Message, version: str | None, outcome: Outcome, *, seconds: float) -> None:
+    def operation(
+        self, message: Message, version: str | None, outcome: Outcome, *, seconds: float, ref: object
+    ) -> None:
         assert seconds >= 0
         self.operations.append((message.method, version, outcome))
 
@@ -368,7 +370,7 @@ class Told:
 def test_every_message_is_timed_with_a_span_or_without(option: Spans, about: About | None) -> None:
     """Spans and metrics are chosen apart."""
     told = Told()
-    tracing = Tracing(option, metrics=told)
+    tracing = Tracing(option, listeners=[told])
     tracing.begun(about=about).end()
     assert told.operations == [("tools/call", "2025-11-25", Outcome())]
     assert context.get_current() == {}

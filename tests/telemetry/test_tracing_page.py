@@ -20,7 +20,7 @@ from mcp_sessions.telemetry import metrics
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "tracing.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-TRACES, ALIASES, SAMPLING, LOGS, METRICS, CONTENTS = BLOCKS
+TRACES, ALIASES, TAIL, SAMPLING, LOGS, METRICS, CONTENTS = BLOCKS
 """The blocks, in their order."""
 
 
@@ -79,6 +79,13 @@ async def test_logs(root: logging.Logger, capfd: pytest.CaptureFixture[str]) -> 
     refs = [(await client.tool("tool", session=named)).result["content"] for named in (held, None)]
     lines = [line for line in capfd.readouterr().err.splitlines() if name in line]
     assert lines == [f"INFO [{ref}] {name}: {text}" for ref in refs]
+
+
+def test_tail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The option takes the path that the command is given."""
+    monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
+    assert isinstance(run(TAIL, app=Server())["app"], MCPSessionMiddleware)
+    assert PAGE.count("/run/mcp/tail.sock") == 2
 
 
 async def test_contents(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,10 @@ status, from what the answer says, or from us where we refuse it. Made by `Reque
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from opentelemetry import context as contexts
 from opentelemetry.context import Context
@@ -22,8 +22,23 @@ from .attributes import ERROR_TYPE, REASON, STATUS_CODE
 from .contents import CALL, Contents
 from .outcome import SUCCESS, Outcome, answered, raised, refused, responded
 
-if TYPE_CHECKING:
-    from .metrics import SessionMetrics
+
+class Operations(Protocol):
+    """Who is told of each message when it has been handled."""
+
+    def operation(
+        self, message: Message, version: str | None, outcome: Outcome, *, seconds: float, ref: str | None
+    ) -> None:
+        """Take one message.
+
+        Args:
+            message: The request or notification.
+            version: The `MCP-Protocol-Version` header, or None.
+            outcome: How it ended.
+            seconds: From when it was read to when its answer had left.
+            ref: Its session, or None.
+        """
+        ...
 
 
 class Handling:
@@ -32,9 +47,10 @@ class Handling:
     __slots__ = (
         "_began",
         "_contents",
+        "_listeners",
         "_message",
-        "_metrics",
         "_outcome",
+        "_ref",
         "_refused",
         "_span",
         "_token",
@@ -46,8 +62,9 @@ class Handling:
         self,
         message: Message,
         version: str | None,
-        metrics: SessionMetrics | None,
+        listeners: Sequence[Operations] = (),
         *,
+        ref: str | None = None,
         span: Span | None = None,
         within: Context | None = None,
         contents: Contents | None = None,
@@ -59,8 +76,9 @@ class Handling:
         # Servers with transport sessions start a task in `initialize` that serves the whole connection, and that
         # would keep this context for every later request.
         self._token = None if within is None or message.method == INITIALIZE else contexts.attach(within)
-        self._metrics = metrics
-        self._began = 0.0 if metrics is None else perf_counter()
+        self._listeners = listeners
+        self._ref = ref
+        self._began = perf_counter() if listeners else 0.0
         self._outcome = SUCCESS
         self._refused: Outcome | None = None
         self._contents = contents if message.method == CALL and span is not None and span.is_recording() else None
@@ -70,7 +88,7 @@ class Handling:
     @property
     def listens(self) -> bool:
         """Whether anybody is told of the outcome, so that the answer has to be heard."""
-        return self._metrics is not None or (self._span is not None and self._span.is_recording())
+        return bool(self._listeners) or (self._span is not None and self._span.is_recording())
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -116,9 +134,10 @@ class Handling:
             self._span.end()
         if self._token is not None:
             contexts.detach(self._token)
-        if self._metrics is not None:
+        if self._listeners:
             seconds = perf_counter() - self._began
-            self._metrics.operation(self._message, self._version, outcome, seconds=seconds)
+            for listener in self._listeners:
+                listener.operation(self._message, self._version, outcome, seconds=seconds, ref=self._ref)
 
 
 def errors(outcome: Outcome) -> dict[str, str]:

@@ -107,7 +107,15 @@ class SessionMetrics:
         self._ended.add(1, {REASON: reason})
         self._lived.record(fact.seconds)
 
-    def operation(self, message: Message, version: str | None, outcome: Outcome, *, seconds: float) -> None:
+    def operation(
+        self,
+        message: Message,
+        version: str | None,
+        outcome: Outcome,
+        *,
+        seconds: float,
+        ref: str | None = None,  # noqa: ARG002  # no metric names a session
+    ) -> None:
         """Record how long one message took.
 
         Args:
@@ -115,6 +123,7 @@ class SessionMetrics:
             version: The `MCP-Protocol-Version` header, or None.
             outcome: How it ended.
             seconds: From when it was read to when its answer had left.
+            ref: Not used.
         """
         said: dict[str, str] = {
             METHOD: message.method if message.method in METHODS else OTHER,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from opentelemetry import context as contexts
 from opentelemetry import propagate
@@ -34,13 +34,10 @@ from ..members import string
 from ..tracing import Spans, Trace
 from .attributes import CLIENT, Stamps
 from .contents import Contents
-from .handling import Handling
+from .handling import Handling, Operations
 from .naming import describe, target_of
 from .processor import is_claimed
 from .session_spans import SCOPE, below, of_session, start_of
-
-if TYPE_CHECKING:
-    from .metrics import SessionMetrics
 
 # By the option, and whether the wrapped server makes a server span itself: a span for what is forwarded to
 # it, and one for what we answer ourselves, which the server never sees.
@@ -85,7 +82,7 @@ class RequestSpans:
         spans: Which span a message gets.
         trace: What is one trace.
         stamps: What names a session on a span.
-        metrics: Told of every message, or None.
+        listeners: Told of every message when it has been handled.
         contents: What is written of a call's arguments and result, or None for nothing.
         looks_native: Tells whether the wrapped server makes server spans itself (see `instrumented`). It
             is asked once, at the first message, since some servers make their endpoint as they start.
@@ -98,7 +95,7 @@ class RequestSpans:
         *,
         trace: Trace = "request",
         stamps: Stamps | None = None,
-        metrics: SessionMetrics | None = None,
+        listeners: Sequence[Operations] = (),
         contents: Contents | None = None,
         looks_native: Callable[[], bool] = lambda: False,
         tracer_provider: TracerProvider | None = None,
@@ -108,7 +105,7 @@ class RequestSpans:
         self._spans: Final[Spans] = spans
         self._in_session: Final = trace == "session"
         self._stamps: Final = stamps or Stamps()
-        self._metrics: Final = metrics
+        self._listeners: Final = listeners
         self._provider: Final = tracer_provider
         self._tracer: Final[Tracer] = get_tracer(SCOPE, tracer_provider=tracer_provider)
 
@@ -138,12 +135,12 @@ class RequestSpans:
             What must be ended in the same task, or None where there is nothing to end.
         """
         if self._spans == "off" or message.kind is Kind.RESPONSE:
-            return self._without(message, version)
+            return self._without(message, version, about)
         kind = _KINDS[self._spans, self.is_native][0 if is_forwarded else 1]
         if kind is None:
             return self._enriched(message, version, about)
         if not takes_spans(self._provider or get_tracer_provider()):
-            return self._without(message, version)
+            return self._without(message, version, about)
         target, came = target_of(message), carried(message)
         parent, links = self._related(came, None if about is None else about.trace)
         if about is not None:
@@ -153,7 +150,9 @@ class RequestSpans:
         if span.is_recording():
             span.set_attributes(self._attributes(describe(message, target, version), about, parent))
         within = set_span_in_context(span, parent)
-        return Handling(message, version, self._metrics, span=span, within=within, contents=self._contents)
+        return Handling(
+            message, version, self._listeners, ref=_ref(about), span=span, within=within, contents=self._contents
+        )
 
     def _attributes(self, found: dict[str, str], about: About | None, parent: Context | None) -> dict[str, str]:
         if about is not None:
@@ -162,15 +161,15 @@ class RequestSpans:
                 found[CLIENT] = about.client
         return found
 
-    def _without(self, message: Message, version: str | None) -> Handling | None:
-        if self._metrics is None or message.kind is Kind.RESPONSE:
+    def _without(self, message: Message, version: str | None, about: About | None) -> Handling | None:
+        if not self._listeners or message.kind is Kind.RESPONSE:
             return None
-        return Handling(message, version, self._metrics)
+        return Handling(message, version, self._listeners, ref=_ref(about))
 
     def _enriched(self, message: Message, version: str | None, about: About | None) -> Handling | None:
         """No span of ours: the one around us is stamped, and what the server makes finds what belongs above it."""
         if about is None:
-            return self._without(message, version)
+            return self._without(message, version, about)
         around, within = get_current_span(), carried(message)
         if within is not None:  # its baggage, that is: its span is for the server to take
             within = set_span_in_context(around, within)
@@ -180,9 +179,9 @@ class RequestSpans:
         if start is not None:
             within = below(start, within)
         return (
-            self._without(message, version)
+            self._without(message, version, about)
             if within is None
-            else Handling(message, version, self._metrics, within=within)
+            else Handling(message, version, self._listeners, ref=_ref(about), within=within)
         )
 
     def _related(self, came: Context | None, started: str | None) -> tuple[Context | None, Sequence[Link]]:
@@ -208,6 +207,10 @@ def carried(message: Message) -> Context | None:
     except Refusal:  # a lone surrogate
         return None
     return propagate.extract(carrier, contexts.get_current())
+
+
+def _ref(about: About | None) -> str | None:
+    return None if about is None else about.ref
 
 
 def _links(context: SpanContext) -> list[Link]:

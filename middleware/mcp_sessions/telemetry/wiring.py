@@ -25,6 +25,7 @@ from .instrumented import makes_server_spans
 from .metrics import SessionMetrics
 from .request_spans import RequestSpans
 from .session_spans import SessionSpans, Start
+from .tail import Tail
 
 
 class Telemetry:
@@ -37,6 +38,7 @@ class Telemetry:
         trace: See `RequestSpans`.
         metrics: Told of everything, or None.
         redact: Says what of a call's arguments and result is written on its span, or None for nothing.
+        tail: The socket of who watches, or None.
         tracked: Whether every session's end is seen, so that those alive can be counted.
     """
 
@@ -49,6 +51,7 @@ class Telemetry:
         trace: Trace,
         metrics: SessionMetrics | None,
         redact: Redact | None,
+        tail: str | None,
         tracked: bool,
     ) -> None:
         if metrics is not None and tracked:
@@ -56,13 +59,14 @@ class Telemetry:
         stamps = Stamps()
         looks_native = partial(makes_server_spans, app, endpoint)
         self._is_tracing: Final = spans != "off"
-        self._metrics: Final = metrics
+        listeners = [listener for listener in (metrics, None if tail is None else Tail(tail)) if listener is not None]
+        self._listeners: Final = listeners
         self._sessions: Final = SessionSpans(trace=trace, stamps=stamps)
         self._requests: Final = RequestSpans(
             spans,
             trace=trace,
             stamps=stamps,
-            metrics=metrics,
+            listeners=listeners,
             contents=None if redact is None else Contents(redact),
             looks_native=looks_native,
         )
@@ -96,7 +100,7 @@ class Telemetry:
 
     def hear(self, fact: Fact) -> None:
         """Tell a fact on."""
-        if self._metrics is not None:
-            self._metrics(fact)
+        for listener in self._listeners:
+            listener(fact)
         if isinstance(fact, SessionDeleted) and self._traces:
             self._sessions.end(fact.ref, start=fact.trace, reason=fact.reason)

@@ -1,0 +1,91 @@
+"""`Tail` sends what happens to who watches, and is no matter to anybody where nobody does."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from apps import Server, sessions
+from clients import Client, call, http
+from mcp_sessions import ConfigurationError, MCPSessionMiddleware
+
+
+class Watcher:
+    """Who watches."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(self.path)
+        self._socket.setblocking(False)
+
+    def seen(self) -> list[dict[str, Any]]:
+        """What has come, all that there is."""
+        found = []
+        while True:
+            try:
+                found.append(json.loads(self._socket.recv(65_536)))
+            except BlockingIOError:
+                return found
+
+    def leave(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def watcher(tmp_path: Path) -> Iterator[Watcher]:
+    watcher = Watcher(tmp_path / "tail")
+    yield watcher
+    watcher.leave()
+
+
+def tailed(path: str, **options: Any) -> MCPSessionMiddleware:
+    return sessions(Server(), tail=path, spans="off", **options)
+
+
+async def test_a_session_s_life_is_told_in_its_order(watcher: Watcher) -> None:
+    """Created, called, refused, ended: by its ref, with times and outcomes, and nothing that is secret."""
+    client = Client(tailed(watcher.path))
+    held = await client.create()
+    ref = (await client.tool(session=held)).result["content"]
+    await client.tool(session={"sessionId": held["sessionId"][:-8] + "AAAAAAAA"})
+    await client.delete(held)
+    seen = watcher.seen()
+    assert held["sessionId"] not in json.dumps(seen)
+    assert all(said.pop("seconds", 0) >= 0 for said in seen)
+    said = [(one["event"], one["ref"], one.get("name"), one.get("error"), one.get("reason")) for one in seen]
+    assert said == [
+        ("created", ref, None, None, None),
+        ("call", None, "sessions/create", None, None),
+        ("call", ref, "tools/call whoami", None, None),
+        ("call", None, "tools/call whoami", "-32043", "token_signature"),
+        ("ended", ref, None, None, "deleted"),
+        ("call", ref, "sessions/delete", None, None),
+    ]
+
+
+async def test_what_is_no_message_is_told_when_it_is_refused(watcher: Watcher) -> None:
+    """A body that nobody can read."""
+    await call(tailed(watcher.path), http(), b"[")
+    assert [(said["event"], said["ref"]) for said in watcher.seen()] == [("refused", None)]
+
+
+async def test_where_nobody_watches_nothing_happens(tmp_path: Path, watcher: Watcher) -> None:
+    """No socket there, and one that is not read: requests are served all the same."""
+    for path in (str(tmp_path / "nobody"), watcher.path):
+        client = Client(tailed(path))
+        held = await client.create()
+        answers = [await client.tool(session=held) for _ in range(20)]
+        assert len({answer.result["content"] for answer in answers}) == 1
+
+
+@pytest.mark.parametrize("tail", ["", 7, True])
+def test_it_needs_the_path_of_a_socket(tail: Any) -> None:
+    """Said at construction, with the remedy."""
+    with pytest.raises(ConfigurationError, match="tail="):
+        tailed(tail)

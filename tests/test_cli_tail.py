@@ -1,0 +1,97 @@
+"""`mcp-sessions tail` shows what a middleware sends, as a tree, in colours where a terminal shows them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_sessions import cli
+from mcp_sessions.cli_tail import Tree
+
+CREATED = {"event": "created", "ref": "ses_a", "expires_at": 9, "parent": None}
+CALL = {"event": "call", "ref": "ses_a", "name": "tools/call buy", "seconds": 0.0123, "error": None, "reason": None}
+EVENTS: list[dict[str, Any]] = [
+    CREATED,
+    CALL,
+    {**CALL, "ref": None, "name": "ping\x1b[2J", "error": "-32043", "reason": "token_signature"},
+    {**CREATED, "ref": "ses_b", "parent": "ses_a"},
+    {**CALL, "ref": "ses_b", "error": "tool_error"},
+    {"event": "refused", "ref": None, "reason": "parse_error"},
+    {"event": "ended", "ref": "ses_a", "reason": "deleted", "seconds": 90, "trace": None},
+]
+SHOWN = """\
+ses_a
+  created
+  tools/call buy  12.3 ms
+(no session)
+  ping\\u001b[2J  12.3 ms  -32043 (token_signature)
+ses_b
+  created as a fork of ses_a
+  tools/call buy  12.3 ms  tool_error
+(no session)
+  refused: parse_error
+ses_a
+  ended: deleted, after 90 s
+"""
+SECONDS = 30  # after which a test that hangs fails
+
+
+def test_a_session_stands_above_what_happens_in_it() -> None:
+    """Once, until another one's turn comes; what a client wrote cannot steer the terminal."""
+    tree = Tree(colours=False)
+    assert "".join(map(tree.lines, EVENTS)) == SHOWN
+
+
+def test_colours_change_no_word() -> None:
+    """And end with each piece."""
+    tree = Tree(colours=True)
+    coloured = "".join(map(tree.lines, EVENTS))
+    for code in ("\x1b[31m", "\x1b[32m", "\x1b[2m", "\x1b[1m"):
+        assert code in coloured
+        coloured = coloured.replace(code, "")
+    assert coloured.replace("\x1b[0m", "") == SHOWN
+
+
+def send(path: Path, said: dict[str, Any]) -> None:
+    """Send an event, as soon as somebody listens."""
+    until = time.monotonic() + SECONDS
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        while sender.connect_ex(str(path)):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        sender.send(json.dumps(said).encode())
+
+
+def test_the_command_listens_until_it_is_interrupted(tmp_path: Path) -> None:
+    """On a socket that it makes, over one that an earlier run left, and takes away again."""
+    path = tmp_path / "tail"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as earlier:
+        earlier.bind(str(path))
+    command = [sys.executable, "-m", "mcp_sessions", "tail", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for said in EVENTS:
+            send(path, said)
+        lines = [process.stdout.readline() for _ in SHOWN.splitlines()]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS) == 0
+    assert "".join(lines) == SHOWN
+    assert not path.exists()
+
+
+def test_a_path_that_cannot_be_listened_on_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that is no socket stays."""
+    kept = tmp_path / "notes"
+    kept.write_text("mine")
+    for path in (kept, tmp_path / "missing" / "tail"):
+        assert cli.main(["tail", str(path)]) == 2
+        assert str(path) in capsys.readouterr().err
+    assert kept.read_text() == "mine"
