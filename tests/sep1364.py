@@ -55,14 +55,17 @@ class Speaker:
 
 
 class Stateful:
-    """The small server, as if it kept transport sessions: `initialize` names one in its head."""
+    """The small server, as if it kept transport sessions: `initialize` names one in its head, DELETE ends it."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
+        self.ended: list[str] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read(receive)
         opens = json.loads(body or b"{}").get("method") == "initialize"
+        if scope["method"] == "DELETE":
+            self.ended.append(dict(scope["headers"])[b"mcp-session-id"].decode())
 
         async def naming(message: Message) -> None:
             if opens and message["type"] == "http.response.start":

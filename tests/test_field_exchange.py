@@ -527,6 +527,32 @@ class TestAlternative2OnAStatefulServer:
         assert counted == [1, 2]
         assert server.last.headers[b"mcp-session-id"] == OWN.encode()
 
+    async def test_terminate_ends_the_server_s_own_with_it(self, server: Server) -> None:
+        """The two began with one `initialize`. A session that only stands in its transport session leaves it open."""
+        stateful = Stateful(server)
+        client = Speaker(sessions(stateful, dialects=[SEP1364Create(), SEP1364Initialize()]))
+        session = (await client.initialize()).json["sessionId"]
+        created = await client.say("session/create", {"capabilities": {}}, BESIDE)
+        ended = {"sessionId": created.result["sessionId"]}
+        assert (await client.say("session/delete", ended, BESIDE, mirrored=False, **ended)).result == {}
+        assert stateful.ended == []
+        ended = {"sessionId": session}
+        assert (await client.say("terminate", ended, BESIDE, mirrored=False, **ended)).result == {}
+        assert stateful.ended == [OWN]
+
+    async def test_what_could_not_be_ended_leaves_the_server_s_own(self, server: Server) -> None:
+        """The client may try again."""
+
+        class Deaf(MemoryStore):
+            async def revoke(self, *_: Any, **__: Any) -> bool:
+                raise StoreUnavailable
+
+        stateful = Stateful(server)
+        client = second(stateful, store=Deaf())
+        session = (await client.initialize()).json["sessionId"]
+        failed = await client.say("terminate", None, BESIDE, mirrored=False, sessionId=session)
+        assert (failed.status, stateful.ended) == (503, [])
+
     async def test_notifications_initialized_is_optional(self, server: Server) -> None:
         """The client may skip it if both sides have the same `protocolVersion`: then we send it, once, in time."""
         client = second(Stateful(server))
@@ -585,11 +611,13 @@ class TestInFrontOfABridge:
         assert said(await client.tool("capabilities", session)) == {"sampling": {}}
 
     async def test_terminate_ends_it(self, server: Server) -> None:
-        """Nothing crosses any more."""
-        client = second(Stateful(server), bridge=True)
+        """And the server's own; nothing crosses any more."""
+        stateful = Stateful(server)
+        client = second(stateful, bridge=True)
         session = (await client.initialize()).json["sessionId"]
         assert (await client.say("terminate", {"sessionId": session}, sessionId=session)).result == {}
         assert (await client.tool("whoami", session)).error["code"] == NOT_FOUND
+        assert stateful.ended == [OWN]
 
     async def test_a_session_of_alternative_1_stands_beside_it(self, server: Server) -> None:
         """The header holds the transport session, which has to live; anything else there is refused."""

@@ -25,6 +25,7 @@ from .sse import EventStream
 
 _QUESTION: Final = {False: "ping", True: "server/discover"}
 _DROPPED: Final = frozenset({b"content-length", b"transfer-encoding", b"accept-encoding", b"mcp-method", b"mcp-name"})
+_CONTENT_TYPE: Final = b"content-type"
 _METHOD_NOT_FOUND: Final = b"-32601"
 _ID_FOR_NOTIFICATIONS: Final = b'"admission"'
 
@@ -84,6 +85,22 @@ async def notify(app: ASGIApp, scope: Scope, receive: Receive, method: str) -> N
     headers = [(name, value) for name, value in scope["headers"] if name not in _DROPPED]
     headers.append((b"content-length", b"%d" % len(body)))
     await app(_question(scope, headers), Replay(body, receive), Answer(_ID_FOR_NOTIFICATIONS))
+
+
+async def hang_up(app: ASGIApp, scope: Scope) -> None:
+    """End the wrapped server's own transport session, on behalf of a caller who is done; what it says is nobody's.
+
+    Args:
+        app: The wrapped application.
+        scope: The scope of a message of that transport session; the DELETE gets its own copy.
+    """
+    headers = [(name, value) for name, value in scope["headers"] if name not in _DROPPED and name != _CONTENT_TYPE]
+    question = {**_question(scope, headers), "method": "DELETE"}
+    await app(question, Replay(b"", _gone), Answer(_ID_FOR_NOTIFICATIONS))
+
+
+async def _gone() -> Message:
+    return {"type": "http.disconnect"}
 
 
 def _question(scope: Scope, headers: list[tuple[bytes, bytes]]) -> Scope:

@@ -13,13 +13,13 @@ from functools import partial
 import msgspec
 from starlette.types import Send
 
-from . import protocol, splice
+from . import admission, protocol, splice
 from .bridge import WAY, crossing
 from .conversing import ConversingExchange
 from .dialects.draft import Named
 from .dialects.field import capabilities, check_header, field
 from .dialects.opted import Opted
-from .dialects.sep1364_initialize import agrees_on_version
+from .dialects.sep1364_initialize import TERMINATE, agrees_on_version
 from .dialects.transport import INITIALIZE, Role, speaks_draft
 from .errors import Refusal, SessionMissing, SessionNotFound, SessionRequired
 from .field_answers import FieldAnswers
@@ -103,6 +103,13 @@ class FieldExchange(ConversingExchange):
         return FieldAnswers(
             self.app, self.options, self.head, self.scope, self.receive, self.send, handling=self.handling
         )
+
+    async def _handle(self, message: Message, step: Step, live: Live | None, refused: Refusal | None) -> None:
+        await super()._handle(message, step, live, refused)
+        ended = step is Step.DELETE and live is not None and live.outlives
+        has_own = SESSION_HEADER in dict(self.scope["headers"]) or self.scope.get(WAY) is not None
+        if ended and has_own and message.method == TERMINATE:  # what `initialize` began is one session, and it is over
+            await admission.hang_up(self.app, self.scope)
 
     # --- forwarded ---------------------------------------------------------------------------
 
