@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import http.client
 import os
-import re
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from itertools import islice
 from pathlib import Path
 from threading import Barrier
 
@@ -24,7 +20,7 @@ import pytest
 import redis_servers
 from history import Kind, Recorder, violations
 
-from .test_rotation import Worker
+from .test_rotation import Worker, working
 from .wire import SESSION_KEY, Held
 
 WORKERS = 4
@@ -53,21 +49,6 @@ app = MCPSessionMiddleware(
 )
 """
 
-FORKED = """
-import os
-import sys
-
-import apps, mcp_sessions, mcp_sessions.stores.redis, mcp_sessions.stores.sqlite, redis.asyncio  # once for all
-import uvicorn
-
-for _ in range({count}):
-    if os.fork() == 0:
-        uvicorn.run("served:app", port=0, access_log=False)
-        sys.exit()
-for _ in range({count}):
-    os.wait()
-"""
-
 
 @contextmanager
 def sqlite(folder: Path) -> Iterator[str]:
@@ -83,28 +64,6 @@ def redis(folder: Path) -> Iterator[str]:
 
 
 STORES = {"sqlite": sqlite, "redis": redis}
-
-
-@contextmanager
-def forked(folder: Path, count: int) -> Iterator[list[Worker]]:
-    """Worker processes, for as long as the block lasts."""
-    (folder / "forked.py").write_text(FORKED.format(count=count), "utf-8")
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    with subprocess.Popen(
-        [sys.executable, "forked.py"],
-        cwd=folder,
-        env=environ,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        assert process.stderr is not None
-        try:
-            lines = (re.search(r"running on http://127\.0\.0\.1:(\d+)", line) for line in process.stderr)
-            yield [Worker(int(found[1])) for found in islice(filter(None, lines), count)]
-        finally:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.communicate()
 
 
 class Cluster:
@@ -138,7 +97,7 @@ def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     with ExitStack() as stack:
         store = stack.enter_context(STORES[request.param](folder))
         (folder / "served.py").write_text(SERVED.format(store=store), "utf-8")
-        yield Cluster(*stack.enter_context(forked(folder, WORKERS + 1)))
+        yield Cluster(*stack.enter_context(working(folder, WORKERS + 1)))
 
 
 @pytest.fixture

@@ -11,14 +11,16 @@ import json
 import os
 import re
 import secrets
+import signal
 import subprocess
 import sys
 import threading
 import time
 from base64 import urlsafe_b64decode
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -43,6 +45,22 @@ async def count(session, arguments):
     return session.state["n"]
 
 app = MCPSessionMiddleware(Server(count=count), keys="file:" + {keys!r})
+"""
+
+
+FORKED = """
+import os
+import sys
+
+import apps, mcp_sessions, mcp_sessions.stores.redis, mcp_sessions.stores.sqlite, redis.asyncio  # once for all
+import uvicorn
+
+for _ in range({count}):
+    if os.fork() == 0:
+        uvicorn.run("served:app", port=0, access_log=False)
+        sys.exit()
+for _ in range({count}):
+    os.wait()
 """
 
 
@@ -87,17 +105,24 @@ class Worker:
 
 
 @contextmanager
-def working(folder: Path) -> Iterator[Worker]:
-    """A worker process, for as long as the block lasts."""
-    command = [sys.executable, "-m", "uvicorn", "served:app", "--app-dir", str(folder), "--port", "0"]
+def working(folder: Path, count: int) -> Iterator[list[Worker]]:
+    """Worker processes, for as long as the block lasts."""
+    (folder / "forked.py").write_text(FORKED.format(count=count), "utf-8")
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    with subprocess.Popen([*command, "--no-access-log"], stderr=subprocess.PIPE, text=True, env=environ) as process:
+    with subprocess.Popen(
+        [sys.executable, "forked.py"],
+        cwd=folder,
+        env=environ,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
         assert process.stderr is not None
         try:
             lines = (re.search(r"running on http://127\.0\.0\.1:(\d+)", line) for line in process.stderr)
-            yield Worker(int(next(found[1] for found in lines if found is not None)))
+            yield [Worker(int(found[1])) for found in islice(filter(None, lines), count)]
         finally:
-            process.terminate()
+            os.killpg(process.pid, signal.SIGTERM)
             process.communicate()
 
 
@@ -168,8 +193,8 @@ def keys(tmp_path: Path) -> Path:
 @pytest.fixture
 def workers(keys: Path) -> Iterator[list[Worker]]:
     """Two worker processes."""
-    with ExitStack() as stack:
-        yield [stack.enter_context(working(keys.parent)) for _ in range(2)]
+    with working(keys.parent, 2) as both:
+        yield both
 
 
 def minted(secret: str) -> Held:
