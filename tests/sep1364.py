@@ -65,7 +65,7 @@ class Stateful:
         body = await read(receive)
         opens = json.loads(body or b"{}").get("method") == "initialize"
         if scope["method"] == "DELETE":
-            self.ended.append(dict(scope["headers"])[b"mcp-session-id"].decode())
+            self.ended += [value.decode() for name, value in scope["headers"] if name == b"mcp-session-id"]
 
         async def naming(message: Message) -> None:
             if opens and message["type"] == "http.response.start":

@@ -87,20 +87,17 @@ async def notify(app: ASGIApp, scope: Scope, receive: Receive, method: str) -> N
     await app(_question(scope, headers), Replay(body, receive), Answer(_ID_FOR_NOTIFICATIONS))
 
 
-async def hang_up(app: ASGIApp, scope: Scope) -> None:
+async def hang_up(app: ASGIApp, scope: Scope, receive: Receive) -> None:
     """End the wrapped server's own transport session, on behalf of a caller who is done; what it says is nobody's.
 
     Args:
         app: The wrapped application.
         scope: The scope of a message of that transport session; the DELETE gets its own copy.
+        receive: The server's `receive`.
     """
     headers = [(name, value) for name, value in scope["headers"] if name not in _DROPPED and name != _CONTENT_TYPE]
     question = {**_question(scope, headers), "method": "DELETE"}
-    await app(question, Replay(b"", _gone), Answer(_ID_FOR_NOTIFICATIONS))
-
-
-async def _gone() -> Message:
-    return {"type": "http.disconnect"}
+    await app(question, Replay(b"", receive), Answer(_ID_FOR_NOTIFICATIONS))
 
 
 def _question(scope: Scope, headers: list[tuple[bytes, bytes]]) -> Scope:

@@ -109,7 +109,7 @@ class FieldExchange(ConversingExchange):
         ended = step is Step.DELETE and live is not None and live.outlives
         has_own = SESSION_HEADER in dict(self.scope["headers"]) or self.scope.get(WAY) is not None
         if ended and has_own and message.method == TERMINATE:  # what `initialize` began is one session, and it is over
-            await admission.hang_up(self.app, self.scope)
+            await admission.hang_up(self.app, self.scope, self.receive)
 
     # --- forwarded ---------------------------------------------------------------------------
 
