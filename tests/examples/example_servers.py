@@ -41,13 +41,18 @@ async def connected(name: str, **about: Any) -> AsyncIterator[Client]:
 @asynccontextmanager
 async def running(name: str, keys: str | None = None) -> AsyncIterator[ASGIApp]:
     """An example's app, made anew for this block, with keys of its own unless some are given."""
-    sys.modules.pop(name, None)
     async with AsyncExitStack() as life:
         # Middleware is made when the application starts, and asks for the keys then.
         with mock.patch.dict(os.environ, MCP_SESSION_KEYS=keys or secrets.token_urlsafe(32)):
-            app = with_state(importlib.import_module(name).app)
+            app = with_state(fresh(name))
             await life.enter_async_context(lifespan(app))
         yield app
+
+
+def fresh(name: str) -> Any:
+    """An example's app, made anew."""
+    sys.modules.pop(name, None)
+    return importlib.import_module(name).app
 
 
 def with_state(app: ASGIApp) -> ASGIApp:
