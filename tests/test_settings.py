@@ -31,12 +31,6 @@ def environ(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_every_option_can_be_set_in_one_of_two_ways() -> None:
-    """A new option needs a row in `SETTINGS`, or a name in `IN_CODE` where no variable can hold it."""
-    assert {*SETTINGS, *IN_CODE} == set(PARAMETERS) - {"app"}
-    assert not IN_CODE & set(SETTINGS)
-
-
 def test_an_empty_environment_sets_nothing() -> None:
     """So that the defaults stay the middleware's."""
     assert from_env() == {}

@@ -127,6 +127,7 @@ SETTINGS: Final[Mapping[str, Form]] = MappingProxyType(
         "token_cache": WHOLE,
         "spans": Form("`auto`, `server`, `internal`, `enrich` or `off`", str),
         "trace": Form("`request` or `session`", str),
+        "tail": TEXT,
     }
 )
 
