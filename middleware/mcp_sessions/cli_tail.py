@@ -12,6 +12,7 @@ import socket
 import stat
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,25 +34,25 @@ def add_command(commands: Any) -> None:
 def _tail(given: argparse.Namespace) -> int:
     tree = Tree(colours=sys.stdout.isatty())
     try:
-        for said in _events(Path(given.path)):
-            sys.stdout.write(tree.lines(said))
-            sys.stdout.flush()
+        with _listening(Path(given.path)) as listener:
+            while True:
+                sys.stdout.write(tree.lines(json.loads(listener.recv(_MOST_BYTES))))
+                sys.stdout.flush()
     except OSError as error:
         raise ConfigurationError(f"{given.path}: {error.strerror}") from None
     except KeyboardInterrupt:
-        pass
-    return OK
+        return OK
 
 
-def _events(path: Path) -> Iterator[dict[str, Any]]:
+@contextmanager
+def _listening(path: Path) -> Iterator[socket.socket]:
     if path.exists() and stat.S_ISSOCK(path.stat().st_mode):  # what an earlier one left
         path.unlink()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(path))
         path.chmod(0o600)
         try:
-            while True:
-                yield json.loads(listener.recv(_MOST_BYTES))
+            yield listener
         finally:
             path.unlink()
 

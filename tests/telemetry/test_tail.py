@@ -61,12 +61,18 @@ async def test_a_session_s_life_is_told_in_its_order(watcher: Watcher) -> None:
     said = [(one["event"], one["ref"], one.get("name"), one.get("error"), one.get("reason")) for one in seen]
     assert said == [
         ("created", ref, None, None, None),
-        ("call", None, "sessions/create", None, None),
         ("call", ref, "tools/call whoami", None, None),
         ("call", None, "tools/call whoami", "-32043", "token_signature"),
         ("ended", ref, None, None, "deleted"),
-        ("call", ref, "sessions/delete", None, None),
     ]
+
+
+async def test_a_creation_that_fails_is_told_as_a_call(watcher: Watcher) -> None:
+    """There is no session that could be told of."""
+    client = Client(tailed(watcher.path, create_limit=1))
+    await client.create()
+    await client.send("sessions/create")
+    assert [said["event"] for said in watcher.seen()] == ["created", "call"]
 
 
 async def test_what_is_no_message_is_told_when_it_is_refused(watcher: Watcher) -> None:

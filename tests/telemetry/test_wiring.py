@@ -274,6 +274,29 @@ async def test_a_provider_may_come_later(spans: list[ReadableSpan], monkeypatch:
     assert not any(span.links for span in spans)
 
 
+async def test_a_session_that_is_refused_where_nobody_traces_is_told_of_nowhere(
+    spans: list[ReadableSpan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no start that could fail."""
+
+    def refuse(session: Session, params: dict[str, Any], scope: Scope) -> None:
+        raise CreateRefused("not you")
+
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    await Client(sessions(Server(), on_create=refuse)).send("sessions/create")
+    assert spans == []
+
+
+async def test_the_name_that_a_client_gives_its_conversation_is_on_the_span_of_the_message(
+    spans: list[ReadableSpan],
+) -> None:
+    """Where the middleware makes that span, it is the one around the handler."""
+    client = Client(sessions(Server(), correlate=True))
+    params = {"name": "whoami", "_meta": {"openai/session": "c1"}}
+    await client.send("tools/call", params, session=await client.create())
+    assert said(named(spans, "tools/call whoami"), "mcp_sessions.correlation") == ["c1"]
+
+
 async def test_metrics_need_no_spans(spans: list[ReadableSpan]) -> None:
     """Each is chosen apart: what is counted and timed is not traced."""
     reader = InMemoryMetricReader()

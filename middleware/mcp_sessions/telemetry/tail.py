@@ -13,12 +13,14 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Final
 
+from ..dialects.draft import CREATE, DELETE
 from ..events import Fact, RequestRefused, SessionCreated, SessionDeleted
 from ..jsonrpc import Message
 from .naming import target_of
 from .outcome import Outcome
 
 _EVENTS: Final[dict[type[Fact], str]] = {SessionCreated: "created", SessionDeleted: "ended"}
+_TOLD: Final = frozenset({CREATE, DELETE})
 
 
 class Tail:
@@ -49,6 +51,8 @@ class Tail:
         ref: str | None,
     ) -> None:
         """Send one message that has been handled."""
+        if message.method in _TOLD and outcome.error is None:  # by the fact that it made
+            return
         name = " ".join(filter(None, [message.label, target_of(message)]))
         said = {"name": name, "ref": ref, "seconds": seconds, "error": outcome.error, "reason": outcome.reason}
         self._send({"event": "call", **said})
