@@ -11,12 +11,12 @@ import anyio
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
 from apps import Server, sessions
 from clients import Answer, Client, Clock, Header, Incoming, call, http
 from mcp_sessions import MCPSessionMiddleware, Principal, Session
-from mcp_sessions.bridge import WAY, Crossing
+from mcp_sessions.bridge import WAY, Bridge, Crossing
 from mcp_sessions.errors import CreateRefused, StoreUnavailable
 from mcp_sessions.events import Fact, RequestRefused, SessionCreated, SessionDeleted
 from mcp_sessions.options import DAY
@@ -173,6 +173,23 @@ async def test_the_modern_era_knows_no_transport_sessions() -> None:
     answer = await Client(world.app).send("tools/list")
     assert HEADER not in answer.headers
     assert world.server.ids == [None]
+
+
+@pytest.mark.parametrize(
+    ("named", "seen"),
+    [([], []), ([b"servers-1"], [b"ours"]), ([b"servers-2"], []), ([b"servers-1", b"servers-2"], [])],
+    ids=["none", "its own", "another", "two"],
+)
+async def test_no_response_names_another_id(named: list[bytes], seen: list[bytes]) -> None:
+    """Whatever the server says there, the client sees the id that it came with, or none."""
+
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        headers = [(HEADER, value) for value in named]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    answer = await call(Bridge(app), {**http(), WAY: Crossing("ours", "servers-1")})
+    assert [value for name, value in answer.start["headers"] if name == HEADER] == seen
 
 
 # --- begun, or not -------------------------------------------------------------------------------
