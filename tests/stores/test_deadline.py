@@ -110,7 +110,7 @@ async def test_every_call_ends_in_time(name: str) -> None:
 
 
 LONGER = {
-    **dict.fromkeys(("record", "revoke", "finish"), 3),
+    **dict.fromkeys(("record", "revoke", "finish", "forks", "copy"), 3),
     **dict.fromkeys(("open", "close", "take_ended", "lead", "revoke_before", "sessions", "find"), 20),
 }
 

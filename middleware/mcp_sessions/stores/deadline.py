@@ -1,8 +1,8 @@
 """A store whose calls end in time, and fail in one way.
 
 A store across a network may hang, and one that somebody else wrote may raise anything. Here every call
-returns within a number of seconds: few where a request waits for one answer, thrice as many for the changes that take
-several, and more for what nobody waits for. What is not an error of this package becomes one: nobody knows, which
+returns within a number of seconds: few where a request waits for one answer, thrice as many for what takes several
+of them, and more for what nobody waits for. What is not an error of this package becomes one: nobody knows, which
 a caller never takes for "no". The text of a foreign error is never logged or passed on, since drivers quote
 connection addresses, and those hold passwords.
 """
@@ -24,7 +24,7 @@ from .countdown import Countdown
 P = ParamSpec("P")
 T = TypeVar("T")
 
-CHANGE: Final = 3  # answers that a change of several things takes at the most
+SEVERAL: Final = 3  # answers that a call about several things takes at the most
 logger = logging.getLogger("mcp_sessions")
 
 
@@ -39,14 +39,14 @@ class Deadline:
     def __init__(self, store: Store, *, seconds: float, leisure: float = 5.0) -> None:
         """Args:
         store: The other store.
-        seconds: How long it may take to answer; what changes more than one thing, so that it has to answer up to
-            three times (`record`, `revoke`, `finish`), may take three times that.
+        seconds: How long it may take to answer; what is about more than one thing, so that it has to answer up to
+            three times (`record`, `revoke`, `finish`, `forks`, `copy`), may take three times that.
         leisure: Seconds for what no request waits for, unless `seconds` are more: opening and closing, sweeping,
             and what is asked from outside.
         """
         self._store = store
         self._seconds = seconds
-        self._change = CHANGE * seconds
+        self._several = SEVERAL * seconds
         self._leisure = max(seconds, leisure)
 
     @property
@@ -67,13 +67,13 @@ class Deadline:
         return await _within(self._seconds, self._store.standings, claims)
 
     async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
-        return await _within(self._change, self._store.revoke, ref, expires_at=expires_at, reason=reason, lease=lease)
+        return await _within(self._several, self._store.revoke, ref, expires_at=expires_at, reason=reason, lease=lease)
 
     async def revoke_before(self, moment: int, *, subject: str | None, until: int) -> None:
         await _within(self._leisure, self._store.revoke_before, moment, subject=subject, until=until)
 
     async def record(self, record: Record) -> None:
-        await _within(self._change, self._store.record, record)
+        await _within(self._several, self._store.record, record)
 
     async def seen(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         return await _within(self._seconds, self._store.seen, claims, idle_timeout=idle_timeout)
@@ -82,7 +82,7 @@ class Deadline:
         return await _within(self._leisure, self._store.sessions, subject)
 
     async def forks(self, root: str) -> list[Record]:
-        return await _within(self._seconds, self._store.forks, root)
+        return await _within(self._several, self._store.forks, root)
 
     async def find(self, ref: str) -> Record | None:
         return await _within(self._leisure, self._store.find, ref)
@@ -91,7 +91,7 @@ class Deadline:
         return await _within(self._leisure, self._store.take_ended, idle_timeout=idle_timeout, lease=lease, limit=limit)
 
     async def finish(self, ref: str) -> None:
-        await _within(self._change, self._store.finish, ref)
+        await _within(self._several, self._store.finish, ref)
 
     async def lead(self, worker: str, *, seconds: float) -> bool:
         return await _within(self._leisure, self._store.lead, worker, seconds=seconds)
@@ -100,7 +100,7 @@ class Deadline:
         return await _within(self._seconds, self._store.read, shelf, key)
 
     async def copy(self, shelf: Shelf, target: Shelf) -> None:
-        await _within(self._seconds, self._store.copy, shelf, target)
+        await _within(self._several, self._store.copy, shelf, target)
 
     async def write(self, shelf: Shelf, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
         await _within(self._seconds, self._store.write, shelf, key, value, expires_at=expires_at)
