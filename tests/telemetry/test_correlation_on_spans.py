@@ -13,9 +13,10 @@ from apps import Server, sessions
 from clients import Client
 from mcp_sessions import Correlation, Session, current_correlation
 from mcp_sessions.telemetry import SessionSpanProcessor
-from recorded import Recorder
+from recorded import Recorder, process_wide
 
 CHAT = {"_meta": {"openai/session": "c1"}}
+SESSION = "session.id", "mcp.session.id"
 LABEL = {"mcp_sessions.correlation": "c1", "mcp_sessions.correlation.source": "meta:openai/session"}
 
 
@@ -67,4 +68,13 @@ async def test_tasks_that_a_handshake_starts_do_not_inherit_it(tracing: tuple[Tr
     assert await called(*tracing, within_session=False, method="initialize") == {"around": LABEL, "after": {}}
 
 
-SESSION = "session.id", "mcp.session.id"
+async def test_the_span_of_the_message_itself_carries_it() -> None:
+    """Where the middleware makes that span, the label is on it, with or without a session."""
+    client = Client(sessions(Server(), correlate=True))
+    session = await client.create()
+    with process_wide().recording() as spans:
+        for held in (None, session):
+            await client.send("tools/call", {"name": "whoami", **CHAT}, session=held)
+    made = [dict(span.attributes or {}) for span in spans if span.name == "tools/call whoami"]
+    assert [{name: said[name] for name in LABEL} for said in made] == [LABEL, LABEL]
+    assert ["session.id" in said for said in made] == [False, True]
