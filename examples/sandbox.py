@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -24,7 +23,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_sessions import EndedSession, MCPSessionMiddleware, Session, current_session
 
 CurrentSession = Annotated[Session, Resolve(current_session)]
-SANDBOXES = Path(os.environ.get("SANDBOXES") or tempfile.mkdtemp(prefix="sandboxes-"))
+SANDBOXES = Path(os.environ.get("SANDBOXES", "sandboxes"))
 mcp = MCPServer("sandbox")
 
 
