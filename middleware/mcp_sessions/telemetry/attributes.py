@@ -7,9 +7,9 @@ never its id. Nothing here starts a span or reads a message.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import ClassVar, Final
 
 SESSION_ID: Final = "session.id"
 MCP_SESSION_ID: Final = "mcp.session.id"
@@ -54,10 +54,13 @@ class Stamps:
         entries: How many sessions are remembered at most, rounded up to an even number.
     """
 
+    everywhere: ClassVar[dict[str, None]] = {}
+    """The aliases that the processors of this process were given: what the middleware stamps itself has them, too."""
+
     __slots__ = ("_aliases", "_generation", "_old", "_young")
 
-    def __init__(self, aliases: Iterable[str] = (), *, entries: int = 2_000) -> None:
-        self._aliases: Final = tuple(aliases)
+    def __init__(self, aliases: Collection[str] = (), *, entries: int = 2_000) -> None:
+        self._aliases: Final = aliases
         # Two generations: see `tokens.Tokens`, which remembers tokens in the same way and says why.
         self._generation: Final = (entries + 1) // 2
         self._young: dict[str, tuple[Stamp, Stamp]] = {}

@@ -48,7 +48,9 @@ class SessionSpanProcessor(SpanProcessor):
     """
 
     def __init__(self, *, aliases: Iterable[str] = ()) -> None:
-        self._stamps = Stamps(aliases)
+        given = tuple(aliases)
+        Stamps.everywhere.update(dict.fromkeys(given))
+        self._stamps = Stamps(given)
 
     def on_start(self, span: Any, parent_context: Context | None = None) -> None:
         """Stamp a span; it stays as it is where no session's request is being handled."""

@@ -56,7 +56,7 @@ class Telemetry:
     ) -> None:
         if metrics is not None and tracked:
             metrics.follow()
-        stamps = Stamps()
+        stamps = Stamps(Stamps.everywhere)
         looks_native = partial(makes_server_spans, app, endpoint)
         self._is_tracing: Final = spans != "off"
         listeners = [listener for listener in (metrics, None if tail is None else Tail(tail)) if listener is not None]
