@@ -18,7 +18,6 @@ from . import splice
 from .errors import Refusal
 from .head import SESSION_HEADER
 from .intake import Replay
-from .jsonrpc import SESSION_KEY
 from .jsonrpc import Message as Request
 from .members import members
 from .sse import EventStream
@@ -45,7 +44,7 @@ async def ask(app: ASGIApp, scope: Scope, receive: Receive, request: Request, *,
     """
     method = _QUESTION[modern]
     request_id = _ID_FOR_NOTIFICATIONS if request.id is None else request.id
-    body = splice.ping(request, request_id, method, SESSION_KEY)
+    body = splice.ping(request, request_id, method)
     headers = [(name, value) for name, value in scope["headers"] if name not in _DROPPED]
     headers.append((b"content-length", str(len(body)).encode()))
     if modern:

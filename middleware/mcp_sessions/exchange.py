@@ -244,7 +244,7 @@ class Exchange(msgspec.Struct):
         body, send = message.body, self.send
         # SDK 1.x logs a notification that it does not know as a whole, and nothing answers one that could echo.
         if step is Step.STABLE or (live is not None and message.kind is Kind.NOTIFICATION):
-            body = splice.without_session(message, SESSION_KEY)
+            body = splice.without_session(message)
             self._edit_headers({LENGTH, b"transfer-encoding"}, (LENGTH, b"%d" % len(body)))
         session = live.session if live is not None and step is Step.ATTACH else None
         if self.options.conversation is not None and message.kind is not Kind.RESPONSE:

@@ -117,17 +117,16 @@ def advertise(response: bytes, request_id: bytes, settings: bytes, capability: b
     return join(envelope)
 
 
-def without_session(message: Message, key: str) -> bytes:
-    """The message with one member of `_meta` taken out; an empty `_meta` stays.
+def without_session(message: Message) -> bytes:
+    """The message with the session taken out of `_meta`; an empty `_meta` stays.
 
     Args:
         message: A message as `jsonrpc.parse` gives it.
-        key: The name of the member.
     """
-    if message.meta is None or key not in message.meta:
+    if message.meta is None or SESSION_KEY not in message.meta:
         return message.body
     envelope = last_members(message.body)
-    meta = {name: value for name, value in message.meta.items() if name != key}
+    meta = {name: value for name, value in message.meta.items() if name != SESSION_KEY}
     return join({**envelope, "params": {**last_members(envelope["params"]), "_meta": meta}})
 
 
@@ -227,17 +226,16 @@ def notification(method: str) -> bytes:
     return join({"jsonrpc": "2.0", "method": method})
 
 
-def ping(message: Message, request_id: bytes, method: str, drop: str) -> bytes:
-    """A question in the name of the one who sent a message: the same envelope, and nothing of what was asked.
+def ping(message: Message, request_id: bytes, method: str) -> bytes:
+    """A question in the name of who sent a message: its envelope without the session, and nothing that was asked.
 
     Args:
         message: What the client sent.
         request_id: JSON text of the question's id.
         method: The question: `ping` or `server/discover`.
-        drop: The envelope member that is ours and stays behind.
     """
     sent = (message.meta or {}).items()
-    meta = {name: value for name, value in sent if name.startswith(ENVELOPE_PREFIX) and name != drop}
+    meta = {name: value for name, value in sent if name.startswith(ENVELOPE_PREFIX) and name != SESSION_KEY}
     params = {"params": {"_meta": meta}} if meta else {}
     return join({"jsonrpc": "2.0", "id": Raw(request_id), "method": method, **params})
 
