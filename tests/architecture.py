@@ -89,7 +89,6 @@ FLOORS: dict[int, tuple[str, ...]] = {
         "telemetry/",
         "terminal",
         "told",
-        "testing",
         "unconfirmed",
         "workers",
         "writeback",

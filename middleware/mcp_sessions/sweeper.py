@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-from functools import partial
 from typing import Final
 
 import anyio
@@ -93,7 +92,7 @@ class Sweeper:
         batch = await self._store.take_ended(idle_timeout=self._idle_timeout, lease=LEASE, limit=BATCH)
         async with anyio.create_task_group() as group:
             for ended in batch:
-                group.start_soon(partial(self._finish, ended))
+                group.start_soon(self._finish, ended)
         return len(batch) == BATCH
 
     async def _finish(self, ended: Ended) -> None:

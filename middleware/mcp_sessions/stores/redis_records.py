@@ -83,7 +83,7 @@ class RedisRecords(RedisBase):
     async def finish(self, ref: str) -> None:
         """Forget an ended session's record and its data: its `on_end` has run. The revocation stays."""
         await self._ready()
-        ((subject, root),) = await self._link.run(FINISH(*self._keys.shelf(ref), args=()), again=True)
+        ((subject, root),) = await self._link.run(FINISH(*self._keys.shelf(ref)), again=True)
         lists = [self._keys.due, *self._lists(subject.decode(), root.decode())]
         await self._link.run(*(Step(("ZREM", key, ref)) for key in lists), again=True)
 
