@@ -62,6 +62,12 @@ class Beginning:
     stranded: str | None = None
 
 
+def has_servers_own(scope: Scope) -> bool:
+    """Whether a request comes by a transport session of the wrapped server, in the header or across the bridge."""
+    # What of the header is still there is the server's own.
+    return SESSION_HEADER in dict(scope["headers"]) or scope.get(WAY) is not None
+
+
 def crossing(live: Live) -> Crossing | None:
     """How requests of a transport session cross, or None where the server knows nothing of it.
 

@@ -245,7 +245,7 @@ class Exchange(msgspec.Struct):
         # SDK 1.x logs a notification that it does not know as a whole, and nothing answers one that could echo.
         if step is Step.STABLE or (live is not None and message.kind is Kind.NOTIFICATION):
             body = splice.without_session(message)
-            self._edit_headers({LENGTH, b"transfer-encoding"}, (LENGTH, b"%d" % len(body)))
+            self._declare(body)
         session = live.session if live is not None and step is Step.ATTACH else None
         if self.options.conversation is not None and message.kind is not Kind.RESPONSE:
             body = self._converse(self.options.conversation, message, session, body)
@@ -281,7 +281,7 @@ class Exchange(msgspec.Struct):
         found = conversation.note(message, self.head, session, self.scope)
         told = conversation.carried(message, body, session, found)
         if told is not body:
-            self._edit_headers({LENGTH, b"transfer-encoding"}, (LENGTH, b"%d" % len(told)))
+            self._declare(told)
         return told
 
     def _naming(self, message: Message) -> Send:
@@ -364,6 +364,10 @@ class Exchange(msgspec.Struct):
         if not BODY_AROUND_US.isdisjoint(extensions):
             kept = {name: value for name, value in extensions.items() if name not in BODY_AROUND_US}
             self.scope["extensions"] = kept
+
+    def _declare(self, body: bytes) -> None:
+        """Let the headers tell of a body that was changed."""
+        self._edit_headers({LENGTH, b"transfer-encoding"}, (LENGTH, b"%d" % len(body)))
 
     def _edit_headers(self, dropped: set[bytes], *added: tuple[bytes, bytes]) -> None:
         kept = [(name, value) for name, value in self.scope["headers"] if name not in dropped]

@@ -14,7 +14,7 @@ import msgspec
 from starlette.types import Send
 
 from . import admission, protocol, splice
-from .bridge import WAY, crossing
+from .bridge import WAY, crossing, has_servers_own
 from .conversing import ConversingExchange
 from .dialects.draft import Named
 from .dialects.field import capabilities, check_header, field
@@ -23,7 +23,7 @@ from .dialects.sep1364_initialize import TERMINATE, agrees_on_version
 from .dialects.transport import INITIALIZE, Role, speaks_draft
 from .errors import Refusal, SessionMissing, SessionNotFound, SessionRequired
 from .field_answers import FieldAnswers
-from .head import LENGTH, SESSION_HEADER
+from .head import SESSION_HEADER
 from .jsonrpc import SESSION_KEY, Kind, Message
 from .live import Live
 from .opening import Opened, Opening
@@ -107,8 +107,8 @@ class FieldExchange(ConversingExchange):
     async def _handle(self, message: Message, step: Step, live: Live | None, refused: Refusal | None) -> None:
         await super()._handle(message, step, live, refused)
         ended = step is Step.DELETE and live is not None and live.outlives
-        has_own = SESSION_HEADER in dict(self.scope["headers"]) or self.scope.get(WAY) is not None
-        if ended and has_own and message.method == TERMINATE:  # what `initialize` began is one session, and it is over
+        # What `initialize` began is one session, and it is over.
+        if ended and message.method == TERMINATE and has_servers_own(self.scope):
             await admission.hang_up(self.app, self.scope, self.receive)
 
     # --- forwarded ---------------------------------------------------------------------------
@@ -137,7 +137,7 @@ class FieldExchange(ConversingExchange):
             body = splice.with_capabilities(body)
         if body is message.body:
             return message
-        self._edit_headers({LENGTH, b"transfer-encoding"}, (LENGTH, b"%d" % len(body)))
+        self._declare(body)
         return msgspec.structs.replace(message, body=body, field=None)
 
     def _name_in_answer(self, request_id: bytes, live: Live) -> None:

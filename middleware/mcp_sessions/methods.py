@@ -15,12 +15,11 @@ from typing import Any, Final
 from starlette.types import Scope
 
 from . import forks, roster
-from .bridge import WAY
+from .bridge import has_servers_own
 from .clientinfo import client_of
 from .dialects.field import FIELD_NAME
 from .dialects.sep1364_create import stated
 from .errors import DescendantsRefused, ForkModeUnknown, InvalidParams, PrincipalRequired
-from .head import SESSION_HEADER
 from .jsonrpc import SESSION_KEY, Message
 from .lineage import MODES
 from .live import Live
@@ -135,9 +134,7 @@ async def open(asked: Asked) -> dict[str, Any]:  # noqa: A001  # the table's wor
     """Mint a session that the field of SEP-1364 names, and keep what its client can do."""
     said = stated(asked.message)
     params = {} if asked.options.on_create is None else asked.params()
-    # What of the header is still there is the wrapped server's own: a session that begins beside it stays beside it.
-    has_own = SESSION_HEADER in dict(asked.scope["headers"]) or asked.scope.get(WAY) is not None
-    kind = BESIDE if has_own else FIELD
+    kind = BESIDE if has_servers_own(asked.scope) else FIELD  # what begins beside another one stays beside it
     live = await Live.mint(
         asked.options, principal=asked.principal, params=params, scope=asked.scope, kind=kind, client=asked.client
     )
