@@ -68,7 +68,7 @@ class Answers:
             except Refusal as refusal:
                 await self.refuse_at_once(message, refusal)
             else:
-                await self._succeed(message, result)
+                await responder.respond(self.send, 200, self._success(message, result))
 
     async def refuse(self, message: Message, refusal: Refusal) -> None:
         """Answer a message with the error that its session, or the lack of one, deserves."""
@@ -144,10 +144,11 @@ class Answers:
             await answer.relay(self.send)
         return admitted
 
-    async def _succeed(self, message: Message, result: dict[str, Any]) -> None:
+    def _success(self, message: Message, result: dict[str, Any]) -> bytes:
+        """The answer that gives a result, as JSON."""
         assert message.id is not None
         complete = {"resultType": "complete"} if self.head.is_modern else {}
-        await responder.respond(self.send, 200, splice.result(message.id, {**complete, **result}))
+        return splice.result(message.id, {**complete, **result})
 
     async def refuse_at_once(self, message: Message, refusal: Refusal) -> None:
         """Answer a message whose sender the server has let in."""

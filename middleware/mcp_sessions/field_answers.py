@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from . import responder, splice
+from . import splice
 from .answers import Answers
 from .dialects.field import FIELD_NAME
 from .errors import Refusal
@@ -32,13 +32,11 @@ class FieldAnswers(Answers):
         """Gives the refusal of a request whose session ended while its answer was on the way, as JSON."""
         return super().ended(self._as_draft(message), ref)
 
-    async def _succeed(self, message: Message, result: dict[str, Any]) -> None:
+    def _success(self, message: Message, result: dict[str, Any]) -> bytes:
+        answer = super()._success(message, result)
         if message.id is None or FIELD_NAME not in result:
-            await super()._succeed(message, result)
-            return
-        complete = {"resultType": "complete"} if self.head.is_modern else {}
-        answer = splice.result(message.id, {**complete, **result})
-        await responder.respond(self.send, 200, splice.with_field(answer, message.id, result[FIELD_NAME]) or answer)
+            return answer
+        return splice.with_field(answer, message.id, result[FIELD_NAME]) or answer
 
     def _as_draft(self, message: Message) -> Message:
         """The message with its session where the draft names one, so that the error can say which it was."""
