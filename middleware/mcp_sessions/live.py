@@ -16,7 +16,7 @@ import msgspec
 from starlette.types import Scope
 
 from . import hooks, lineage, state
-from .data import Data
+from .data import Data, Shelf
 from .dialects import draft, upstream
 from .dialects.draft import Named
 from .errors import (
@@ -37,6 +37,9 @@ from .session import Principal, Session, State, UnreadState
 from .stores.base import Record, Standing
 from .tokens import SESSION, TRANSPORT, Claims, Kind
 
+if TYPE_CHECKING:
+    from .telemetry.session_spans import Start
+
 STATE_KEY: Final = ""
 """Where the state of a transport session lies in the store: a name that `session.data` gives to nobody."""
 CAPABILITIES_KEY: Final = "\0client_capabilities"
@@ -45,8 +48,6 @@ MAX_CAPABILITIES_BYTES: Final = 16 * 1024
 """Whoever may create sessions may have so much kept for each, without the application's doing."""
 
 LATE: Final = 1.0  # seconds after which an answer is no longer let out on what the store said at its beginning
-if TYPE_CHECKING:
-    from .telemetry.session_spans import Start
 
 _log: Final = logging.getLogger("mcp_sessions")
 
@@ -267,9 +268,8 @@ class Live:
 
     async def _fetch_state(self, lenient: Callable[[], bool]) -> None:
         """Take the state from where it is kept: what is no session of the draft carries none."""
-        shelf = self._options.shelf(self.claims.ref, self.claims.expires_at)
         try:
-            payload = await self._options.store.read(shelf, STATE_KEY)
+            payload = await self._options.store.read(self._shelf, STATE_KEY)
         except StoreUnavailable as error:
             if not lenient():
                 raise
@@ -325,8 +325,7 @@ class Live:
         if not len(said) <= MAX_CAPABILITIES_BYTES:
             raise CapabilitiesTooLarge(ref=self.claims.ref)
         try:
-            shelf = self._options.shelf(self.claims.ref, self.claims.expires_at)
-            await self._options.store.write(shelf, CAPABILITIES_KEY, said)
+            await self._options.store.write(self._shelf, CAPABILITIES_KEY, said)
         except DataTooLarge:
             raise CapabilitiesTooLarge(ref=self.claims.ref) from None
         except DataGone:
@@ -342,8 +341,7 @@ class Live:
         """
         changed = self.session.state.close()
         if changed is not None and not self.outlives:  # a session that its own request has ended keeps nothing
-            shelf = self._options.shelf(self.claims.ref, self.claims.expires_at)
-            await self._options.store.write(shelf, STATE_KEY, changed)
+            await self._options.store.write(self._shelf, STATE_KEY, changed)
 
     def _seal(self, payload: bytes, now: int) -> str:
         claims = self.claims
@@ -368,7 +366,12 @@ class Live:
             raise StateTooLarge(size, limit)
 
     def _capabilities(self) -> Awaitable[bytes | None]:
-        return self._options.store.read(self._options.shelf(self.claims.ref, self.claims.expires_at), CAPABILITIES_KEY)
+        return self._options.store.read(self._shelf, CAPABILITIES_KEY)
+
+    @property
+    def _shelf(self) -> Shelf:
+        """Its own place in the store, whosever data it has."""
+        return self._options.shelf(self.claims.ref, self.claims.expires_at)
 
     def _data(self) -> Data:
         return self._options.keep(lineage.owner(self.claims), self.claims.expires_at)
