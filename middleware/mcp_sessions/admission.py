@@ -45,8 +45,7 @@ async def ask(app: ASGIApp, scope: Scope, receive: Receive, request: Request, *,
     method = _QUESTION[modern]
     request_id = _ID_FOR_NOTIFICATIONS if request.id is None else request.id
     body = splice.ping(request, request_id, method)
-    headers = [(name, value) for name, value in scope["headers"] if name not in _DROPPED]
-    headers.append((b"content-length", str(len(body)).encode()))
+    headers = _headers(scope, body)
     if modern:
         headers.append((b"mcp-method", method.encode()))
     answer = Answer(request_id)
@@ -81,9 +80,7 @@ async def notify(app: ASGIApp, scope: Scope, receive: Receive, method: str) -> N
         method: The notification.
     """
     body = splice.notification(method)
-    headers = [(name, value) for name, value in scope["headers"] if name not in _DROPPED]
-    headers.append((b"content-length", b"%d" % len(body)))
-    await app(_question(scope, headers), Replay(body, receive), Answer(_ID_FOR_NOTIFICATIONS))
+    await app(_question(scope, _headers(scope, body)), Replay(body, receive), Answer(_ID_FOR_NOTIFICATIONS))
 
 
 async def hang_up(app: ASGIApp, scope: Scope, receive: Receive) -> None:
@@ -97,6 +94,12 @@ async def hang_up(app: ASGIApp, scope: Scope, receive: Receive) -> None:
     headers = [(name, value) for name, value in scope["headers"] if name not in _DROPPED and name != _CONTENT_TYPE]
     question = {**_question(scope, headers), "method": "DELETE"}
     await app(question, Replay(b"", receive), Answer(_ID_FOR_NOTIFICATIONS))
+
+
+def _headers(scope: Scope, body: bytes) -> list[tuple[bytes, bytes]]:
+    """A caller's headers, for another body and another method than the caller's."""
+    kept = [(name, value) for name, value in scope["headers"] if name not in _DROPPED]
+    return [*kept, (b"content-length", b"%d" % len(body))]
 
 
 def _question(scope: Scope, headers: list[tuple[bytes, bytes]]) -> Scope:
