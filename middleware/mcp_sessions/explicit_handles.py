@@ -14,11 +14,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from datetime import timedelta
 from types import EllipsisType, MappingProxyType
 from typing import Any, Final, TypeVar
 
-from .checks import CENTURY, Seconds
+from . import checks
+from .checks import Seconds
 from .current import current_session, framework_scope
 from .errors import ConfigurationError
 from .handles import Handle, Holder, check_type, make_id, mint, verify
@@ -238,11 +238,4 @@ class Handles:
 
 def _seconds(option: str, value: object) -> int | None:
     """A lifetime in whole seconds, as a handle says it."""
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if seconds is None:
-        return None
-    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 1 <= seconds <= CENTURY:
-        return int(seconds)
-    raise ConfigurationError(
-        f"{option}={value!r} must be from 1 to {CENTURY} seconds, a number or a timedelta, or None"
-    )
+    return None if value is None else int(checks.seconds(option, value, least=1))
