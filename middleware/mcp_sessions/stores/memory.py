@@ -108,7 +108,7 @@ class MemoryStore:
         return [self._standing(one) for one in claims]
 
     def _standing(self, claims: Claims) -> Standing:
-        if claims.ref in self._revoked.get(claims.expires_at // _SPAN, ()):
+        if self._is_revoked(claims.ref, claims.expires_at):
             return Standing.ENDED
         if self._cut_offs and self._is_cut_off(claims.issued_at, claims.subject):
             return Standing.ENDED
