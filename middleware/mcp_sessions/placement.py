@@ -41,7 +41,7 @@ def authenticates(app: object, endpoint: str | None) -> bool:
         app: The wrapped application.
         endpoint: The MCP path without a trailing slash, or None for every path.
     """
-    return any(map(_is_authentication, _parts(app, endpoint)))
+    return any(map(_is_authentication, parts(app, endpoint)))
 
 
 def unserved(app: object, endpoint: str | None) -> str | None:
@@ -51,9 +51,9 @@ def unserved(app: object, endpoint: str | None) -> str | None:
         app: The wrapped application.
         endpoint: The MCP path without a trailing slash, or None for every path.
     """
-    parts = list(_parts(app, endpoint))
-    is_routed = any(isinstance(part, Router) for part in parts)
-    if endpoint is None or not is_routed or any(map(_may_answer, parts)):
+    found = list(parts(app, endpoint))
+    is_routed = any(isinstance(part, Router) for part in found)
+    if endpoint is None or not is_routed or any(map(_may_answer, found)):
         return None
     return UNSERVED % (endpoint, ", ".join(islice(_posts(app), 5)) or "none")
 
@@ -98,8 +98,13 @@ def _posts(app: object) -> Iterator[str]:
             ahead += [(inner, path) for inner in _inside(part)]
 
 
-def _parts(app: object, endpoint: str | None) -> Iterator[object]:
-    """Everything that a request to the endpoint may pass through."""
+def parts(app: object, endpoint: str | None) -> Iterator[object]:
+    """Everything that a request to the endpoint may pass through.
+
+    Args:
+        app: The wrapped application.
+        endpoint: The MCP path without a trailing slash, or None for every path.
+    """
     seen: set[tuple[int, str | None]] = set()
     ahead: list[tuple[object, str | None]] = [(app, endpoint)]
     while ahead:

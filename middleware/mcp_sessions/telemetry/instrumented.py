@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from types import CellType, FunctionType, MethodType
 from typing import Final
 
-from ..placement import _parts as parts
+from ..placement import parts
 
 _ENDPOINT: Final = "StreamableHTTPASGIApp"
 _MANAGER: Final = "StreamableHTTPSessionManager"
