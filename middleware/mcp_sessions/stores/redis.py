@@ -35,7 +35,8 @@ class RedisStore(RedisRecords, RedisData):
         prefix: What the names of all keys begin with; deployments that share a Redis differ in it.
         leeway: Seconds for which a revocation outlives its token, for clocks that disagree.
         clock: Unix seconds; a test passes its own.
-        durability: What to do about a server that may forget: `"warn"` logs it, `"refuse"` does not start.
+        durability: What to do about a server that may forget: `"warn"` logs it, `"refuse"` does not start, `"ignore"`
+            says nothing.
         forgotten: What to do with sessions issued before Redis forgot: `"refuse"` calls them LOST, `"accept"` takes
             the risk that some of them had been ended.
         timeout: Seconds for each round trip. Standing and data take one; changes to records two or three.
