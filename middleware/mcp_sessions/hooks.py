@@ -21,7 +21,11 @@ It may fill the session's state and data, or raise `CreateRefused` with a messag
 """
 
 OnEnd = Callable[[EndedSession, str], Awaitable[None] | None]
-"""Called with a session that has ended and the reason: `"deleted"`, `"expired"`, `"idle"`, or what `end` was given."""
+"""Called with a session that has ended and the reason.
+
+`"deleted"`, `"expired"`, `"idle"`, `"ended_all"` with all of its principal's, `"root_ended"` with its lineage, or what
+`end` was given.
+"""
 
 
 async def call(hook: Callable[..., Awaitable[None] | None], *arguments: Any) -> None:
