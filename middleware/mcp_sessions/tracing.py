@@ -1,7 +1,7 @@
 """The words in which an application chooses its spans: which one a message gets, and what is one trace.
 
-Only the words are here, so that options can be read where no OpenTelemetry is asked for; `telemetry` does
-what they say. Source: OpenTelemetry's semantic conventions for MCP.
+Only what needs no OpenTelemetry is here, so that options can be read, and labels told, where nobody asks for
+it; `telemetry` does what the words say. Source: OpenTelemetry's semantic conventions for MCP.
 """
 
 from __future__ import annotations
