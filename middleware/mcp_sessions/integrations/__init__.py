@@ -1,5 +1,6 @@
-"""Frameworks whose applications can be looked into: how the middleware finds its place in each.
+"""Frameworks: the middleware put in its place in each, and what their handlers are given.
 
-Nothing here imports a framework that the package does not depend on; what is found, is found by
-its shape and its class names.
+Sessions come as dependencies (`fastapi`, `fastmcp`, `sdk`), handles as the types of arguments (`handle_types`).
+To import a room here imports no framework that the package does not depend on; what is found in an application,
+is found by its shape and its class names.
 """
