@@ -1,9 +1,9 @@
 """The answers that are ours: the results of methods about sessions, and every refusal.
 
 Each goes out only after the wrapped server's own guards let the caller through (`admission`); where
-they do not, the caller gets the server's answer instead. Two things are refused at once and put to
-nobody: a body that is not one message which every parser reads alike, and a GET that names a session
-of ours, since the question would open a stream.
+they do not, the caller gets the server's answer instead. Some things are refused at once and put to
+nobody: a body that is not one message which every parser reads alike, a session header that is given
+twice, and a GET that names a session of ours, since the question would open a stream.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Answers:
         return splice.error(message.id, code, refusal.told, _data(message, refusal, self.head.version))
 
     async def refuse_bodyless(self, refusal: Refusal) -> None:
-        """Answer a request that is not a POST and names one of our sessions in the header."""
+        """Answer a request that is refused for its session header, whatever its body says."""
         if self.scope["method"] != "DELETE" or await self._may_delete(self._also_admitted):
             await self.refuse_unread(refusal)
 

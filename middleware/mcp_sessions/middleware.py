@@ -1,7 +1,7 @@
 """The ASGI shell: options in, requests sorted, each POST to the MCP path handed to its `Exchange`.
 
-Nothing is decided about sessions here. Everything that is not HTTP on the MCP path passes through
-as the very same objects.
+Nothing is decided about sessions here. Everything that is neither HTTP on the MCP path nor the server's
+start and stop passes through as the very same objects.
 """
 
 from __future__ import annotations
@@ -38,10 +38,8 @@ from .stores.base import Reach, Store
 from .tracing import Redact, Spans, Trace
 
 if TYPE_CHECKING:
-    from .telemetry.metrics import SessionMetrics
-
-if TYPE_CHECKING:
     from .dialects.opted import Dialect
+    from .telemetry.metrics import SessionMetrics
 
 
 class MCPSessionMiddleware:

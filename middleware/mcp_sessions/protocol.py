@@ -1,7 +1,8 @@
 """The one decision table: what a request carries, and what is asked of it, give what happens.
 
 `decide` reads `TABLE`; there is no other place where it is decided whether a message is forwarded,
-answered or refused. Nothing here verifies a token, and nothing reads a header but the era's.
+answered or refused. Nothing here verifies a token, and of headers only the session's and the era's are
+looked at.
 Sources: the data-layer sessions draft ("Using Sessions"), and MCP 2026-07-28 for the eras.
 """
 
