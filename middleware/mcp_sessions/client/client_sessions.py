@@ -302,7 +302,7 @@ def with_sessions(
         identity: Whom the program speaks for, where it speaks for several. Not a secret.
         on_lost: What to do where the server knows a session no more: `"raise"` its error, so that the program learns
             that what the server held is gone, or `"recreate"` the session and send the request again, once.
-        timeout: Seconds to wait for the answers to `sessions/create` and `sessions/delete`.
+        timeout: Seconds to wait for the answer to each request of its own, such as `sessions/create`.
         lost_code: The error code that says that a session was not found.
         required_code: The error code that says that a session is required.
 

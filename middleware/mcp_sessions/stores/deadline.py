@@ -2,8 +2,8 @@
 
 A store across a network may hang, and one that somebody else wrote may raise anything. Here every call
 returns within a number of seconds: few where a request waits for one answer, thrice as many for what takes several
-of them, and more for what nobody waits for. What is not an error of this package becomes one: nobody knows, which
-a caller never takes for "no". The text of a foreign error is never logged or passed on, since drivers quote
+of them, and more for what few requests ask or none. What is not an error of this package becomes one: nobody knows,
+which a caller never takes for "no". The text of a foreign error is never logged or passed on, since drivers quote
 connection addresses, and those hold passwords.
 """
 
@@ -41,8 +41,8 @@ class Deadline:
         store: The other store.
         seconds: How long it may take to answer; what is about more than one thing, so that it has to answer up to
             three times (`record`, `revoke`, `finish`, `forks`, `copy`), may take three times that.
-        leisure: Seconds for what no request waits for, unless `seconds` are more: opening and closing, sweeping,
-            and what is asked from outside.
+        leisure: Seconds, unless `seconds` are more, for what few requests wait for or none: opening and closing,
+            sweeping, a principal's sessions, and what is asked from outside.
         """
         self._store = store
         self._seconds = seconds
