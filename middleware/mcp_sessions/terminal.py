@@ -24,14 +24,14 @@ UNKNOWN: Final = 3
 _MOST_BYTES: Final = 65_536  # of a file that are read
 
 
-def named(keys: str) -> str:
-    """An argument that names where keys are.
+def named(source: str) -> str:
+    """An argument that names where a secret is: keys, or an access token.
 
     Raises:
-        argparse.ArgumentTypeError: It could be a key itself.
+        argparse.ArgumentTypeError: It could be the secret itself.
     """
-    if keys.startswith(("env:", "file:")):
-        return keys
+    if source.startswith(("env:", "file:")):
+        return source
     raise argparse.ArgumentTypeError("name an environment variable or a file: env:NAME or file:PATH")
 
 
