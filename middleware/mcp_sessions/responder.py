@@ -40,7 +40,7 @@ _OF_THE_OLD_BODY: Final = frozenset(
 
 _OK: Final = 200
 _PATIENCE: Final = 0.5  # seconds for the last event of a stream whose session has ended
-_log = logging.getLogger("mcp_sessions")
+_log: Final = logging.getLogger("mcp_sessions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +80,20 @@ class Responder:
     """
 
     __slots__ = (
-        *(
-            "_body",
-            "_events",
-            "_handle",
-            "_is_cut",
-            "_is_sending",
-            "_late_at",
-            "_clock",
-            "_max_event_bytes",
-            "_rewrite",
-            "_send",
-            "_start",
-        ),
-        *("_save", "_watch", "_watched"),
+        "_body",
+        "_clock",
+        "_events",
+        "_handle",
+        "_is_cut",
+        "_is_sending",
+        "_late_at",
+        "_max_event_bytes",
+        "_rewrite",
+        "_save",
+        "_send",
+        "_start",
+        "_watch",
+        "_watched",
     )
 
     def __init__(

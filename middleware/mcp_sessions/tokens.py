@@ -1,11 +1,10 @@
 """Session ids: signed tokens that any worker verifies with nothing but the keys.
 
-A token is a JWS in compact form, signed and checked by PyJWT's algorithms. Everything around the
-signature is checked here, by conditions that say what is accepted: the shape before anything is
-decoded, the header to its last member, the type of every claim, who it is for, whose it is, and
-until when. Nothing but `SessionNotFound` leaves `verify`, whatever comes in, and no error text
-holds a part of a token. Revocation is not judged here, and must go by `jti`: an ES256 signature has
-two valid forms, so the exact text of a token proves nothing.
+A token is a JWS in compact form, signed and checked by PyJWT's algorithms. Everything around the signature is
+checked here, by conditions that say what is accepted: the shape before anything is decoded, the header to its
+last member, the type of every claim, who it is for, whose it is, and until when. Nothing but `SessionNotFound`
+leaves `verify`, whatever comes in, and no error text holds a part of a token. Revocation is not judged here,
+and must go by `jti`: an ES256 signature has two valid forms, so the exact text of a token proves nothing.
 Sources: RFC 7515 (JWS), RFC 7519 (JWT), RFC 8725 (best practices), SEP data-layer sessions draft.
 """
 

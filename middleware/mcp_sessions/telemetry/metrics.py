@@ -51,6 +51,8 @@ METHODS: Final = frozenset(
     "session/create session/delete sessions/create sessions/delete subscriptions/listen tasks/cancel "
     "tasks/get tasks/list tasks/result tasks/update terminate tools/call tools/list".split()
 )
+REASONS: Final = frozenset({"deleted", "ended", "expired", "idle"})
+"""Why sessions end by themselves or by a client; an application's own words are `_OTHER`."""
 _MAX_NAMES: Final = 1_000  # tools and prompts that are named; more than any server should have
 
 
@@ -150,7 +152,3 @@ class SessionMetrics:
                 return OTHER
             self._names.add(name)
         return target
-
-
-REASONS: Final = frozenset({"deleted", "ended", "expired", "idle"})
-"""Why sessions end by themselves or by a client; an application's own words are `_OTHER`."""
