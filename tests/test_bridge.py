@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from apps import Server, sessions
 from clients import Answer, Client, Clock, Header, Incoming, call, http
 from mcp_sessions import MCPSessionMiddleware, Principal, Session
-from mcp_sessions.bridge import WAY, Bridge, Crossing
+from mcp_sessions.bridge import WAY, Bridge, Crossing, has_servers_own
 from mcp_sessions.errors import CreateRefused, StoreUnavailable
 from mcp_sessions.events import Fact, RequestRefused, SessionCreated, SessionDeleted
 from mcp_sessions.options import DAY
@@ -433,3 +433,17 @@ async def test_what_is_beside_the_endpoint_is_left_alone() -> None:
     answer = await call(app, http(path="/other/", headers=[(HEADER, b"servers-1")]), b'{"method":"ping","id":1}')
     assert server.ids == ["servers-1"]
     assert answer.status == 404
+
+
+@pytest.mark.parametrize(
+    ("scope", "has"),
+    [
+        (http(), False),
+        (http(headers=[(HEADER, b"servers-1")]), True),
+        ({**http(), WAY: Crossing("ours", "servers-1")}, True),
+    ],
+    ids=["neither", "header", "bridge"],
+)
+def test_the_servers_own_session_is_told_wherever_it_travels(scope: Scope, has: bool) -> None:
+    """In the header where there is no bridge, and sealed in ours where there is one."""
+    assert has_servers_own(scope) is has
