@@ -48,10 +48,11 @@ METHODS: Final = frozenset(
     "completion/complete initialize logging/setLevel notifications/cancelled notifications/initialized "
     "notifications/progress notifications/roots/list_changed ping prompts/get prompts/list resources/list "
     "resources/read resources/subscribe resources/templates/list resources/unsubscribe server/discover "
-    "session/create session/delete sessions/create sessions/delete subscriptions/listen tasks/cancel "
-    "tasks/get tasks/list tasks/result tasks/update terminate tools/call tools/list".split()
+    "session/create session/delete sessions/create sessions/delete sessions/end_all sessions/fork sessions/list "
+    "subscriptions/listen tasks/cancel tasks/get tasks/list tasks/result tasks/update terminate tools/call "
+    "tools/list".split()
 )
-REASONS: Final = frozenset({"deleted", "ended", "expired", "idle"})
+REASONS: Final = frozenset({"deleted", "ended", "ended_all", "expired", "idle", "root_ended"})
 """Why sessions end by themselves or by a client; an application's own words are `_OTHER`."""
 _MAX_NAMES: Final = 1_000  # tools and prompts that are named; more than any server should have
 

@@ -13,14 +13,16 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Final
 
-from ..dialects.draft import CREATE, DELETE
 from ..events import Fact, RequestRefused, SessionCreated, SessionDeleted
 from ..jsonrpc import Message
 from .naming import target_of
 from .outcome import Outcome
 
 _EVENTS: Final[dict[type[Fact], str]] = {SessionCreated: "created", SessionDeleted: "ended"}
-_TOLD: Final = frozenset({CREATE, DELETE})
+_TOLD: Final = frozenset(
+    {"session/create", "session/delete", "sessions/create", "sessions/delete", "sessions/fork", "terminate"}
+)
+"""The methods that make a fact where they succeed: the draft's, SEP-1364's and our own."""
 
 
 class Tail:
