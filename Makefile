@@ -8,7 +8,7 @@ SOURCES := middleware tests examples docs
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup test test-both check format format-check lint types architecture coverage docs fuzz demo bench bench-check bench-baseline bench-docs clean
+.PHONY: help setup test test-all check format format-check lint types architecture coverage docs fuzz demo bench bench-check bench-baseline bench-docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -16,10 +16,10 @@ help:  ## list the targets
 setup:  ## create or update .venv, with everything for work on this repository
 	@$(PYTHON) tests/matrix --setup-only --env main
 
-test:  ## run the tests with the newest SDK and FastMCP (ARGS="-k name" goes to pytest)
-	@$(PYTHON) tests/matrix --env main -- $(ARGS)
+test:  ## run the tests with the newest SDK and FastMCP, but for what takes minutes (ARGS="-k name" goes to pytest)
+	@$(PYTHON) tests/matrix --env main --brief -- $(ARGS)
 
-test-both:  ## run the tests with both generations of the SDK and FastMCP, as `make check` does
+test-all:  ## run all tests with both generations of the SDK and FastMCP, as `make check` does
 	@$(PYTHON) tests/matrix -- $(ARGS)
 
 check: setup format-check lint types architecture coverage bench-check docs  ## the whole gate: what CI runs
