@@ -48,6 +48,20 @@ def test_it_knows_other_ways_of_speaking(capabilities: Any, header: str | None, 
     assert era.dialects == dialects
 
 
+def test_a_version_that_is_none_is_not_shown() -> None:
+    """Else it would reach the terminal as the server wrote it."""
+
+    def answer(verb: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        result = {"capabilities": {}, "protocolVersion": "2025\u2713\x1b[2J"}
+        message = json.loads(body or b"{}")
+        return json_reply({"id": message["id"], "result": result}) if "id" in message else (202, {}, b"")
+
+    with listening(answer) as url:
+        report = probe(Wire(url))
+    assert report.eras[0].version == "(unusual)"
+    assert "\x1b" not in report.as_text()
+
+
 def test_what_names_a_transport_session_to_others_is_the_header() -> None:
     """As this package's middleware does."""
 

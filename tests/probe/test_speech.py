@@ -41,8 +41,9 @@ def test_the_legacy_era_begins_with_a_handshake() -> None:
     with listening(server) as url:
         spoken = speech.legacy(Wire(url))
         assert spoken is not None
-        assert (spoken.era, spoken.version, spoken.harmless, spoken.settings) == (
+        assert (spoken.era, spoken.version, spoken.shown, spoken.harmless, spoken.settings) == (
             "legacy",
+            "2025-03-26",
             "2025-03-26",
             "prompts/list",
             None,
@@ -55,6 +56,20 @@ def test_the_legacy_era_begins_with_a_handshake() -> None:
     ]
     assert [headers.get("mcp-session-id") for _, headers, _ in server.seen] == [None, "own", "own"]
     assert not spoken.names_transport
+
+
+@pytest.mark.parametrize(
+    "named",
+    ["2025\x1b[2J", "2025\u2713", "2025-11-2\u0665", "2025-11-25\n", "1999-01-01", 20251125, None, ["2025-11-25"]],
+)
+def test_a_version_that_is_none_is_neither_repeated_nor_shown(named: object) -> None:
+    """What is asked for is spoken then; terminals and headers see nothing of it."""
+    server = Server({"capabilities": {}, "protocolVersion": named})
+    with listening(server) as url:
+        spoken = speech.legacy(Wire(url))
+    assert spoken is not None
+    assert (spoken.version, spoken.shown) == ("2025-11-25", "(unusual)")
+    assert {headers["mcp-protocol-version"] for _, headers, _ in server.seen} == {"2025-11-25"}
 
 
 def test_a_transport_session_for_who_knows_none_is_noticed_and_ended() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from http.client import HTTPConnection
 from socket import create_server
+from ssl import SSLCertVerificationError
 
 import pytest
 
@@ -70,6 +72,7 @@ def test_a_request_says_what_it_takes_and_who_asks() -> None:
             "http://h.example/\n",
             "http://h\u00e9/",
         ),
+        *("http://h..example/", f"http://{'h' * 64}.example/"),
         *("http://user@h.example/", "http://user:pass@h.example/", "http://h.example/#there", "http://[::1/"),
     ],
 )
@@ -161,6 +164,24 @@ def test_what_is_no_tls_is_no_answer() -> None:
     """Where the address asks for it."""
     with listening(right) as url, pytest.raises(Unanswered, match=r"the connection failed \(SSL"):
         Wire(url.replace("http:", "https:")).post(ASKED, {})
+
+
+@pytest.mark.parametrize("said", ["2025\u2713", "a\r\nb: c"])
+def test_what_cannot_stand_in_a_header_is_not_sent(said: str) -> None:
+    """Some headers repeat what the server said; it is not repeated in the message."""
+    with listening(right) as url, pytest.raises(Unanswered, match=r"^the server's words cannot stand in a header$"):
+        Wire(url).post(ASKED, {"Mcp-Session-Id": said})
+
+
+def test_a_certificate_that_is_refused_is_the_connection_s_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no matter of headers, though that error is a `ValueError`, too."""
+
+    def refuse(connection: HTTPConnection) -> None:
+        raise SSLCertVerificationError
+
+    monkeypatch.setattr(HTTPConnection, "connect", refuse)
+    with pytest.raises(Unanswered, match=r"the connection failed \(SSLCertVerificationError\)"):
+        Wire("http://h.example/").post(ASKED, {})
 
 
 @pytest.mark.parametrize(("requests", "seconds"), [(2, 60.0), (9, 1.5)])

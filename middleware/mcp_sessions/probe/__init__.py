@@ -47,7 +47,7 @@ def probe(wire: Wire) -> Report:
 
 def _examine(case: Case, report: Report) -> None:
     spoken = case.speech
-    report.eras.append(Era(spoken.era, spoken.version, _dialects(spoken), _offers(spoken)))
+    report.eras.append(Era(spoken.era, spoken.shown, _dialects(spoken), _offers(spoken)))
     offered = "sessions" in spoken.capabilities or spoken.settings is not None
     try:
         for rule in RULES:

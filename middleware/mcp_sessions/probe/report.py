@@ -1,6 +1,6 @@
 """What a probe found, as a table for people and as JSON for programs.
 
-Nothing that a server wrote is shown but the names of its settings, and those as ASCII.
+Nothing that a server wrote is shown but its version, where that is a date, and its settings, as ASCII.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Era:
 
     Args:
         era: Its name.
-        version: The protocol's version.
+        version: The protocol's version, or `(unusual)` where the server names none that is a date.
         dialects: How sessions can be spoken of.
         offers: What is offered beyond the draft, and which requests need a session.
     """

@@ -7,6 +7,7 @@ Sources: MCP 2025-11-25 and 2026-07-28, Streamable HTTP and Lifecycle.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
@@ -18,8 +19,10 @@ from .wire import Answer, Wire
 
 LEGACY: Final = "2025-11-25"
 MODERN: Final = "2026-07-28"
+UNUSUAL: Final = "(unusual)"
 CLIENT: Final = {"name": "mcp-sessions probe", "version": "1"}
 KNOWS: Final[dict[str, Any]] = {"experimental": {"sessions": {}}}
+_VERSION: Final = re.compile(r"20\d\d-\d\d-\d\d", re.ASCII)
 _HARMLESS: Final = {"tools": "tools/list", "prompts": "prompts/list", "resources": "resources/list"}
 
 
@@ -30,10 +33,11 @@ class Speech:
     Args:
         wire: The way to it.
         modern: Which era.
-        version: The protocol's version.
+        version: The protocol's version that is spoken.
         capabilities: What the server says of itself.
         transport: The transport session that it named, or None.
         names_transport: Whether it names one to clients that do not know sessions, and to those alone.
+        unusual: Whether the server names a version that is none; it is neither repeated nor shown.
     """
 
     wire: Wire
@@ -42,12 +46,18 @@ class Speech:
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     transport: str | None = None
     names_transport: bool = False
+    unusual: bool = False
     _ids: Any = field(default_factory=lambda: count(1))
 
     @property
     def era(self) -> str:
         """Its name."""
         return "modern" if self.modern else "legacy"
+
+    @property
+    def shown(self) -> str:
+        """The version for people, which is never anything else that a server wrote."""
+        return UNUSUAL if self.unusual else self.version
 
     @property
     def harmless(self) -> str:
@@ -119,7 +129,9 @@ def legacy(wire: Wire) -> Speech | None:
     if answer.result is None or not isinstance(answer.result.get("capabilities"), dict):
         return None
     speech.capabilities = answer.result["capabilities"]
-    speech.version = str(answer.result.get("protocolVersion", LEGACY))
+    named = answer.result.get("protocolVersion", LEGACY)
+    speech.unusual = not (isinstance(named, str) and _VERSION.fullmatch(named))
+    speech.version = LEGACY if speech.unusual else named
     speech.transport = answer.headers.get("mcp-session-id")
     speech.names_transport = speech.transport is None and _names_transport(speech)
     wire.post({"jsonrpc": "2.0", "method": "notifications/initialized"}, speech.headers(""))

@@ -129,12 +129,22 @@ class Wire:
         connection = self._connection(left)
         try:
             data = None if body is None else json.dumps(body).encode()
-            connection.request(verb, self._target, data, self._headers(headers))
+            self._send(connection, verb, data, headers)
             return self._read(connection.getresponse(), body, self.clock() + left)
         except (OSError, http.client.HTTPException) as error:
             raise Unanswered(_why(error)) from None
         finally:
             connection.close()
+
+    def _send(
+        self, connection: http.client.HTTPConnection, verb: str, data: bytes | None, headers: Mapping[str, str]
+    ) -> None:
+        try:
+            connection.request(verb, self._target, data, self._headers(headers))
+        except OSError:  # before the next: a certificate that is refused is a ValueError, too
+            raise
+        except ValueError:
+            raise Unanswered("the server's words cannot stand in a header") from None
 
     def _take(self) -> float:
         """Spend one request; the seconds that it may take."""
@@ -192,6 +202,7 @@ def parts_of(url: str) -> SplitResult:
     """
     try:
         parts = urlsplit(url)
+        (parts.hostname or "").encode("idna")  # as it is looked up
         is_http = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         raise ConfigurationError(REMEDY) from None
