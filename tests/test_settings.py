@@ -18,7 +18,7 @@ from apps import Server
 from clients import SECRET, Client
 from environments import needs
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, add_sessions, options
-from mcp_sessions.settings import IN_CODE, OTHER_KEYS, PREFIX, SETTINGS, from_env, variable
+from mcp_sessions.settings import IN_CODE, OTHER_KEYS, PREFIX, SERVICE_LINK, SETTINGS, from_env, variable
 from redis_servers import PROGRAM
 from settings_page import COMMAND, PAGE, PARAMETERS, settings_table
 
@@ -104,6 +104,41 @@ def test_a_wrong_setting_says_what_to_write(environ: pytest.MonkeyPatch, name: s
     environ.setenv(name, text)
     with pytest.raises(ConfigurationError, match=re.escape(said)):
         from_env()
+
+
+LINKS = {
+    "SERVICE_HOST": "10.0.0.11",
+    "SERVICE_PORT": "80",
+    "SERVICE_PORT_HTTP": "80",
+    "PORT": "tcp://10.0.0.11:80",
+    "PORT_80_TCP": "tcp://10.0.0.11:80",
+    "PORT_80_TCP_PROTO": "tcp",
+    "PORT_80_TCP_PORT": "80",
+    "PORT_80_TCP_ADDR": "10.0.0.11",
+    "PORT_53_UDP": "udp://10.0.0.11:53",
+    "PORT_99_SCTP_ADDR": "10.0.0.11",
+}
+
+
+def test_what_kubernetes_says_of_a_service_is_no_setting(environ: pytest.MonkeyPatch) -> None:
+    """It says so to every pod beside one that is called as this package is."""
+    environ.setenv("MCP_SESSIONS_LIFETIME", "1h")
+    for rest, text in LINKS.items():
+        environ.setenv(f"MCP_SESSIONS_{rest}", text)
+    assert from_env() == {"lifetime": HOUR}
+
+
+@pytest.mark.parametrize("rest", ["PORTS", "PORT_80", "PORT_TCP", "SERVICE", "service_host", "A_PORT"])
+def test_what_only_looks_like_a_service_is_refused(environ: pytest.MonkeyPatch, rest: str) -> None:
+    """As everything is that names no option."""
+    environ.setenv(f"MCP_SESSIONS_{rest}", "80")
+    with pytest.raises(ConfigurationError, match=f"MCP_SESSIONS_{rest} is no setting"):
+        from_env()
+
+
+def test_no_option_is_called_as_a_service_is() -> None:
+    """Or its variable would be passed over."""
+    assert not [option for option in PARAMETERS if SERVICE_LINK.fullmatch(option.upper())]
 
 
 async def test_the_middleware_takes_them(environ: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 Each variable is the prefix and an option's name in capitals; `SETTINGS` says in which form each is written.
 What an option may be is not checked here: the middleware does that, with the remedy. A variable with the prefix
-that names no option is an error, so that a misspelled one is never passed over.
+that names no option is an error, so that a misspelled one is never passed over; Kubernetes' own are no settings.
 Source: the twelve-factor habit of configuration in the environment.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -21,6 +22,9 @@ from .errors import ConfigurationError
 PREFIX: Final = "MCP_SESSIONS_"
 OTHER_KEYS: Final = "MCP_SESSION_KEYS"
 """Where keys are looked for besides, since `keys="env:MCP_SESSION_KEYS"` is how they are named in code."""
+
+SERVICE_LINK: Final = re.compile(r"(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP|SCTP).*)?)", re.ASCII)
+"""What follows the prefix in the variables that Kubernetes gives every pod beside a Service called `mcp-sessions`."""
 
 IN_CODE: Final = frozenset({"clock", "dialects", "listen", "metrics", "on_create", "on_end", "principal", "redact"})
 """Options that are functions or objects, which no variable can hold."""
@@ -150,7 +154,7 @@ def from_env(**options: Any) -> dict[str, Any]:
         ConfigurationError: A variable names no option, is empty, or is written in no form that is known; the message
             says what to write instead.
     """
-    found = {_option(name): text for name, text in os.environ.items() if name.startswith(PREFIX)}
+    found = {_option(name): text for name, text in os.environ.items() if _is_ours(name)}
     if "keys" not in found and os.environ.get(OTHER_KEYS):
         options = {"keys": f"env:{OTHER_KEYS}", **options}
     return {**{option: _read(option, text) for option, text in found.items()}, **options}
@@ -159,6 +163,10 @@ def from_env(**options: Any) -> dict[str, Any]:
 def variable(option: str) -> str:
     """The variable that holds an option."""
     return PREFIX + option.upper()
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith(PREFIX) and not SERVICE_LINK.fullmatch(name.removeprefix(PREFIX))
 
 
 def _option(name: str) -> str:
