@@ -9,7 +9,7 @@ import pytest
 from fastapi import Depends, FastAPI, Request
 from starlette.types import ASGIApp
 
-from clients import SECRET, Client, call, http
+from clients import SECRET, Client, Incoming, call, http
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, Session, add_sessions
 from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.integrations.fastapi import add_exception_handlers, optional_session, require_session
@@ -38,11 +38,16 @@ async def failing(message: dict[str, Any], session: Optional) -> None:
     raise StoreUnavailable
 
 
+async def streamed(request: Request, session: Optional) -> None:
+    _ = [piece async for piece in request.stream()]
+    raise StoreUnavailable
+
+
 def endpoints() -> FastAPI:
     """An application whose MCP endpoints are functions."""
     app = FastAPI()
     add_exception_handlers(app)
-    for endpoint in (required, optional, raw, failing):
+    for endpoint in (required, optional, raw, failing, streamed):
         app.api_route(f"/{endpoint.__name__}", methods=["POST", "GET"])(endpoint)
     return app
 
@@ -101,6 +106,19 @@ async def test_what_is_no_single_message_has_no_id_to_answer_to(body: bytes) -> 
     refused = await call(endpoints(), http(path="/raw", query_string=b"", mcp_session=None), body)
     assert refused.json["id"] is None
     assert refused.error["code"] == -31044
+
+
+async def test_a_message_that_the_endpoint_read_itself_has_no_id_to_answer_to() -> None:
+    """Its stream comes once; the refusal is the answer all the same."""
+    refused = await client_of(added("/streamed"), "/streamed").tool()
+    assert (refused.status, refused.json["id"], refused.error["code"]) == (503, None, StoreUnavailable().code)
+
+
+async def test_a_client_that_left_before_its_message_came_is_no_failure() -> None:
+    """There is nobody to tell the id to."""
+    scope = http(path="/raw", query_string=b"", mcp_session=None)
+    refused = await call(endpoints(), scope, Incoming({"type": "http.disconnect"}))
+    assert (refused.json["id"], refused.error["code"]) == (None, -31044)
 
 
 async def test_a_refusal_says_when_to_try_again() -> None:

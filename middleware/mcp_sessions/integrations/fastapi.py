@@ -12,7 +12,7 @@ import json
 from typing import Any, cast
 
 from starlette.applications import Starlette
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 
 from ..errors import ConfigurationError, Refusal, SessionRequired
@@ -68,9 +68,14 @@ async def _answer(request: Request, refusal: Exception) -> Response:
 
 
 async def _id(request: Request) -> Any:
-    """The id of the message that is answered; None where there is none, or where it is no single message."""
+    """The id of the message that is answered; None where it is no single message, or can be read no more."""
     try:
         message = json.loads(await request.body())
     except (ValueError, RecursionError):
+        return None
+    except (
+        RuntimeError,
+        ClientDisconnect,
+    ):  # the endpoint has read the stream, which comes once, or the client has left
         return None
     return message.get("id") if isinstance(message, dict) else None
