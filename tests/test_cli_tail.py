@@ -14,18 +14,20 @@ from typing import Any
 import pytest
 
 from mcp_sessions import cli
-from mcp_sessions.cli_tail import Tree
+from mcp_sessions.cli_tail import Tree, event_in
 
 CREATED = {"event": "created", "ref": "ses_a", "expires_at": 9, "parent": None}
 CALL = {"event": "call", "ref": "ses_a", "name": "tools/call buy", "seconds": 0.0123, "error": None, "reason": None}
+REFUSED = {"event": "refused", "ref": None, "reason": "parse_error"}
+ENDED = {"event": "ended", "ref": "ses_a", "reason": "deleted", "seconds": 90, "trace": None}
 EVENTS: list[dict[str, Any]] = [
     CREATED,
     CALL,
     {**CALL, "ref": None, "name": "ping\x1b[2J", "error": "-32043", "reason": "token_signature"},
     {**CREATED, "ref": "ses_b", "parent": "ses_a"},
     {**CALL, "ref": "ses_b", "error": "tool_error"},
-    {"event": "refused", "ref": None, "reason": "parse_error"},
-    {"event": "ended", "ref": "ses_a", "reason": "deleted", "seconds": 90, "trace": None},
+    REFUSED,
+    ENDED,
 ]
 SHOWN = """\
 ses_a
@@ -60,6 +62,39 @@ def test_colours_change_no_word() -> None:
     assert coloured.replace("\x1b[0m", "") == SHOWN
 
 
+@pytest.mark.parametrize(
+    ("event", "member"),
+    [(CREATED, "ref"), (CREATED, "parent"), (CALL, "ref"), (CALL, "name"), (CALL, "error"), (REFUSED, "reason")],
+)
+def test_no_text_in_an_event_steers_the_terminal(event: dict[str, Any], member: str) -> None:
+    """Wherever it stands."""
+    shown = Tree(colours=False).lines({**event, member: "a\x1b[2J\u2713"})
+    assert "a\\u001b[2J\\u2713" in shown
+    assert shown.replace("\n", "").isprintable()
+
+
+STRANGE: list[Any] = [
+    *([], "created", 7, None, {}, {"event": []}, {"event": "other"}, {"event": "created"}),
+    *({**CREATED, "ref": None}, {**CREATED, "parent": 7}, {**CALL, "seconds": "long"}, {**CALL, "error": []}),
+]
+DATAGRAMS = [b"", b"\xff", b"{", b"[" * 60_000, *(json.dumps(said).encode() for said in STRANGE)]
+
+
+@pytest.mark.parametrize("datagram", DATAGRAMS, ids=range(len(DATAGRAMS)))
+def test_what_is_no_event_is_passed_over(datagram: bytes) -> None:
+    """No JSON, no object, no event that is known, or none with its members."""
+    assert event_in(datagram) is None
+
+
+@pytest.mark.parametrize("seconds", ["1" + "0" * 400, "1e999", "NaN"])
+def test_any_number_of_seconds_can_be_shown(seconds: str) -> None:
+    """Even those that nobody lives to see."""
+    for event in (CALL, ENDED):
+        said = event_in(json.dumps({**event, "seconds": "?"}).replace('"?"', seconds).encode())
+        assert said is not None
+        assert Tree(colours=False).lines(said).count("\n") == 2
+
+
 def send(path: Path, said: dict[str, Any]) -> None:
     """Send an event, as soon as somebody listens."""
     until = time.monotonic() + SECONDS
@@ -71,14 +106,14 @@ def send(path: Path, said: dict[str, Any]) -> None:
 
 
 def test_the_command_listens_until_it_is_interrupted(tmp_path: Path) -> None:
-    """On a socket that it makes, over one that an earlier run left, and takes away again."""
+    """On a socket that it makes, over one that an earlier run left, and takes away again; strange words end nothing."""
     path = tmp_path / "tail"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as earlier:
         earlier.bind(str(path))
     command = [sys.executable, "-m", "mcp_sessions", "tail", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        for said in EVENTS:
+        for said in ({"event": "other"}, *EVENTS):
             send(path, said)
         lines = [process.stdout.readline() for _ in SHOWN.splitlines()]
         process.send_signal(signal.SIGINT)

@@ -13,6 +13,7 @@ import pytest
 from apps import Server, sessions
 from clients import Client, call, http
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware
+from mcp_sessions.cli_tail import event_in
 
 
 class Watcher:
@@ -25,13 +26,15 @@ class Watcher:
         self._socket.setblocking(False)
 
     def seen(self) -> list[dict[str, Any]]:
-        """What has come, all that there is."""
-        found = []
+        """What has come, all that there is, each of which the command shows."""
+        found: list[dict[str, Any]] = []
         while True:
             try:
-                found.append(json.loads(self._socket.recv(65_536)))
+                datagram = self._socket.recv(65_536)
             except BlockingIOError:
                 return found
+            assert event_in(datagram) is not None
+            found.append(json.loads(datagram))
 
     def leave(self) -> None:
         self._socket.close()
