@@ -495,9 +495,9 @@ has it, and compare the answer with this page.
 `error.data.sessionId` repeats the id that was sent with "Session not found". Only the owner of an authentic session
 that is over also gets `error.data.reason`, `"expired"` or `"ended"`; to everybody else unknown, forged, foreign,
 expired and deleted sessions look alike. A request that is under way when its session is deleted gets that error, too,
-where it is answered by an event stream. A refused notification is answered with HTTP 400 or above and the id `null`,
-and so is a body that could not be read as one message. With 429 and 503 comes `Retry-After`. At 503 nobody
-knows whether the session lives, so it must not be given up.
+where it is answered by an event stream. A refused notification or posted response is answered with HTTP 400 or
+above and the id `null`, and so is a body that could not be read as one message. With 429 and 503 comes `Retry-After`.
+At 503 nobody knows whether the session lives, so it must not be given up.
 
 A session state that cannot be kept is not a refusal of the request: the application gets the exception where it writes,
 and only a value that grew unnoticed makes the answer an error, `-32603`, with the size and the limit.

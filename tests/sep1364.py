@@ -53,6 +53,10 @@ class Speaker:
         """Call a tool within a session."""
         return await self.say("tools/call", {"name": name, "arguments": {}}, *headers, sessionId=session, **more)
 
+    async def reply(self, session: object, *headers: Header) -> Answer:
+        """Answer a request of the server's, and name this in the field."""
+        return await self.client.post({"jsonrpc": "2.0", "id": 7, "result": {}, "sessionId": session}, *headers)
+
 
 class Stateful:
     """The small server, as if it kept transport sessions: `initialize` names one in its head, DELETE ends it."""

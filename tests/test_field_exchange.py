@@ -79,10 +79,24 @@ class TestTheField:
         """It belongs to a stream of the server's, and is forwarded without the field."""
         client = first(server)
         session = await client.create()
-        mirror = (b"mcp-session-id", session.encode())
-        posted = {"jsonrpc": "2.0", "id": 7, "result": {}, "sessionId": session}
-        assert (await client.client.post(posted, mirror)).status == 202
+        assert (await client.reply(session, (b"mcp-session-id", session.encode()))).status == 202
         assert server.last.json == {"jsonrpc": "2.0", "id": 7, "result": {}}
+
+    async def test_an_answer_that_the_client_posts_names_a_live_one_or_is_refused(self, server: Server) -> None:
+        """Made up, of the draft, or ended: HTTP 400, since nothing answers an answer, and nothing is forwarded."""
+        client = first(server)
+        ended, drafted = await client.create(), (await client.client.create())["sessionId"]
+        assert (await client.say("sessions/delete", sessionId=ended)).result == {}
+        server.seen.clear()
+        for session in (ended, drafted, "made-up"):
+            refused = await client.reply(session, (b"mcp-session-id", session.encode()))
+            assert (refused.status, refused.error["code"]) == (400, NOT_FOUND)
+        assert set(server.methods) == {"ping"}  # the question whether the caller may be answered at all
+
+    async def test_an_answer_that_the_client_posts_with_no_text_in_the_field_is_refused(self, server: Server) -> None:
+        """HTTP 400, as a notification would be."""
+        refused = await first(server).reply(7)
+        assert (refused.status, refused.error["code"]) == (400, INVALID)
 
     async def test_an_error_names_no_session(self, server: Server) -> None:
         """The server's own keeps its bytes."""
@@ -553,6 +567,17 @@ class TestAlternative2OnAStatefulServer:
         failed = await client.say("terminate", None, BESIDE, mirrored=False, sessionId=session)
         assert (failed.status, stateful.ended) == (503, [])
 
+    async def test_an_answer_that_the_client_posts_names_it_while_it_lives(self, server: Server) -> None:
+        """When it has ended, an answer no longer reaches the server, whose own session may still be open."""
+        client = second(Stateful(server))
+        session = (await client.initialize()).json["sessionId"]
+        assert (await client.reply(session, BESIDE)).status == 202
+        assert server.last.json == {"jsonrpc": "2.0", "id": 7, "result": {}}
+        assert (await client.say("terminate", None, BESIDE, mirrored=False, sessionId=session)).result == {}
+        server.seen.clear()
+        assert (await client.reply(session, BESIDE)).status == 400
+        assert set(server.methods) == {"ping"}
+
     async def test_notifications_initialized_is_optional(self, server: Server) -> None:
         """The client may skip it if both sides have the same `protocolVersion`: then we send it, once, in time."""
         client = second(Stateful(server))
@@ -600,6 +625,16 @@ class TestInFrontOfABridge:
         assert server.last.headers[b"mcp-session-id"] == OWN.encode()
         assert server.methods.count("notifications/initialized") == 1
         assert said(await client.client.tool("tally", (b"mcp-session-id", session.encode()))) == 3
+
+    async def test_an_answer_that_the_client_posts_crosses_with_it(self, server: Server) -> None:
+        """Named by the field and mirrored, or by the header alone: the server hears its own id."""
+        client = second(Stateful(server), bridge=True)
+        session = (await client.initialize()).json["sessionId"]
+        mirror = (b"mcp-session-id", session.encode())
+        for named in (session, None):
+            assert (await client.reply(named, mirror)).status == 202
+            assert server.last.json == {"jsonrpc": "2.0", "id": 7, "result": {}}
+            assert server.last.headers[b"mcp-session-id"] == OWN.encode()
 
     async def test_initialize_may_go_on_with_it(self, server: Server) -> None:
         """Under the same id, and in the same transport session of the server's."""

@@ -165,8 +165,8 @@ class Answers:
         return code
 
     def _status(self, message: Message, refusal: Refusal) -> int:
-        """HTTP status of a refusal: a notification has no answer that could carry a code, so its status must tell."""
-        if message.kind is Kind.NOTIFICATION:
+        """HTTP status of a refusal: only a request has an answer that could carry a code, else the status must tell."""
+        if message.kind is not Kind.REQUEST:
             return max(refusal.http_status, 400)
         # Handshake-era clients raise on a 4xx and lose the code that tells them what to mend.
         return 200 if isinstance(refusal, InvalidParams) and not self.head.is_modern else refusal.http_status

@@ -87,8 +87,7 @@ class FieldExchange(ConversingExchange):
         if named is None or _names_in_meta(message):
             return await super()._open(message, named, is_transport, step)
         await super()._open(message, None, is_transport, step)  # one that stands beside it only has to live
-        if step not in protocol.NEEDS_LIVE_SESSION:
-            return None
+        # From here on it is verified whatever the step: also where an answer that the client posts names it.
         if step is Step.FORK:
             raise SessionMissing
         kind = self._kind(named.session_id)
