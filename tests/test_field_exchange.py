@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from apps import RESULTS, Server, sessions
 from clients import LEGACY, SESSION_KEY, Answer, Client, Clock, Header
-from mcp_sessions import Principal, SEP1364Create, SEP1364Initialize, Session
+from mcp_sessions import EndedSession, Principal, SEP1364Create, SEP1364Initialize, Session
 from mcp_sessions.errors import DataGone, StoreUnavailable
 from mcp_sessions.options import DAY
 from mcp_sessions.stores.memory import MemoryStore
@@ -16,6 +18,7 @@ from sep1364 import OWN, SERVES, Speaker, Stateful
 
 BESIDE: Header = (b"mcp-session-id", OWN.encode())
 NOT_FOUND, REQUIRED, INVALID, MISMATCH = -32043, -31044, -32602, -32020
+EXCEEDING: dict[str, Any] = {"capabilities": {"experimental": {"x": {"y": "z" * 17_000}}}}
 EXPERIMENTAL = {**SERVES, "capabilities": {"experimental": {"sessions": {}}}}
 
 
@@ -51,6 +54,39 @@ def second(server: Any, *, sessionless: bool = False, **options: Any) -> Speaker
 def said(answer: Answer) -> Any:
     """What a tool said."""
     return answer.result["content"]
+
+
+class Full(MemoryStore):
+    """A store that keeps nothing new."""
+
+    async def write(self, *_: Any, **__: Any) -> None:
+        raise StoreUnavailable
+
+
+class Down(Full):
+    """One that ends nothing either."""
+
+    async def revoke(self, *_: Any, **__: Any) -> bool:
+        raise StoreUnavailable
+
+
+class Lives:
+    """The hooks of an application that frees at the end what it makes at the beginning."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+        self.freed: list[tuple[str, str]] = []
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Both hooks."""
+        return {"on_create": self.make, "on_end": self.free}
+
+    def make(self, session: Session, params: Any, scope: Any) -> None:
+        self.made.append(session.ref)
+
+    def free(self, ended: EndedSession, reason: str) -> None:
+        self.freed.append((ended.ref, reason))
 
 
 class TestTheField:
@@ -300,6 +336,42 @@ class TestAlternative1:
         assert "result" in (await client.say("session/create", fits)).json
         assert (await client.say("session/create", exceeds)).error["code"] == INVALID
 
+    async def test_capabilities_without_bounds_begin_no_session(self, server: Server) -> None:
+        """The application is not even asked."""
+        lives = Lives()
+        client = first(server, **lives.options)
+        assert (await client.say("session/create", EXCEEDING)).error["code"] == INVALID
+        assert lives.made == []
+
+    async def test_a_session_whose_client_is_not_told_of_it_ends(self, server: Server) -> None:
+        """What the application made for it is freed at once."""
+        lives = Lives()
+        refused = await first(server, store=Full(), **lives.options).say("session/create", {"capabilities": {}})
+        assert refused.error["message"] == "Session store unavailable"
+        assert len(lives.made) == 1
+        assert lives.freed == [(lives.made[0], "not_begun")]
+
+    async def test_a_session_whose_client_has_left_meanwhile_ends(self, server: Server) -> None:
+        """However the keeping fails."""
+        lives, request = Lives(), anyio.CancelScope()
+
+        class Leaving(MemoryStore):
+            async def write(self, *_: Any, **__: Any) -> None:
+                request.cancel()
+                await anyio.lowlevel.checkpoint()
+
+        client = first(server, store=Leaving(), **lives.options)
+        with request:
+            await client.say("session/create", {"capabilities": {}})
+        assert request.cancelled_caught
+        assert len(lives.made) == 1
+        assert lives.freed == [(lives.made[0], "not_begun")]
+
+    async def test_where_such_a_session_cannot_be_ended_the_answer_is_the_same(self, server: Server) -> None:
+        """The store is gone for both."""
+        refused = await first(server, store=Down()).say("session/create", {"capabilities": {}})
+        assert (refused.status, refused.error["message"]) == (503, "Session store unavailable")
+
     async def test_a_session_that_ends_meanwhile_is_not_renewed(self) -> None:
         """What its client can do is kept nowhere."""
 
@@ -499,20 +571,36 @@ class TestAlternative2:
 
     async def test_where_no_session_can_be_made_the_client_is_told(self, server: Server) -> None:
         """The server must respond with a new session, or with an error."""
-
-        class Full(MemoryStore):
-            async def write(self, *_: Any, **__: Any) -> None:
-                raise StoreUnavailable
-
-        refused = await second(server, store=Full()).initialize()
+        lives = Lives()
+        refused = await second(server, store=Full(), **lives.options).initialize()
         assert refused.error == {"code": -32603, "message": "Session store unavailable"}
         assert b"mcp-session-id" not in refused.headers
+        assert len(lives.made) == 1
+        assert lives.freed == [(lives.made[0], "not_begun")]
+
+    async def test_capabilities_that_are_kept_are_bounded_here_too(self, server: Server) -> None:
+        """They begin no session, and leave the one that is named as it is."""
+        lives = Lives()
+        client = second(server, **lives.options)
+        assert (await client.say("initialize", {**SERVES, **EXCEEDING})).error["code"] == INVALID
+        assert lives.made == []
+        session = (await client.initialize()).json["sessionId"]
+        again = await client.say("initialize", {**SERVES, **EXCEEDING}, sessionId=session)
+        assert again.error["code"] == INVALID
+        assert said(await client.tool("capabilities", session)) == {"sampling": {}}
 
     async def test_capabilities_are_no_condition(self, server: Server) -> None:
         """A server that does not ask for them may be initialized without."""
         client = second(server)
         session = (await client.say("initialize", SERVES)).json["sessionId"]
         assert said(await client.tool("capabilities", session)) is None
+
+    async def test_who_states_no_capabilities_anew_keeps_what_was_stated(self, server: Server) -> None:
+        """The session goes on."""
+        client = second(server)
+        session = (await client.initialize()).json["sessionId"]
+        assert (await client.say("initialize", SERVES, sessionId=session)).json["sessionId"] == session
+        assert said(await client.tool("capabilities", session)) == {"sampling": {}}
 
     async def test_a_client_that_speaks_the_draft_is_given_none(self, server: Server) -> None:
         """It creates its sessions itself."""
@@ -644,6 +732,19 @@ class TestInFrontOfABridge:
         assert (again.json["sessionId"], again.headers[b"mcp-session-id"]) == (session, session.encode())
         assert server.last.headers[b"mcp-session-id"] == OWN.encode()
         assert said(await client.tool("capabilities", session)) == {"sampling": {}}
+
+    @pytest.mark.parametrize("exceeds", [False, True])
+    async def test_where_no_session_can_be_made_none_is_left(self, server: Server, exceeds: bool) -> None:
+        """Neither ours nor the server's own, of which no client knows."""
+        lives, stateful = Lives(), Stateful(server)
+        client = second(stateful, bridge=True, store=Full(), **lives.options)
+        params = {**SERVES, **(EXCEEDING if exceeds else {"capabilities": {}})}
+        refused = await client.say("initialize", params)
+        assert refused.error["code"] == (INVALID if exceeds else -32603)
+        assert b"mcp-session-id" not in refused.headers
+        assert lives.freed == [(ref, "not_begun") for ref in lives.made]
+        assert len(lives.made) == (0 if exceeds else 1)
+        assert stateful.ended == [OWN]
 
     async def test_terminate_ends_it(self, server: Server) -> None:
         """And the server's own; nothing crosses any more."""

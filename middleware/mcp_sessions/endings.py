@@ -30,6 +30,9 @@ ENDED_ALL: Final = "ended_all"
 ROOT_ENDED: Final = "root_ended"
 """The reason for which forks end with the session at the top of their lineage, likewise."""
 
+NOT_BEGUN: Final = "not_begun"
+"""The reason for which a session ends that was made and of which its client could not be told, likewise."""
+
 LEASE: Final = 60.0  # seconds that a worker has for one `on_end`
 PATIENCE: Final = 50.0  # seconds after which a hook is stopped, before another worker could start it again
 TRIES: Final = 50  # to forget a session while the store does not answer, a second apart

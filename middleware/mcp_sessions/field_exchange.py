@@ -26,6 +26,7 @@ from .field_answers import FieldAnswers
 from .head import SESSION_HEADER
 from .jsonrpc import SESSION_KEY, Kind, Message
 from .live import Live
+from .methods import begin
 from .opening import Opened, Opening
 from .protocol import Carries, Step
 from .responder import Responder
@@ -162,13 +163,20 @@ class FieldExchange(ConversingExchange):
         return self.send if self.scope.get(WAY) else super()._naming(message)  # it goes on with a session that it has
 
     async def _mint_for(self, message: Message, servers_id: str) -> str:
-        self.begun = await self._minted(message, TRANSPORT, servers_id)
+        mint = self._begin if self._opens(message) else self._minted
+        self.begun = await mint(message, TRANSPORT, servers_id)
         return self.begun.session.id
+
+    async def _begin(self, message: Message, kind: TokenKind, servers_id: str | None = None) -> Live:
+        """The session that an `initialize` begins, with what its client can do."""
+        mint, said = partial(self._minted, message, kind, servers_id), capabilities(message)
+        return await (mint() if said is None else begin(said, mint))
 
     async def _opened(self, message: Message, live: Live | None, answer: bytes, own: str | None) -> Opened:
         """The session that an `initialize` goes on with or begins, with what its client can do."""
-        live = live or self.begun or await self._minted(message, self._kind_beside(own))
-        if (said := capabilities(message)) is not None:
+        if live is None:
+            live = self.begun or await self._begin(message, self._kind_beside(own))
+        elif (said := capabilities(message)) is not None:
             await live.keep_capabilities(said)
         if own is not None and self.options.unconfirmed is not None and agrees_on_version(message, answer):
             self.options.unconfirmed.note(own)

@@ -23,8 +23,8 @@ It may fill the session's state and data, or raise `CreateRefused` with a messag
 OnEnd = Callable[[EndedSession, str], Awaitable[None] | None]
 """Called with a session that has ended and the reason.
 
-`"deleted"`, `"expired"`, `"idle"`, `"ended_all"` with all of its principal's, `"root_ended"` with its lineage, or what
-`end` was given.
+`"deleted"`, `"expired"`, `"idle"`, `"ended_all"` with all of its principal's, `"root_ended"` with its lineage,
+`"not_begun"` where its client could not be told of it, or what `end` was given.
 """
 
 

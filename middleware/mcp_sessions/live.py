@@ -322,8 +322,7 @@ class Live:
             SessionEnded: The session ended meanwhile.
             StoreUnavailable: The store did not take it.
         """
-        if not len(said) <= MAX_CAPABILITIES_BYTES:
-            raise CapabilitiesTooLarge(ref=self.claims.ref)
+        check_capabilities(said, self.claims.ref)
         try:
             await self._options.store.write(self._shelf, CAPABILITIES_KEY, said)
         except DataTooLarge:
@@ -385,6 +384,12 @@ class Live:
         except StoreUnavailable:
             self.outlives = False
             raise
+
+
+def check_capabilities(said: bytes, ref: str | None = None) -> None:
+    """That what a client says that it can do may be kept for a session, or `CapabilitiesTooLarge`."""
+    if not len(said) <= MAX_CAPABILITIES_BYTES:
+        raise CapabilitiesTooLarge(ref=ref)
 
 
 def refusal_of(standing: Standing, claims: Claims) -> SessionNotFound:

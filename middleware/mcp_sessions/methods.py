@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from starlette.types import Scope
@@ -19,10 +21,11 @@ from .bridge import has_servers_own
 from .clientinfo import client_of
 from .dialects.field import FIELD_NAME
 from .dialects.sep1364_create import stated
-from .errors import DescendantsRefused, ForkModeUnknown, InvalidParams, PrincipalRequired
+from .endings import NOT_BEGUN
+from .errors import DescendantsRefused, ForkModeUnknown, InvalidParams, PrincipalRequired, StoreUnavailable
 from .jsonrpc import SESSION_KEY, Message
 from .lineage import MODES
-from .live import Live
+from .live import Live, check_capabilities
 from .options import Options
 from .protocol import Step
 from .session import Principal
@@ -135,11 +138,40 @@ async def open(asked: Asked) -> dict[str, Any]:  # noqa: A001  # the table's wor
     said = stated(asked.message)
     params = {} if asked.options.on_create is None else asked.params()
     kind = BESIDE if has_servers_own(asked.scope) else FIELD  # what begins beside another one stays beside it
-    live = await Live.mint(
-        asked.options, principal=asked.principal, params=params, scope=asked.scope, kind=kind, client=asked.client
+    mint = partial(
+        Live.mint,
+        asked.options,
+        principal=asked.principal,
+        params=params,
+        scope=asked.scope,
+        kind=kind,
+        client=asked.client,
     )
-    await live.keep_capabilities(said)
+    live = await begin(said, mint)
     return {FIELD_NAME: live.session.id}
+
+
+async def begin(said: bytes, mint: Callable[[], Awaitable[Live]]) -> Live:
+    """Mint a session and keep what its client can do; where that is not kept, nobody is left with a session.
+
+    Args:
+        said: What the client can do, a JSON object.
+        mint: Makes the session.
+
+    Raises:
+        CapabilitiesTooLarge: There is no room for it.
+        SessionEnded: The session ended meanwhile.
+        StoreUnavailable: The store did not take it.
+    """
+    check_capabilities(said)
+    live = await mint()
+    try:
+        await live.keep_capabilities(said)
+    except BaseException:  # `on_create` has run, and nobody will ever know the id: `on_end` frees what it made
+        with suppress(StoreUnavailable):
+            await live.session.end(NOT_BEGUN)
+        raise
+    return live
 
 
 async def renew(asked: Asked) -> dict[str, Any]:

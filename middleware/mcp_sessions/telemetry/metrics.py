@@ -52,7 +52,7 @@ METHODS: Final = frozenset(
     "subscriptions/listen tasks/cancel tasks/get tasks/list tasks/result tasks/update terminate tools/call "
     "tools/list".split()
 )
-REASONS: Final = frozenset({"deleted", "ended", "ended_all", "expired", "idle", "root_ended"})
+REASONS: Final = frozenset({"deleted", "ended", "ended_all", "expired", "idle", "not_begun", "root_ended"})
 """Why sessions end by themselves or by a client; an application's own words are `_OTHER`."""
 _MAX_NAMES: Final = 1_000  # tools and prompts that are named; more than any server should have
 
