@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from httpx import AsyncClient
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import generated
@@ -20,6 +21,7 @@ from conformance import comparison, suite
 from conformance.columns import COLUMNS, ECHOED
 from conformance.suite import Outcome
 from integration.serving import serving
+from mcp_sessions.envelope import looks_like_ours
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*deprecated as of 2026-07-28"),
@@ -63,6 +65,24 @@ def test_no_column_of_the_page_is_worse_than_the_bare_server(requirements: str) 
     for column in COLUMNS:
         changed = {scenario for scenario, cell in on_page(requirements, column).items() if cell != bare[scenario]}
         assert changed == {scenario for scenario, where in comparison.BY_DESIGN if where == column} & bare.keys()
+
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}},
+}
+
+
+@pytest.mark.parametrize("column", COLUMNS)
+async def test_clients_see_a_transport_id_of_ours_behind_the_bridge_alone(column: str) -> None:
+    """Each column is the same stateful server, which answers a handshake with an id of its own."""
+    accepts = {"accept": "application/json, text/event-stream"}
+    async with serving(await COLUMNS[column]()) as url, AsyncClient() as client:
+        answer = await client.post(url, json=INITIALIZE, headers=accepts)
+    assert answer.status_code == 200
+    assert looks_like_ours(answer.headers["mcp-session-id"]) == (column == "behind the bridge")
 
 
 # --- differences ---------------------------------------------------------------------------------

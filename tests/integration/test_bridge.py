@@ -21,15 +21,15 @@ WHOAMI: Final = {"name": "whoami", "arguments": {}}
 
 
 @asynccontextmanager
-async def connected(cell: Cell, clients: int = 1, **options: Any) -> AsyncIterator[list[Peer]]:
-    """The cell's own clients of one small server behind the bridge, over real HTTP."""
+async def connected(cell: Cell, **options: Any) -> AsyncIterator[list[Peer]]:
+    """Two of the cell's own clients of one small server behind the bridge, over real HTTP."""
     with anyio.fail_after(DEADLINE):
-        async with serving(wrapped(cell, Hall(), bridge=True, **options)) as url, peer(cell, url) as first:
-            if clients == 1:
-                yield [first]
-                return
-            async with peer(cell, url) as second:
-                yield [first, second]
+        async with (
+            serving(wrapped(cell, Hall(), bridge=True, **options)) as url,
+            peer(cell, url) as first,
+            peer(cell, url) as second,
+        ):
+            yield [first, second]
 
 
 # --- unchanged clients ---------------------------------------------------------------------------
@@ -39,7 +39,7 @@ async def connected(cell: Cell, clients: int = 1, **options: Any) -> AsyncIterat
 async def test_unchanged_clients_of_a_stateful_server_have_sessions(cell: Cell) -> None:
     """Each its own, from `initialize` to the DELETE that clients send when they close; `_meta` rides over it."""
     facts: list[Fact] = []
-    async with connected(cell, clients=2, listen=facts.append) as [one, two]:
+    async with connected(cell, listen=facts.append) as [one, two]:
         mine, yours = await one.tool("whoami"), await two.tool("whoami")
         assert mine.startswith("ses_")
         assert mine != yours
