@@ -71,11 +71,7 @@ async def _id(request: Request) -> Any:
     """The id of the message that is answered; None where it is no single message, or can be read no more."""
     try:
         message = json.loads(await request.body())
-    except (ValueError, RecursionError):
-        return None
-    except (
-        RuntimeError,
-        ClientDisconnect,
-    ):  # the endpoint has read the stream, which comes once, or the client has left
+    except (ValueError, RuntimeError, ClientDisconnect):
+        # No JSON; or too deep for the stack, or a stream that the endpoint has read already; or the client has left.
         return None
     return message.get("id") if isinstance(message, dict) else None
