@@ -224,6 +224,17 @@ async def test_initialize_begins_anew_whatever_it_carries() -> None:
     assert world.server.ids == [None] * 4
 
 
+async def test_the_session_of_a_handshake_does_not_stick_to_the_scope_that_the_server_keeps() -> None:
+    """Servers with transport sessions keep the request that began one."""
+    world = bridged()
+    client = Client(world.app, modern=False)
+    created = await client.send("sessions/create", {}, (HEADER, (await world.opens()).encode()))
+    held = {"sessionId": created.result["session"]["sessionId"]}
+    assert (await client.send("initialize", session=held)).status == 200
+    kept = world.server.seen[-1].scope
+    assert kept["mcp_session"] is kept["state"]["mcp_session"] is None
+
+
 @pytest.mark.parametrize(
     ("refusal", "status", "code"), [(CreateRefused("not today"), 200, -31045), (StoreUnavailable(), 503, -32603)]
 )

@@ -93,6 +93,7 @@ class Bridge:
         inner = {name: value for name, value in scope.items() if name != WAY}
         if isinstance(way, Beginning):
             await self._app(inner, receive, _Naming(send, way))
+            inner["mcp_session"] = None  # as the middleware does with its own scope, of which this is a copy
             if way.stranded is not None:
                 await self._hang_up(inner, way.stranded)
         elif isinstance(way, Crossing):

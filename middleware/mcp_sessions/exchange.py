@@ -355,7 +355,7 @@ class Exchange(msgspec.Struct):
             if session is not None:
                 session.state.shut()
             if current is not session:  # FastMCP's task of a connection keeps this request as its current one
-                self.scope["mcp_session"] = None
+                self.scope["mcp_session"] = self.scope["state"]["mcp_session"] = None
 
     def _take_over_response(self) -> None:
         """Keep the application from sending what cannot be changed: compressed bodies, files sent around us."""
