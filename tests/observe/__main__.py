@@ -1,0 +1,95 @@
+"""`make observe`: see sessions in real tools, asserted and left open to look at.
+
+For each tool, two servers share nothing but their keys, and three clients call them in turns; then the tool is asked
+through its own API whether it shows three sessions with the right traces in each. The first thing that is not so makes
+the exit status non-zero, and so does a tool that cannot be installed. With Chromium, pictures of Phoenix are taken into
+`docs/images`. At the end the tools stay open until Enter is pressed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from .programs import PATIENCE, ROOT, free_port, installed, running
+from .tools import TOOLS, Tool
+from .traffic import CALLS, traffic
+
+IMAGES = ROOT / "docs" / "images"
+
+
+def main() -> int:
+    """Run it; the exit status."""
+    parser = argparse.ArgumentParser("python -m tests.observe", description="See sessions in real tools.")
+    parser.add_argument("--only", choices=list(TOOLS))
+    parser.add_argument("--no-pictures", action="store_true")
+    parser.add_argument("--no-wait", action="store_true")
+    asked = parser.parse_args()
+    with ExitStack() as stack:
+        opened = [
+            observe(TOOLS[name], stack, pictures=not asked.no_pictures)
+            for name in ([asked.only] if asked.only else TOOLS)
+        ]
+        if not asked.no_wait:
+            print(f"Open {' and '.join(opened)}; press Enter to stop.")
+            sys.stdin.readline()
+    return 0
+
+
+def observe(tool: Tool, stack: ExitStack, *, pictures: bool) -> str:
+    """Start a tool, let clients call, and ask it what it saw; where it is open."""
+    began = time.monotonic()
+    python = installed(tool.name, tool.package)
+    say(f"{tool.name}: installed after {time.monotonic() - began:.0f} s")
+    folder = Path(stack.enter_context(TemporaryDirectory()))
+    url = f"http://127.0.0.1:{free_port()}"
+    stack.enter_context(running(tool.start(python.parent, url, folder), url + tool.health, folder))
+    say(f"{tool.name}: ready after {time.monotonic() - began:.0f} s, at {url}")
+    with traffic(url + "/v1/traces", tool.headers) as refs:
+        expected = dict.fromkeys(refs, CALLS)
+    seen = until(lambda: tool.ask(python, url), expected)
+    say(f"{tool.name}: {len(seen)} sessions with {CALLS} calls each after {time.monotonic() - began:.0f} s")
+    if tool.pictures is not None and pictures:
+        take(tool.pictures(url, sorted(expected)))
+    return url
+
+
+def until(look: Callable[[], dict[str, int]], expected: dict[str, int]) -> dict[str, int]:
+    """What is seen, once it is what is expected: tools take in what they are sent at their own pace."""
+    deadline = time.monotonic() + PATIENCE
+    while (seen := look()) != expected:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"it shows {seen}, and should show {expected}")
+        time.sleep(0.5)
+    return seen
+
+
+def take(pages: dict[str, str]) -> None:
+    """Take pictures of pages, where Chromium is."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        say("no pictures: chromium is not installed (apt-get install chromium)")
+        return
+    IMAGES.mkdir(exist_ok=True)
+    for name, url in pages.items():
+        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1400,800"]
+        late = ["--virtual-time-budget=20000", "--run-all-compositor-stages-before-draw"]
+        target = f"--screenshot={IMAGES / name}"
+        subprocess.run([program, *flags, *late, target, url], capture_output=True, timeout=PATIENCE, check=True)
+        say(f"docs/images/{name}: {(IMAGES / name).stat().st_size:,} bytes")
+
+
+def say(line: str) -> None:
+    """Tell at once, also where nobody looks at a terminal."""
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

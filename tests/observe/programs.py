@@ -1,0 +1,116 @@
+"""Programs that are observed with: installed each into an environment of its own, started, asked, and ended again.
+
+Nothing here sleeps for a fixed time: what has to come up is looked for until it is there, or until a patience that is
+far beyond what any machine needs is over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 240  # seconds for a program to answer, on a machine that does other things too
+PORTS = range(20_000, 30_000)  # below those that a system gives to outgoing connections while a program starts
+
+
+@dataclass(frozen=True)
+class Command:
+    """A program to start, and what it finds in its environment."""
+
+    line: list[str]
+    environment: dict[str, str]
+
+
+def installed(name: str, package: str) -> Path:
+    """The interpreter of a virtual environment that has a package, made where there is none.
+
+    uv is used where it is, since it takes seconds for what takes pip minutes.
+
+    Raises:
+        SystemExit: It cannot be installed here; the message says so, and why.
+    """
+    folder = ROOT / f".venv-{name}"
+    python, mark = folder / "bin" / "python", folder / "installed"
+    if mark.exists() and mark.read_text("utf-8") == package:
+        return python
+    uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
+    if uv is None:
+        steps = [[sys.executable, "-m", "venv", "--clear", str(folder)], [str(python), "-m", "pip", "install", package]]
+    else:
+        steps = [
+            [uv, "venv", "--clear", "--python", sys.executable, str(folder)],
+            [uv, "pip", "install", "--python", str(python), package],
+        ]
+    for step in steps:
+        done = subprocess.run(step, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if done.returncode != 0:
+            raise SystemExit(f"{package} cannot be installed here, so nothing was observed:\n{done.stdout[-2000:]}")
+    mark.write_text(package, "utf-8")
+    return python
+
+
+@contextmanager
+def running(command: Command, health: str, folder: Path) -> Iterator[None]:
+    """A program that answers, for as long as the block lasts. What it writes is shown where it never does."""
+    deadline = time.monotonic() + PATIENCE
+    with (folder / f"{time.monotonic_ns()}.log").open("w+") as log:
+        process = subprocess.Popen(
+            command.line, env={**os.environ, **command.environment}, cwd=folder, stdout=log, stderr=subprocess.STDOUT
+        )
+        try:
+            while not answers(health):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    log.seek(0)
+                    raise SystemExit(f"{command.line[0]} did not start:\n{log.read()[-4000:]}")
+                time.sleep(0.2)
+            yield
+        finally:
+            process.terminate()
+            process.wait(PATIENCE)
+
+
+def answers(url: str) -> bool:
+    """Whether anybody answers there, whatever the answer."""
+    try:
+        urllib.request.urlopen(url, timeout=PATIENCE).close()
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def ask(url: str, message: object = None, headers: dict[str, str] | None = None) -> Any:
+    """A JSON answer."""
+    body = None if message is None else json.dumps(message).encode()
+    request = urllib.request.Request(url, body, {"content-type": "application/json", **(headers or {})})
+    with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+        return json.load(response)
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on, and not the one that was given before."""
+    for port in _ports:
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise SystemExit("no port is free")
+
+
+_ports = iter(PORTS[os.getpid() % 5_000 :])

@@ -1,0 +1,102 @@
+"""The tools: how each is installed and started, and how it is asked what it shows of sessions.
+
+Nothing leaves this machine: each listens on it alone, keeps what it is sent in a folder that is gone afterwards, and
+reports to nobody.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from .programs import Command, ask, free_port
+
+
+@dataclass(frozen=True)
+class Tool:
+    """An observability tool.
+
+    Args:
+        name: What it is called.
+        package: What is asked of PyPI.
+        start: The program, from its environment's folder, where it is to be open, and a folder of its own.
+        health: The path that answers when it is ready.
+        headers: What its OTLP endpoint asks for.
+        ask: How many calls of the tool it shows in each session.
+        pictures: Which pages are taken as pictures, by the picture's name.
+    """
+
+    name: str
+    package: str
+    start: Callable[[Path, str, Path], Command]
+    health: str
+    headers: list[str]
+    ask: Callable[[Path, str], dict[str, int]]
+    pictures: Callable[[str, list[str]], dict[str, str]] | None = None
+
+
+def start_phoenix(programs: Path, url: str, folder: Path) -> Command:
+    """On ports of its own, and with nothing that leaves this machine."""
+    environment = {
+        "PHOENIX_HOST": "127.0.0.1",
+        "PHOENIX_PORT": url.rpartition(":")[2],
+        "PHOENIX_GRPC_PORT": str(free_port()),
+        "PHOENIX_WORKING_DIR": str(folder),
+        "PHOENIX_TELEMETRY_ENABLED": "false",
+        "PHOENIX_ALLOW_EXTERNAL_RESOURCES": "false",
+    }
+    return Command([str(programs / "phoenix"), "serve"], environment)
+
+
+def ask_phoenix(_: Path, url: str) -> dict[str, int]:
+    """By its REST API: the sessions of the default project, and the spans of each one's traces."""
+    found = ask(f"{url}/v1/projects/default/sessions?limit=100")["data"]
+    spans = ask(f"{url}/v1/projects/default/spans?limit=1000")["data"]
+    calls = {span["context"]["trace_id"] for span in spans if span["name"] == "tools/call buy"}
+    return {session["session_id"]: len({trace["trace_id"] for trace in session["traces"]} & calls) for session in found}
+
+
+def picture_phoenix(url: str, refs: list[str]) -> dict[str, str]:
+    """The list of sessions, and one of them."""
+    (project,) = [one["id"] for one in ask(f"{url}/v1/projects")["data"] if one["name"] == "default"]
+    found = ask(f"{url}/v1/projects/default/sessions?limit=100")["data"]
+    session = next(one["id"] for one in found if one["session_id"] == refs[0])
+    return {
+        "phoenix-sessions.png": f"{url}/projects/{project}/sessions",
+        "phoenix-session.png": f"{url}/projects/{project}/sessions/{session}",
+    }
+
+
+def start_mlflow(programs: Path, url: str, folder: Path) -> Command:
+    """With a database of its own."""
+    port = url.rpartition(":")[2]
+    store = ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--workers", "1"]
+    return Command([str(programs / "mlflow"), "server", "--host", "127.0.0.1", "--port", port, *store], {})
+
+
+ASK_MLFLOW = """
+import json, sys, mlflow
+mlflow.set_tracking_uri(sys.argv[1])
+found = {}
+for trace in mlflow.search_traces(locations=["0"], return_type="list", max_results=500):
+    session = trace.info.trace_metadata.get("mlflow.trace.session")
+    if session is not None:
+        found[session] = found.get(session, 0) + any(span.name == "tools/call buy" for span in trace.data.spans)
+print(json.dumps(found))
+"""
+
+
+def ask_mlflow(python: Path, url: str) -> dict[str, int]:
+    """By its own Python client: the traces that it gives to each session."""
+    done = subprocess.run([str(python), "-c", ASK_MLFLOW, url], capture_output=True, text=True, check=True)
+    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+TOOLS = {
+    "phoenix": Tool("phoenix", "arize-phoenix", start_phoenix, "/healthz", [], ask_phoenix, picture_phoenix),
+    "mlflow": Tool("mlflow", "mlflow", start_mlflow, "/health", ["x-mlflow-experiment-id=0"], ask_mlflow),
+}
