@@ -1,0 +1,86 @@
+"""Which tests run side by side in which environment: tables of paths; nothing is started here.
+
+A lane is one run of pytest. Many tests mostly wait, for servers, kills and clocks, so each environment has several
+lanes and no core stands idle. Where a path of one lane lies below a path of another, the longer one has it; the lane
+without a path has all else.
+"""
+
+from __future__ import annotations
+
+from matrix.environments import Environment
+
+Lanes = dict[str, tuple[str, ...]]
+
+FULL: Lanes = {
+    "frameworks": ("tests/integration", "tests/integrations", "tests/test_pages.py"),
+    "rest": ("tests",),
+    "waiting": (
+        "tests/benchmarks",
+        "tests/client",
+        "tests/compatibility",
+        "tests/conformance",
+        "tests/crash",
+        "tests/examples",
+        "tests/integration/test_cluster.py",
+        "tests/integration/test_javascript_clients.py",
+        "tests/stores",
+    ),
+}
+# What meets a framework. The rest is the same code on the same libraries, and runs everywhere with `--all`.
+FRAMEWORKS: Lanes = {
+    "frameworks": (
+        "tests/integration",
+        "tests/integrations",
+        "tests/telemetry",
+        "tests/test_current.py",
+        "tests/test_environments.py",
+        "tests/test_handles_page.py",
+        "tests/test_pages.py",
+        "tests/test_packaging.py",
+    ),
+    "waiting": (
+        "tests/client",
+        "tests/examples",
+        "tests/integration/test_cluster.py",
+        "tests/integration/test_javascript_clients.py",
+    ),
+}
+BRIEF: Lanes = {
+    "frameworks": ("tests/integration", "tests/integrations", "tests/test_pages.py"),
+    "rest": ("tests",),
+    "stores": ("tests/client", "tests/stores"),
+}
+# What takes minutes: demos, campaigns, kills and other programs' clients. `--brief` leaves them to `make check`.
+PROOFS = (
+    "tests/benchmarks",
+    "tests/compatibility",
+    "tests/conformance",
+    "tests/crash",
+    "tests/examples",
+    "tests/fuzz",
+    "tests/integration/test_cluster.py",
+    "tests/integration/test_javascript_clients.py",
+    "tests/test_leaks.py",
+    "tests/test_packaging.py",
+)
+
+
+def lanes_of(environment: Environment, *, everything: bool, brief: bool) -> dict[str, list[str]]:
+    """The lanes of an environment, each with what pytest is told.
+
+    Args:
+        environment: In the legacy one only what meets a framework runs, unless everything is asked for.
+        everything: Every test in every environment.
+        brief: Without what takes minutes.
+    """
+    if brief:
+        return {lane: told(BRIEF, lane, PROOFS) for lane in BRIEF}
+    lanes = FULL if everything or environment.spec == "main" else FRAMEWORKS
+    return {lane: told(lanes, lane) for lane in lanes}
+
+
+def told(lanes: Lanes, lane: str, without: tuple[str, ...] = ()) -> list[str]:
+    """A lane's paths, and what lies below them and belongs elsewhere."""
+    elsewhere = [path for other, paths in lanes.items() if other != lane for path in paths]
+    below = [path for path in (*elsewhere, *without) if any(path.startswith(f"{own}/") for own in lanes[lane])]
+    return [*lanes[lane], *(f"--ignore={path}" for path in dict.fromkeys(below))]
