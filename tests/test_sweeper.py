@@ -87,7 +87,7 @@ class Worker:
         self.facts.append(fact)
 
     async def record(self, ref: str, lifetime: int = HOUR) -> None:
-        await self.store.record(Record(ref, None, START, START + lifetime, seen_at=START))
+        await self.store.record(Record(ref, None, START, START + lifetime, seen_at=START, trace=f"trace of {ref}"))
 
     async def looks(self, times: int = 2) -> None:
         """Wait until the store was asked so many times more."""
@@ -98,7 +98,7 @@ class Worker:
 
 class TestOneLook:
     async def test_what_expired_or_stood_idle_is_finished_with_its_reason(self) -> None:
-        """Each is told once, by a fact and by the hook; what lives is left alone."""
+        """Each is told once, by a fact with the trace of its start and by the hook; what lives is left alone."""
         clock = Clock()
         worker = Worker(clock, idle_timeout=2 * HOUR)
         await worker.record("short", HOUR)
@@ -112,8 +112,8 @@ class TestOneLook:
         await worker.sweeper.sweep()
         assert worker.ran == [("short", "expired"), ("long", "idle")]
         assert worker.facts == [
-            SessionDeleted("short", "expired", HOUR),
-            SessionDeleted("long", "idle", 3 * HOUR),
+            SessionDeleted("short", "expired", HOUR, "trace of short"),
+            SessionDeleted("long", "idle", 3 * HOUR, "trace of long"),
         ]
         await worker.sweeper.sweep()
         assert len(worker.ran) == 2
@@ -131,7 +131,10 @@ class TestOneLook:
         clock.now += LEASE
         await worker.sweeper.sweep()
         assert worker.ran[1:] == [("left", "deleted")]
-        assert worker.facts == [SessionDeleted("operated", "support", 0), SessionDeleted("left", "deleted", 60)]
+        assert worker.facts == [
+            SessionDeleted("operated", "support", 0, "trace of operated"),
+            SessionDeleted("left", "deleted", 60, "trace of left"),
+        ]
 
     async def test_who_does_not_lead_takes_nothing(self) -> None:
         """One worker sweeps for all."""

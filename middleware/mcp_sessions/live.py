@@ -162,7 +162,7 @@ class Live:
             StoreUnavailable: It cannot be recorded.
         """
         said = self.claims
-        record = Record(said.ref, said.subject, said.issued_at, said.expires_at, said.issued_at, said.root)
+        record = Record(said.ref, said.subject, said.issued_at, said.expires_at, said.issued_at, said.root, said.trace)
         await self._options.store.record(record)
 
     async def prepare(self, on_create: OnCreate, params: dict[str, Any], scope: Scope) -> None:

@@ -97,5 +97,5 @@ class Sweeper:
 
     async def _finish(self, ended: Ended) -> None:
         record = ended.record
-        self._endings.tell(record.ref, record.created_at, record.expires_at, ended.reason)
+        self._endings.tell(record.ref, record.created_at, record.expires_at, ended.reason, record.trace)
         await self._endings.finish(record.ref, record.created_at, record.expires_at, ended.reason)

@@ -295,6 +295,16 @@ async def test_the_forks_of_a_lineage_are_listed_oldest_first(store: Store) -> N
     assert await store.forks(forks[0].ref) == await store.forks(ALICE) == await store.sessions(root.ref) == []
 
 
+async def test_a_record_is_given_back_as_it_was_noted(store: Store, clock: Clock) -> None:
+    """With its place in a lineage and the trace of its start, to who lists it, finds it or takes its end."""
+    root, trace = session("root"), f"00-{'ab' * 16}-{'cd' * 8}-01"
+    noted = replace(recorded(session("fork")), root=root.ref, trace=trace)
+    await store.record(noted)
+    assert await store.sessions(ALICE) == await store.forks(root.ref) == [await store.find(noted.ref)] == [noted]
+    clock.now = LATER
+    assert await take(store) == [Ended(noted, "expired")]
+
+
 async def test_an_ended_fork_is_not_listed(store: Store, clock: Clock) -> None:
     """Nor one that was forgotten or cut off, nor an expired one; a root that has ended still has its forks."""
     root = session("root")

@@ -16,7 +16,7 @@ from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 from starlette.types import Receive, Scope, Send
 
 from apps import Server, reply, sessions
-from clients import LEGACY, Answer, Client, call, http
+from clients import LEGACY, Answer, Client, Clock, call, http
 from mcp_sessions import CreateRefused, Session, current_session
 from mcp_sessions.clientinfo import CLIENT_INFO_KEY
 from mcp_sessions.telemetry import SessionMetrics
@@ -221,6 +221,20 @@ async def test_a_session_s_end_leads_back_to_its_start(spans: list[ReadableSpan]
     assert start.context is not None
     assert [link.context.span_id for link in end.links] == [start.context.span_id]
     assert said(end, "session.id", "mcp_sessions.reason") == [*said(start, "session.id"), "deleted"]
+
+
+async def test_the_end_of_a_session_that_expired_leads_back_too(spans: list[ReadableSpan]) -> None:
+    """Nobody sends its token then; its record knows where it began."""
+    clock = Clock()
+    middleware = sessions(Server(), clock=clock, lifetime=60, tracked=True)
+    await Client(middleware).create()
+    clock.now += 60
+    assert middleware._options.sweeper is not None
+    await middleware._options.sweeper.sweep()
+    start, end = (named(spans, name) for name in ("session start", "session end"))
+    assert start.context is not None
+    assert [link.context.span_id for link in end.links] == [start.context.span_id]
+    assert said(end, "mcp_sessions.reason") == ["expired"]
 
 
 async def test_a_session_knows_where_it_started(spans: list[ReadableSpan]) -> None:

@@ -46,6 +46,7 @@ class Record:
         expires_at: The token's own end, Unix seconds.
         seen_at: When it was last used, Unix seconds; up to `grain` behind.
         root: The session at the top of its lineage, by its `ref`, or None where it is no fork.
+        trace: The traceparent of its start, or None; a link from its end leads there.
     """
 
     ref: str
@@ -54,6 +55,7 @@ class Record:
     expires_at: int
     seen_at: int
     root: str | None = None
+    trace: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,8 @@ class RedisRecords(RedisBase):
         args: tuple[Word, ...] = (repr(now - KEPT), ttl, record.expires_at, record.ref)
         hints += [LIST(key, args=args) for key in self._lists(record.subject, record.root)]
         await self._link.run(*hints, again=True)
-        args = (ttl, record.created_at, record.expires_at, record.seen_at, record.subject or "", record.root or "")
+        said = (record.subject or "", record.root or "", record.trace or "")
+        args = (ttl, record.created_at, record.expires_at, record.seen_at, *said)
         await self._link.run(RECORD(*self._keys.fate(record.ref), args=args), again=True)
 
     async def seen(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
@@ -116,9 +117,9 @@ class RedisRecords(RedisBase):
         """The records that there are of some sessions, and whether each has ended."""
         found = await self._link.run(*(Step(("HMGET", self._keys.session(ref), *FIELDS)) for ref in refs), again=True)
         return [
-            (_record(ref, *fields[:5]), fields[5] is not None)
-            for ref, fields in zip(refs, found, strict=True)
-            if fields[0] is not None
+            (_record(ref, *kept), ended is not None)
+            for ref, (*kept, ended) in zip(refs, found, strict=True)
+            if kept[0] is not None
         ]
 
     async def _living(self, refs: Sequence[str]) -> list[Record]:
@@ -159,7 +160,7 @@ class RedisRecords(RedisBase):
 
 
 def _record(ref: str, *fields: bytes) -> Record:
-    created, expires, seen, subject, root = fields
+    created, expires, seen, subject, root, trace = fields
     return Record(
         ref=ref,
         subject=subject.decode() if subject else None,
@@ -167,8 +168,9 @@ def _record(ref: str, *fields: bytes) -> Record:
         expires_at=int(expires),
         seen_at=int(float(seen)),
         root=root.decode() if root else None,
+        trace=trace.decode() if trace else None,
     )
 
 
 def _ended(ref: bytes, claim: Sequence[bytes]) -> Ended:
-    return Ended(_record(ref.decode(), *claim[3:8]), reason=claim[2].decode())
+    return Ended(_record(ref.decode(), *claim[3:]), reason=claim[2].decode())

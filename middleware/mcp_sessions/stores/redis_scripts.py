@@ -85,8 +85,8 @@ class Keys:
         return f"{self._prefix}{{{root}}}:forks"
 
 
-FIELDS: Final = ("c", "e", "s", "u", "r", "x")
-"""Of a record: created, expires, seen, subject, root, why it ended. Under "l": until when its `on_end` is run."""
+FIELDS: Final = ("c", "e", "s", "u", "r", "t", "x")
+"""Of a record: created, expires, seen, subject, root, trace, reason. Under "l": until when its `on_end` is run."""
 
 # --- standing and revocation ---------------------------------------------------------------------
 
@@ -138,12 +138,13 @@ return since
 
 # --- records -------------------------------------------------------------------------------------
 
-# ended session; ttl created expires seen subject root (each of the last two may be nothing)
+# ended session; ttl created expires seen subject root trace (each of the last three may be nothing)
 RECORD: Final = Script("""
 if redis.call('EXISTS', KEYS[1], KEYS[2]) > 0 then return 0 end
 redis.call('HSET', KEYS[2], 'c', ARGV[2], 'e', ARGV[3], 's', ARGV[4])
 if ARGV[5] ~= '' then redis.call('HSET', KEYS[2], 'u', ARGV[5]) end
 if ARGV[6] ~= '' then redis.call('HSET', KEYS[2], 'r', ARGV[6]) end
+if ARGV[7] ~= '' then redis.call('HSET', KEYS[2], 't', ARGV[7]) end
 redis.call('EXPIRE', KEYS[2], ARGV[1])
 return 1
 """)
@@ -175,7 +176,7 @@ return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'WITHSCORES', 'LIMI
 # ended session; now idle grain lease leeway -> gone | later, when | taken, when, reason, fields...
 CLAIM: Final = Script("""
 local function text(moment) return string.format('%.3f', moment) end
-local r = redis.call('HMGET', KEYS[2], 'c', 'e', 's', 'u', 'x', 'l', 'r')
+local r = redis.call('HMGET', KEYS[2], 'c', 'e', 's', 'u', 'x', 'l', 'r', 't')
 if not r[1] then return {'gone'} end
 local now, ends, reason = tonumber(ARGV[1]), tonumber(r[2]), r[5]
 local idles = ARGV[2] ~= '' and tonumber(r[3]) + tonumber(ARGV[2]) + tonumber(ARGV[3]) or ends
@@ -192,7 +193,7 @@ local lease = text(now + tonumber(ARGV[4]))
 redis.call('HSET', KEYS[2], 'x', reason, 'l', lease)
 local ttl = math.max(1, math.ceil(ends + tonumber(ARGV[5]) - now))
 redis.call('SET', KEYS[1], '0', 'EX', string.format('%d', ttl), 'NX')
-return {'taken', lease, reason, r[1], r[2], r[3], r[4] or '', r[7] or ''}
+return {'taken', lease, reason, r[1], r[2], r[3], r[4] or '', r[7] or '', r[8] or ''}
 """)
 
 # due; {ref old-score new-score-or-nothing}... Only where nobody moved it in between.

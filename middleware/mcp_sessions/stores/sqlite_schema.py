@@ -24,7 +24,7 @@ _TABLES: Final = (
     "CREATE INDEX cut_offs_ends ON cut_offs (until)",
     """CREATE TABLE records (
         ref TEXT PRIMARY KEY, subject TEXT, created_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
-        seen_at REAL NOT NULL, root TEXT, reason TEXT, lease_until REAL
+        seen_at REAL NOT NULL, root TEXT, trace TEXT, reason TEXT, lease_until REAL
     ) WITHOUT ROWID""",
     "CREATE INDEX records_of ON records (subject, created_at) WHERE subject IS NOT NULL",
     "CREATE INDEX records_forks ON records (root, created_at) WHERE root IS NOT NULL",

@@ -21,7 +21,7 @@ _STANDING: Final = """
     (SELECT value FROM facts WHERE name = 'fence')
 """
 _RECORD: Final = (
-    "SELECT ref, subject, created_at, expires_at, CAST(seen_at AS INTEGER), root, reason FROM records AS kept "
+    "SELECT ref, subject, created_at, expires_at, CAST(seen_at AS INTEGER), root, trace, reason FROM records AS kept "
 )
 _ALIVE: Final = """
     WHERE reason IS NULL AND expires_at > :now
@@ -95,9 +95,9 @@ def revoke_before(connection: Connection, moment: int, *, subject: str, until: i
 def record(connection: Connection, noted: Record) -> None:
     """Note a session; one that is known already, or was revoked, stays as it is."""
     connection.execute(
-        "INSERT OR IGNORE INTO records SELECT ?1, ?2, ?3, ?4, ?5, ?6, NULL, NULL "
+        "INSERT OR IGNORE INTO records SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, NULL, NULL "
         "WHERE NOT EXISTS (SELECT 1 FROM revoked WHERE ref = ?1)",
-        (noted.ref, noted.subject, noted.created_at, noted.expires_at, noted.seen_at, noted.root),
+        (noted.ref, noted.subject, noted.created_at, noted.expires_at, noted.seen_at, noted.root, noted.trace),
     )
     connection.execute("UPDATE shelves SET until = NULL WHERE owner = ?", (noted.ref,))
 
@@ -114,13 +114,13 @@ def forks(connection: Connection, root: str, now: float) -> list[Record]:
 
 def _listed(connection: Connection, which: str, of: str, now: float) -> list[Record]:
     rows = connection.execute(f"{_RECORD} {_ALIVE} AND {which} ORDER BY created_at, ref", {"now": now, "of": of})
-    return [Record(*row[:6]) for row in rows]
+    return [Record(*kept) for *kept, _ in rows]
 
 
 def find(connection: Connection, ref: str, now: float) -> Record | None:
     """A session that has not ended."""
     row = connection.execute(f"{_RECORD} {_ALIVE} AND ref = :ref", {"now": now, "ref": ref}).fetchone()
-    return None if row is None else Record(*row[:6])
+    return None if row is None else Record(*row[:-1])
 
 
 def take_ended(
