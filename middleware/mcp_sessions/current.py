@@ -43,12 +43,16 @@ def current_correlation() -> Correlation | None:
     Returns:
         The label, or None where the client names none, or `correlate=` is off.
     """
+    return current_both()[1]
+
+
+def current_both() -> tuple[Session | None, Correlation | None]:
+    """The session of the request that is being handled, and what its client calls its conversation."""
     scope = framework_scope()
     if scope is None:
-        return correlation_variable.get()
+        return session_variable.get(), correlation_variable.get()
     session: Session | None = scope.get("mcp_session")
-    found: Correlation | None = scope.get("mcp_correlation") if session is None else session.correlation
-    return found
+    return session, scope.get("mcp_correlation") if session is None else session.correlation
 
 
 def framework_scope() -> Mapping[str, Any] | None:

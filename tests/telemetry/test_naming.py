@@ -10,7 +10,7 @@ import pytest
 from apps import Server, sessions
 from clients import Client
 from mcp_sessions.jsonrpc import Message, parse
-from mcp_sessions.telemetry.naming import describe, target_of
+from mcp_sessions.telemetry.naming import alike, own, target_of, version_of
 
 HTTP = {"network.transport": "tcp", "network.protocol.name": "http"}
 
@@ -22,8 +22,12 @@ def message(method: str, id: Any = 1, **params: Any) -> Message:
     return parsed
 
 
+def describe(said: Message, version: str | None = None) -> dict[str, str]:
+    return {**alike(said.label, target_of(said), version_of(version)), **own(said)}
+
+
 def described(said: Message, version: str | None = None) -> dict[str, str]:
-    return {name: value for name, value in describe(said, target_of(said), version).items() if name not in HTTP}
+    return {name: value for name, value in describe(said, version).items() if name not in HTTP}
 
 
 def test_a_tool_call_is_named_by_its_tool() -> None:
@@ -59,7 +63,7 @@ def test_a_notification_has_no_id_and_a_list_no_target() -> None:
 
 def test_every_message_says_how_it_came() -> None:
     """Streamable HTTP is HTTP over TCP."""
-    assert describe(message("ping"), None, None).items() >= HTTP.items()
+    assert describe(message("ping")).items() >= HTTP.items()
 
 
 @pytest.mark.parametrize("uri", ["postgres://user:pw@db/cart?sslkey=x#y", "postgres://db/cart"])
@@ -77,7 +81,7 @@ async def test_a_session_id_in_the_wrong_place_is_left_out() -> None:
         message("ping", token),
         message(token),
     ]
-    texts = [f"{target_of(one)} {describe(one, target_of(one), token)}" for one in said]
+    texts = [f"{target_of(one)} {describe(one, token)}" for one in said]
     assert not any(token.rsplit(".", 1)[1][:16] in text for text in texts)
 
 

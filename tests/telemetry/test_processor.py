@@ -96,6 +96,13 @@ async def test_outside_of_a_session_nothing_is_stamped() -> None:
     assert attributes == {"outer": {}, "inner": {}}
 
 
+async def test_the_middlewares_own_spans_are_left_to_it() -> None:
+    """It names the session on them itself, which may not be the one whose request is handled."""
+    with tracing(name="mcp_sessions") as (tracer, attributes):
+        await handling(nested(tracer))
+    assert attributes == {"outer": {}, "inner": {}}
+
+
 # --- a session.id that is somebody else's ---------------------------------------------------------
 
 

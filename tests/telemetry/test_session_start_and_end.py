@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from opentelemetry import context
+from opentelemetry import baggage, context
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_OFF
 from opentelemetry.trace import (
@@ -169,3 +169,16 @@ def test_what_starts_below_a_start_is_its_child(tracer: Tracer) -> None:
         span = tracer.start_span("child", within)
         assert span.parent == found  # type: ignore[attr-defined]  # the SDK's span
         span.end()
+
+
+@pytest.mark.parametrize(("trace", "named"), [("request", None), ("session", "ses_a")])
+def test_a_chat_that_names_the_trace_keeps_its_name(
+    provider: TracerProvider, spans: list[ReadableSpan], trace: Trace, named: str | None
+) -> None:
+    """Tools give a trace to the first session in it; one whose root is the start of ours is ours."""
+    token = context.attach(baggage.set_baggage("session.id", "a chat"))
+    started(in_session(provider, trace))
+    context.detach(token)
+    (start,) = spans
+    said = start.attributes or {}
+    assert (said.get("session.id"), said["mcp.session.id"]) == (named, "ses_a")

@@ -6,6 +6,7 @@ too long to be an error goes by unheard. Nothing here reads an answer: the `Hand
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Iterable
 from typing import Final
 
 from starlette.types import Message, Send
@@ -34,7 +35,8 @@ class Hearing:
         self._kept: list[bytes] = []
         self._size = 0
 
-    async def __call__(self, message: Message) -> None:
+    def __call__(self, message: Message) -> Awaitable[None]:
+        # No coroutine of its own: there would be one more for each part of each response.
         if message["type"] == "http.response.start":
             self._begin(message)
         elif self._events is not None:
@@ -43,23 +45,32 @@ class Hearing:
                     self._handling.hear(event.data)
         elif self._hears_json:
             self._collect(message)
-        await self._send(message)
+        return self._send(message)
 
     def _begin(self, start: Message) -> None:
         self._handling.see(start["status"])
-        headers = {name.lower(): value for name, value in start.get("headers", ())}
-        media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        media_type = media_type_of(start.get("headers", ()))
         self._hears_json = media_type == b"application/json"
         if media_type == b"text/event-stream":
             self._events = EventStream(max_event_bytes=MAX_BYTES)
 
     def _collect(self, message: Message) -> None:
-        body = message.get("body", b"")
+        body, more = message.get("body", b""), message.get("more_body", False)
         self._size += len(body)
         if self._size > MAX_BYTES:
             self._hears_json = False
             self._kept.clear()
-            return
-        self._kept.append(body)
-        if not message.get("more_body", False):
-            self._handling.hear(b"".join(self._kept))
+        elif more or self._kept:
+            self._kept.append(body)
+            if not more:
+                self._handling.hear(b"".join(self._kept))
+        else:
+            self._handling.hear(body)
+
+
+def media_type_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """What a response says that it is, without parameters; empty where it says nothing."""
+    for name, value in headers:
+        if name.lower() == b"content-type":
+            return value.partition(b";")[0].strip().lower()
+    return b""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Final
 
 from ..envelope import looks_like_ours
@@ -41,15 +40,14 @@ def target_of(message: Message) -> str | None:
     return _text(message, _MAX_NAME) if message.method in NAMED else None
 
 
-def describe(message: Message, target: str | None, version: str | None) -> dict[str, str]:
-    """A message's attributes by the conventions, less those of its session and its outcome.
+def version_of(header: str | None) -> str | None:
+    """What the `MCP-Protocol-Version` header says, where it looks like a version: a date of this century."""
+    return header if header is not None and _VERSION.fullmatch(header) else None
 
-    Args:
-        message: The request or notification.
-        target: What `target_of` said of it.
-        version: The `MCP-Protocol-Version` header, or None.
-    """
-    found = dict(_alike(message.method, message.label, target, version))
+
+def own(message: Message) -> dict[str, str]:
+    """The attributes that only this one message has: its id, and the resource that it is about."""
+    found = {}
     if message.kind is Kind.REQUEST and (request_id := _request_id(message)) is not None:
         found[REQUEST_ID] = request_id
     if message.about is not None and message.method not in NAMED and (uri := _text(message, _MAX_URI, _bare)):
@@ -57,15 +55,20 @@ def describe(message: Message, target: str | None, version: str | None) -> dict[
     return found
 
 
-@lru_cache(maxsize=1024)
-def _alike(method: str, label: str, target: str | None, version: str | None) -> dict[str, str]:
-    """What all messages say that call the same tool in the same way."""
+def alike(label: str, target: str | None, version: str | None) -> dict[str, str]:
+    """The attributes of all messages that call the same tool in the same way, by the conventions.
+
+    Args:
+        label: What the method is called in telemetry.
+        target: What `target_of` said of the message.
+        version: What `version_of` said of its header.
+    """
     found = {METHOD: label, **_HTTP}
-    if version is not None and _VERSION.fullmatch(version):
+    if version is not None:
         found[PROTOCOL_VERSION] = version
     if target is not None:
-        found[NAMED[method]] = target
-    if method == "tools/call":
+        found[NAMED[label]] = target
+    if label == "tools/call":
         found[OPERATION] = EXECUTE_TOOL
     return found
 

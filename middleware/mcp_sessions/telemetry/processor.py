@@ -13,15 +13,15 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry import baggage
 from opentelemetry.context import Context
-from opentelemetry.trace import SpanKind, get_current_span
+from opentelemetry.trace import SpanKind
 
-from ..current import current_correlation, current_session
+from ..current import current_both
 from ..session import Session
 from ..tracing import attributes_of
-from .attributes import MCP_SESSION_ID, SESSION_ID, Stamps
-from .session_spans import SCOPE, session_of, start_of
+from .attributes import MCP_SESSION_ID, Stamps
+from .claimed import is_claimed
+from .session_spans import SCOPE, start_of
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
@@ -57,15 +57,19 @@ class SessionSpanProcessor(SpanProcessor):
         try:
             if not span.is_recording():
                 return
-            correlation = current_correlation()
+            scope = _scope(span)
+            if scope == SCOPE:  # ours name their session themselves
+                return
+            session, correlation = current_both()
             if correlation is not None:
                 span.set_attributes(attributes_of(correlation))
-            session = current_session()
-            ref = _ref_of_ours(span, parent_context) if session is None else session.ref
-            if ref is not None:
+            if session is not None:
+                ref = session.ref
                 span.set_attributes(self._stamps.of(ref, claimed=is_claimed(span, ref, parent_context)))
-                _keep(span)
-                _link(span, session)
+                if scope == _FASTMCP:
+                    _keep(span)
+                if span.kind is SpanKind.SERVER:
+                    _link(span, session)
         except Exception as error:  # noqa: BLE001  # whatever goes wrong here, the application's code goes on
             _log.warning("a span was left without its session: %s", type(error).__name__)
 
@@ -83,41 +87,12 @@ class SessionSpanProcessor(SpanProcessor):
         return True
 
 
-def is_claimed(span: Any, ref: str, context: Context | None) -> bool:
-    """Whether `session.id` on this span is not ours to set.
-
-    Args:
-        span: A span that has just started.
-        ref: Our session.
-        context: The context that its parent came from; None is the current one.
-    """
-    named = _attributes(span).get(SESSION_ID) or baggage.get_baggage(SESSION_ID, context)
-    if named:
-        return bool(named != ref)
-    parent = _attributes(get_current_span(context))
-    above, ours_above = parent.get(SESSION_ID), parent.get(MCP_SESSION_ID)
-    if above is None:  # a parent that was left without it: the baggage that said so may have ended there
-        return bool(ours_above == ref)
-    return bool(above not in (ref, ours_above))
-
-
-def _attributes(span: Any) -> Mapping[str, Any]:
-    """What a span says, where it can be read: those of other processes and those not recorded say nothing."""
-    return getattr(span, "attributes", None) or {}
-
-
 def _keep(span: Any) -> None:
     """Keep the stamp on FastMCP's spans: after their start it writes an id of its own over `mcp.session.id`.
 
     Where it has no transport session, that id is a random one per span.
     """
-    if _scope(span) == _FASTMCP:
-        span.__class__ = _stamped(span.__class__)
-
-
-def _ref_of_ours(span: Any, context: Context | None) -> str | None:
-    """The session of a span that the middleware makes itself, before or after the session's request is handled."""
-    return session_of(context) if _scope(span) == SCOPE else None
+    span.__class__ = _stamped(span.__class__)
 
 
 def _scope(span: Any) -> str | None:
@@ -126,10 +101,10 @@ def _scope(span: Any) -> str | None:
     return name
 
 
-def _link(span: Any, session: Session | None) -> None:
+def _link(span: Any, session: Session) -> None:
     """Link a server's own span of a request to the session's start, wherever that was; ours link themselves."""
-    start = None if session is None else start_of(session.traceparent)
-    if start is not None and span.kind is SpanKind.SERVER:
+    start = start_of(session.traceparent)
+    if start is not None:
         span.add_link(start)
 
 

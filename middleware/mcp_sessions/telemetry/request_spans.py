@@ -3,7 +3,8 @@
 The shell calls `begin` once a message and its session are known, runs the application, and calls `end`.
 The parent is the caller's own span where the message brings one along (`_meta.traceparent`, SEP-414), and
 else what is current; what is then not the parent is linked, and so is the session's start. The path is
-lean, since it is every request's: one `start_span`, and one `set_attributes` if anybody records it.
+lean, since it is every request's: one `start_span`, and one `set_attributes` if anybody records it; what all calls
+of a tool in a session have in common is put together once.
 """
 
 from __future__ import annotations
@@ -23,20 +24,19 @@ from opentelemetry.trace import (
     TracerProvider,
     get_current_span,
     get_tracer,
-    get_tracer_provider,
     set_span_in_context,
 )
 
 from ..errors import Refusal
 from ..jsonrpc import Kind, Message
-from ..listeners import takes_spans
+from ..listeners import is_traced, takes_spans
 from ..members import string
 from ..tracing import Spans, Trace
 from .attributes import CLIENT, Stamps
+from .claimed import is_claimed
 from .contents import Contents
 from .handling import Handling, Operations
-from .naming import describe, target_of
-from .processor import is_claimed
+from .naming import alike, own, target_of, version_of
 from .session_spans import SCOPE, below, of_session, start_of
 
 # By the option, and whether the wrapped server makes a server span itself: a span for what is forwarded to
@@ -54,6 +54,8 @@ _KINDS: Final[dict[tuple[Spans, bool], tuple[SpanKind | None, SpanKind | None]]]
     ("off", True): (None, None),
 }
 _CARRIED: Final = ("traceparent", "tracestate", "baggage")
+_REMEMBERED: Final = 2048  # sessions, and calls of them
+_ALONE: Final[tuple[Context, Sequence[Link], bool]] = Context(), (), False
 
 
 class About(Protocol):
@@ -108,6 +110,8 @@ class RequestSpans:
         self._listeners: Final = listeners
         self._provider: Final = tracer_provider
         self._tracer: Final[Tracer] = get_tracer(SCOPE, tracer_provider=tracer_provider)
+        self._said: Final = lru_cache(maxsize=_REMEMBERED)(self._describe)
+        self._alone: Final = lru_cache(maxsize=_REMEMBERED)(_alone)
 
     @cached_property
     def is_native(self) -> bool:
@@ -139,27 +143,40 @@ class RequestSpans:
         kind = _KINDS[self._spans, self.is_native][0 if is_forwarded else 1]
         if kind is None:
             return self._enriched(message, version, about)
-        if not takes_spans(self._provider or get_tracer_provider()):
+        if not (is_traced() if self._provider is None else takes_spans(self._provider)):
             return self._without(message, version, about)
-        target, came = target_of(message), carried(message)
-        parent, links = self._related(came, None if about is None else about.trace)
+        parent, links, claimed = self._placed(message, about)
+        target, ref, client = target_of(message), None, None
         if about is not None:
-            parent = of_session(about.ref, parent)
-        name = message.label if target is None else f"{message.label} {target}"
+            ref, client = about.ref, about.client
+        name, alike = self._said(message.label, target, version_of(version), ref, client, claimed)
         span = self._tracer.start_span(name, parent, kind, links=links)
         if span.is_recording():
-            span.set_attributes(self._attributes(describe(message, target, version), about, parent))
+            span.set_attributes({**alike, **own(message)})
         within = set_span_in_context(span, parent)
-        return Handling(
-            message, version, self._listeners, ref=_ref(about), span=span, within=within, contents=self._contents
-        )
+        return Handling(message, version, self._listeners, ref=ref, span=span, within=within, contents=self._contents)
 
-    def _attributes(self, found: dict[str, str], about: About | None, parent: Context | None) -> dict[str, str]:
-        if about is not None:
-            found.update(self._stamps.of(about.ref, claimed=is_claimed(None, about.ref, parent)))
-            if about.client is not None:
-                found[CLIENT] = about.client
-        return found
+    def _describe(  # noqa: PLR0917  # what the cache before it takes
+        self, label: str, target: str | None, version: str | None, ref: str | None, client: str | None, claimed: bool
+    ) -> tuple[str, dict[str, str]]:
+        """The name of a span, and the attributes of all that have it in a session."""
+        found = alike(label, target, version)
+        if ref is not None:
+            found.update(self._stamps.of(ref, claimed=claimed))
+        if client is not None:
+            found[CLIENT] = client
+        return label if target is None else f"{label} {target}", found
+
+    def _placed(self, message: Message, about: About | None) -> tuple[Context | None, Sequence[Link], bool]:
+        """The context that holds the parent, what is linked, and whether `session.id` is somebody else's there."""
+        came = carried(message)
+        if came is None and not self._in_session and not contexts.get_current():
+            return _ALONE if about is None else self._alone(about.ref, about.trace)
+        parent, links = self._related(came, None if about is None else about.trace)
+        if about is None:
+            return parent, links, False
+        parent = of_session(about.ref, parent)
+        return parent, links, is_claimed(None, about.ref, parent)
 
     def _without(self, message: Message, version: str | None, about: About | None) -> Handling | None:
         if not self._listeners or message.kind is Kind.RESPONSE:
@@ -215,6 +232,12 @@ def _ref(about: About | None) -> str | None:
 
 def _links(context: SpanContext) -> list[Link]:
     return [Link(context)] if context.is_valid else []
+
+
+def _alone(ref: str, started: str | None) -> tuple[Context, Sequence[Link], bool]:
+    """Where a message of a session stands that no trace context came with, and that nothing is around."""
+    links = [] if started is None or start_of(started) is None else [_link_to(started)]
+    return of_session(ref, Context()), links, False
 
 
 @lru_cache(maxsize=4096)

@@ -30,6 +30,7 @@ from opentelemetry.trace import (
 
 from ..tracing import Trace
 from .attributes import CLIENT, ERROR_TYPE, EXPIRES_AT, PARENT, REASON, Stamps
+from .claimed import is_claimed
 
 SCOPE: Final = "mcp_sessions"
 _REF: Final = create_key("mcp_sessions.ref")
@@ -132,14 +133,16 @@ class SessionSpans:
             What ends when the session is complete, or was refused after all.
         """
         ambient = get_current_span().get_span_context()
+        within = of_session(ref, Context() if self._is_root else None)
         span = self._tracer.start_span(
             "session start",
-            of_session(ref, Context() if self._is_root else None),
+            within,
             SpanKind.INTERNAL,
             links=[Link(ambient)] if self._is_root and ambient.is_valid else None,
         )
         if span.is_recording():
-            span.set_attributes({**self._stamps.of(ref, claimed=False), EXPIRES_AT: expires_at})
+            claimed = is_claimed(None, ref, within)
+            span.set_attributes({**self._stamps.of(ref, claimed=claimed), EXPIRES_AT: expires_at})
             more = {CLIENT: client, PARENT: parent}
             span.set_attributes({name: value for name, value in more.items() if value is not None})
         return Start(span)
@@ -155,12 +158,14 @@ class SessionSpans:
         context, ambient = start_of(start), get_current_span().get_span_context()
         is_below = self._is_root and context is not None
         linked = ambient if is_below else context
+        within = of_session(ref, below(context) if is_below and context is not None else None)
         span = self._tracer.start_span(
             "session end",
-            of_session(ref, below(context) if is_below and context is not None else None),
+            within,
             SpanKind.INTERNAL,
             links=[Link(linked)] if linked is not None and linked.is_valid else None,
         )
         if span.is_recording():
-            span.set_attributes({**self._stamps.of(ref, claimed=False), REASON: reason})
+            claimed = is_claimed(None, ref, within)
+            span.set_attributes({**self._stamps.of(ref, claimed=claimed), REASON: reason})
         span.end()

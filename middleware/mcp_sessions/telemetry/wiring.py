@@ -13,7 +13,6 @@ from typing import Final
 from starlette.types import ASGIApp, Send
 
 from ..events import Fact, SessionDeleted
-from ..jsonrpc import Message
 from ..listeners import is_traced
 from ..tokens import Claims
 from ..tracing import Redact, Spans, Trace
@@ -70,16 +69,11 @@ class Telemetry:
             contents=None if redact is None else Contents(redact),
             looks_native=looks_native,
         )
+        self.begin: Final = self._requests.begin
 
     @property
     def _traces(self) -> bool:
         return self._is_tracing and is_traced()
-
-    def begin(
-        self, message: Message, *, version: str | None, about: Claims | None, is_forwarded: bool
-    ) -> Handling | None:
-        """Begin a message; see `RequestSpans.begin`."""
-        return self._requests.begin(message, version=version, about=about, is_forwarded=is_forwarded)
 
     def hearing(self, send: Send, handling: Handling) -> Send:
         """A `send` by which a message's answer is heard, where anybody wants to know how it ended."""

@@ -1,0 +1,38 @@
+"""Whether `session.id` is somebody else's on a span, such as a chat application's, so that ours must not stand there.
+
+Tools give a trace to the first session that they see in it. Nothing here writes on a span.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from opentelemetry import baggage
+from opentelemetry.context import Context
+from opentelemetry.trace import get_current_span
+
+from .attributes import MCP_SESSION_ID, SESSION_ID
+
+
+def is_claimed(span: Any, ref: str, context: Context | None) -> bool:
+    """Whether `session.id` on this span is not ours to set.
+
+    Args:
+        span: A span that has just started.
+        ref: Our session.
+        context: The context that its parent came from; None is the current one.
+    """
+    named = _attributes(span).get(SESSION_ID) or baggage.get_baggage(SESSION_ID, context)
+    if named:
+        return bool(named != ref)
+    parent = _attributes(get_current_span(context))
+    above, ours_above = parent.get(SESSION_ID), parent.get(MCP_SESSION_ID)
+    if above is None:  # a parent that was left without it: the baggage that said so may have ended there
+        return bool(ours_above == ref)
+    return bool(above not in (ref, ours_above))
+
+
+def _attributes(span: Any) -> Mapping[str, Any]:
+    """What a span says, where it can be read: those of other processes and those not recorded say nothing."""
+    return getattr(span, "attributes", None) or {}
