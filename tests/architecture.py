@@ -18,6 +18,7 @@ from pathlib import Path
 FLOORS: dict[int, tuple[str, ...]] = {
     0: ("data", "errors/", "events", "jsonvalue", "session", "tracing"),
     1: (
+        "appending",
         "clientinfo",
         "correlation",
         "dialects/",

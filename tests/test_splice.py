@@ -50,8 +50,8 @@ def read(body: bytes) -> Message:
         (b'{"_meta":{"io.modelcontextprotocol\\/session":1}}', b'{"_meta":{"%b":%b}}'),
         (b'{"_meta":null}', b'{"_meta":{"%b":%b}}'),
         (b'{"_meta":["a"]}', b'{"_meta":{"%b":%b}}'),
-        (b'{"a":1,"a":2}', b'{"a":2,"_meta":{"%b":%b}}'),
-        (b'{"\\u0061\\n\xc3\xa9":1}', b'{"a\\n\xc3\xa9":1,"_meta":{"%b":%b}}'),
+        (b'{ "a":1,"a":2}', b'{"a":2,"_meta":{"%b":%b}}'),
+        (b'{ "\\u0061\\n\xc3\xa9":1}', b'{"a\\n\xc3\xa9":1,"_meta":{"%b":%b}}'),
     ],
 )
 def test_the_session_joins_the_meta_that_is_there(result: bytes, echoed: bytes) -> None:

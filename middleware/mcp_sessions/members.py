@@ -34,9 +34,10 @@ _SPACE: Final = b" \t\n\r"
 # Characters that no text holds, two bytes each, as is the escaped backslash that one of them stands for.
 _UNASSIGNED: Final = tuple(chr(code).encode() for code in range(0x5F5, 0x600))
 
-_object = msgspec.json.Decoder(dict[str, Raw]).decode
+read_object: Final = msgspec.json.Decoder(dict[str, Raw]).decode
+"""As `last_members`, but it raises one of `FLAWS`, and does not read a text with escaped lone surrogates."""
 _string = msgspec.json.Decoder(str).decode
-# As `_object`, but each name becomes an object that equals no other, so what is given twice is there twice.
+# As `read_object`, but each name becomes an object that equals no other, so what is given twice is there twice.
 _every_member = msgspec.json.Decoder(dict[object, Raw], dec_hook=lambda _type, _name: object()).decode
 join: Final = msgspec.json.Encoder().encode
 """JSON of names, values and slices: each `Raw` is written as it is."""
@@ -74,7 +75,7 @@ def last_members(text: bytes, wrong: type[Refusal] = NotJSONRPC) -> dict[str, Ra
         Refusal: The one named by `wrong`.
     """
     try:
-        return _object(text)
+        return read_object(text)
     except FLAWS as flaw:
         return _despite(flaw, bytes(text), wrong)
 
@@ -193,7 +194,7 @@ class Mask:
 
 
 def _despite(flaw: Exception, text: bytes, wrong: type[Refusal]) -> dict[str, Raw]:
-    found, mask = masked(_object, flaw, text, wrong)
+    found, mask = masked(read_object, flaw, text, wrong)
     if mask.covers(found):
         raise LoneSurrogate
     return dict(zip(found, mask.off(found.values()), strict=True))

@@ -13,12 +13,15 @@ from typing import Any, Final
 
 from msgspec import Raw
 
+from .appending import append
 from .errors import Refusal
 from .jsonrpc import SESSION_KEY, Message
 from .members import join, last_members, string
 
 ENVELOPE_PREFIX: Final = "io.modelcontextprotocol/"
 _NOTHING: Final = Raw()
+_WITH_METHOD: Final = (b'{"jsonrpc":"2.0","method":', b'{"jsonrpc": "2.0", "method":', b'{"method":')
+"""How notifications begin, and some requests: with a method no message is an answer, whatever else it holds."""
 
 
 def answers(members: Mapping[str, Raw], request_id: bytes) -> bool:
@@ -33,6 +36,18 @@ def answers(members: Mapping[str, Raw], request_id: bytes) -> bool:
     return same_id(members["id"], request_id)
 
 
+def _answer(text: bytes, request_id: bytes) -> dict[str, Any] | None:
+    """The members of a message of the server, or None where it is not the success that answers a request.
+
+    Raises:
+        Refusal: It cannot be read.
+    """
+    if text.startswith(_WITH_METHOD):
+        return None
+    envelope = last_members(text)
+    return envelope if answers(envelope, request_id) else None
+
+
 def is_answer(text: bytes, request_id: bytes) -> bool:
     """Whether a text is the success that answers a request; what cannot be read is not.
 
@@ -41,7 +56,7 @@ def is_answer(text: bytes, request_id: bytes) -> bool:
         request_id: JSON text of the request's id.
     """
     try:
-        return answers(last_members(text), request_id)
+        return _answer(text, request_id) is not None
     except Refusal:
         return False
 
@@ -77,9 +92,15 @@ def echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> by
     Returns:
         The new message, or None where the response is not the success that answers the request.
     """
+    appended = append(response, request_id, session)
+    return _echo(response, request_id, session) if appended is None else appended
+
+
+def _echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> bytes | None:
+    """As `echo`, for an answer of any form."""
     try:
-        envelope: dict[str, Any] = last_members(response)
-        if not answers(envelope, request_id):
+        envelope = _answer(response, request_id)
+        if envelope is None:
             return None
         result: dict[str, Any] = last_members(envelope["result"])
         envelope["result"] = result
@@ -104,8 +125,8 @@ def advertise(response: bytes, request_id: bytes, settings: bytes, capability: b
         The new message, or None where the response is not the success that answers the request.
     """
     try:
-        envelope: dict[str, Any] = last_members(response)
-        if not answers(envelope, request_id):
+        envelope = _answer(response, request_id)
+        if envelope is None:
             return None
         result: dict[str, Any] = last_members(envelope["result"])
         envelope["result"] = result
@@ -144,8 +165,8 @@ def with_field(response: bytes, request_id: bytes, session_id: str) -> bytes | N
         The new message, or None where the response is not the success that answers the request.
     """
     try:
-        envelope: dict[str, Any] = last_members(response)
-        if not answers(envelope, request_id):
+        envelope = _answer(response, request_id)
+        if envelope is None:
             return None
         result: dict[str, Any] = last_members(envelope["result"])
     except Refusal:
