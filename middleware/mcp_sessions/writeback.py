@@ -6,12 +6,13 @@ on the same stream keep the server's bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from . import splice
 from .errors import DataError, StateError, StoreUnavailable
-from .jsonrpc import Kind, Message
+from .jsonrpc import Message
 from .live import Live
 from .protocol import ADVERTISING
 from .tokens import SESSION
@@ -19,34 +20,31 @@ from .tokens import SESSION
 _INTERNAL_ERROR: Final = -32603
 
 
-@dataclass(slots=True)
-class WriteBack:
-    """The changes that one request's answer needs; calling it makes them.
+class WriteBack(msgspec.Struct):
+    """The changes that one request's answer needs; calling it makes them. (A struct, as one is made per request.)
 
     Args:
         request_id: The request's id as JSON.
         live: The session to echo or to save, or None.
         settings: What to advertise, as JSON, or None.
         capability: What `capabilities.sessions` says, as JSON.
+        saves: Whether the session's state has to be kept before its answer leaves: its client carries none.
     """
 
     request_id: bytes
     live: Live | None
     settings: bytes | None
-    capability: bytes = b"{}"
+    capability: bytes
+    saves: bool
 
     @classmethod
     def of(cls, message: Message, live: Live | None, settings: bytes, capability: bytes = b"{}") -> WriteBack | None:
         """The changes that a message's answer needs, or None where it needs none."""
+        request_id = message.id  # only a request has one
         advertised = settings if message.method in ADVERTISING else None
-        if message.kind is not Kind.REQUEST or message.id is None or (live is None and advertised is None):
+        if request_id is None or (live is None and advertised is None):
             return None
-        return cls(message.id, live, advertised, capability)
-
-    @property
-    def saves(self) -> bool:
-        """Whether the session's state has to be kept before its answer leaves: its client carries none."""
-        return self.live is not None and self.live.claims.kind != SESSION
+        return cls(request_id, live, advertised, capability, live is not None and live.claims.kind != SESSION)
 
     def __call__(self, text: bytes) -> bytes | None:
         """One JSON-RPC message of the response, changed, or None where it stays as it is."""
