@@ -132,16 +132,27 @@ def table(figures: Figures, *, whole: bool = True) -> Table:
         (
             f"{budget.number}. {budget.name}",
             f"{'at least' if budget.at_least else 'at most'} {budget.limit:g} {budget.unit}".rstrip(),
-            _number(budget.here(figures), budget) if budget.figure in figures else "",
-            _number(figures[budget.figure], budget) if budget.figure in figures else "",
+            *_found(budget, figures),
             budget.verdict(figures),
             budget.how,
         )
         for budget in BUDGETS
         if whole or budget.figure in figures
     ]
-    note = "Here: the limit in times of the machine factor, which is how much longer known work takes here."
-    return Table("Budgets", ("", "budget", "here", "found", "verdict", "measured"), rows, note)
+    note = (
+        "here: the limit in times of the machine factor, which is how much longer known work takes here; "
+        "ratio: what was found, in times of that."
+    )
+    return Table("Budgets", ("", "budget", "here", "found", "ratio", "verdict", "measured"), rows, note)
+
+
+def _found(budget: Budget, figures: Figures) -> tuple[str, str, str]:
+    """The limit here, what was found, and the latter in times of the former."""
+    if budget.figure not in figures:
+        return ("", "", "")
+    limit, found = budget.here(figures), figures[budget.figure]
+    ratio = f"{found / limit:.2f}" if limit else ""
+    return (_number(limit, budget), _number(found, budget), ratio)
 
 
 def _number(value: float, budget: Budget) -> str:

@@ -7,11 +7,31 @@ the table and never an exit code: a machine may be slow, and only instruction co
 from __future__ import annotations
 
 import argparse
-import asyncio
+import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
-from . import bodies, budgets, imports, inprocess, instructions, network, page, scale, sdk, streams, traced
+import anyio
+
+from . import (
+    bodies,
+    budgets,
+    crowd,
+    imports,
+    inprocess,
+    instructions,
+    network,
+    on_trio,
+    page,
+    scale,
+    sdk,
+    soak,
+    stateful,
+    streams,
+    summary,
+    traced,
+)
 from .report import Report, Table
 from .size import SIZES, Size
 
@@ -28,10 +48,16 @@ SECTIONS: Final[dict[str, Callable[[Size], Coroutine[Any, Any, Report]]]] = {
     "responses": bodies.responses,
     "streams": streams.streams,
     "import": imports.imports,
+    "stateful": stateful.stateful,
     "http": network.network,
+    "loops": network.loops,
+    "trio": on_trio.on_trio,
+    "crowd": crowd.crowd,
+    "soak": soak.soak,
     "traced": traced.traced,  # last: what it sets up stays
     "instructions": instructions.instructions,
 }
+LOOPS: Final = {"trio": "trio"}
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
@@ -40,6 +66,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("section", nargs="*", default=[], help=f"of {', '.join(SECTIONS)}; all where none is named")
     parser.add_argument("--size", choices=SIZES, default="full", help="how much is measured (full)")
     parser.add_argument("--quick", dest="size", action="store_const", const="quick", help="the same as --size quick")
+    parser.add_argument("--soak", type=float, metavar="SECONDS", help="how long the section `soak` lasts")
     parser.add_argument("--write-docs", action="store_true", help="put the tables and plots into docs/performance.md")
     parser.add_argument(
         "--check", action="store_true", help="count instructions, and fail where more than the baseline"
@@ -57,19 +84,25 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
 def main(given: Sequence[str] | None = None) -> int:
     """Run what the command line names."""
     options = arguments(given)
-    size = SIZES[options.size]
+    size = replace(SIZES[options.size], soak=options.soak or SIZES[options.size].soak)
     if options.check or options.write_baseline:
         return instructions.gate(size, write=options.write_baseline)
-    report = Report.all(map(_run, options.section or SECTIONS, [size] * len(SECTIONS)))
-    budget = budgets.table(report.figures, whole=not options.section)
-    show(budget)
+    start = time.monotonic()
+    report = Report.all(run(name, size) for name in options.section or SECTIONS)
+    taken = time.monotonic() - start
+    judged = budgets.table(report.figures, whole=not options.section)
+    first = [table for table in (summary.table(report.figures), judged) if table.rows]
+    for table in first:
+        show(table)
+    print(f"In all: {taken / 60:.1f} minutes, size {options.size}.")
     if options.write_docs:
-        page.write(report, budget)
+        page.write(report, first, f"size {options.size}, {taken / 60:.0f} minutes")
     return 0
 
 
-def _run(name: str, size: Size) -> Report:
-    report = asyncio.run(SECTIONS[name](size))
+def run(name: str, size: Size) -> Report:
+    """One section, which prints its tables."""
+    report = anyio.run(SECTIONS[name], size, backend=LOOPS.get(name, "asyncio"))
     for table in report.tables:
         show(table)
     return report

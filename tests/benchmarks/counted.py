@@ -63,5 +63,7 @@ def run(contestants: Mapping[str, Contestant], requests: int) -> None:
 
 
 def main() -> None:
-    """Count what the command line asks for: a number of requests."""
-    run(asyncio.run(subjects()), int(sys.argv[1]))
+    """Count what the command line asks for: a number of requests, and subjects, or all."""
+    requests, *names = sys.argv[1:]
+    contestants = asyncio.run(subjects())
+    run({name: contestants[name] for name in names or contestants}, int(requests))

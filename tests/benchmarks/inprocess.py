@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from starlette.types import ASGIApp
 
-from . import apps, ours, peers
-from .anchors import ANCHORS, machine_factor
+from . import anchors, apps, ours, peers
 from .apps import PassThrough
 from .core import Core, Limit
 from .lineup import ECHOED, HOW_TO_READ, NONE, PASS, PLAIN, Row, prove, run
@@ -17,8 +16,6 @@ from .size import Size
 from .timing import Repeated, race
 from .traffic import Visits, message
 
-COOKIES: Final = "Starlette SessionMiddleware, read"
-SPANS: Final = "OpenTelemetry ASGI, default"
 CORE: Final = "core"
 LIMIT: Final = "limit"
 _HOW_TO_READ_CORE: Final = (
@@ -33,28 +30,20 @@ async def pure_core(size: Size) -> Report:
     limit = Limit(core)
     for name, function in ((CORE, core), (LIMIT, limit)):
         prove(name, function(), ECHOED)
-    contestants = {**ANCHORS, LIMIT: Repeated(limit), CORE: Repeated(core)}
-    times = await race(contestants, rounds=size.rounds, requests=10 * size.requests)
-    bases = dict.fromkeys(contestants, LIMIT)
+    contestants = {**await anchors.contestants(), LIMIT: Repeated(limit), CORE: Repeated(core)}
+    times = await race(contestants, rounds=1 + size.rounds // 5, requests=10 * size.requests)
+    bases = dict.fromkeys((LIMIT, CORE), LIMIT)
     report = Report.of_race("The pure core, without ASGI", "core", times, bases=bases, note=_HOW_TO_READ_CORE)
-    report.figures["core/machine"] = machine_factor(times)
+    report.figures["core/machine"] = anchors.machine_factor(times)
     report.figures["core/limits"] = 1 / report.figures[f"core/{CORE}/throughput"]
     return report
-
-
-MODES: Final[dict[str, tuple[ASGIApp, dict[str, Any]]]] = {
-    "ours, session, no token cache": (apps.trivial, {"token_cache": 0}),
-    "ours, session, state changed": (apps.writing, {}),
-    "ours, session, idle_timeout": (apps.trivial, {"idle_timeout": 3600}),
-    "ours, session, tracked": (apps.trivial, {"tracked": True}),
-}
-"""The middleware's modes: around which application, with which options. One whose option is not there is left out."""
 
 
 async def trivial(size: Size) -> Report:
     """Everybody, around the trivial application."""
     app = ours.wrap(apps.trivial)
     plain, named = message(), message(session=await ours.created(app))
+    cookie = await peers.cookie()
     naive = message(session={"sessionId": peers.encode()})
     rows = [
         Row(NONE, Visits.of(apps.trivial, named)),
@@ -62,25 +51,25 @@ async def trivial(size: Size) -> Report:
         Row(PLAIN, Visits.of(PassThrough(apps.trivial), plain), base=PLAIN),
         Row("ours, no session named", Visits.of(app, plain), base=PLAIN),
         Row("ours, session", Visits.of(app, named), ECHOED),
-        *[await _mode(name) for name, (_, options) in MODES.items() if options.keys() <= ours.OPTIONS],
+        await _used("ours, session, state changed", ours.wrap(apps.writing)),
+        *[await _used(f"ours, session, {mode}", ours.wrap(apps.trivial, **how)) for mode, how in ours.MODES.items()],
         Row("ours, session created", _creations(app), b'"expiresAt"', base=PLAIN),
         Row("ours, forged session refused", Visits.of(app, _forgery(named)), b"-32043"),
-        *await _cookies(),
+        Row(peers.READ, Visits.of(peers.cookies(apps.cookie_reading), plain, headers=cookie), base=PLAIN),
+        Row(peers.WRITE, Visits.of(peers.cookies(apps.cookie_writing), plain, headers=cookie), base=PLAIN),
         *(Row(name, Visits.of(make(apps.trivial), named)) for name, make in PEERS.items()),
-        Row("naive PyJWT and json", Visits.of(peers.Naive(apps.trivial), naive), ECHOED),
+        Row(peers.NAIVE, Visits.of(peers.Naive(apps.trivial), naive), ECHOED),
     ]
     note = f"Requests of {len(plain)} bytes without a session and {len(named)} with one. {HOW_TO_READ}"
     title = "Around a trivial application, in process"
-    report = await run(title, "trivial", rows, rounds=size.rounds, requests=size.requests, note=note)
+    report = await run(title, "trivial", rows, rounds=size.rounds, requests=size.requests, note=note, machine=True)
     own = report.figures["trivial/ours, session/adds"]
-    for key, peer in (("cookies", COOKIES), ("spans", SPANS)):
+    for key, peer in (("cookies", peers.READ), ("spans", peers.SPANS)):
         report.figures[f"trivial/cheaper/{key}"] = report.figures[f"trivial/{peer}/adds"] / own
     return report
 
 
-async def _mode(name: str) -> Row:
-    inner, options = MODES[name]
-    app = ours.wrap(inner, **options)
+async def _used(name: str, app: ASGIApp) -> Row:
     session = await ours.used(app, await ours.created(app))
     return Row(name, Visits.of(app, message(session=session)), ECHOED)
 
@@ -93,13 +82,3 @@ def _forgery(named: bytes) -> bytes:
     """The same request with another last character but one in its session id."""
     end = named.index(b'"', named.index(b"sessionId") + len(b'sessionId":"')) - 2
     return named[:end] + (b"B" if named[end : end + 1] == b"A" else b"A") + named[end + 1 :]
-
-
-async def _cookies() -> list[Row]:
-    reading, writing = peers.cookies(apps.cookie_reading), peers.cookies(apps.cookie_writing)
-    set_cookie = (await Visits.of(writing, message()).answer()).headers[b"set-cookie"]
-    headers = {"cookie": set_cookie.split(b";")[0].decode()}
-    return [
-        Row(COOKIES, Visits.of(reading, message(), headers=headers), base=PLAIN),
-        Row("Starlette SessionMiddleware, read and write", Visits.of(writing, message(), headers=headers), base=PLAIN),
-    ]

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from .children import ROOT, environment
 from .report import Report, Table
 from .size import Size
 
@@ -28,7 +29,6 @@ HERE: Final = (
 )
 TOLERANCE: Final = 0.05
 MISSING: Final = "instructions: not counted, since valgrind is not installed (apt-get install valgrind)"
-ROOT: Final = Path(__file__).parents[2]  # from where this package is run
 _PROGRAM: Final = "from tests.benchmarks import counted; counted.main()"
 _COUNTED: Final = re.compile(r"^(\d+) (\d+) (.+)$", re.MULTILINE)
 _TOTAL: Final = re.compile(r"^summary: (\d+)", re.MULTILINE)
@@ -36,21 +36,20 @@ _TOTAL: Final = re.compile(r"^summary: (\d+)", re.MULTILINE)
 Counts = Mapping[str, int]
 
 
-def count(requests: int, valgrind: str) -> dict[str, int]:
+def count(size: Size, valgrind: str) -> dict[str, int]:
     """Instructions per request of each subject, the harness included.
 
     Args:
-        requests: How many requests are counted.
+        size: How many requests are counted, of which subjects.
         valgrind: Where the program is.
     """
+    requests = size.counted
     with tempfile.TemporaryDirectory() as folder:
         tool = [valgrind, "--tool=cachegrind", "--cache-sim=no", "--quiet", f"--cachegrind-out-file={folder}/%p"]
-        program = [sys.executable, "-c", _PROGRAM, str(requests)]
+        program = [sys.executable, "-c", _PROGRAM, str(requests), *size.subjects]
         kept = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
-        environment = {**kept, "PYTHONHASHSEED": "0"}
-        done = subprocess.run(
-            [*tool, *program], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True
-        )
+        fixed = environment({**kept, "PYTHONHASHSEED": "0"})
+        done = subprocess.run([*tool, *program], cwd=ROOT, env=fixed, stdout=subprocess.PIPE, text=True, check=True)
         children = _COUNTED.findall(done.stdout)
         totals = {(name, int(number)): _total(Path(folder, pid)) for pid, number, name in children}
     return {
@@ -109,7 +108,7 @@ async def instructions(size: Size) -> Report:
     valgrind = shutil.which("valgrind")
     if valgrind is None:
         return Report([Table(MISSING, ("",), ())])
-    counts = count(size.counted, valgrind)
+    counts = count(size, valgrind)
     figures = {f"instructions/{name}": float(number) for name, number in counts.items()}
     return Report([table(counts, read().get(HERE))], figures)
 
@@ -120,7 +119,7 @@ def gate(size: Size, *, write: bool) -> int:
     if valgrind is None:
         print(MISSING)
         return 0
-    counts, baselines = count(size.counted, valgrind), read()
+    counts, baselines = count(size, valgrind), read()
     if write:
         BASELINE.write_text(json.dumps({**baselines, HERE: counts}, indent=2, sort_keys=True) + "\n", "utf-8")
     baseline = counts if write else baselines.get(HERE)

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from . import apps
-from .anchors import ANCHORS, machine_factor
+from . import anchors, apps
 from .report import Report
 from .timing import race
 from .traffic import SESSION_KEY, Visits
@@ -44,13 +43,28 @@ class Row:
     base: str = PASS
 
 
-async def run(title: str, prefix: str, rows: Sequence[Row], *, rounds: int, requests: int, note: str = "") -> Report:
-    """Prove each row, race them, and report."""
+async def run(
+    title: str, prefix: str, rows: Sequence[Row], *, rounds: int, requests: int, note: str = "", machine: bool = False
+) -> Report:
+    """Prove each row, race them, and report.
+
+    Args:
+        title: Of the table.
+        prefix: The beginning of the names of the figures.
+        rows: The contestants.
+        rounds: How many times each has its turn.
+        requests: How many requests each serves in a turn.
+        note: Of the table.
+        machine: Whether the machine factor is told in the same rounds.
+    """
     for row in rows:
         prove(row.name, (await row.visits.answer()).body, row.proof)
-    times = await race({**ANCHORS, **{row.name: row.visits for row in rows}}, rounds=rounds, requests=requests)
+    known = await anchors.contestants() if machine else {}
+    times = await race({**known, **{row.name: row.visits for row in rows}}, rounds=rounds, requests=requests)
     report = Report.of_race(title, prefix, times, bases={row.name: row.base for row in rows}, note=note)
-    report.figures[f"{prefix}/machine"] = machine_factor(times)
+    if machine:
+        report.figures[f"{prefix}/machine"] = anchors.machine_factor(times)
+        report.tables.append(anchors.machine(times))
     return report
 
 

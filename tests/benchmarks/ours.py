@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from inspect import signature
 from typing import Any, Final
 
 from starlette.types import ASGIApp
@@ -22,7 +21,14 @@ SECRET: Final = "a-secret-for-benchmarks-0123456789-abcdefgh"
 RING: Final = KeyRing([SECRET])
 NAMES: Final = "mcp-sessions"  # the issuer and audience of a middleware that is told neither
 WEEK: Final = 7 * 24 * 3600
-OPTIONS: Final = frozenset(signature(MCPSessionMiddleware).parameters)
+
+
+MODES: Final[dict[str, dict[str, Any]]] = {
+    "no token cache": {"token_cache": 0},
+    "idle_timeout": {"idle_timeout": 3600},
+    "tracked": {"tracked": True},
+}
+"""The options of the middleware that change what a request costs."""
 
 
 def wrap(app: ASGIApp, **options: Any) -> MCPSessionMiddleware:

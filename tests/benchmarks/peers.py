@@ -16,9 +16,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from . import apps
 from .ours import SECRET
-from .traffic import SESSION_KEY
+from .traffic import SESSION_KEY, Visits, message
 
+READ: Final = "Starlette SessionMiddleware, read"
+WRITE: Final = "Starlette SessionMiddleware, read and write"
+BASE_HTTP: Final = "BaseHTTPMiddleware, empty"
+SPANS: Final = "OpenTelemetry ASGI, default"
+NAIVE: Final = "naive PyJWT and json"
 CLAIMS: Final = {"iss": "mcp-sessions", "aud": "mcp-sessions", "jti": "0123456789abcdefghijkl", "exp": 4_000_000_000}
 
 
@@ -82,8 +88,8 @@ def _open_telemetry(app: ASGIApp, **options: Any) -> ASGIApp:
 
 
 PEERS: Final[dict[str, Callable[[ASGIApp], ASGIApp]]] = {
-    "BaseHTTPMiddleware, empty": lambda app: BaseHTTPMiddleware(app, do_nothing),
-    "OpenTelemetry ASGI, default": _open_telemetry,
+    BASE_HTTP: lambda app: BaseHTTPMiddleware(app, do_nothing),
+    SPANS: _open_telemetry,
     "OpenTelemetry ASGI, one span": lambda app: _open_telemetry(app, exclude_spans=["receive", "send"]),
 }
 
@@ -91,3 +97,9 @@ PEERS: Final[dict[str, Callable[[ASGIApp], ASGIApp]]] = {
 def cookies(app: ASGIApp) -> ASGIApp:
     """Starlette's own sessions, in a signed cookie."""
     return SessionMiddleware(app, secret_key=SECRET)
+
+
+async def cookie() -> dict[str, str]:
+    """The header with which a client sends back what such a session holds."""
+    answer = await Visits.of(cookies(apps.cookie_writing), message()).answer()
+    return {"cookie": answer.headers[b"set-cookie"].split(b";")[0].decode()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from starlette.types import ASGIApp
 
@@ -30,13 +30,13 @@ async def legacy_sse(size: Size) -> Report:
 
 
 async def _sdk(server: ASGIApp, title: str, prefix: str, size: Size, *, modern: bool) -> Report:
-    app, uncached = ours.wrap(server), ours.wrap(server, token_cache=0)
+    app = ours.wrap(server)
     plain = message(modern=modern)
     named = message(session=await ours.created(app, modern=modern), modern=modern)
     control = "pass-through again, as a control"
 
-    def visits(app: ASGIApp, body: bytes) -> Visits:
-        return Visits.of(app, body, modern=modern)
+    def visits(app: ASGIApp, body: bytes, **scoped: Any) -> Visits:
+        return Visits.of(app, body, modern=modern, **scoped)
 
     rows = [
         Row(NONE, visits(server, named), base=NONE),
@@ -44,8 +44,13 @@ async def _sdk(server: ASGIApp, title: str, prefix: str, size: Size, *, modern: 
         Row(control, visits(PassThrough(server), named), base=NONE),
         Row("ours, no session named", visits(app, plain), base=NONE),
         Row("ours, session", visits(app, named), ECHOED, base=NONE),
-        Row("ours, session, no token cache", visits(uncached, named), ECHOED, base=NONE),
-        Row("Starlette SessionMiddleware", visits(peers.cookies(server), plain), base=NONE),
+        *[await _mode(mode, ours.wrap(server, **options), modern=modern) for mode, options in ours.MODES.items()],
+        Row(peers.READ, visits(peers.cookies(server), plain, headers=await peers.cookie()), base=NONE),
         *(Row(name, visits(make(server), named), base=NONE) for name, make in PEERS.items()),
     ]
     return await run(title, prefix, rows, rounds=size.rounds, requests=size.sdk_requests, note=_HOW_TO_READ_SDK)
+
+
+async def _mode(mode: str, app: ASGIApp, *, modern: bool) -> Row:
+    named = message(session=await ours.created(app, modern=modern), modern=modern)
+    return Row(f"ours, session, {mode}", Visits.of(app, named, modern=modern), ECHOED, base=NONE)

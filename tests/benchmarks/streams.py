@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from statistics import median
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from . import lineup, ours
 from .apps import PassThrough
+from .children import resident
 from .lineup import ECHOED, PASS, Row
 from .memory import held
 from .report import Report, Table
@@ -66,9 +67,10 @@ async def streams(size: Size) -> Report:
     both = _both(Stream(events))
     rows = [Row(PASS, both[PASS], b"result"), Row("ours, session", both["ours"], ECHOED)]
     title = f"A stream of {events:,} events of {len(EVENT)} bytes"
-    report = await lineup.run(title, "stream", rows, rounds=1 + size.rounds // 10, requests=1)
+    report = await lineup.run(title, "stream", rows, rounds=1 + size.rounds // 10, requests=1, machine=True)
     found = {name: await _behaviour(app, size) for name, app in (("pass-through", PassThrough), ("ours", ours.wrap))}
     own, theirs = found["ours"], found["pass-through"]
+    report.tables.append(await _lasting(size, report))
     short = await _peak(ours.wrap, message(session={"sessionId": ours.minted(1)[0]}), 1)
     report.figures |= {
         "stream/per event": report.figures["stream/ours, session/adds"] / events,
@@ -80,6 +82,38 @@ async def streams(size: Size) -> Report:
     columns = ("", "bytes at its height", "us to the first byte", "events ahead of a slow reader")
     report.tables.append(Table(f"Behaviour of a stream of {events:,} events", columns, rows_of))
     return report
+
+
+class Weighing:
+    """A reader that looks at the memory of this process from time to time.
+
+    Args:
+        every: After so many messages.
+    """
+
+    def __init__(self, every: int) -> None:
+        self.levels: list[int] = []
+        self._every = every
+        self._taken = 0
+
+    async def __call__(self, sent: Message) -> None:
+        if self._taken % self._every == 0:
+            self.levels.append(resident())
+        self._taken += 1
+
+
+async def _lasting(size: Size, report: Report) -> Table:
+    """One stream of very many events: what each costs, and how much the process grows after its first tenth."""
+    rows = []
+    for name, visits in _both(Stream(size.lasting)).items():
+        weighing, start = Weighing(size.lasting // 10), process_time()
+        await visits.one(weighing)
+        each = (process_time() - start) * MICROSECONDS / size.lasting
+        growth = max(weighing.levels[1:]) - weighing.levels[1]
+        report.figures |= {f"stream/lasting/{name}/us": each, f"stream/lasting/{name}/growth": growth}
+        rows.append((name, f"{each:.1f}", f"{growth:,}"))
+    columns = ("", "us an event", "bytes that the process grew after the first tenth")
+    return Table(f"One stream of {size.lasting:,} events", columns, rows)
 
 
 async def _behaviour(wrap: Callable[[ASGIApp], ASGIApp], size: Size) -> tuple[int, float, int]:

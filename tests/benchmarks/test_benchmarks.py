@@ -19,7 +19,7 @@ from environments import require
 
 require("mcp>=2")
 
-from benchmarks import apps, budgets, command, counted, instructions, lineup, network, page, plots, served
+from benchmarks import anchors, apps, budgets, children, command, counted, instructions, lineup, page, plots, summary
 from benchmarks.lineup import Row
 from benchmarks.report import Report, Table
 from benchmarks.size import SIZES
@@ -27,14 +27,14 @@ from benchmarks.timing import Times
 from benchmarks.traffic import Arrival, Visits, message
 
 TINY = SIZES["tiny"]
-ELSEWHERE = {"traced", "http", "instructions"}  # need a process or a program of their own
+ELSEWHERE = {"traced", "http", "loops", "crowd", "soak", "instructions"}  # need a process or a program of their own
 IN_PROCESS = [name for name in command.SECTIONS if name not in ELSEWHERE]
 
 
 @pytest.fixture(scope="module")
 def reports() -> Mapping[str, Report]:
     """What every section finds that runs in this process."""
-    return {name: asyncio.run(command.SECTIONS[name](TINY)) for name in IN_PROCESS}
+    return {name: command.run(name, TINY) for name in IN_PROCESS}
 
 
 @pytest.fixture
@@ -74,28 +74,8 @@ def test_a_budget_and_its_machine_factor_come_from_one_section() -> None:
 def test_spans_are_recorded_in_a_process_of_their_own() -> None:
     """A process has one tracer provider; the other tests keep theirs."""
     program = [sys.executable, "-m", "tests.benchmarks", "--size", "tiny", "traced"]
-    done = subprocess.run(program, cwd=instructions.ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(program, cwd=children.ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.count("With recorded spans, around") == 2
-
-
-def test_servers_are_put_under_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two of them, for a second each; the others differ by a name in a table."""
-    debian.install("wrk", "wrk")
-    monkeypatch.setattr(network, "ROWS", [row for row in network.ROWS if row[0] in {"none", "ours, session"}])
-    report = asyncio.run(network.network(TINY))
-    assert [[row[0] for row in table.rows] for table in report.tables] == [["none", "ours, session"]] * 2
-    assert 0 < report.figures["http-trivial/ours, session/us"] < math.inf
-
-
-def test_every_server_can_be_made() -> None:
-    """Whatever stands around whatever application."""
-    assert all(callable(around(make())) for make in served.APPS.values() for around in served.AROUND.values())
-
-
-def test_a_load_generator_that_is_missing_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing is measured."""
-    monkeypatch.setenv("PATH", "")
-    assert asyncio.run(network.network(TINY)).tables[0].text().strip() == network.MISSING
 
 
 # --- proofs --------------------------------------------------------------------------------------
@@ -128,6 +108,16 @@ def test_times_are_compared_within_rounds() -> None:
     assert own.spread == pytest.approx(0.75)
 
 
+def test_the_machine_factor_is_the_middle_of_known_works() -> None:
+    """So one library that has become slower, or quicker, does not move the budgets."""
+    times = {known.name: Times((2 * known.there + 10 * (known.base is not None),)) for known in anchors.KNOWN}
+    times |= {known.base: Times((10.0,)) for known in anchors.KNOWN if known.base is not None}
+    assert anchors.machine_factor(times) == pytest.approx(2)
+    times[anchors.KNOWN[0].name] = Times((1e6,))
+    assert anchors.machine_factor(times) == pytest.approx(2)
+    assert anchors.machine(times).rows[1][-1] == "2.00"
+
+
 # --- budgets -------------------------------------------------------------------------------------
 
 
@@ -147,6 +137,17 @@ def test_only_what_was_measured_is_shown_where_sections_are_named() -> None:
     figures = {"core/limits": 3.0}
     assert len(budgets.table(figures, whole=False).rows) == 1
     assert len(budgets.table(figures).rows) == len(budgets.BUDGETS)
+
+
+# --- side by side -------------------------------------------------------------------------------
+
+
+def test_contestants_stand_side_by_side() -> None:
+    """Each in times of ours; who was not measured is left out."""
+    figures = {"trivial/ours, session/adds": 10.0, "trivial/BaseHTTPMiddleware, empty/adds": 25.0}
+    cells = {row[0]: row[1:] for row in summary.table(figures).rows}
+    assert cells["BaseHTTPMiddleware, empty"][:3] == ("+25.0", "2.50", "")
+    assert list(cells) == ["ours, session", "BaseHTTPMiddleware, empty"]
 
 
 # --- instructions --------------------------------------------------------------------------------
@@ -213,14 +214,14 @@ def test_the_generated_part_of_the_page_is_replaced(everything: Report, tmp_path
     page_file = tmp_path / page.PAGE
     page_file.write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
     for _ in range(2):
-        page.write(everything, budgets.table(everything.figures), tmp_path)
+        page.write(everything, [budgets.table(everything.figures)], "the last one", tmp_path)
     written = page_file.read_text()
     assert written.startswith("before\n")
     assert written.endswith("\nafter\n")
     assert "old" not in written
     assert written.count(page.BEGIN) == 1
     drawn = sorted(file.name for file in (tmp_path / page.IMAGES).iterdir())
-    assert len(drawn) == 3
+    assert len(drawn) == 5
     for name in drawn:
         assert f"]({page.IMAGES}/{name})" in written
         assert ET.parse(tmp_path / page.IMAGES / name).getroot().tag.endswith("svg")
@@ -229,7 +230,7 @@ def test_the_generated_part_of_the_page_is_replaced(everything: Report, tmp_path
 def test_a_run_of_some_sections_draws_what_it_has(tmp_path: Path) -> None:
     """No figures, no plots."""
     (tmp_path / page.PAGE).write_text(f"{page.BEGIN}\n{page.END}\n")
-    page.write(Report([Table("One", ("", "us"), [("row", "1")])]), budgets.table({}), tmp_path)
+    page.write(Report([Table("One", ("", "us"), [("row", "1")])]), [], "the last one", tmp_path)
     assert not list((tmp_path / page.IMAGES).iterdir())
     assert "### One\n\n|  | us |\n| --- | ---: |\n| row | 1 |" in (tmp_path / page.PAGE).read_text()
 
@@ -251,7 +252,7 @@ def test_names_in_plots_are_escaped() -> None:
 def test_a_section_is_run_by_its_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Its tables and its budgets are printed; on request they are written down, too."""
     written: list[Report] = []
-    monkeypatch.setattr(page, "write", lambda report, budget: written.append(report))
+    monkeypatch.setattr(page, "write", lambda report, *_: written.append(report))
     assert command.main(["--size", "tiny", "core"]) == 0
     assert not written
     assert command.main(["--size", "tiny", "--write-docs", "core"]) == 0

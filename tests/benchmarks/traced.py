@@ -67,6 +67,8 @@ async def _race(title: str, prefix: str, rows: list[Row], times: tuple[int, int]
     await next(row for row in rows if row.name == _OURS).visits.answer()
     spans, named = counting.spans - spans, counting.named - named
     note = f"A request in a session is {spans} recorded span(s) with us; {named} of them name(s) it."
-    report = await lineup.run(title, prefix, rows, rounds=times[0], requests=times[1], note=note)
+    report = await lineup.run(
+        title, prefix, rows, rounds=times[0], requests=times[1], note=note, machine=prefix == "traced"
+    )
     figures = {name: figure for name, figure in report.figures.items() if named or _OURS not in name}
     return Report(report.tables, figures)
