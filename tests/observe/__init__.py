@@ -1,6 +1,6 @@
 """Sessions as real observability tools show them: two servers, three clients, and what the tools themselves say of it.
 
-    python -m tests.observe [--only phoenix|mlflow] [--no-pictures] [--no-wait]
+    make observe ARGS="[--only phoenix|mlflow] [--no-pictures] [--no-wait]"
 
 It is no part of the test suite, since it installs each tool from PyPI into a virtual environment of its own; continuous
 integration runs it for Phoenix, after the suite.

@@ -18,7 +18,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from .programs import PATIENCE, ROOT, free_port, installed, running
+from matrix.environments import ROOT
+
+from .programs import PATIENCE, free_port, installed, running
 from .tools import TOOLS, Tool
 from .traffic import CALLS, traffic
 
@@ -27,7 +29,7 @@ IMAGES = ROOT / "docs" / "images"
 
 def main() -> int:
     """Run it; the exit status."""
-    parser = argparse.ArgumentParser("python -m tests.observe", description="See sessions in real tools.")
+    parser = argparse.ArgumentParser("make observe", description="See sessions in real tools.")
     parser.add_argument("--only", choices=list(TOOLS))
     parser.add_argument("--no-pictures", action="store_true")
     parser.add_argument("--no-wait", action="store_true")

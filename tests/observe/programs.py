@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -21,7 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from matrix.environments import ROOT
+from matrix.making import PIP, StepFailed, find_uv, quietly
+
 PATIENCE = 240  # seconds for a program to answer, on a machine that does other things too
 PORTS = range(20_000, 30_000)  # below those that a system gives to outgoing connections while a program starts
 
@@ -37,8 +38,6 @@ class Command:
 def installed(name: str, package: str) -> Path:
     """The interpreter of a virtual environment that has a package, made where there is none.
 
-    uv is used where it is, since it takes seconds for what takes pip minutes.
-
     Raises:
         SystemExit: It cannot be installed here; the message says so, and why.
     """
@@ -46,18 +45,16 @@ def installed(name: str, package: str) -> Path:
     python, mark = folder / "bin" / "python", folder / "installed"
     if mark.exists() and mark.read_text("utf-8") == package:
         return python
-    uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
-    if uv is None:
-        steps = [[sys.executable, "-m", "venv", "--clear", str(folder)], [str(python), "-m", "pip", "install", package]]
-    else:
-        steps = [
-            [uv, "venv", "--clear", "--python", sys.executable, str(folder)],
-            [uv, "pip", "install", "--python", str(python), package],
-        ]
-    for step in steps:
-        done = subprocess.run(step, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-        if done.returncode != 0:
-            raise SystemExit(f"{package} cannot be installed here, so nothing was observed:\n{done.stdout[-2000:]}")
+    uv = find_uv()
+    try:
+        if uv is None:
+            quietly(sys.executable, "-m", "venv", "--clear", folder)
+            quietly(python, *PIP, "install", "--quiet", package)
+        else:
+            quietly(sys.executable, "-m", "venv", "--clear", "--without-pip", folder)
+            quietly(uv.program, "pip", "install", "--quiet", "--python", python, package, variables=uv.variables)
+    except StepFailed as why:
+        raise SystemExit(f"{package} cannot be installed here, so nothing was observed: {why}") from None
     mark.write_text(package, "utf-8")
     return python
 

@@ -1,6 +1,6 @@
 """A small traced server for `tests/observe`: the official SDK's, with a tool that asks a database.
 
-    python -m tests.observe.shop PORT NAME ENDPOINT [HEADER=VALUE]
+    python -m observe.shop PORT NAME ENDPOINT [HEADER=VALUE]
 
 Spans go to an OTLP/HTTP endpoint as they end, so that none is left behind when the server is stopped.
 """

@@ -11,7 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from .programs import ROOT, Command, ask, free_port, running
+from matrix.environments import ROOT
+
+from .programs import Command, ask, free_port, running
 
 SESSION_KEY = "io.modelcontextprotocol/session"
 CALLS = 4  # of each client
@@ -22,12 +24,12 @@ ARTICLES = ("shoes", "socks", "hat")
 def traffic(endpoint: str, headers: list[str]) -> Iterator[set[str]]:
     """The servers, and a session of each client, after all calls; by their refs."""
     ports = [free_port(), free_port()]
-    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    paths = os.pathsep.join(filter(None, [str(ROOT / "tests"), os.environ.get("PYTHONPATH")]))
     keys = {"MCP_SESSION_KEYS": secrets.token_urlsafe(32), "PYTHONPATH": paths}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         for number, port in enumerate(ports):
-            program = [sys.executable, "-m", "tests.observe.shop", str(port), f"shop-{number}", endpoint, *headers]
+            program = [sys.executable, "-m", "observe.shop", str(port), f"shop-{number}", endpoint, *headers]
             command = Command(program, keys)
             stack.enter_context(running(command, f"http://127.0.0.1:{port}/mcp", folder))
         held = [call(ports[0], "sessions/create")["session"] for _ in ARTICLES]
