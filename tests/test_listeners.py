@@ -12,7 +12,9 @@ from opentelemetry.trace import NoOpTracerProvider, ProxyTracerProvider
 
 from mcp_sessions.listeners import is_traced, takes_spans
 
-PROVIDERS = {NoOpTracerProvider: False, ProxyTracerProvider: False, TracerProvider: True}
+OfAnotherName = type("ProxyTracerProvider", (trace.TracerProvider,), {"get_tracer": TracerProvider.get_tracer})
+PROVIDERS = {NoOpTracerProvider: False, ProxyTracerProvider: False, TracerProvider: True, OfAnotherName: True}
+"""Logfire calls its own by the name of a stand-in, and that one takes spans."""
 
 
 @pytest.mark.parametrize(("kind", "takes"), PROVIDERS.items(), ids=lambda of: getattr(of, "__name__", str(of)))

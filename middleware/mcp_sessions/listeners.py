@@ -11,7 +11,6 @@ import sys
 from typing import Any, Final
 
 _API: Final = "opentelemetry.trace"
-_NOBODY: Final = frozenset({"NoneType", "ProxyTracerProvider", "NoOpTracerProvider"})
 _UNKNOWN: Final = object()
 
 
@@ -25,5 +24,5 @@ def is_traced() -> bool:
 
 
 def takes_spans(provider: object) -> bool:
-    """Whether a tracer provider is more than the stand-ins of OpenTelemetry's API."""
-    return type(provider).__name__ not in _NOBODY
+    """Whether a tracer provider is more than the stand-ins of OpenTelemetry's API: others have one of the same name."""
+    return provider is not None and type(provider).__module__ != _API

@@ -3,7 +3,8 @@
 For each tool, two servers share nothing but their keys, and three clients call them in turns; then the tool is asked
 through its own API whether it shows three sessions with the right traces in each. The first thing that is not so makes
 the exit status non-zero, and so does a tool that cannot be installed. With Chromium, pictures of Phoenix are taken into
-`docs/images`. At the end the tools stay open until Enter is pressed.
+`docs/images`. At the end the tools stay open until Enter is pressed. Of Logfire, which cannot be started here, the
+SDK is run.
 """
 
 from __future__ import annotations
@@ -25,21 +26,23 @@ from .tools import TOOLS, Tool
 from .traffic import CALLS, traffic
 
 IMAGES = ROOT / "docs" / "images"
+LOGFIRE = "logfire"
 
 
 def main() -> int:
     """Run it; the exit status."""
     parser = argparse.ArgumentParser("make observe", description="See sessions in real tools.")
-    parser.add_argument("--only", choices=list(TOOLS))
+    parser.add_argument("--only", nargs="+", choices=[*TOOLS, LOGFIRE], default=[*TOOLS, LOGFIRE])
     parser.add_argument("--no-pictures", action="store_true")
     parser.add_argument("--no-wait", action="store_true")
     asked = parser.parse_args()
     with ExitStack() as stack:
+        if LOGFIRE in asked.only:
+            run_logfire()
         opened = [
-            observe(TOOLS[name], stack, pictures=not asked.no_pictures)
-            for name in ([asked.only] if asked.only else TOOLS)
+            observe(tool, stack, pictures=not asked.no_pictures) for name, tool in TOOLS.items() if name in asked.only
         ]
-        if not asked.no_wait:
+        if opened and not asked.no_wait:
             print(f"Open {' and '.join(opened)}; press Enter to stop.")
             sys.stdin.readline()
     return 0
@@ -61,6 +64,14 @@ def observe(tool: Tool, stack: ExitStack, *, pictures: bool) -> str:
     if tool.pictures is not None and pictures:
         take(tool.pictures(url, sorted(expected)))
     return url
+
+
+def run_logfire() -> None:
+    """Set its SDK up as the page about tracing says, and look at what it sends."""
+    began = time.monotonic()
+    python = installed(LOGFIRE, "logfire", "httpx", "-e", str(ROOT))
+    subprocess.run([str(python), "-m", "observe.logfire_sdk"], stdout=subprocess.DEVNULL, timeout=PATIENCE, check=True)
+    say(f"{LOGFIRE}: its SDK names the session, after {time.monotonic() - began:.0f} s")
 
 
 def until(look: Callable[[], dict[str, int]], expected: dict[str, int]) -> dict[str, int]:

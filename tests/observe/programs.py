@@ -35,27 +35,27 @@ class Command:
     environment: dict[str, str]
 
 
-def installed(name: str, package: str) -> Path:
-    """The interpreter of a virtual environment that has a package, made where there is none.
+def installed(name: str, *packages: str) -> Path:
+    """The interpreter of a virtual environment that has packages, made where there is none.
 
     Raises:
         SystemExit: It cannot be installed here; the message says so, and why.
     """
     folder = ROOT / f".venv-{name}"
     python, mark = folder / "bin" / "python", folder / "installed"
-    if mark.exists() and mark.read_text("utf-8") == package:
+    if mark.exists() and mark.read_text("utf-8") == repr(packages):
         return python
     uv = find_uv()
     try:
         if uv is None:
             quietly(sys.executable, "-m", "venv", "--clear", folder)
-            quietly(python, *PIP, "install", "--quiet", package)
+            quietly(python, *PIP, "install", "--quiet", *packages)
         else:
             quietly(sys.executable, "-m", "venv", "--clear", "--without-pip", folder)
-            quietly(uv.program, "pip", "install", "--quiet", "--python", python, package, variables=uv.variables)
+            quietly(uv.program, "pip", "install", "--quiet", "--python", python, *packages, variables=uv.variables)
     except StepFailed as why:
-        raise SystemExit(f"{package} cannot be installed here, so nothing was observed: {why}") from None
-    mark.write_text(package, "utf-8")
+        raise SystemExit(f"{name} cannot be installed here, so nothing was observed with it: {why}") from None
+    mark.write_text(repr(packages), "utf-8")
     return python
 
 

@@ -20,8 +20,8 @@ from mcp_sessions.telemetry import metrics
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "tracing.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-TRACES, ALIASES, TAIL, SAMPLING, LOGS, METRICS, CONTENTS = BLOCKS
-"""The blocks, in their order."""
+TRACES, ALIASES, _RECIPES, _LOGFIRE, TAIL, SAMPLING, LOGS, METRICS, CONTENTS = BLOCKS
+"""The blocks, in their order. Those of the recipes are run by `test_recipes` and by `make observe`."""
 
 
 def run(block: str, **names: Any) -> dict[str, Any]:

@@ -1,0 +1,97 @@
+"""A receiver of OTLP over HTTP, as observability tools are one: it decodes what an exporter sends, and keeps it.
+
+It listens on this machine alone, on a free port, for as long as the block lasts. What is no trace is answered with
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email.message import Message
+from gzip import decompress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+
+@dataclass(frozen=True)
+class Received:
+    """One span, as it came.
+
+    Attributes:
+        name: Its name.
+        trace: Its trace, in hexadecimal.
+        scope: Which instrumentation made it.
+        attributes: Its attributes that are texts.
+    """
+
+    name: str
+    trace: str
+    scope: str
+    attributes: dict[str, str]
+
+
+@dataclass
+class Receiver:
+    """What was sent.
+
+    Attributes:
+        url: Where it is, without a path.
+        paths: The paths that traces were sent to.
+        headers: The headers that they were sent with; the last ones.
+        spans: The spans.
+    """
+
+    url: str = ""
+    paths: set[str] = field(default_factory=set)
+    headers: Message = field(default_factory=Message)
+    spans: list[Received] = field(default_factory=list)
+
+    def take(self, path: str, headers: Message, body: bytes) -> None:
+        """Keep what one request brings."""
+        self.paths.add(path)
+        self.headers = headers
+        sent = ExportTraceServiceRequest.FromString(
+            decompress(body) if headers.get("content-encoding") == "gzip" else body
+        )
+        self.spans += [
+            Received(span.name, span.trace_id.hex(), scoped.scope.name, _texts(span.attributes))
+            for resource in sent.resource_spans
+            for scoped in resource.scope_spans
+            for span in scoped.spans
+        ]
+
+
+def _texts(attributes: Any) -> dict[str, str]:
+    return {one.key: one.value.string_value for one in attributes if one.value.HasField("string_value")}
+
+
+@contextmanager
+def receiving() -> Iterator[Receiver]:
+    """A receiver that is open."""
+    received = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            received.take(self.path, self.headers, body)
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing is told of requests."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        received.url = f"http://127.0.0.1:{server.server_port}"
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield received
+        finally:
+            server.shutdown()
+            thread.join()
