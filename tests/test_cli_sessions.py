@@ -104,6 +104,13 @@ def test_a_principal_is_all_of_its_components(whom: tuple[str, str], recorded: P
     assert run("list", *KEYS, *whom) == (0, "")
 
 
+def test_sessions_are_those_of_one_audience(recorded: Path, run: Run) -> None:
+    """What the servers call themselves has to be said where it is not the default."""
+    assert run("list", *KEYS, *AS_ALICE, "--audience", "other") == (0, "")
+    assert run("end-all", *KEYS, *AS_ALICE, "--audience", "other")[0] == 0
+    assert ended(recorded) == []
+
+
 def test_one_session_is_ended(recorded: Path, run: Run) -> None:
     """No keys are needed; a second time there is nothing to end."""
     assert run("end", "--ref", ONE.ref, "--reason", "support") == (0, f"ended          {ONE.ref}\n")

@@ -19,7 +19,7 @@ from mcp_sessions.session import EndedSession, utc
 from mcp_sessions.stores.base import Record, Standing
 from mcp_sessions.stores.memory import MemoryStore
 from mcp_sessions.streams import Streams
-from mcp_sessions.tokens import SESSION, Claims
+from mcp_sessions.tokens import AUDIENCE, SESSION, Claims
 
 END = START + 3600
 TRACE = f"00-{1:032x}-{2:016x}-01"
@@ -114,7 +114,7 @@ async def test_everything_happens_in_its_order() -> None:
         SessionDeleted(CLAIMS.ref, "logout", 90, TRACE),
     ]
     assert await worker.keep(CLAIMS.ref, END).get("browser") is None
-    assert await store.take_ended(idle_timeout=None, lease=60, limit=10) == []
+    assert await store.take_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=10) == []
     assert await store.standing(CLAIMS) is Standing.ENDED
 
 

@@ -28,7 +28,7 @@ from mcp_sessions.session import Principal, Session, utc
 from mcp_sessions.state import sealed_size
 from mcp_sessions.stores.base import Record, Standing
 from mcp_sessions.stores.memory import MemoryStore
-from mcp_sessions.tokens import TRANSPORT, Claims
+from mcp_sessions.tokens import AUDIENCE, TRANSPORT, Claims
 
 ALICE = Principal(subject="alice")
 BOB = Principal(subject="bob")
@@ -340,7 +340,7 @@ class TestOnCreate:
         assert await refused[0].data.get("browser") is None
         assert await store.find(refused[0].ref) is None
         clock.now += 10 * HOUR
-        assert await store.take_ended(idle_timeout=None, lease=60, limit=10) == []
+        assert await store.take_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=10) == []
         assert (facts, ended) == ([], [])
 
     async def test_a_caller_who_leaves_leaves_nothing_behind(self) -> None:

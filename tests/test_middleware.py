@@ -280,9 +280,9 @@ class Store(MemoryStore):
         if self._opening is not None:
             raise self._opening
 
-    async def lead(self, worker: str, *, seconds: float) -> bool:
+    async def lead(self, worker: str, *, audience: str, seconds: float) -> bool:
         self.swept.set()
-        return await super().lead(worker, seconds=seconds)
+        return await super().lead(worker, audience=audience, seconds=seconds)
 
 
 STARTED, STOPPED = {"type": "lifespan.startup.complete"}, {"type": "lifespan.shutdown.complete"}

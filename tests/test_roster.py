@@ -50,8 +50,36 @@ async def refs(client: Client) -> list[str]:
         params = {"cursor": page["nextCursor"]}
 
 
+async def sweep(app: Any) -> None:
+    """Look once for what has ended, and finish it and whatever the server's own look has found."""
+    await app._options.sweeper.sweep()
+    await app._options.sweeper.stop()
+
+
 async def ref_of(client: Client, session: Any) -> str:
     return str((await client.tool(session=session)).result["content"])
+
+
+async def test_servers_of_different_audiences_may_share_keys_and_a_store() -> None:
+    """Nobody is shown another server's sessions, ends them, or runs their `on_end`."""
+    freed: list[tuple[str, str]] = []
+    deployment = Deployment()
+    shop, bank = (
+        deployment.worker(audience=name, on_end=lambda session, reason, name=name: freed.append((name, reason)))
+        for name in ("shop", "bank")
+    )
+    in_shop, in_bank = Client(shop, modern=True, who="alice"), Client(bank, modern=True, who="alice")
+    await in_shop.create()
+    held = await in_bank.create()
+    ref = await ref_of(in_bank, held)
+    await in_shop.send("sessions/end_all")
+    await sweep(shop)
+    assert freed == [("shop", "ended_all")]
+    assert (await refs(in_shop), await refs(in_bank)) == ([], [ref])
+    deployment.clock.now += 3600
+    for app in (shop, bank):
+        await sweep(app)
+    assert freed == [("shop", "ended_all"), ("bank", "expired")]
 
 
 # --- shown ---------------------------------------------------------------------------------------
@@ -178,9 +206,7 @@ async def test_on_end_runs_for_each() -> None:
     for _ in range(3):
         await alice.create()
     await alice.send("sessions/end_all")
-    sweeper = deployment.app._options.sweeper
-    await sweeper.sweep()
-    await sweeper.stop()
+    await sweep(deployment.app)
     assert told == ["ended_all"] * 3
 
 

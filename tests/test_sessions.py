@@ -17,7 +17,7 @@ from mcp_sessions.sessions import Sessions
 from mcp_sessions.stores.base import Record, Standing, Store
 from mcp_sessions.stores.memory import MemoryStore
 from mcp_sessions.stores.sqlite import SQLiteStore
-from mcp_sessions.tokens import Claims
+from mcp_sessions.tokens import AUDIENCE, Claims
 
 OLD = "the secret that signed before, at least 32 bytes"
 ALICE = Principal(client_id="web", issuer="https://id.example", subject="alice")
@@ -66,7 +66,7 @@ class Deployment:
 
     async def taken(self) -> list[tuple[str, str]]:
         """What a server's sweeper finds to do: a session's name, and why it ended."""
-        ended = await self.store.take_ended(idle_timeout=None, lease=60, limit=100)
+        ended = await self.store.take_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=100)
         return sorted((found.record.ref, found.reason) for found in ended)
 
 
@@ -118,6 +118,20 @@ async def test_ending_what_is_not_there_says_so(deployment: Deployment) -> None:
     assert await deployment.live(unrecorded) == [True]
     assert await deployment.sessions.end(one.ref)
     assert not await deployment.sessions.end(one.ref)
+
+
+async def test_another_audience_s_sessions_are_neither_seen_nor_ended(deployment: Deployment) -> None:
+    """Though they lie in the same store, and are the same principal's under the same keys."""
+    one = await deployment.mint("a", ALICE)
+    others = Sessions(
+        store=deployment.store, keys=SECRET, audience="other", clock=deployment.clock, sleep=deployment.sleep
+    )
+    assert await others.of(ALICE) == []
+    assert not await others.end(one.ref)
+    await others.end_all(ALICE)
+    await others.end_all_before(utc(int(deployment.clock.now)))
+    assert await deployment.live(one) == [True]
+    assert [record.ref for record in await deployment.sessions.of(ALICE)] == [one.ref]
 
 
 # --- end_all -------------------------------------------------------------------------------------
@@ -186,7 +200,7 @@ async def test_it_is_kept_no_longer_than_is_told(lifetime: float | timedelta) ->
     kept: list[tuple[int, int]] = []
 
     class Noting(MemoryStore):
-        async def revoke_before(self, moment: int, *, subject: str | None, until: int) -> None:
+        async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
             kept.append((moment, until))
 
     clock = Clock(START)

@@ -18,6 +18,7 @@ from mcp_sessions.stores.base import Record
 from mcp_sessions.stores.memory import MemoryStore
 from mcp_sessions.streams import Streams
 from mcp_sessions.sweeper import BATCH, Sweeper
+from mcp_sessions.tokens import AUDIENCE
 
 HOUR = 3600
 DEADLINE = 5  # seconds after which a test that hangs fails
@@ -33,7 +34,7 @@ class Store(MemoryStore):
         self.asked = 0
         self.was_asked = anyio.Event()
 
-    async def lead(self, worker: str, *, seconds: float) -> bool:
+    async def lead(self, worker: str, *, audience: str, seconds: float) -> bool:
         self.asked += 1
         self.was_asked.set()
         self.was_asked = anyio.Event()
@@ -75,6 +76,7 @@ class Worker:
         self.sweeper = Sweeper(
             self.store,
             self.endings,
+            audience=AUDIENCE,
             idle_timeout=idle_timeout,
             interval=interval,
         )

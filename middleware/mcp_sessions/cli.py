@@ -25,7 +25,7 @@ from .keyfile import key_source
 from .keys import base64url, from_base64url
 from .session import utc
 from .terminal import OK, UNKNOWN, USAGE, named, refuse, show, text
-from .tokens import MAX_CLOCK_SKEW, Claims, Tokens
+from .tokens import AUDIENCE, MAX_CLOCK_SKEW, Claims, Tokens
 
 _LAST_SECOND: Final = 253_402_300_799
 _UNVERIFIED: Final = "NOT VERIFIED: anybody could have written what follows. `verify` checks it with the keys.\n"
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument(
         "--keys", type=named, action="append", required=True, metavar="env:NAME|file:PATH", help="may be repeated"
     )
-    verify.add_argument("--audience", default="mcp-sessions", help="the middleware's (mcp-sessions)")
+    verify.add_argument("--audience", default=AUDIENCE, help=f"the middleware's ({AUDIENCE})")
     verify.add_argument("--issuer", default="mcp-sessions", help="the middleware's (mcp-sessions)")
     verify.set_defaults(command=_verify)
     for command in (inspect, verify):

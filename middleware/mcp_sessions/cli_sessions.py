@@ -22,6 +22,7 @@ from .errors import ConfigurationError
 from .session import Principal, utc
 from .sessions import Sessions
 from .stores.base import Record
+from .tokens import AUDIENCE
 
 Deed = Callable[[Sessions], Awaitable[int]]
 
@@ -46,6 +47,7 @@ def add_commands(commands: Any) -> None:
 def _command(commands: Any, name: str, purpose: str, deed: Callable[..., int]) -> argparse.ArgumentParser:
     command: argparse.ArgumentParser = commands.add_parser(name, help=purpose)
     command.add_argument("--store", type=_address, required=True, metavar="URL|env:NAME|file:PATH")
+    command.add_argument("--audience", default=AUDIENCE, help=f"the servers' ({AUDIENCE})")
     command.set_defaults(command=deed, keys=None)
     return command
 
@@ -125,7 +127,8 @@ def _principal(given: argparse.Namespace) -> Principal:
 
 def _do(given: argparse.Namespace, deed: Deed) -> int:
     async def do() -> int:
-        async with Sessions(store=_store(given.store), keys=given.keys, clock=time.time) as sessions:
+        store = _store(given.store)
+        async with Sessions(store=store, keys=given.keys, audience=given.audience, clock=time.time) as sessions:
             return await deed(sessions)
 
     return anyio.run(do)

@@ -61,4 +61,5 @@ def mark(claims: Claims) -> Claims:
         issued_at=claims.issued_at,
         expires_at=claims.expires_at,
         subject=claims.subject,
+        audience=claims.audience,
     )

@@ -161,9 +161,7 @@ class Live:
         Raises:
             StoreUnavailable: It cannot be recorded.
         """
-        said = self.claims
-        record = Record(said.ref, said.subject, said.issued_at, said.expires_at, said.issued_at, said.root, said.trace)
-        await self._options.store.record(record)
+        await self._options.store.record(Record.of(self.claims))
 
     async def prepare(self, on_create: OnCreate, params: dict[str, Any], scope: Scope) -> None:
         """Let the application fill a new session, and leave nothing behind where it refuses."""
@@ -199,7 +197,7 @@ class Live:
             said["upstream"] = upstream.seal(
                 ring.signing, servers_id, jti=jti, subject=subject, audience=options.audience
             )
-        new = Claims(jti=jti, issued_at=now, subject=subject, kid=ring.signing.kid, **said)
+        new = Claims(jti=jti, issued_at=now, subject=subject, kid=ring.signing.kid, audience=options.audience, **said)
         start = options.telemetry().start(new) if options.tells() else None
         claims = new if start is None else msgspec.structs.replace(new, trace=start.trace)
         token = options.tokens.mint(ring, claims)

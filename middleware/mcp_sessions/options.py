@@ -252,7 +252,9 @@ def _lifecycle(given: dict[str, Any], told: Told) -> dict[str, Any]:
     )
     tracked = checks.yes_or_no("tracked", given["tracked"])
     every = checks.seconds("sweep_interval", given["sweep_interval"])
-    sweeper = Sweeper(store, endings, idle_timeout=None if idle is None else int(idle), interval=every)
+    sweeper = Sweeper(
+        store, endings, audience=given["audience"], idle_timeout=None if idle is None else int(idle), interval=every
+    )
     return {
         "lifetime": checks.seconds("lifetime", given["lifetime"], least=1),
         "idle_timeout": idle,

@@ -63,7 +63,9 @@ async def end_all(options: Options, principal: Principal) -> None:
 
 async def _records(options: Options, principal: Principal) -> list[Record]:
     subjects = options.ring(options.clock()).subjects(principal)
-    return [record for subject in subjects for record in await options.store.sessions(subject)]
+    return [
+        record for subject in subjects for record in await options.store.sessions(subject, audience=options.audience)
+    ]
 
 
 def _is_used(record: Record, options: Options) -> bool:

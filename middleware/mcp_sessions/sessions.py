@@ -22,7 +22,7 @@ from .keyfile import Keys, key_source
 from .session import Principal, utc
 from .stores import make
 from .stores.base import Reach, Record, Store
-from .tokens import MAX_CLOCK_SKEW
+from .tokens import AUDIENCE, MAX_CLOCK_SKEW
 
 _YEAR: Final = 366 * 24 * 3600  # seconds
 
@@ -43,6 +43,7 @@ class Sessions:
         *,
         store: str | Store,
         keys: Keys = None,
+        audience: str = AUDIENCE,
         lifetime: float | timedelta = _YEAR,  # seconds
         timeout: float = 5,  # seconds
         clock: Callable[[], float] = time.time,
@@ -51,6 +52,7 @@ class Sessions:
         """Args:
             store: The middleware's: the same URL, or the same object.
             keys: The middleware's; needed for what concerns a principal.
+            audience: The middleware's. Sessions of others that lie in the same store are neither seen nor ended.
             lifetime: Seconds, or a `timedelta`: no less than the longest lifetime that any session of the
                 store was given, transport sessions included. What ends many sessions at once is kept for so long.
             timeout: Seconds within which the store has to answer.
@@ -70,6 +72,7 @@ class Sessions:
         self._lifetime = lifetime.total_seconds() if isinstance(lifetime, timedelta) else lifetime
         if not self._lifetime > 0:
             raise ConfigurationError("lifetime= must be more than 0 seconds, a number or a timedelta")
+        self._audience = audience
         self._clock = clock
         self._sleep = sleep
 
@@ -85,8 +88,11 @@ class Sessions:
             ConfigurationError: The principal names nobody, or there are no keys.
             StoreUnavailable: The store did not answer.
         """
-        found = [await self._store.sessions(subject) for subject in self._subjects(principal)]
-        return sorted((record for records in found for record in records), key=lambda record: record.created_at)
+        return sorted(await self._of(self._subjects(principal)), key=lambda record: record.created_at)
+
+    async def _of(self, subjects: list[str]) -> list[Record]:
+        found = [await self._store.sessions(subject, audience=self._audience) for subject in subjects]
+        return [record for records in found for record in records]
 
     async def end(self, ref: str, *, reason: str = "ended") -> bool:
         """End one recorded session by its public name, as logs and traces show it.
@@ -106,7 +112,7 @@ class Sessions:
             StoreUnavailable: The store did not take it, so the session still lives.
         """
         record = await self._store.find(ref)
-        return record is not None and await self._revoke(record, reason)
+        return record is not None and record.audience == self._audience and await self._revoke(record, reason)
 
     async def end_all(self, principal: Principal) -> datetime:
         """End all sessions of a principal, recorded or not, on every server.
@@ -127,9 +133,9 @@ class Sessions:
         moment = math.floor(self._clock()) + 1
         subjects = self._subjects(principal)
         # Looked up before the cut-off: by its own contract the store then no longer counts them as alive.
-        records = [record for subject in subjects for record in await self._store.sessions(subject)]
+        records = await self._of(subjects)
         for subject in subjects:
-            await self._store.revoke_before(moment, subject=subject, until=self._until(moment))
+            await self._cut_off(moment, subject)
         for record in records:
             await self._revoke(record, ENDED_ALL)
         await self._reach(moment)
@@ -155,7 +161,7 @@ class Sessions:
         if not moment.timestamp() <= self._clock():
             raise ConfigurationError("the moment lies ahead: sessions yet to be created cannot be ended")
         second = math.ceil(moment.timestamp())
-        await self._store.revoke_before(second, subject=None, until=self._until(second))
+        await self._cut_off(second, None)
         await self._reach(second)
 
     async def open(self) -> None:
@@ -184,6 +190,10 @@ class Sessions:
     async def _revoke(self, record: Record, reason: str) -> bool:
         # With no lease a server may run its `on_end` at once: nobody does so here.
         return await self._store.revoke(record.ref, expires_at=record.expires_at, reason=reason, lease=0)
+
+    async def _cut_off(self, moment: int, subject: str | None) -> None:
+        until = self._until(moment)
+        await self._store.revoke_before(moment, audience=self._audience, subject=subject, until=until)
 
     async def _reach(self, second: int) -> None:
         while (left := second - self._clock()) > 0:

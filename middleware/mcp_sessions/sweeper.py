@@ -27,6 +27,7 @@ class Sweeper:
     Args:
         store: Where sessions are recorded.
         endings: What ends one.
+        audience: Whom the sessions are for.
         idle_timeout: Seconds without a request after which a session ends, or None.
         interval: Seconds between two looks.
     """
@@ -36,11 +37,13 @@ class Sweeper:
         store: Store,
         endings: Endings,
         *,
+        audience: str,
         idle_timeout: int | None,
         interval: float,
     ) -> None:
         self._store = store
         self._endings = endings
+        self._audience = audience
         self._idle_timeout = idle_timeout
         self._interval = interval
         self._worker = secrets.token_hex(8)
@@ -87,9 +90,11 @@ class Sweeper:
         Raises:
             StoreUnavailable: The store did not answer; the next look goes on.
         """
-        if not await self._store.lead(self._worker, seconds=LEASE):
+        if not await self._store.lead(self._worker, audience=self._audience, seconds=LEASE):
             return False
-        batch = await self._store.take_ended(idle_timeout=self._idle_timeout, lease=LEASE, limit=BATCH)
+        batch = await self._store.take_ended(
+            audience=self._audience, idle_timeout=self._idle_timeout, lease=LEASE, limit=BATCH
+        )
         async with anyio.create_task_group() as group:
             for ended in batch:
                 group.start_soon(self._finish, ended)

@@ -27,6 +27,9 @@ from .keys import Key, KeyRing, base64url, from_base64url
 if TYPE_CHECKING:
     from .session import Principal
 
+AUDIENCE: Final = "mcp-sessions"
+"""Whom sessions are for where a deployment does not say."""
+
 MAX_CLIENT_CHARS: Final = 64
 MAX_CLOCK_SKEW: Final = 60  # seconds that another worker's clock may be ahead of ours
 
@@ -91,6 +94,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         owner: The `ref` of the session whose data this one shares, or None where it has its own.
         upstream: The encrypted transport id of the wrapped server, or None.
         ref: The session's public name, of 120 bits: safe to log and to trace. Always made from `jti`.
+        audience: Whom the session is for; a store keeps apart what it is told of different ones.
     """
 
     kind: Kind
@@ -107,6 +111,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owner: str | None = None
     upstream: str | None = None
     ref: str = ""
+    audience: str = AUDIENCE
 
     def __post_init__(self) -> None:
         digest = hashlib.sha256(b"mcp-sessions/1/ref/" + self.jti.encode("utf-8")).digest()
@@ -332,6 +337,7 @@ class Tokens:
             generation=said.gen,
             owner=_or_none(said.own),
             upstream=_or_none(said.up),
+            audience=self._audience,
         )
 
 

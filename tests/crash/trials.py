@@ -29,6 +29,7 @@ import redis_servers
 from history import Kind, Operation, Outcome, Recorder, Rule, violations
 from mcp_sessions.stores import make
 from mcp_sessions.stores.base import Standing, Store
+from mcp_sessions.tokens import AUDIENCE
 
 from .worker import COUNTED, COUNTERS, LEASE, Hook, Plan, claims, data
 
@@ -188,7 +189,7 @@ class Run:
         """Look at every deleted session once more, and run each `on_end` that is left."""
         store = make(self.place.url, clock=lambda: time.time() + AHEAD, timeout=60)
         await self._standings(store, sorted({each.session for each in self.history if each.kind == "delete"}))
-        while left := await store.take_ended(idle_timeout=None, lease=LEASE, limit=100):
+        while left := await store.take_ended(audience=AUDIENCE, idle_timeout=None, lease=LEASE, limit=100):
             for ended in left:
                 self.on_end[ended.record.ref] += 1
                 await store.finish(ended.record.ref)

@@ -27,7 +27,7 @@ from mcp_sessions.data import Data, Shelf
 from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.stores import make
 from mcp_sessions.stores.base import Record, Store
-from mcp_sessions.tokens import Claims
+from mcp_sessions.tokens import AUDIENCE, Claims
 
 TASKS: Final = 4
 CHANGES: Final = 200  # after which it ends by itself, where it was not the one that was killed
@@ -88,7 +88,7 @@ class Worker:
 
     async def run(self) -> None:
         """Do what others left, and then change after change, until killed or cut off from the store."""
-        for ended in await self._store.take_ended(idle_timeout=None, lease=LEASE, limit=100):
+        for ended in await self._store.take_ended(audience=AUDIENCE, idle_timeout=None, lease=LEASE, limit=100):
             await self._on_end(ended.record.ref)
         async with anyio.create_task_group() as tasks:
             for task in range(TASKS):

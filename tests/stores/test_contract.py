@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from clients import START, Clock
@@ -18,7 +19,7 @@ from mcp_sessions.data import Shelf
 from mcp_sessions.errors import DataGone, DataNotInteger, DataTooLarge
 from mcp_sessions.live import CAPABILITIES_KEY, STATE_KEY
 from mcp_sessions.stores.base import Ended, Record, Standing, Store, grain
-from mcp_sessions.tokens import Claims
+from mcp_sessions.tokens import AUDIENCE, Claims
 from stores import Kind, Place
 
 pytest_plugins = ["on_every_store"]
@@ -45,7 +46,7 @@ def session(name: str = "a", *, issued_at: int = START, expires_at: int = LATER,
 
 def recorded(claims: Claims) -> Record:
     """Its record, as it is made at its creation."""
-    return Record(claims.ref, claims.subject, claims.issued_at, claims.expires_at, claims.issued_at)
+    return Record.of(claims)
 
 
 def shelf(claims: Claims, *, max_bytes: int = 1000) -> Shelf:
@@ -58,7 +59,7 @@ async def revoke(store: Store, claims: Claims, reason: str = "deleted", *, lease
 
 
 async def take(store: Store, *, idle_timeout: int | None = None, lease: float = 30, limit: int = 100) -> list[Ended]:
-    return await store.take_ended(idle_timeout=idle_timeout, lease=lease, limit=limit)
+    return await store.take_ended(audience=AUDIENCE, idle_timeout=idle_timeout, lease=lease, limit=limit)
 
 
 async def at_once(calls: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
@@ -107,7 +108,7 @@ async def test_what_is_kept_outlives_the_store_object(kind: Kind, place: Place, 
     await first.record(recorded(c))
     await first.write(shelf(c), "cart", b"[1]")
     await revoke(first, a)
-    await first.revoke_before(START + 1, subject=BOB, until=LATER)
+    await first.revoke_before(START + 1, audience=AUDIENCE, subject=BOB, until=LATER)
     await first.close()
     await other.close()
     second = await kind.make(place)
@@ -199,7 +200,7 @@ async def test_a_cut_off_ends_what_a_principal_was_issued_before(store: Store) -
     """Not what was issued in that second or later, and not what others have."""
     before, then = session("a", issued_at=START - 1), session("b", issued_at=START)
     others, nobodys = (session(issued_at=START - 1, subject=subject) for subject in (BOB, None))
-    await store.revoke_before(START, subject=ALICE, until=LATER)
+    await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, until=LATER)
     assert await store.standing(before) is Standing.ENDED
     assert await store.standings([then, others, nobodys]) == [Standing.LIVE] * 3
 
@@ -208,7 +209,7 @@ async def test_a_cut_off_for_everybody_ends_what_anybody_was_issued_before(store
     """Anonymous sessions too."""
     before = [session(issued_at=START - 1, subject=subject) for subject in (ALICE, BOB, None)]
     then = session(issued_at=START)
-    await store.revoke_before(START, subject=None, until=LATER)
+    await store.revoke_before(START, audience=AUDIENCE, subject=None, until=LATER)
     assert await store.standings(before) == [Standing.ENDED] * 3
     assert await store.standing(then) is Standing.LIVE
 
@@ -217,8 +218,8 @@ async def test_a_cut_off_for_everybody_ends_what_anybody_was_issued_before(store
 async def test_of_several_cut_offs_the_latest_counts(store: Store, subject: str | None) -> None:
     """In whatever order they come; and one for somebody does not hide one for everybody."""
     for moment in (START - 10, START, START - 5):
-        await store.revoke_before(moment, subject=subject, until=LATER)
-    await store.revoke_before(START - 20, subject=BOB, until=LATER)
+        await store.revoke_before(moment, audience=AUDIENCE, subject=subject, until=LATER)
+    await store.revoke_before(START - 20, audience=AUDIENCE, subject=BOB, until=LATER)
     assert await store.standing(session(issued_at=START - 1)) is Standing.ENDED
     assert await store.standing(session(issued_at=START)) is Standing.LIVE
 
@@ -226,15 +227,15 @@ async def test_of_several_cut_offs_the_latest_counts(store: Store, subject: str 
 async def test_a_cut_off_is_seen_at_once_by_who_shares_the_store(store: Store, other: Store) -> None:
     """As a revocation is."""
     assert await other.standing(session(issued_at=START - 1)) is Standing.LIVE
-    await store.revoke_before(START, subject=ALICE, until=LATER)
+    await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, until=LATER)
     assert await other.standing(session(issued_at=START - 1)) is Standing.ENDED
 
 
 async def test_a_cut_off_lasts_until_the_last_session_concerned_has_ended(store: Store, clock: Clock) -> None:
     """And the leeway longer; a later one that may go sooner does not shorten it."""
     old = session(issued_at=START - 1, expires_at=LATER + LEEWAY)
-    await store.revoke_before(START - 1, subject=ALICE, until=LATER)
-    await store.revoke_before(START, subject=ALICE, until=START)
+    await store.revoke_before(START - 1, audience=AUDIENCE, subject=ALICE, until=LATER)
+    await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, until=START)
     clock.now = LATER + LEEWAY - 1
     await revoke(store, session("b", expires_at=LATER + HOUR))
     assert await store.standing(old) is Standing.ENDED
@@ -244,9 +245,9 @@ async def test_a_cut_off_leaves_records_as_they_are(store: Store, clock: Clock) 
     """Its sessions are told as ended and are nobody's to list, but their `on_end` comes when they expire."""
     a = session(issued_at=START - 1)
     await store.record(recorded(a))
-    await store.revoke_before(START, subject=ALICE, until=LATER)
+    await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, until=LATER)
     assert await store.seen(a, idle_timeout=None) is Standing.ENDED
-    assert await store.sessions(ALICE) == []
+    assert await store.sessions(ALICE, audience=AUDIENCE) == []
     assert await store.find(a.ref) is None
     assert await take(store) == []
     clock.now = LATER
@@ -277,8 +278,10 @@ async def test_a_principals_sessions_are_listed_oldest_first(store: Store) -> No
     for one in made:
         await store.record(recorded(one))
     await store.record(recorded(session("bobs", subject=BOB)))
-    assert await store.sessions(ALICE) == [recorded(one) for one in sorted(made, key=lambda one: one.issued_at)]
-    assert await store.sessions("nobody") == []
+    assert await store.sessions(ALICE, audience=AUDIENCE) == [
+        recorded(one) for one in sorted(made, key=lambda one: one.issued_at)
+    ]
+    assert await store.sessions("nobody", audience=AUDIENCE) == []
 
 
 async def test_the_forks_of_a_lineage_are_listed_oldest_first(store: Store) -> None:
@@ -292,7 +295,12 @@ async def test_the_forks_of_a_lineage_are_listed_oldest_first(store: Store) -> N
         await store.record(record)
     assert await store.forks(root.ref) == [forks[1], forks[0], forks[2]]
     assert await store.find(forks[0].ref) == forks[0]
-    assert await store.forks(forks[0].ref) == await store.forks(ALICE) == await store.sessions(root.ref) == []
+    assert (
+        await store.forks(forks[0].ref)
+        == await store.forks(ALICE)
+        == await store.sessions(root.ref, audience=AUDIENCE)
+        == []
+    )
 
 
 async def test_a_record_is_given_back_as_it_was_noted(store: Store, clock: Clock) -> None:
@@ -300,7 +308,12 @@ async def test_a_record_is_given_back_as_it_was_noted(store: Store, clock: Clock
     root, trace = session("root"), f"00-{'ab' * 16}-{'cd' * 8}-01"
     noted = replace(recorded(session("fork")), root=root.ref, trace=trace)
     await store.record(noted)
-    assert await store.sessions(ALICE) == await store.forks(root.ref) == [await store.find(noted.ref)] == [noted]
+    assert (
+        await store.sessions(ALICE, audience=AUDIENCE)
+        == await store.forks(root.ref)
+        == [await store.find(noted.ref)]
+        == [noted]
+    )
     clock.now = LATER
     assert await take(store) == [Ended(noted, "expired")]
 
@@ -321,7 +334,7 @@ async def test_an_ended_fork_is_not_listed(store: Store, clock: Clock) -> None:
     await store.finish(a.ref)
     clock.now = b.expires_at
     assert await store.forks(root.ref) == [c]
-    await store.revoke_before(START + 1, subject=ALICE, until=LATER)
+    await store.revoke_before(START + 1, audience=AUDIENCE, subject=ALICE, until=LATER)
     assert await store.forks(root.ref) == []
 
 
@@ -331,7 +344,7 @@ async def test_an_ended_session_is_neither_listed_nor_found(store: Store) -> Non
     for one in (a, b):
         await store.record(recorded(one))
     await revoke(store, a)
-    assert await store.sessions(ALICE) == [recorded(b)]
+    assert await store.sessions(ALICE, audience=AUDIENCE) == [recorded(b)]
     assert await store.find(a.ref) is None
 
 
@@ -342,7 +355,7 @@ async def test_an_expired_session_is_neither_listed_nor_found(store: Store, cloc
     assert await store.find(session().ref) == recorded(session())
     clock.now = LATER
     assert await store.find(session().ref) is None
-    assert await store.sessions(ALICE) == []
+    assert await store.sessions(ALICE, audience=AUDIENCE) == []
 
 
 async def test_recording_again_changes_nothing(store: Store) -> None:
@@ -356,7 +369,7 @@ async def test_recording_again_changes_nothing(store: Store) -> None:
     await revoke(store, b)
     await store.record(recorded(b))
     assert [await store.seen(one, idle_timeout=None) for one in (a, b)] == [Standing.ENDED] * 2
-    assert await store.sessions(ALICE) == []
+    assert await store.sessions(ALICE, audience=AUDIENCE) == []
 
 
 async def test_records_are_seen_at_once_by_who_shares_the_store(store: Store, other: Store) -> None:
@@ -586,28 +599,67 @@ async def test_an_unfinished_session_waits_for_a_taker_for_as_long_as_it_takes(s
 async def test_a_worker_leads_for_its_time_and_may_lead_on(store: Store, clock: Clock) -> None:
     """By asking again before it is over."""
     for _ in range(3):
-        assert await store.lead("one", seconds=30) is True
+        assert await store.lead("one", audience=AUDIENCE, seconds=30) is True
         clock.now += 29
 
 
 async def test_one_worker_leads(store: Store, other: Store, clock: Clock) -> None:
     """Another follows it when its time is over, not before."""
-    assert await store.lead("one", seconds=30) is True
+    assert await store.lead("one", audience=AUDIENCE, seconds=30) is True
     clock.now = START + 29
-    assert await other.lead("two", seconds=30) is False
+    assert await other.lead("two", audience=AUDIENCE, seconds=30) is False
     clock.now = START + 30
-    assert await other.lead("two", seconds=30) is True
-    assert await store.lead("one", seconds=30) is False
+    assert await other.lead("two", audience=AUDIENCE, seconds=30) is True
+    assert await store.lead("one", audience=AUDIENCE, seconds=30) is False
 
 
 async def test_of_parallel_workers_one_leads(store: Store, other: Store) -> None:
     """Each asks on its own."""
     asked = [
-        partial(one.lead, f"worker {n} of {which}", seconds=30)
+        partial(one.lead, f"worker {n} of {which}", audience=AUDIENCE, seconds=30)
         for n in range(10)
         for which, one in enumerate((store, other))
     ]
     assert (await at_once(asked)).count(True) == 1
+
+
+# --- audiences -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("subject", [ALICE, None])
+async def test_a_cut_off_ends_the_sessions_of_its_audience_alone(store: Store, subject: str | None) -> None:
+    """Though the principal is the same one, and whether they are recorded or not."""
+    ours, theirs = (msgspec.structs.replace(session(name, issued_at=START - 1), audience=name) for name in "ab")
+    for one in (ours, theirs):
+        await store.record(recorded(one))
+    await store.revoke_before(START, audience="a", subject=subject, until=LATER)
+    assert await store.standings([ours, theirs]) == [Standing.ENDED, Standing.LIVE]
+    assert await store.seen(theirs, idle_timeout=None) is Standing.LIVE
+    assert [await store.find(one.ref) for one in (ours, theirs)] == [None, recorded(theirs)]
+
+
+async def test_each_audience_lists_and_takes_its_own_sessions(store: Store, clock: Clock) -> None:
+    """Whether they were ended, expired or stood idle; one that has none is given none."""
+    names = ("a", "b")
+    ones = {name: msgspec.structs.replace(session(name), audience=name) for name in names}
+    for one in ones.values():
+        await store.record(recorded(one))
+    await revoke(store, ones["a"], lease=0)
+    listed = [await store.sessions(ALICE, audience=name) for name in (*names, "c")]
+    assert listed == [[], [recorded(ones["b"])], []]
+    clock.now = LATER
+    for name, reason in zip(("c", "b", "a"), (None, "expired", "deleted"), strict=True):
+        taken = await store.take_ended(audience=name, idle_timeout=HOUR, lease=30, limit=10)
+        assert taken == ([] if reason is None else [Ended(recorded(ones[name]), reason)])
+        for ended in taken:
+            await store.finish(ended.record.ref)
+
+
+async def test_one_worker_leads_for_each_audience(store: Store, other: Store) -> None:
+    """None has to wait for another's."""
+    assert await store.lead("one", audience="a", seconds=30)
+    assert await other.lead("two", audience="b", seconds=30)
+    assert not await other.lead("two", audience="a", seconds=30)
 
 
 # --- data ----------------------------------------------------------------------------------------

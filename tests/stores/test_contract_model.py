@@ -17,7 +17,7 @@ from clients import START, Clock
 from mcp_sessions.data import Shelf
 from mcp_sessions.errors import DataError, DataGone, DataNotInteger, DataTooLarge
 from mcp_sessions.stores.base import Record, Standing, Store, grain
-from mcp_sessions.tokens import Claims
+from mcp_sessions.tokens import AUDIENCE, Claims
 
 pytest_plugins = ["on_every_store"]
 
@@ -177,7 +177,7 @@ class Program:
 
     async def step_revoke_before(self) -> None:
         subject, moment = self.random.choice(SUBJECTS), self.model.now - self.random.randrange(100, 400)
-        await self.store.revoke_before(moment, subject=subject, until=self.model.now + 2000)
+        await self.store.revoke_before(moment, audience=AUDIENCE, subject=subject, until=self.model.now + 2000)
         self.model.cut_offs[subject] = max(self.model.cut_offs.get(subject, 0), moment)
 
     async def step_seen(self) -> None:
@@ -189,7 +189,7 @@ class Program:
 
     async def step_sessions(self) -> None:
         for subject in ("alice".ljust(22, "A"), "bob".ljust(22, "A")):
-            found = await self.store.sessions(subject)
+            found = await self.store.sessions(subject, audience=AUDIENCE)
             assert [record.created_at for record in found] == sorted(record.created_at for record in found)
             alive = {one.ref for one in self.made if one.subject == subject and self.model.alive(one)}
             assert {record.ref for record in found} == alive
@@ -204,7 +204,9 @@ class Program:
                 assert found == Record(one.ref, one.subject, one.issued_at, one.expires_at, found.seen_at)
 
     async def step_take_ended(self) -> None:
-        taken = await self.store.take_ended(idle_timeout=self.model.idle_timeout, lease=LEASE, limit=1000)
+        taken = await self.store.take_ended(
+            audience=AUDIENCE, idle_timeout=self.model.idle_timeout, lease=LEASE, limit=1000
+        )
         reasons = {ended.record.ref: ended.reason for ended in taken}
         assert len(reasons) == len(taken)
         for one, kept in self.model.records.items():
@@ -255,7 +257,7 @@ class Program:
         assert await outcome(self.store.add(self.shelf(one), key, by)) == said
 
     async def step_lead(self) -> None:
-        assert await self.store.lead("worker", seconds=LEASE) is True
+        assert await self.store.lead("worker", audience=AUDIENCE, seconds=LEASE) is True
 
     @staticmethod
     def shelf(one: Claims) -> Shelf:

@@ -16,7 +16,7 @@ from mcp_sessions.stores import deadline
 from mcp_sessions.stores.base import Reach, Record, Store
 from mcp_sessions.stores.countdown import Countdown
 from mcp_sessions.stores.deadline import Deadline
-from mcp_sessions.tokens import Claims
+from mcp_sessions.tokens import AUDIENCE, Claims
 
 CLAIMS = Claims(kind="session", kid="k", jti="j", issued_at=START, expires_at=START + 60)
 RECORD = Record(ref="r", subject=None, created_at=START, expires_at=START + 60, seen_at=START)
@@ -31,15 +31,15 @@ CALLS: dict[str, Call] = {
     "standing": lambda store: store.standing(CLAIMS),
     "standings": lambda store: store.standings([CLAIMS]),
     "revoke": lambda store: store.revoke("r", expires_at=1, reason="ended", lease=2),
-    "revoke_before": lambda store: store.revoke_before(1, subject="s", until=2),
+    "revoke_before": lambda store: store.revoke_before(1, audience=AUDIENCE, subject="s", until=2),
     "record": lambda store: store.record(RECORD),
     "seen": lambda store: store.seen(CLAIMS, idle_timeout=1),
-    "sessions": lambda store: store.sessions("s"),
+    "sessions": lambda store: store.sessions("s", audience=AUDIENCE),
     "forks": lambda store: store.forks("r"),
     "find": lambda store: store.find("r"),
-    "take_ended": lambda store: store.take_ended(idle_timeout=1, lease=2, limit=3),
+    "take_ended": lambda store: store.take_ended(audience=AUDIENCE, idle_timeout=1, lease=2, limit=3),
     "finish": lambda store: store.finish("r"),
-    "lead": lambda store: store.lead("w", seconds=1),
+    "lead": lambda store: store.lead("w", audience=AUDIENCE, seconds=1),
     "read": lambda store: store.read(SHELF, "k"),
     "write": lambda store: store.write(SHELF, "k", b"1", expires_at=2.0),
     "swap": lambda store: store.swap(SHELF, "k", b"1", b"2"),

@@ -9,7 +9,7 @@ from mcp_sessions.data import Shelf
 from mcp_sessions.errors import DataGone, StoreFull
 from mcp_sessions.stores.base import Ended, Reach, Record, Standing
 from mcp_sessions.stores.memory import MemoryStore
-from mcp_sessions.tokens import Claims
+from mcp_sessions.tokens import AUDIENCE, Claims
 
 HOUR = 3600
 LATER = START + HOUR
@@ -72,15 +72,15 @@ async def test_a_full_store_refuses_and_forgets_nothing(clock: Clock) -> None:
 async def test_cut_offs_count_against_the_same_limit(clock: Clock) -> None:
     """One for each principal; a later one for the same takes no more room, and what is over makes some."""
     store = MemoryStore(max_entries=2, clock=clock)
-    await store.revoke_before(START - 1, subject=ALICE, until=START + 10)
-    await store.revoke_before(START - 1, subject=None, until=LATER)
-    await store.revoke_before(START, subject=ALICE, until=START + 20)
+    await store.revoke_before(START - 1, audience=AUDIENCE, subject=ALICE, until=START + 10)
+    await store.revoke_before(START - 1, audience=AUDIENCE, subject=None, until=LATER)
+    await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, until=START + 20)
     with pytest.raises(StoreFull):
-        await store.revoke_before(START, subject="bob", until=LATER)
+        await store.revoke_before(START, audience=AUDIENCE, subject="bob", until=LATER)
     with pytest.raises(StoreFull):
         await revoke(store, session())
     clock.now = START + 120
-    await store.revoke_before(START, subject="bob", until=LATER)
+    await store.revoke_before(START, audience=AUDIENCE, subject="bob", until=LATER)
     assert len(store) == 2
     clock.now = LATER + 120
     await revoke(store, session(expires_at=LATER + HOUR))
@@ -90,8 +90,8 @@ async def test_cut_offs_count_against_the_same_limit(clock: Clock) -> None:
 async def test_cut_offs_that_are_not_over_stay_when_others_go(clock: Clock) -> None:
     """Also those of the same minute."""
     store = MemoryStore(clock=clock)
-    await store.revoke_before(START, subject=ALICE, until=START)
-    await store.revoke_before(START, subject="bob", until=START + 1)
+    await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, until=START)
+    await store.revoke_before(START, audience=AUDIENCE, subject="bob", until=START + 1)
     clock.now = START + 60
     await revoke(store, session())
     assert len(store) == 2
@@ -109,9 +109,9 @@ async def test_no_more_sessions_are_recorded_than_may_be(clock: Clock) -> None:
     await store.finish(b.ref)
     await store.record(recorded(c))
     await store.finish(a.ref)
-    assert await store.sessions(ALICE) == [recorded(c)]
+    assert await store.sessions(ALICE, audience=AUDIENCE) == [recorded(c)]
     await store.finish(c.ref)
-    assert await store.sessions(ALICE) == []
+    assert await store.sessions(ALICE, audience=AUDIENCE) == []
 
 
 async def test_a_full_store_ends_no_idle_session(clock: Clock) -> None:
@@ -121,9 +121,11 @@ async def test_a_full_store_ends_no_idle_session(clock: Clock) -> None:
     await revoke(store, session("b", expires_at=START + 1))
     clock.now = START + 61
     with pytest.raises(StoreFull):
-        await store.take_ended(idle_timeout=60, lease=30, limit=10)
+        await store.take_ended(audience=AUDIENCE, idle_timeout=60, lease=30, limit=10)
     clock.now = START + 2 * HOUR
-    assert await store.take_ended(idle_timeout=60, lease=30, limit=10) == [Ended(recorded(session("a")), "expired")]
+    assert await store.take_ended(audience=AUDIENCE, idle_timeout=60, lease=30, limit=10) == [
+        Ended(recorded(session("a")), "expired")
+    ]
 
 
 async def test_the_data_of_all_sessions_has_a_limit(clock: Clock) -> None:
@@ -176,7 +178,7 @@ async def test_a_clock_that_goes_back_takes_no_use_back(clock: Clock) -> None:
 async def test_the_only_worker_leads(clock: Clock) -> None:
     """Whatever it is called."""
     store = MemoryStore(clock=clock)
-    assert [await store.lead(name, seconds=30) for name in ("one", "two")] == [True, True]
+    assert [await store.lead(name, audience=AUDIENCE, seconds=30) for name in ("one", "two")] == [True, True]
 
 
 async def test_closing_loses_nothing_that_is_still_asked_for() -> None:

@@ -35,7 +35,7 @@ from mcp_sessions.errors import (
 from mcp_sessions.stores.base import Ended, Record, Standing
 from mcp_sessions.stores.redis import RedisStore
 from mcp_sessions.stores.redis_link import reason_of
-from mcp_sessions.tokens import Claims
+from mcp_sessions.tokens import AUDIENCE, Claims
 from redis_servers import HOST, Server, serving
 
 
@@ -268,16 +268,16 @@ async def test_a_user_needs_no_more_than_these_rights(place: Place) -> None:
     async with opened(url, prefix=f"mcp-sessions:{uuid4().hex}:") as store:
         one = claims()
         await store.record(record_of(one))
-        assert await store.sessions("sub") == [await store.find(one.ref)]
+        assert await store.sessions("sub", audience=AUDIENCE) == [await store.find(one.ref)]
         await store.write(shelf(), "key", b"1", expires_at=START + 5)
         assert await store.add(shelf(), "key", 1) == 2
         assert not await store.swap(shelf(), "key", b"1", None)
         assert await store.read(shelf(), "key") == b"2"
         assert await store.seen(one, idle_timeout=600) is Standing.LIVE
-        assert await store.lead("worker", seconds=5)
-        await store.revoke_before(START, subject="sub", until=START + 60)
+        assert await store.lead("worker", audience=AUDIENCE, seconds=5)
+        await store.revoke_before(START, audience=AUDIENCE, subject="sub", until=START + 60)
         assert await revoke(store, one)
-        assert not await store.take_ended(idle_timeout=600, lease=5, limit=5)
+        assert not await store.take_ended(audience=AUDIENCE, idle_timeout=600, lease=5, limit=5)
         await store.finish(one.ref)
 
 
@@ -606,38 +606,38 @@ async def test_what_is_full_of_values_whose_time_is_over_has_room(tracked: Redis
 
 
 def prefix_of(store: RedisStore) -> str:
-    return store._keys.due.partition("{")[0]
+    return store._keys.since.partition("{")[0]
 
 
 async def test_a_deadline_without_a_record_is_dropped_but_not_too_soon(tracked: RedisStore) -> None:
     """The record may be on its way; where its worker died before it was written, nothing ended."""
-    redis_servers.shared().command("ZADD", tracked._keys.due, START, "phantom")
+    redis_servers.shared().command("ZADD", tracked._keys.due(AUDIENCE), START, "phantom")
     clock: Any = tracked._clock
     for later, left in ((0, 1), (59, 1), (60, 0)):
         clock.now = START + later
-        assert await tracked.take_ended(idle_timeout=None, lease=30, limit=5) == []
-        assert redis_servers.shared().command("ZCARD", tracked._keys.due) == left
+        assert await tracked.take_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=5) == []
+        assert redis_servers.shared().command("ZCARD", tracked._keys.due(AUDIENCE)) == left
 
 
 async def test_a_deadline_that_is_left_hides_no_other(tracked: RedisStore) -> None:
     """More are looked at than are taken."""
     for n in range(3):
-        redis_servers.shared().command("ZADD", tracked._keys.due, START + 3600, f"phantom{n}")
+        redis_servers.shared().command("ZADD", tracked._keys.due(AUDIENCE), START + 3600, f"phantom{n}")
     await tracked.record(record_of(claims()))
-    assert await tracked.take_ended(idle_timeout=None, lease=30, limit=1) == []
+    assert await tracked.take_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=1) == []
     clock: Any = tracked._clock
     clock.now = START + 3600
-    (ended,) = await tracked.take_ended(idle_timeout=None, lease=30, limit=4)
+    (ended,) = await tracked.take_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=4)
     assert ended == Ended(record_of(claims()), "expired")
 
 
 async def test_a_listed_session_without_a_record_is_not_listed(tracked: RedisStore) -> None:
     """And goes from the list in the end, when the principal has another session."""
-    listed = tracked._keys.sessions("sub")
+    listed = tracked._keys.sessions(AUDIENCE, "sub")
     redis_servers.shared().command("ZADD", listed, START - 10 * 86_400, "phantom")
-    assert await tracked.sessions("sub") == []
+    assert await tracked.sessions("sub", audience=AUDIENCE) == []
     await tracked.record(record_of(claims()))
-    assert await tracked.sessions("sub") == [record_of(claims())]
+    assert await tracked.sessions("sub", audience=AUDIENCE) == [record_of(claims())]
     assert redis_servers.shared().command("ZRANGE", listed, 0, -1) == [claims().ref.encode()]
 
 
@@ -653,9 +653,11 @@ async def test_a_worker_that_dies_between_the_steps_of_a_revocation_loses_nothin
             await revoke(tracked, one)
     clock: Any = tracked._clock
     clock.now = START + 30
-    assert await tracked.take_ended(idle_timeout=None, lease=30, limit=5) == []
+    assert await tracked.take_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=5) == []
     assert await tracked.seen(one, idle_timeout=None) is Standing.LIVE
-    assert redis_servers.shared().command("ZSCORE", tracked._keys.due, one.ref) == str(one.expires_at).encode()
+    assert (
+        redis_servers.shared().command("ZSCORE", tracked._keys.due(AUDIENCE), one.ref) == str(one.expires_at).encode()
+    )
 
 
 async def test_what_was_taken_is_handed_over_though_the_store_fails_after(
@@ -670,12 +672,12 @@ async def test_what_was_taken_is_handed_over_though_the_store_fails_after(
     clock: Any = tracked._clock
     clock.now = START + 3600
     monkeypatch.setattr(tracked, "_put_off", fail)
-    assert len(await tracked.take_ended(idle_timeout=None, lease=30, limit=5)) == 1
+    assert len(await tracked.take_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=5)) == 1
     with unavailable("store_unavailable"):
-        await tracked.take_ended(idle_timeout=None, lease=30, limit=5)
+        await tracked.take_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=5)
     monkeypatch.undo()
     clock.now += 31
-    assert len(await tracked.take_ended(idle_timeout=None, lease=30, limit=5)) == 1
+    assert len(await tracked.take_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=5)) == 1
 
 
 async def test_nothing_outlives_its_session_for_long(tracked: RedisStore) -> None:
@@ -684,11 +686,11 @@ async def test_nothing_outlives_its_session_for_long(tracked: RedisStore) -> Non
     await tracked.record(record_of(one))
     await tracked.write(shelf(one.ref), "key", b"1", expires_at=START + 60)
     await tracked.write(shelf("unrecorded"), "key", b"1")
-    await tracked.revoke_before(START, subject="sub", until=START + 3600)
-    await tracked.revoke_before(START, subject="sub", until=START + 7200)
-    await tracked.revoke_before(START, subject="sub", until=START + 60)
+    await tracked.revoke_before(START, audience=AUDIENCE, subject="sub", until=START + 3600)
+    await tracked.revoke_before(START, audience=AUDIENCE, subject="sub", until=START + 7200)
+    await tracked.revoke_before(START, audience=AUDIENCE, subject="sub", until=START + 60)
     await revoke(tracked, one)
-    await tracked.lead("worker", seconds=5)
+    await tracked.lead("worker", audience=AUDIENCE, seconds=5)
     shared, prefix = redis_servers.shared(), prefix_of(tracked)
     ttls = {
         key.decode().removeprefix(prefix).replace(one.ref, "ref"): shared.command("TTL", key)
@@ -702,10 +704,10 @@ async def test_nothing_outlives_its_session_for_long(tracked: RedisStore) -> Non
         "{ref}:times": week + 3660,
         "{unrecorded}:data": 3660,
         "{unrecorded}:times": 3660,
-        "{sub}:sessions": week + 3660,
-        "{sub}:ended-before": 7260,
-        "{all}:sweeper": 5,
-        "{all}:due": -1,
+        "{sub}:sessions:mcp-sessions": week + 3660,
+        "{sub}:ended-before:mcp-sessions": 7260,
+        "{all}:sweeper:mcp-sessions": 5,
+        "{all}:due:mcp-sessions": -1,
         "{all}:since": -1,
         "{all}:servers": -1,
     }

@@ -17,7 +17,7 @@ from mcp_sessions.errors import ConfigurationError, StoreUnavailable
 from mcp_sessions.stores.base import Record, Standing
 from mcp_sessions.stores.redis import RedisStore
 from mcp_sessions.stores.redis_durability import facts
-from mcp_sessions.tokens import Claims
+from mcp_sessions.tokens import AUDIENCE, Claims
 from redis_servers import Server, serving
 
 LIVE, ENDED, LOST = Standing.LIVE, Standing.ENDED, Standing.LOST
@@ -156,7 +156,7 @@ async def test_a_snapshot_brings_back_the_past_and_is_not_believed(clock: Clock)
             assert await store.standing(one) is LOST
             assert await store.seen(one, idle_timeout=3600) is LOST
             assert await store.find(one.ref) is None
-            assert await store.sessions("sub") == []
+            assert await store.sessions("sub", audience=AUDIENCE) == []
             clock.now += 1
             assert await store.standing(claims("new", clock)) is LIVE
 

@@ -60,12 +60,12 @@ def test_every_question_about_what_is_over_has_an_index(connection: sqlite3.Conn
     schema.create(connection, fence=START)
     for question in (
         "SELECT ref FROM revoked WHERE expires_at <= 5 LIMIT 5",
-        "SELECT subject FROM cut_offs WHERE until <= 5 LIMIT 5",
+        "SELECT subject, audience FROM cut_offs WHERE until <= 5 LIMIT 5",
         "SELECT owner FROM shelves WHERE until <= 5 LIMIT 5",
-        "SELECT ref FROM records WHERE reason IS NULL AND expires_at <= 5 ORDER BY expires_at LIMIT 5",
-        "SELECT ref FROM records WHERE reason IS NULL AND seen_at <= 5 ORDER BY seen_at LIMIT 5",
-        "SELECT ref FROM records WHERE reason IS NOT NULL AND lease_until <= 5 ORDER BY lease_until LIMIT 5",
-        "SELECT ref FROM records WHERE subject = 'a' ORDER BY created_at, ref",
+        "SELECT ref FROM records WHERE reason IS NULL AND audience = 'a' AND expires_at <= 5 ORDER BY expires_at",
+        "SELECT ref FROM records WHERE reason IS NULL AND audience = 'a' AND seen_at <= 5 ORDER BY seen_at LIMIT 5",
+        "SELECT ref FROM records WHERE reason IS NOT NULL AND audience = 'a' AND lease_until <= 5 ORDER BY lease_until",
+        "SELECT ref FROM records WHERE subject = 'a' AND audience = 'a' ORDER BY created_at, ref",
     ):
         (plan,) = connection.execute(f"EXPLAIN QUERY PLAN {question}").fetchall()
         assert plan[3].startswith("SEARCH"), plan

@@ -17,7 +17,7 @@ from mcp_sessions.stores import sqlite_data as data
 from mcp_sessions.stores import sqlite_schema as schema
 from mcp_sessions.stores import sqlite_steps as steps
 from mcp_sessions.stores.base import Ended, Record, Standing
-from mcp_sessions.tokens import Claims
+from mcp_sessions.tokens import AUDIENCE, Claims
 
 LATER = START + 3600
 ALICE = "alice".ljust(22, "A")
@@ -103,7 +103,7 @@ def test_an_ended_session_stays_ended_for_as_long_as_it_is_recorded(connection: 
 def test_a_session_that_ended_in_two_ways_is_told_as_expired(connection: sqlite3.Connection) -> None:
     """It is taken once."""
     steps.record(connection, recorded(session()))
-    take = partial(steps.take_ended, connection, idle_timeout=60, lease=30, limit=10)
+    take = partial(steps.take_ended, connection, audience=AUDIENCE, idle_timeout=60, lease=30, limit=10)
     assert take(now=LATER) == [Ended(recorded(session()), "expired")]
     assert take(now=LATER) == []
     assert count(connection, "revoked") == 1
@@ -153,7 +153,7 @@ def test_what_is_over_is_swept_in_small_steps(connection: sqlite3.Connection) ->
     for n in range(450):
         over = START - n % 2
         steps.revoke(connection, f"r{n}", expires_at=over, reason="x", lease_until=0)
-        steps.revoke_before(connection, START, subject=f"s{n}", until=over)
+        steps.revoke_before(connection, START, audience=AUDIENCE, subject=f"s{n}", until=over)
     for n in range(50):
         data.write(connection, Shelf(f"o{n}", START - n % 2, 100), "k", (b"1", None), leeway=60, now=START)
     rows = []

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Protocol
 
 from ..data import DataStore
-from ..tokens import Claims
+from ..tokens import AUDIENCE, Claims
 
 
 class Standing(Enum):
@@ -47,6 +47,7 @@ class Record:
         seen_at: When it was last used, Unix seconds; up to `grain` behind.
         root: The session at the top of its lineage, by its `ref`, or None where it is no fork.
         trace: The traceparent of its start, or None; a link from its end leads there.
+        audience: Whom it is for. Servers of different ones that share a store never see each other's sessions.
     """
 
     ref: str
@@ -56,6 +57,21 @@ class Record:
     seen_at: int
     root: str | None = None
     trace: str | None = None
+    audience: str = AUDIENCE
+
+    @classmethod
+    def of(cls, claims: Claims) -> Record:
+        """The record of a new session."""
+        return cls(
+            ref=claims.ref,
+            subject=claims.subject,
+            created_at=claims.issued_at,
+            expires_at=claims.expires_at,
+            seen_at=claims.issued_at,
+            root=claims.root,
+            trace=claims.trace,
+            audience=claims.audience,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +147,14 @@ class Store(DataStore, Protocol):
         """
         ...
 
-    async def revoke_before(self, moment: int, *, subject: str | None, until: int) -> None:
-        """End all sessions issued before a moment, of one principal or of everybody. Durable on return.
+    async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
+        """End all sessions issued before a moment, of one principal or of everybody in an audience. Durable on return.
 
         Of several moments for one subject the latest counts. Records stay as they are.
 
         Args:
             moment: Unix seconds; a session issued in that second or later stays as it is.
+            audience: Whom the sessions are for.
             subject: The keyed hash of the principal, or None for the sessions of everybody.
             until: When the last session concerned ends by itself, Unix seconds; the entry may go then.
         """
@@ -155,8 +172,13 @@ class Store(DataStore, Protocol):
         """
         ...
 
-    async def sessions(self, subject: str) -> list[Record]:
-        """The recorded sessions of a principal that have neither ended nor expired, oldest first."""
+    async def sessions(self, subject: str, *, audience: str) -> list[Record]:
+        """The recorded sessions of a principal that have neither ended nor expired, oldest first.
+
+        Args:
+            subject: The keyed hash of the principal.
+            audience: Whom the sessions are for.
+        """
         ...
 
     async def forks(self, root: str) -> list[Record]:
@@ -171,13 +193,14 @@ class Store(DataStore, Protocol):
         """The record of a session that has neither ended nor expired, or None."""
         ...
 
-    async def take_ended(self, *, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
+    async def take_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         """Recorded sessions that ended and whose `on_end` nobody is running: each goes to one taker.
 
         Those are the sessions that expired or stood idle, which end hereby (nothing revives them), and
         those that were ended by a worker whose lease has run out.
 
         Args:
+            audience: Whom the sessions are for.
             idle_timeout: Seconds, or None.
             lease: Seconds for which nobody else is given them.
             limit: How many at most.
@@ -187,11 +210,12 @@ class Store(DataStore, Protocol):
     async def finish(self, ref: str) -> None:
         """Forget an ended session's record and its data: its `on_end` has run. The revocation stays."""
 
-    async def lead(self, worker: str, *, seconds: float) -> bool:
-        """Whether this worker is the one that sweeps, for so many seconds from now on.
+    async def lead(self, worker: str, *, audience: str, seconds: float) -> bool:
+        """Whether this worker is the one that sweeps for its audience, for so many seconds from now on.
 
         Args:
             worker: A name that no other worker has. Who leads already stays the leader by asking again.
+            audience: Whom the sessions are for that it sweeps.
             seconds: How long nobody else may lead.
         """
         ...

@@ -69,8 +69,8 @@ class Deadline:
     async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
         return await _within(self._several, self._store.revoke, ref, expires_at=expires_at, reason=reason, lease=lease)
 
-    async def revoke_before(self, moment: int, *, subject: str | None, until: int) -> None:
-        await _within(self._leisure, self._store.revoke_before, moment, subject=subject, until=until)
+    async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
+        await _within(self._leisure, self._store.revoke_before, moment, audience=audience, subject=subject, until=until)
 
     async def record(self, record: Record) -> None:
         await _within(self._several, self._store.record, record)
@@ -78,8 +78,8 @@ class Deadline:
     async def seen(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         return await _within(self._seconds, self._store.seen, claims, idle_timeout=idle_timeout)
 
-    async def sessions(self, subject: str) -> list[Record]:
-        return await _within(self._leisure, self._store.sessions, subject)
+    async def sessions(self, subject: str, *, audience: str) -> list[Record]:
+        return await _within(self._leisure, self._store.sessions, subject, audience=audience)
 
     async def forks(self, root: str) -> list[Record]:
         return await _within(self._several, self._store.forks, root)
@@ -87,14 +87,21 @@ class Deadline:
     async def find(self, ref: str) -> Record | None:
         return await _within(self._leisure, self._store.find, ref)
 
-    async def take_ended(self, *, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
-        return await _within(self._leisure, self._store.take_ended, idle_timeout=idle_timeout, lease=lease, limit=limit)
+    async def take_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
+        return await _within(
+            self._leisure,
+            self._store.take_ended,
+            audience=audience,
+            idle_timeout=idle_timeout,
+            lease=lease,
+            limit=limit,
+        )
 
     async def finish(self, ref: str) -> None:
         await _within(self._several, self._store.finish, ref)
 
-    async def lead(self, worker: str, *, seconds: float) -> bool:
-        return await _within(self._leisure, self._store.lead, worker, seconds=seconds)
+    async def lead(self, worker: str, *, audience: str, seconds: float) -> bool:
+        return await _within(self._leisure, self._store.lead, worker, audience=audience, seconds=seconds)
 
     async def read(self, shelf: Shelf, key: str) -> bytes | None:
         return await _within(self._seconds, self._store.read, shelf, key)

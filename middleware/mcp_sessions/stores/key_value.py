@@ -164,8 +164,8 @@ class KeyValueStore:
     async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
         return await self._beside.revoke(ref, expires_at=expires_at, reason=reason, lease=lease)
 
-    async def revoke_before(self, moment: int, *, subject: str | None, until: int) -> None:
-        await self._beside.revoke_before(moment, subject=subject, until=until)
+    async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
+        await self._beside.revoke_before(moment, audience=audience, subject=subject, until=until)
 
     async def record(self, record: Record) -> None:
         await self._beside.record(record)
@@ -173,8 +173,8 @@ class KeyValueStore:
     async def seen(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         return await self._beside.seen(claims, idle_timeout=idle_timeout)
 
-    async def sessions(self, subject: str) -> list[Record]:
-        return await self._beside.sessions(subject)
+    async def sessions(self, subject: str, *, audience: str) -> list[Record]:
+        return await self._beside.sessions(subject, audience=audience)
 
     async def forks(self, root: str) -> list[Record]:
         return await self._beside.forks(root)
@@ -182,13 +182,13 @@ class KeyValueStore:
     async def find(self, ref: str) -> Record | None:
         return await self._beside.find(ref)
 
-    async def take_ended(self, *, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
-        return await self._beside.take_ended(idle_timeout=idle_timeout, lease=lease, limit=limit)
+    async def take_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
+        return await self._beside.take_ended(audience=audience, idle_timeout=idle_timeout, lease=lease, limit=limit)
 
     async def finish(self, ref: str) -> None:
         """Forget a record and the session's data, which goes first: a record that is left is finished again."""
         await self._entries.delete(ref, collection=COLLECTION)
         await self._beside.finish(ref)
 
-    async def lead(self, worker: str, *, seconds: float) -> bool:
-        return await self._beside.lead(worker, seconds=seconds)
+    async def lead(self, worker: str, *, audience: str, seconds: float) -> bool:
+        return await self._beside.lead(worker, audience=audience, seconds=seconds)

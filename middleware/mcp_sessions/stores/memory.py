@@ -23,8 +23,7 @@ from .rules import added, idle_at, is_due_again
 
 _SPAN: Final = 3600  # seconds of expiry that share one set of revocations
 _MINUTE: Final = 60  # seconds between two times of forgetting
-_EVERYBODY: Final = ""  # no subject: a keyed hash is never empty
-_List = tuple[str, str]
+_List = tuple[str, ...]  # what is listed, and of whom
 
 
 @dataclass(slots=True)
@@ -78,11 +77,11 @@ class MemoryStore:
         self._clock = clock
         self._revoked: dict[int, set[str]] = {}
         self._revocations = 0
-        self._cut_offs: dict[str, tuple[int, int]] = {}  # by subject: the moment, and when it may go
+        self._cut_offs: dict[str, tuple[int, int]] = {}  # by `_whose`: the moment, and when it may go
         self._cut_off_ends = Calendar()
         self._records: dict[str, _Kept] = {}
         self._refs: dict[_List, dict[str, None]] = {}
-        self._due = Calendar()
+        self._due: dict[str, Calendar] = {}  # by audience
         self._data = MemoryData(max_data_bytes)
         self._tidied = 0.0
 
@@ -110,12 +109,12 @@ class MemoryStore:
     def _standing(self, claims: Claims) -> Standing:
         if self._is_revoked(claims.ref, claims.expires_at):
             return Standing.ENDED
-        if self._cut_offs and self._is_cut_off(claims.issued_at, claims.subject):
+        if self._cut_offs and self._is_cut_off(claims.issued_at, claims):
             return Standing.ENDED
         return Standing.LIVE
 
-    def _is_cut_off(self, issued_at: int, subject: str | None) -> bool:
-        cut_offs = [self._cut_offs.get(whose) for whose in (_EVERYBODY, subject or _EVERYBODY)]
+    def _is_cut_off(self, issued_at: int, one: Claims | Record) -> bool:
+        cut_offs = [self._cut_offs.get(_whose(one.audience, subject)) for subject in (None, one.subject)]
         return any(cut_off is not None and issued_at < cut_off[0] for cut_off in cut_offs)
 
     def _is_revoked(self, ref: str, expires_at: int) -> bool:
@@ -141,14 +140,14 @@ class MemoryStore:
         self._revoked.setdefault(expires_at // _SPAN, set()).add(ref)
         self._revocations += 1
 
-    async def revoke_before(self, moment: int, *, subject: str | None, until: int) -> None:
+    async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
         """Remember a cut-off until the last session that it concerns has expired.
 
         Raises:
             StoreFull: `max_entries` revocations and cut-offs are alive.
         """
         self._tidy()
-        whose = subject or _EVERYBODY
+        whose = _whose(audience, subject)
         before = self._cut_offs.get(whose)
         if before is None:
             self._check_room()
@@ -179,7 +178,7 @@ class MemoryStore:
         if len(self._records) >= self._max_sessions:
             raise StoreFull
         self._records[record.ref] = _Kept(record, seen=record.seen_at, due=record.seen_at)
-        self._due.put(record.ref, record.seen_at)
+        self._due.setdefault(record.audience, Calendar()).put(record.ref, record.seen_at)
         for of in _lists(record):
             self._refs.setdefault(of, {})[record.ref] = None
 
@@ -199,9 +198,9 @@ class MemoryStore:
             return Standing.LIVE
         return Standing.IDLE
 
-    async def sessions(self, subject: str) -> list[Record]:
+    async def sessions(self, subject: str, *, audience: str) -> list[Record]:
         """The records of a principal's sessions that have not ended, oldest first."""
-        return self._live_records(("subject", subject))
+        return self._live_records(("subject", audience, subject))
 
     async def forks(self, root: str) -> list[Record]:
         """The records of a lineage's forks that have not ended, oldest first."""
@@ -219,11 +218,11 @@ class MemoryStore:
         kept = self._records.get(ref)
         if kept is None or kept.reason is not None or kept.record.expires_at <= self._clock():
             return None
-        if self._is_cut_off(kept.record.created_at, kept.record.subject):
+        if self._is_cut_off(kept.record.created_at, kept.record):
             return None
         return replace(kept.record, seen_at=int(kept.seen))
 
-    async def take_ended(self, *, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
+    async def take_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         """Records of sessions that ended and whose `on_end` is the caller's to run.
 
         A session is looked at again when it could have ended by the `idle_timeout` of the last look, so
@@ -234,7 +233,7 @@ class MemoryStore:
         """
         now = self._tidy()
         taken: list[Ended] = []
-        for ref in self._due.due(now):
+        for ref in self._due[audience].due(now) if audience in self._due else ():
             if len(taken) >= limit:
                 break
             kept = self._records[ref]
@@ -258,9 +257,10 @@ class MemoryStore:
         self._look_again(kept, until)
 
     def _look_again(self, kept: _Kept, due: float) -> None:
-        self._due.strike(kept.record.ref, kept.due)
+        calendar = self._due[kept.record.audience]
+        calendar.strike(kept.record.ref, kept.due)
         kept.due = due
-        self._due.put(kept.record.ref, due)
+        calendar.put(kept.record.ref, due)
 
     async def finish(self, ref: str) -> None:
         """Forget a record and the session's data."""
@@ -268,13 +268,13 @@ class MemoryStore:
         kept = self._records.pop(ref, None)
         if kept is None:
             return
-        self._due.strike(ref, kept.due)
+        self._due[kept.record.audience].strike(ref, kept.due)
         for of in _lists(kept.record):
             del self._refs[of][ref]
             if not self._refs[of]:
                 del self._refs[of]
 
-    async def lead(self, worker: str, *, seconds: float) -> bool:  # noqa: ARG002  # there is no other worker
+    async def lead(self, worker: str, *, audience: str, seconds: float) -> bool:  # noqa: ARG002  # there is no other worker
         """Always: there is one worker."""
         return True
 
@@ -370,7 +370,12 @@ class MemoryStore:
         self._data.drop_over(over, keep=self._records.get)  # an expired session's `on_end` may read it yet
 
 
+def _whose(audience: str, subject: str | None) -> str:
+    """Whose sessions a cut-off ends: a principal's or, where the keyed hash is left out, everybody's."""
+    return f"{subject or ''} {audience}"
+
+
 def _lists(record: Record) -> list[_List]:
     """Where a session is listed."""
-    lists = (("subject", record.subject), ("root", record.root))
-    return [(by, of) for by, of in lists if of is not None]
+    lists = (("subject", record.audience, record.subject), ("root", record.root))
+    return [(*by, of) for *by, of in lists if of is not None]

@@ -59,9 +59,9 @@ class RedisStore(RedisRecords, RedisData):
     async def standings(self, claims: Sequence[Claims]) -> list[Standing]:
         """As `standing`, for many sessions in one round trip, in their order."""
         ended = [self._keys.ended(one.ref) for one in claims]
-        values, _ = await self._read([*ended, *self._cuts(*(one.subject for one in claims))])
+        values, _ = await self._read([*ended, *(cut for one in claims for cut in self._cuts(one))])
         return [
-            self._vouched(one.issued_at, one.subject, values) if values[key] is None else Standing.ENDED
+            self._vouched(one, one.issued_at, values) if values[key] is None else Standing.ENDED
             for key, one in zip(ended, claims, strict=True)
         ]
 
@@ -69,18 +69,21 @@ class RedisStore(RedisRecords, RedisData):
         """Make every request that begins after this returns see the session as ended."""
         now = await self._ready()
         until = repr(now + lease)
-        # First the deadline, where there is one: should this worker die right after, somebody looks in time. It
-        # moves even to later, so that a sweeper who looked before does not put it off to the session's own end.
-        await self._link.run(Step(("ZADD", self._keys.due, "XX", until, ref)), again=True)
+        (audience,) = await self._link.run(Step(("HGET", self._keys.session(ref), "a")), again=True)
+        due = None if audience is None else self._keys.due(audience.decode())
+        if due is not None:
+            # First the deadline: should this worker die right after, somebody looks in time. It moves even to
+            # later, so that a sweeper who looked before does not put it off to the session's own end.
+            await self._link.run(Step(("ZADD", due, "XX", until, ref)), again=True)
         mark = secrets.randbelow(1 << 53) + 1  # knows this call again; Redis keeps a number in the fewest bytes
         args = (mark, self._ttl(expires_at, now), reason, until)
         ((ended, leased),) = await self._link.run(REVOKE(*self._keys.fate(ref), args=args), again=True)
-        if leased and not ended:  # somebody else's lease goes on as it was
-            await self._link.run(PUT_OFF(self._keys.due, args=(ref, until, leased)), again=True)
+        if due is not None and leased and not ended:  # somebody else's lease goes on as it was
+            await self._link.run(PUT_OFF(due, args=(ref, until, leased)), again=True)
         return bool(ended)
 
-    async def revoke_before(self, moment: int, *, subject: str | None, until: int) -> None:
+    async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
         """End all sessions issued before a moment, of one principal or of everybody."""
         now = await self._ready()
         args = (moment, self._ttl(until, now))
-        await self._link.run(REVOKE_BEFORE(self._keys.ended_before(subject), args=args), again=True)
+        await self._link.run(REVOKE_BEFORE(self._keys.ended_before(audience, subject), args=args), again=True)

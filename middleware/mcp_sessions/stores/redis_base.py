@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, Literal, get_args
 
 from ..errors import ConfigurationError, StoreUnavailable
-from .base import Standing
+from ..tokens import Claims
+from .base import Record, Standing
 from .redis_clients import connect
 from .redis_durability import Durability, logger
 from .redis_fence import Fence
@@ -109,13 +110,13 @@ class RedisBase:
         async with self._settling:  # many requests may notice at once
             await self._fence.settle(self._link, self._clock())
 
-    def _cuts(self, *subjects: str | None) -> list[str]:
-        """The keys of the moments before which sessions of these principals, or of everybody, ended."""
-        return [self._keys.ended_before(subject) for subject in (None, *subjects)]
+    def _cuts(self, one: Claims | Record) -> list[str]:
+        """The keys of the moments before which sessions of its principal, or of everybody, ended."""
+        return [self._keys.ended_before(one.audience, subject) for subject in (None, one.subject)]
 
-    def _vouched(self, issued_at: int, subject: str | None, values: dict[str, bytes | None]) -> Standing:
+    def _vouched(self, one: Claims | Record, issued_at: int, values: dict[str, bytes | None]) -> Standing:
         """What those moments and the fence say of a session."""
-        cuts = (values[key] for key in self._cuts(subject))
+        cuts = (values[key] for key in self._cuts(one))
         if not all(cut is None or int(cut) <= issued_at for cut in cuts):
             return Standing.ENDED
         since = values[self._keys.since]

@@ -32,28 +32,28 @@ class RedisRecords(RedisBase):
         now = await self._ready()
         ttl = self._ttl(record.expires_at, now, recorded=True)
         look = min(record.expires_at, record.seen_at + self._first_look)
-        hints = [Step(("ZADD", self._keys.due, "NX", repr(look), record.ref))]
+        hints = [Step(("ZADD", self._keys.due(record.audience), "NX", repr(look), record.ref))]
         args: tuple[Word, ...] = (repr(now - KEPT), ttl, record.expires_at, record.ref)
-        hints += [LIST(key, args=args) for key in self._lists(record.subject, record.root)]
+        hints += [LIST(key, args=args) for key in self._lists(record.audience, record.subject, record.root)]
         await self._link.run(*hints, again=True)
         said = (record.subject or "", record.root or "", record.trace or "")
-        args = (ttl, record.created_at, record.expires_at, record.seen_at, *said)
+        args = (ttl, record.created_at, record.expires_at, record.seen_at, record.audience, *said)
         await self._link.run(RECORD(*self._keys.fate(record.ref), args=args), again=True)
 
     async def seen(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         """As `standing`, and LOST without a record, IDLE where it was unused for too long; one round trip."""
         now = await self._ready()
         step = SEEN(*self._keys.fate(claims.ref), args=(repr(now), *self._idle(idle_timeout)))
-        values, (seen,) = await self._read(self._cuts(claims.subject), step)
+        values, (seen,) = await self._read(self._cuts(claims), step)
         standing = _SEEN[seen]
         if standing is Standing.ENDED:
             return standing
-        vouched = self._vouched(claims.issued_at, claims.subject, values)
+        vouched = self._vouched(claims, claims.issued_at, values)
         return standing if vouched is Standing.LIVE else vouched
 
-    async def sessions(self, subject: str) -> list[Record]:
+    async def sessions(self, subject: str, *, audience: str) -> list[Record]:
         """The recorded sessions of a principal that have neither ended nor expired, oldest first."""
-        return await self._listed(self._keys.sessions(subject))
+        return await self._listed(self._keys.sessions(audience, subject))
 
     async def forks(self, root: str) -> list[Record]:
         """The recorded forks of a lineage that have neither ended nor expired, oldest first."""
@@ -64,16 +64,18 @@ class RedisRecords(RedisBase):
         await self._ready()
         return next(iter(await self._living([ref])), None)
 
-    async def take_ended(self, *, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
+    async def take_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         """Recorded sessions that ended and whose `on_end` nobody is running: each goes to one taker."""
         taken: list[Ended] = []
-        left = 0
+        due, left = self._keys.due(audience), 0
         try:
             for _ in range(_PAGES):
                 now = await self._ready()
-                looked = await self._look(now, idle_timeout, lease, left, limit - len(taken))
+                looked = await self._look(
+                    due, now=now, idle_timeout=idle_timeout, lease=lease, skip=left, count=limit - len(taken)
+                )
                 taken += [_ended(ref, claim) for ref, _, claim in looked if claim[0] == b"taken"]
-                left += await self._put_off(looked, now)
+                left += await self._put_off(due, looked, now)
                 if not looked or len(taken) == limit:
                     break
         except StoreUnavailable:
@@ -84,15 +86,16 @@ class RedisRecords(RedisBase):
     async def finish(self, ref: str) -> None:
         """Forget an ended session's record and its data: its `on_end` has run. The revocation stays."""
         await self._ready()
-        ((subject, root),) = await self._link.run(FINISH(*self._keys.shelf(ref)), again=True)
-        lists = [self._keys.due, *self._lists(subject.decode(), root.decode())]
+        (of,) = await self._link.run(FINISH(*self._keys.shelf(ref)), again=True)
+        audience, subject, root = (word.decode() for word in of)
+        lists = [self._keys.due(audience), *self._lists(audience, subject, root)]
         await self._link.run(*(Step(("ZREM", key, ref)) for key in lists), again=True)
 
-    async def lead(self, worker: str, *, seconds: float) -> bool:
+    async def lead(self, worker: str, *, audience: str, seconds: float) -> bool:
         """Whether this worker is the one that sweeps, for so many seconds from now on."""
         now = await self._ready()
         args = (worker, repr(now + seconds), repr(now), max(1, math.ceil(seconds * 1000)))
-        (leads,) = await self._link.run(LEAD(self._keys.sweeper, args=args), again=True, at_leisure=True)
+        (leads,) = await self._link.run(LEAD(self._keys.sweeper(audience), args=args), again=True, at_leisure=True)
         return bool(leads)
 
     def _idle(self, idle_timeout: int | None) -> tuple[Word, Word]:
@@ -101,9 +104,9 @@ class RedisRecords(RedisBase):
         self._first_look = math.inf if idle_timeout is None else idle_timeout + lag
         return "" if idle_timeout is None else idle_timeout, lag
 
-    def _lists(self, subject: str | None, root: str | None) -> list[str]:
+    def _lists(self, audience: str, subject: str | None, root: str | None) -> list[str]:
         """Where a session is listed."""
-        lists = [self._keys.sessions(subject)] if subject else []
+        lists = [self._keys.sessions(audience, subject)] if subject else []
         return [*lists, self._keys.forks(root)] if root else lists
 
     async def _listed(self, key: str) -> list[Record]:
@@ -125,21 +128,21 @@ class RedisRecords(RedisBase):
     async def _living(self, refs: Sequence[str]) -> list[Record]:
         """The records that there are of sessions that have not ended."""
         fetched = await self._fetch(refs)
-        values, _ = await self._read(self._cuts(*{record.subject for record, _ in fetched}))
+        values, _ = await self._read([cut for record, _ in fetched for cut in self._cuts(record)])
         now = self._clock()
         return [
             record
             for record, has_ended in fetched
             if not has_ended
             and now < record.expires_at
-            and self._vouched(record.created_at, record.subject, values) is Standing.LIVE
+            and self._vouched(record, record.created_at, values) is Standing.LIVE
         ]
 
     async def _look(
-        self, now: float, idle_timeout: int | None, lease: float, skip: int, count: int
+        self, due: str, *, now: float, idle_timeout: int | None, lease: float, skip: int, count: int
     ) -> list[tuple[bytes, bytes, list[bytes]]]:
         """Look at sessions whose deadline is over: their refs, the deadlines, and what became of a claim to each."""
-        (flat,) = await self._link.run(DUE(self._keys.due, args=(repr(now), skip, count)), again=True, at_leisure=True)
+        (flat,) = await self._link.run(DUE(due, args=(repr(now), skip, count)), again=True, at_leisure=True)
         refs, scores = flat[::2], flat[1::2]
         args = (repr(now), *self._idle(idle_timeout), repr(float(lease)), repr(float(self._leeway)))
         steps = [CLAIM(*self._keys.fate(ref.decode()), args=args) for ref in refs]
@@ -147,7 +150,7 @@ class RedisRecords(RedisBase):
         claims = await self._link.run(*steps, again=False, at_leisure=True)
         return list(zip(refs, scores, claims, strict=True))
 
-    async def _put_off(self, looked: Sequence[tuple[bytes, bytes, list[bytes]]], now: float) -> int:
+    async def _put_off(self, due: str, looked: Sequence[tuple[bytes, bytes, list[bytes]]], now: float) -> int:
         """Say when to look next. Returns how many entries stay as they are: their records may be on the way."""
         moves: list[Word] = []
         for ref, score, claim in looked:
@@ -155,12 +158,12 @@ class RedisRecords(RedisBase):
                 moves += (ref, score, claim[1])
             elif not now < float(score) + self._leeway:
                 moves += (ref, score, b"")
-        await self._link.run(PUT_OFF(self._keys.due, args=tuple(moves)), again=True, at_leisure=True)
+        await self._link.run(PUT_OFF(due, args=tuple(moves)), again=True, at_leisure=True)
         return len(looked) - len(moves) // 3
 
 
 def _record(ref: str, *fields: bytes) -> Record:
-    created, expires, seen, subject, root, trace = fields
+    created, expires, seen, subject, root, trace, audience = fields
     return Record(
         ref=ref,
         subject=subject.decode() if subject else None,
@@ -169,6 +172,7 @@ def _record(ref: str, *fields: bytes) -> Record:
         seen_at=int(float(seen)),
         root=root.decode() if root else None,
         trace=trace.decode() if trace else None,
+        audience=audience.decode(),
     )
 
 

@@ -49,11 +49,8 @@ class Keys:
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        self.everybody = f"{prefix}{{all}}:ended-before"
         self.since = f"{prefix}{{all}}:since"
         self.servers = f"{prefix}{{all}}:servers"
-        self.due = f"{prefix}{{all}}:due"
-        self.sweeper = f"{prefix}{{all}}:sweeper"
 
     def ended(self, ref: str) -> str:
         """A revocation. Whoever made it is told by its value, so that a repeated call knows itself."""
@@ -72,21 +69,29 @@ class Keys:
         tagged = f"{self._prefix}{{{ref}}}"
         return *self.fate(ref), f"{tagged}:data", f"{tagged}:times"
 
-    def ended_before(self, subject: str | None) -> str:
-        """A moment before which all sessions ended, of one principal or of everybody."""
-        return self.everybody if subject is None else f"{self._prefix}{{{subject}}}:ended-before"
+    def due(self, audience: str) -> str:
+        """An audience's recorded sessions, by when to look at them next."""
+        return f"{self._prefix}{{all}}:due:{audience}"
 
-    def sessions(self, subject: str) -> str:
+    def sweeper(self, audience: str) -> str:
+        """Who looks at them."""
+        return f"{self._prefix}{{all}}:sweeper:{audience}"
+
+    def ended_before(self, audience: str, subject: str | None) -> str:
+        """A moment before which all sessions ended, of one principal or of everybody."""
+        return f"{self._prefix}{{{subject or 'all'}}}:ended-before:{audience}"
+
+    def sessions(self, audience: str, subject: str) -> str:
         """A principal's recorded sessions, by their ends."""
-        return f"{self._prefix}{{{subject}}}:sessions"
+        return f"{self._prefix}{{{subject}}}:sessions:{audience}"
 
     def forks(self, root: str) -> str:
         """A lineage's recorded forks, by their ends."""
         return f"{self._prefix}{{{root}}}:forks"
 
 
-FIELDS: Final = ("c", "e", "s", "u", "r", "t", "x")
-"""Of a record: created, expires, seen, subject, root, trace, reason. Under "l": until when its `on_end` is run."""
+FIELDS: Final = ("c", "e", "s", "u", "r", "t", "a", "x")
+"""Of a record: created, expires, seen, subject, root, trace, audience, reason. Under "l": how long `on_end` may run."""
 
 # --- standing and revocation ---------------------------------------------------------------------
 
@@ -138,13 +143,13 @@ return since
 
 # --- records -------------------------------------------------------------------------------------
 
-# ended session; ttl created expires seen subject root trace (each of the last three may be nothing)
+# ended session; ttl created expires seen audience subject root trace (each of the last three may be nothing)
 RECORD: Final = Script("""
 if redis.call('EXISTS', KEYS[1], KEYS[2]) > 0 then return 0 end
-redis.call('HSET', KEYS[2], 'c', ARGV[2], 'e', ARGV[3], 's', ARGV[4])
-if ARGV[5] ~= '' then redis.call('HSET', KEYS[2], 'u', ARGV[5]) end
-if ARGV[6] ~= '' then redis.call('HSET', KEYS[2], 'r', ARGV[6]) end
-if ARGV[7] ~= '' then redis.call('HSET', KEYS[2], 't', ARGV[7]) end
+redis.call('HSET', KEYS[2], 'c', ARGV[2], 'e', ARGV[3], 's', ARGV[4], 'a', ARGV[5])
+for i, field in ipairs({'u', 'r', 't'}) do
+  if ARGV[i + 5] ~= '' then redis.call('HSET', KEYS[2], field, ARGV[i + 5]) end
+end
 redis.call('EXPIRE', KEYS[2], ARGV[1])
 return 1
 """)
@@ -176,7 +181,7 @@ return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'WITHSCORES', 'LIMI
 # ended session; now idle grain lease leeway -> gone | later, when | taken, when, reason, fields...
 CLAIM: Final = Script("""
 local function text(moment) return string.format('%.3f', moment) end
-local r = redis.call('HMGET', KEYS[2], 'c', 'e', 's', 'u', 'x', 'l', 'r', 't')
+local r = redis.call('HMGET', KEYS[2], 'c', 'e', 's', 'u', 'x', 'l', 'r', 't', 'a')
 if not r[1] then return {'gone'} end
 local now, ends, reason = tonumber(ARGV[1]), tonumber(r[2]), r[5]
 local idles = ARGV[2] ~= '' and tonumber(r[3]) + tonumber(ARGV[2]) + tonumber(ARGV[3]) or ends
@@ -193,7 +198,7 @@ local lease = text(now + tonumber(ARGV[4]))
 redis.call('HSET', KEYS[2], 'x', reason, 'l', lease)
 local ttl = math.max(1, math.ceil(ends + tonumber(ARGV[5]) - now))
 redis.call('SET', KEYS[1], '0', 'EX', string.format('%d', ttl), 'NX')
-return {'taken', lease, reason, r[1], r[2], r[3], r[4] or '', r[7] or '', r[8] or ''}
+return {'taken', lease, reason, r[1], r[2], r[3], r[4] or '', r[7] or '', r[8] or '', r[9]}
 """)
 
 # due; {ref old-score new-score-or-nothing}... Only where nobody moved it in between.
@@ -211,11 +216,11 @@ end
 return 1
 """)
 
-# ended session data times -> the subject and the root, each or nothing
+# ended session data times -> the audience, the subject and the root, each or nothing
 FINISH: Final = Script("""
-local of = redis.call('HMGET', KEYS[2], 'u', 'r')
+local of = redis.call('HMGET', KEYS[2], 'a', 'u', 'r')
 redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
-return {of[1] or '', of[2] or ''}
+return {of[1] or '', of[2] or '', of[3] or ''}
 """)
 
 # sweeper; worker until now milliseconds -> 1 where it leads

@@ -137,10 +137,10 @@ class SQLiteStore:
             lambda file, now: steps.revoke(file, ref, expires_at=expires_at, reason=reason, lease_until=now + lease)
         )
 
-    async def revoke_before(self, moment: int, *, subject: str | None, until: int) -> None:
+    async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
         """Keep a cut-off until the last session that it concerns has expired."""
-        whose = subject or steps.EVERYBODY
-        await self._change(lambda file, _: steps.revoke_before(file, moment, subject=whose, until=until))
+        cut = partial(steps.revoke_before, audience=audience, subject=subject or steps.EVERYBODY, until=until)
+        await self._change(lambda file, _: cut(file, moment))
 
     # --- records -----------------------------------------------------------------------------
 
@@ -154,9 +154,9 @@ class SQLiteStore:
         standing, due = await self._read(lambda file, now: look(file, now=now))
         return await self._change(partial(_note, look, claims.ref)) if due else standing
 
-    async def sessions(self, subject: str) -> list[Record]:
+    async def sessions(self, subject: str, *, audience: str) -> list[Record]:
         """The records of a principal's sessions that have not ended, oldest first."""
-        return await self._read(lambda file, now: steps.sessions(file, subject, now))
+        return await self._read(lambda file, now: steps.sessions(file, subject, audience, now))
 
     async def forks(self, root: str) -> list[Record]:
         """The records of a lineage's forks that have not ended, oldest first."""
@@ -166,18 +166,19 @@ class SQLiteStore:
         """The record of a session that has not ended."""
         return await self._read(lambda file, now: steps.find(file, ref, now))
 
-    async def take_ended(self, *, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
+    async def take_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         """Records of sessions that ended and whose `on_end` is the caller's to run."""
-        take = partial(steps.take_ended, idle_timeout=idle_timeout, lease=lease, limit=limit)
+        take = partial(steps.take_ended, audience=audience, idle_timeout=idle_timeout, lease=lease, limit=limit)
         return await self._change(lambda file, now: take(file, now=now))
 
     async def finish(self, ref: str) -> None:
         """Forget a record and the session's data."""
         await self._change(lambda file, _: steps.finish(file, ref))
 
-    async def lead(self, worker: str, *, seconds: float) -> bool:
+    async def lead(self, worker: str, *, audience: str, seconds: float) -> bool:
         """Whether this worker leads."""
-        return await self._change(lambda file, now: steps.lead(file, worker, until=now + seconds, now=now))
+        lead = partial(steps.lead, audience=audience)
+        return await self._change(lambda file, now: lead(file, worker, until=now + seconds, now=now))
 
     # --- data --------------------------------------------------------------------------------
 

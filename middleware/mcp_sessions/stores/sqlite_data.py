@@ -24,7 +24,9 @@ _ROWS_AT_ONCE: Final = 200  # that one sweep deletes of a table
 _SHELVES_AT_ONCE: Final = 20  # of which each has many rows
 _FORGET: Final = (
     "DELETE FROM revoked WHERE ref IN (SELECT ref FROM revoked WHERE expires_at <= ? LIMIT ?)",
-    "DELETE FROM cut_offs WHERE subject IN (SELECT subject FROM cut_offs WHERE until <= ? LIMIT ?)",
+    """DELETE FROM cut_offs WHERE (subject, audience) IN (
+        SELECT subject, audience FROM cut_offs WHERE until <= ? LIMIT ?
+    )""",
 )
 
 

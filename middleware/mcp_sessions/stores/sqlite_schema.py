@@ -20,24 +20,27 @@ _TABLES: Final = (
     "CREATE TABLE revoked (ref TEXT PRIMARY KEY, expires_at INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE INDEX revoked_ends ON revoked (expires_at)",
     # Everybody's cut-off stands under the subject ''.
-    "CREATE TABLE cut_offs (subject TEXT PRIMARY KEY, moment INTEGER NOT NULL, until INTEGER NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE cut_offs (
+        subject TEXT NOT NULL, audience TEXT NOT NULL, moment INTEGER NOT NULL, until INTEGER NOT NULL,
+        PRIMARY KEY (subject, audience)
+    ) WITHOUT ROWID""",
     "CREATE INDEX cut_offs_ends ON cut_offs (until)",
     """CREATE TABLE records (
         ref TEXT PRIMARY KEY, subject TEXT, created_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
-        seen_at REAL NOT NULL, root TEXT, trace TEXT, reason TEXT, lease_until REAL
+        seen_at REAL NOT NULL, root TEXT, trace TEXT, audience TEXT NOT NULL, reason TEXT, lease_until REAL
     ) WITHOUT ROWID""",
-    "CREATE INDEX records_of ON records (subject, created_at) WHERE subject IS NOT NULL",
+    "CREATE INDEX records_of ON records (subject, audience, created_at) WHERE subject IS NOT NULL",
     "CREATE INDEX records_forks ON records (root, created_at) WHERE root IS NOT NULL",
-    "CREATE INDEX records_ends ON records (expires_at) WHERE reason IS NULL",
-    "CREATE INDEX records_seen ON records (seen_at) WHERE reason IS NULL",
-    "CREATE INDEX records_leases ON records (lease_until) WHERE reason IS NOT NULL",
+    "CREATE INDEX records_ends ON records (audience, expires_at) WHERE reason IS NULL",
+    "CREATE INDEX records_seen ON records (audience, seen_at) WHERE reason IS NULL",
+    "CREATE INDEX records_leases ON records (audience, lease_until) WHERE reason IS NOT NULL",
     # A recorded session's data stays until it is finished: its `until` is NULL, which no sweep finds.
     "CREATE TABLE shelves (owner TEXT PRIMARY KEY, until INTEGER) WITHOUT ROWID",
     "CREATE INDEX shelves_ends ON shelves (until) WHERE until IS NOT NULL",
     """CREATE TABLE items (
         owner TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, expires_at REAL, PRIMARY KEY (owner, key)
     ) WITHOUT ROWID""",
-    "CREATE TABLE leader (only INTEGER PRIMARY KEY CHECK (only = 0), worker TEXT NOT NULL, until REAL NOT NULL)",
+    "CREATE TABLE leaders (audience TEXT PRIMARY KEY, worker TEXT NOT NULL, until REAL NOT NULL) WITHOUT ROWID",
 )
 
 

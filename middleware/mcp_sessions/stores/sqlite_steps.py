@@ -6,6 +6,7 @@ rules are those of `stores/base.py`: what was ended stays ended, and what is not
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from sqlite3 import Connection
 from typing import Final
 
@@ -17,31 +18,44 @@ EVERYBODY: Final = ""  # no subject: a keyed hash is never empty
 
 _STANDING: Final = """
     SELECT EXISTS (SELECT 1 FROM revoked WHERE ref = :ref)
-        OR EXISTS (SELECT 1 FROM cut_offs WHERE subject IN ('', :subject) AND moment > :issued_at),
+        OR EXISTS (
+            SELECT 1 FROM cut_offs WHERE subject IN ('', :subject) AND audience = :audience AND moment > :issued_at
+        ),
     (SELECT value FROM facts WHERE name = 'fence')
 """
 _RECORD: Final = (
-    "SELECT ref, subject, created_at, expires_at, CAST(seen_at AS INTEGER), root, trace, reason FROM records AS kept "
+    "SELECT ref, subject, created_at, expires_at, CAST(seen_at AS INTEGER), root, trace, audience, reason "
+    "FROM records AS kept "
 )
 _ALIVE: Final = """
     WHERE reason IS NULL AND expires_at > :now
         AND NOT EXISTS (SELECT 1 FROM revoked WHERE ref = kept.ref)
         AND NOT EXISTS (
-            SELECT 1 FROM cut_offs WHERE subject IN ('', ifnull(kept.subject, '')) AND moment > kept.created_at
+            SELECT 1 FROM cut_offs
+            WHERE subject IN ('', ifnull(kept.subject, '')) AND audience = kept.audience AND moment > kept.created_at
         )
 """
 _ENDED: Final = (
     # Whose `on_end` is to be run, and why if that is not on record: an expired session counts as that, even if idle.
-    ("WHERE reason IS NOT NULL AND lease_until <= :now ORDER BY lease_until LIMIT :limit", ""),
-    ("WHERE reason IS NULL AND expires_at <= :now ORDER BY expires_at LIMIT :limit", "expired"),
-    ("WHERE reason IS NULL AND seen_at <= :seen_by ORDER BY seen_at LIMIT :limit", "idle"),
+    ("WHERE reason IS NOT NULL AND audience = :audience AND lease_until <= :now ORDER BY lease_until LIMIT :limit", ""),
+    (
+        "WHERE reason IS NULL AND audience = :audience AND expires_at <= :now ORDER BY expires_at LIMIT :limit",
+        "expired",
+    ),
+    ("WHERE reason IS NULL AND audience = :audience AND seen_at <= :seen_by ORDER BY seen_at LIMIT :limit", "idle"),
 )
 
 
 def standing(connection: Connection, claims: Claims, *, fenced: bool) -> Standing:
     """Whether a session was ended, or, where that is asked, was issued before the fence."""
     ended, fence = connection.execute(
-        _STANDING, {"ref": claims.ref, "subject": claims.subject or EVERYBODY, "issued_at": claims.issued_at}
+        _STANDING,
+        {
+            "ref": claims.ref,
+            "subject": claims.subject or EVERYBODY,
+            "audience": claims.audience,
+            "issued_at": claims.issued_at,
+        },
     ).fetchone()
     if ended:
         return Standing.ENDED
@@ -83,37 +97,37 @@ def revoke(connection: Connection, ref: str, *, expires_at: int, reason: str, le
     return new
 
 
-def revoke_before(connection: Connection, moment: int, *, subject: str, until: int) -> None:
+def revoke_before(connection: Connection, moment: int, *, audience: str, subject: str, until: int) -> None:
     """End what was issued before a moment; of several the latest counts."""
     connection.execute(
-        "INSERT INTO cut_offs VALUES (?, ?, ?) ON CONFLICT (subject) DO UPDATE "
+        "INSERT INTO cut_offs VALUES (?, ?, ?, ?) ON CONFLICT (subject, audience) DO UPDATE "
         "SET moment = max(moment, excluded.moment), until = max(until, excluded.until)",
-        (subject, moment, until),
+        (subject, audience, moment, until),
     )
 
 
 def record(connection: Connection, noted: Record) -> None:
     """Note a session; one that is known already, or was revoked, stays as it is."""
     connection.execute(
-        "INSERT OR IGNORE INTO records SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, NULL, NULL "
+        "INSERT OR IGNORE INTO records SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, NULL, NULL "
         "WHERE NOT EXISTS (SELECT 1 FROM revoked WHERE ref = ?1)",
-        (noted.ref, noted.subject, noted.created_at, noted.expires_at, noted.seen_at, noted.root, noted.trace),
+        astuple(noted),
     )
     connection.execute("UPDATE shelves SET until = NULL WHERE owner = ?", (noted.ref,))
 
 
-def sessions(connection: Connection, subject: str, now: float) -> list[Record]:
+def sessions(connection: Connection, subject: str, audience: str, now: float) -> list[Record]:
     """A principal's sessions that have not ended, oldest first."""
-    return _listed(connection, "subject = :of", subject, now)
+    return _listed(connection, "subject = :subject AND audience = :audience", now, subject=subject, audience=audience)
 
 
 def forks(connection: Connection, root: str, now: float) -> list[Record]:
     """A lineage's forks that have not ended, oldest first."""
-    return _listed(connection, "root = :of", root, now)
+    return _listed(connection, "root = :root", now, root=root)
 
 
-def _listed(connection: Connection, which: str, of: str, now: float) -> list[Record]:
-    rows = connection.execute(f"{_RECORD} {_ALIVE} AND {which} ORDER BY created_at, ref", {"now": now, "of": of})
+def _listed(connection: Connection, which: str, now: float, **of: str) -> list[Record]:
+    rows = connection.execute(f"{_RECORD} {_ALIVE} AND {which} ORDER BY created_at, ref", {"now": now, **of})
     return [Record(*kept) for *kept, _ in rows]
 
 
@@ -124,12 +138,17 @@ def find(connection: Connection, ref: str, now: float) -> Record | None:
 
 
 def take_ended(
-    connection: Connection, *, idle_timeout: int | None, lease: float, limit: int, now: float
+    connection: Connection, *, audience: str, idle_timeout: int | None, lease: float, limit: int, now: float
 ) -> list[Ended]:
     """Sessions that ended and whose `on_end` is the caller's to run: ended for good, and leased."""
     taken: list[Ended] = []
     for where, why in _ENDED:
-        bounds = {"now": now, "seen_by": seen_by(now, idle_timeout), "limit": limit - len(taken)}
+        bounds = {
+            "audience": audience,
+            "now": now,
+            "seen_by": seen_by(now, idle_timeout),
+            "limit": limit - len(taken),
+        }
         for *kept, reason in connection.execute(_RECORD + where, bounds).fetchall():
             ended = Ended(Record(*kept), reason or why)
             connection.execute(
@@ -150,11 +169,11 @@ def finish(connection: Connection, ref: str) -> None:
         connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (ref,))  # noqa: S608  # names from above
 
 
-def lead(connection: Connection, worker: str, *, until: float, now: float) -> bool:
-    """Whether a worker leads from now on."""
+def lead(connection: Connection, worker: str, *, audience: str, until: float, now: float) -> bool:
+    """Whether a worker leads from now on, of those that sweep for an audience."""
     changed = connection.execute(
-        "INSERT INTO leader VALUES (0, :worker, :until) ON CONFLICT (only) DO UPDATE "
+        "INSERT INTO leaders VALUES (:audience, :worker, :until) ON CONFLICT (audience) DO UPDATE "
         "SET worker = :worker, until = :until WHERE worker = :worker OR until <= :now",
-        {"worker": worker, "until": until, "now": now},
+        {"audience": audience, "worker": worker, "until": until, "now": now},
     )
     return changed.rowcount == 1
