@@ -57,7 +57,7 @@ class Recipe:
     def code(self) -> str:
         """What is to be run."""
         others = re.findall(r"`(SessionSpanProcessor\(.+?\))`", self.text)
-        return CODE.replace(PLAIN, str(others[0])) if others else CODE
+        return str(CODE).replace(PLAIN, others[0] if others else PLAIN)
 
     def at(self, url: str) -> dict[str, object]:
         """What the program below is told, with a receiver in place of the tool."""
