@@ -147,6 +147,7 @@ class Exchange(msgspec.Struct):
             about=None if live is None else live.claims,
             is_forwarded=refused is None and step not in protocol.ANSWERED,
         )
+        telemetry.place(self.scope, message)
         if self.handling is None:
             await self._handle(message, step, live, refused)
             return

@@ -33,7 +33,6 @@ TRACEPARENTS: Final = {"own-trace": False, "traceparent": True}
 OURS = "mcp_sessions"
 SPANS_OF_ITS_OWN = {"sdk2", "fastmcp3", "fastmcp4"}
 ELSEWHERE = {
-    ("sdk1", True),  # the task of a transport session keeps the context of the request that opened it
     ("fastapi", False),  # newer ones start an HTTP span within ours, and take its parent from the HTTP headers alone
 }
 """Where the tool's span need not hang below the message's."""
@@ -141,10 +140,7 @@ async def test_overlapping_requests_keep_their_own_span(cell: Cell, spans: list[
 
 @pytest.mark.parametrize("cell", JSON_CELLS, ids=str)
 async def test_a_session_can_be_one_trace(cell: Cell, spans: list[ReadableSpan]) -> None:
-    """Then its messages and its end hang below its start, which is the root.
-
-    But FastMCP 3 makes its span in a task of the transport session, which keeps the context of the first request.
-    """
+    """Then its messages and its end hang below its start, which is the root."""
     async with running(cell, make=ours, trace="session") as server:
         client = await server.connected()
         held = await client.create()
@@ -154,8 +150,7 @@ async def test_a_session_can_be_one_trace(cell: Cell, spans: list[ReadableSpan])
     (start,) = [span for span in spans if span.name == "session start"]
     assert start.parent is None
     below = {span.name for span in spans if where(span.parent) == where(start.context)}
-    assert {"session end", "sessions/delete"} <= below
-    assert ("tools/call errand" in below) == ((cell.framework, cell.stateful) != ("fastmcp3", True))
+    assert {"session end", "sessions/delete", "tools/call errand"} <= below
 
 
 def test_every_cell_that_was_selected_ran(request: pytest.FixtureRequest) -> None:

@@ -27,18 +27,33 @@ def makes_server_spans(app: object, endpoint: str | None) -> bool:
         app: The wrapped application, once it has started: some make their endpoint only then.
         endpoint: The MCP path without a trailing slash, or None for every path.
     """
-    return any(_does(server) for part in parts(app, endpoint) for server in (part, *_reached(part)))
+    return any(map(_does, _found(app, endpoint)))
 
 
-def _does(server: object) -> bool:
-    module = type(server).__module__
-    if _is(server, _ENDPOINT) and module.startswith("fastmcp."):
+def servers(app: object, endpoint: str | None) -> Iterator[object]:
+    """The SDK's servers that a request to the endpoint may come to; FastMCP's are of that kind, too.
+
+    Args:
+        app: The wrapped application, once it has started.
+        endpoint: The MCP path without a trailing slash, or None for every path.
+    """
+    return filter(None, map(_server, _found(app, endpoint)))
+
+
+def _found(app: object, endpoint: str | None) -> Iterator[object]:
+    return (one for part in parts(app, endpoint) for one in (part, *_reached(part)))
+
+
+def _does(part: object) -> bool:
+    if _is(part, _ENDPOINT) and type(part).__module__.startswith("fastmcp."):
         return _fastmcp_traces()
-    manager = getattr(server, "session_manager", None) if _is(server, _ENDPOINT) else server
-    if not _is(manager, _MANAGER):
-        return False
-    middleware = getattr(getattr(manager, "app", None), "middleware", ())
+    middleware = getattr(_server(part), "middleware", ())
     return any(_is(entry, _SDK_MIDDLEWARE) for entry in middleware)
+
+
+def _server(part: object) -> object:
+    manager = getattr(part, "session_manager", None) if _is(part, _ENDPOINT) else part
+    return getattr(manager, "app", None) if _is(manager, _MANAGER) else None
 
 
 def _is(thing: object, name: str) -> bool:

@@ -7,12 +7,13 @@ untouched. Nothing here reads a message or judges a session.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Final
 
-from starlette.types import ASGIApp, Send
+from starlette.types import ASGIApp, Scope, Send
 
+from ..dialects.transport import INITIALIZE
 from ..events import Fact, SessionDeleted
+from ..jsonrpc import Message
 from ..listeners import is_traced
 from ..tokens import Claims
 from ..tracing import Redact, Spans, Trace
@@ -20,7 +21,8 @@ from .attributes import Stamps
 from .contents import Contents
 from .handling import Handling
 from .hearing import Hearing
-from .instrumented import makes_server_spans
+from .instrumented import makes_server_spans, servers
+from .leading import lead, place
 from .metrics import SessionMetrics
 from .request_spans import RequestSpans
 from .session_spans import SessionSpans, Start
@@ -56,7 +58,6 @@ class Telemetry:
         if metrics is not None and tracked:
             metrics.follow()
         stamps = Stamps(Stamps.everywhere)
-        looks_native = partial(makes_server_spans, app, endpoint)
         self._is_tracing: Final = spans != "off"
         listeners = [listener for listener in (metrics, None if tail is None else Tail(tail)) if listener is not None]
         self._listeners: Final = listeners
@@ -67,13 +68,28 @@ class Telemetry:
             stamps=stamps,
             listeners=listeners,
             contents=None if redact is None else Contents(redact),
-            looks_native=looks_native,
+            looks_native=self._look,
         )
+        self._server: Final = app, endpoint
+        self._leads = False
         self.begin: Final = self._requests.begin
 
     @property
     def _traces(self) -> bool:
         return self._is_tracing and is_traced()
+
+    def _look(self) -> bool:
+        """Look at the wrapped server, once it has started: whether it makes server spans of its own."""
+        self._leads = lead(servers(*self._server))
+        return makes_server_spans(*self._server)
+
+    def place(self, scope: Scope, message: Message) -> None:
+        """Say on a message's scope what is current, where the server's handlers run elsewhere.
+
+        Not in an `initialize`: what begins a transport session may be kept for as long as that lasts.
+        """
+        if self._leads and message.method != INITIALIZE:
+            place(scope)
 
     def hearing(self, send: Send, handling: Handling) -> Send:
         """A `send` by which a message's answer is heard, where anybody wants to know how it ended."""

@@ -1,0 +1,97 @@
+"""Handlers of SDK 1.x find the trace context of their own message, though they run in a task of their connection.
+
+What that is good for is shown on every framework by `tests/integration/test_request_spans.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+from opentelemetry import context
+from opentelemetry.trace import NonRecordingSpan, SpanContext, get_current_span, set_span_in_context
+
+from environments import needs
+from mcp_sessions.telemetry.leading import lead, place
+
+pytestmark = needs("mcp<2")
+
+
+def span_id() -> int:
+    return get_current_span().get_span_context().span_id
+
+
+@contextmanager
+def current(number: int) -> Iterator[None]:
+    """A span that is current, as far as its id says."""
+    token = context.attach(set_span_in_context(NonRecordingSpan(SpanContext(1, number, is_remote=False))))
+    yield
+    context.detach(token)
+
+
+@contextmanager
+def handling(scope: dict[str, Any]) -> Iterator[None]:
+    """What the SDK does around a handler."""
+    variable = import_module("mcp.server.lowlevel.server").request_ctx
+    token = variable.set(SimpleNamespace(request=SimpleNamespace(scope=scope)))
+    yield
+    variable.reset(token)
+
+
+def server() -> Any:
+    """One whose handlers answer with the current span."""
+
+    async def where(request: object) -> int:
+        return span_id()
+
+    async def ask(request: object) -> Any:
+        with current(0xB):
+            return await made.request_handlers[int](request)
+
+    made = import_module("mcp.server.lowlevel").Server("small")
+    made.request_handlers = {int: where, str: ask}
+    return made
+
+
+async def test_a_handler_runs_where_its_message_came_in() -> None:
+    """Whatever is current in its task; and that is current again afterwards."""
+    made, scope = server(), dict[str, Any]()
+    assert lead([made])
+    with current(0xA):
+        place(scope)
+    with current(0xC), handling(scope):
+        assert await made.request_handlers[int](None) == 0xA
+        assert span_id() == 0xC
+
+
+async def test_a_handler_that_another_one_calls_stays_below_it() -> None:
+    """As the SDK's own does, which asks for the list of tools before it calls one."""
+    made, scope = server(), dict[str, Any]()
+    lead([made])
+    with current(0xA):
+        place(scope)
+    with handling(scope):
+        assert await made.request_handlers[str](None) == 0xB
+
+
+async def test_without_a_message_of_ours_nothing_is_led() -> None:
+    """A server that is called in its own process, or through an application that is not wrapped."""
+    made = server()
+    lead([made])
+    with current(0xC):
+        assert await made.request_handlers[int](None) == 0xC
+        with handling({}):
+            assert await made.request_handlers[int](None) == 0xC
+
+
+def test_handlers_are_led_once() -> None:
+    """By however many middlewares; what has no handlers is passed over."""
+    made = server()
+    assert lead([made, object()])
+    handlers = dict(made.request_handlers)
+    assert lead([made])
+    assert made.request_handlers == handlers
+    assert not lead([object()])
