@@ -1,8 +1,8 @@
-"""Servers whose one tool runs an errand: a span of its own, an HTTP request and a database query.
+"""Servers whose one tool runs an errand: a span of its own, an HTTP request, a database query and a Redis command.
 
 The same errand on both SDKs, both FastMCPs, plain Starlette and FastAPI. What each makes of a request is a real span
 of the real instrumentation. An errand has a name, which stands on its span, in the URL and in the query, so that a
-test can tell whose spans they are.
+test can tell whose spans they are; a Redis command's span has no values, and is told by the one that it is below.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from typing import Any, Final
 
 import httpx
+import redis
 from fastapi import FastAPI
 from opentelemetry import trace
 from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
 from opentelemetry.instrumentation.httpx import HTTPXClientInstrumentor
+from opentelemetry.instrumentation.redis import RedisInstrumentor
 from opentelemetry.instrumentation.sqlite3 import SQLite3Instrumentor
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -26,6 +28,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+import redis_servers
 from mcp_sessions import MCPSessionMiddleware
 
 from .servers import CELLS, KEYS, Cell, Hall, ref
@@ -51,6 +54,7 @@ async def errand(hall: Hall, name: str) -> str:
         await hall.enter(name)
         await _fetch(name)
         _query(name)
+        instrumented_redis().set(name, "done")
     return ref()
 
 
@@ -66,6 +70,14 @@ def _query(name: str) -> None:
     instrumented = SQLite3Instrumentor.instrument_connection(connection)
     instrumented.cursor().execute(f"SELECT '{name}'")
     connection.close()
+
+
+@cache
+def instrumented_redis() -> redis.Redis:
+    """A client of the run's Redis server. To be called once before an errand: where there is none a test is skipped."""
+    client = redis.Redis.from_url(redis_servers.shared().url)
+    RedisInstrumentor.instrument_client(client)
+    return client
 
 
 # --- the frameworks ------------------------------------------------------------------------------

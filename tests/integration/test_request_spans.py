@@ -23,7 +23,7 @@ from starlette.types import ASGIApp
 from mcp_sessions import MCPSessionMiddleware
 from recorded import process_wide
 
-from .errands import ALL_CELLS, bare
+from .errands import ALL_CELLS, bare, instrumented_redis
 from .servers import KEYS, Cell, Hall, Running, running
 from .wire import Held
 
@@ -47,6 +47,7 @@ def ours(cell: Cell, hall: Hall, guard: None = None, **options: Any) -> ASGIApp:
 @pytest.fixture
 def spans() -> Iterator[list[ReadableSpan]]:
     """The spans of one test, of all that is in this process."""
+    instrumented_redis()
     with process_wide().recording() as kept:
         yield kept
 

@@ -2,8 +2,8 @@
 
 A cell of the matrix is one framework in one mode; in each, errands of two sessions and of nobody run at the same time,
 with and without a trace context in `_meta`. The spans are the frameworks' own and those of OpenTelemetry's
-instrumentation of ASGI, httpx and sqlite3. No cell can be skipped: the table of expected cells is written down, and the
-last test counts those that ran.
+instrumentation of ASGI, httpx, sqlite3 and Redis. No cell can be skipped: the table of expected cells is written down,
+and the last test counts those that ran.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from starlette.types import ASGIApp
 
 from recorded import ALIAS, process_wide
 
-from .errands import ALL_CELLS, HEADER, inside, outside
+from .errands import ALL_CELLS, HEADER, inside, instrumented_redis, outside
 from .servers import FRAMEWORKS, Cell, Running, running
 from .wire import Held
 
@@ -45,7 +45,7 @@ EXPECTED: Final = {
     | {f"{name}-{era}-{mode}" for name in ("sdk2", "fastmcp4") for era in ("legacy", "modern") for mode in _MODES},
     ("sdk1", "fastmcp3"): _PLAIN | {f"{name}-legacy-{mode}" for name in ("sdk1", "fastmcp3") for mode in _MODES},
 }
-MAKERS: Final = {"errands", "opentelemetry.instrumentation.httpx", "opentelemetry.instrumentation.sqlite3"}
+MAKERS: Final = {"errands", *(f"opentelemetry.instrumentation.{name}" for name in ("httpx", "redis", "sqlite3"))}
 FRAMEWORK: Final = {"sdk2": {"mcp-python-sdk"}, "fastmcp3": {"fastmcp"}, "fastmcp4": {"fastmcp"}}
 """Who makes spans of its own, by its instrumentation scope."""
 RAN: Final[set[tuple[str, str, str]]] = set()
@@ -57,6 +57,7 @@ FIRST, SECOND, AGAIN, NOBODY = ERRANDS
 @pytest.fixture
 def spans() -> Iterator[list[ReadableSpan]]:
     """The spans of one test, of all that is in this process."""
+    instrumented_redis()
     with process_wide().recording() as kept:
         yield kept
 
