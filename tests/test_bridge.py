@@ -23,7 +23,7 @@ from mcp_sessions.options import DAY
 from mcp_sessions.stores.memory import MemoryStore
 from stateful import HEADER, Stateful
 
-DEADLINE = 5  # seconds after which a test that hangs fails
+DEADLINE = 30  # seconds after which a test that hangs fails
 
 both = pytest.mark.parametrize("sse", [False, True], ids=["json", "sse"])
 

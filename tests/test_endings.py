@@ -24,7 +24,7 @@ from mcp_sessions.tokens import AUDIENCE, SESSION, Claims
 END = START + 3600
 TRACE = f"00-{1:032x}-{2:016x}-01"
 CLAIMS = Claims(kind=SESSION, jti="j" * 22, issued_at=START, expires_at=END, subject=None, kid="k", trace=TRACE)
-DEADLINE = 5  # seconds after which a test that hangs fails
+DEADLINE = 30  # seconds after which a test that hangs fails
 
 
 class Store(MemoryStore):

@@ -18,7 +18,7 @@ from mcp_sessions.streams import Origin, Streams
 from mcp_sessions.tokens import SESSION, Claims
 
 SOON = 0.001  # seconds between two looks
-DEADLINE = 5  # seconds after which a test that hangs fails
+DEADLINE = 30  # seconds after which a test that hangs fails
 
 
 def claims_of(name: str) -> Claims:
