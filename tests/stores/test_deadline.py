@@ -110,14 +110,14 @@ async def test_every_call_ends_in_time(name: str) -> None:
 
 
 LONGER = {
-    **dict.fromkeys(("record", "revoke", "finish", "forks", "copy"), 3),
-    **dict.fromkeys(("open", "close", "take_ended", "lead", "revoke_before", "sessions", "find"), 20),
+    **dict.fromkeys(("record", "revoke", "finish", "forks", "sessions", "copy"), 3),
+    **dict.fromkeys(("open", "close", "take_ended", "lead", "revoke_before", "find"), 20),
 }
 
 
-@EVERY
-async def test_what_no_request_waits_for_may_take_longer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what takes several answers as long as those together; but nothing less than one answer."""
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that each call was given."""
     counted: list[float] = []
 
     def countdown(scope: anyio.CancelScope, seconds: float) -> Countdown:
@@ -125,10 +125,24 @@ async def test_what_no_request_waits_for_may_take_longer(name: str, monkeypatch:
         return Countdown(scope, seconds)
 
     monkeypatch.setattr(deadline, "Countdown", countdown)
+    return counted
+
+
+@EVERY
+async def test_what_no_request_waits_for_may_take_longer(name: str, counted: list[float]) -> None:
+    """And what takes several answers as long as those together; but nothing less than one answer."""
     await CALLS[name](Deadline(scripted(anyio.lowlevel.checkpoint), seconds=1, leisure=20))
     await CALLS[name](Deadline(scripted(anyio.lowlevel.checkpoint), seconds=30, leisure=20))
     longer = LONGER.get(name, 1)
     assert counted == [longer, 90 if longer == 3 else 30]
+
+
+async def test_only_the_first_opening_may_take_its_time(counted: list[float]) -> None:
+    """It is the server's start; later ones are a request's, which is refused in time."""
+    store = Deadline(scripted(anyio.lowlevel.checkpoint), seconds=1, leisure=20)
+    for _ in range(3):
+        await store.open()
+    assert counted == [20, 3, 3]
 
 
 async def test_a_driver_s_own_time_out_counts_as_one() -> None:

@@ -40,14 +40,16 @@ class Deadline:
         """Args:
         store: The other store.
         seconds: How long it may take to answer; what is about more than one thing, so that it has to answer up to
-            three times (`record`, `revoke`, `finish`, `forks`, `copy`), may take three times that.
-        leisure: Seconds, unless `seconds` are more, for what few requests wait for or none: opening and closing,
-            sweeping, a principal's sessions, and what is asked from outside.
+            three times (`record`, `revoke`, `finish`, `forks`, `sessions`, `copy`), may take three times that.
+        leisure: Seconds, unless `seconds` are more, for what no request waits for: the first opening, which is the
+            server's start, closing, sweeping, and what is asked from outside. A request that opens the store again,
+            since it did not answer then, has no such time.
         """
         self._store = store
         self._seconds = seconds
         self._several = SEVERAL * seconds
         self._leisure = max(seconds, leisure)
+        self._opening = self._leisure
 
     @property
     def reach(self) -> Reach:
@@ -55,7 +57,8 @@ class Deadline:
         return self._store.reach
 
     async def open(self) -> None:
-        await _within(self._leisure, self._store.open)
+        limit, self._opening = self._opening, self._several
+        await _within(limit, self._store.open)
 
     async def close(self) -> None:
         await _within(self._leisure, self._store.close)
@@ -79,7 +82,7 @@ class Deadline:
         return await _within(self._seconds, self._store.seen, claims, idle_timeout=idle_timeout)
 
     async def sessions(self, subject: str, *, audience: str) -> list[Record]:
-        return await _within(self._leisure, self._store.sessions, subject, audience=audience)
+        return await _within(self._several, self._store.sessions, subject, audience=audience)
 
     async def forks(self, root: str) -> list[Record]:
         return await _within(self._several, self._store.forks, root)
