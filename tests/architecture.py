@@ -53,6 +53,7 @@ FLOORS: dict[int, tuple[str, ...]] = {
         "cli_sessions",
         "cli_tail",
         "client/",
+        "codes",
         "conversation",
         "conversing",
         "current",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from . import options, placement, principals, protocol, workers
+from . import codes, options, placement, principals, protocol, workers
 from .answers import Answers
 from .bodyless import Bodyless
 from .bridge import Bridge
@@ -212,7 +212,7 @@ class MCPSessionMiddleware:
     @cached_property
     def _server(self) -> ASGIApp:
         """The application as requests reach it. Where copies of this stand before several, each is given its own."""
-        return Bridge(self.app) if self._options.bridges else self.app
+        return codes.told(Bridge(self.app) if self._options.bridges else self.app, self._options.code)
 
     @cached_property
     def fault(self) -> str | None:

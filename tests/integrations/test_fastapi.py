@@ -52,15 +52,15 @@ def endpoints() -> FastAPI:
     return app
 
 
-def added(path: str) -> ASGIApp:
+def added(path: str, **options: Any) -> ASGIApp:
     """Sessions in front of one route."""
-    return add_sessions(endpoints(), path=path, keys=SECRET, admission="own")
+    return add_sessions(endpoints(), path=path, keys=SECRET, admission="own", **options)
 
 
-def in_front(path: str) -> ASGIApp:
+def in_front(path: str, **options: Any) -> ASGIApp:
     """Sessions as the application's own middleware."""
     app = endpoints()
-    app.add_middleware(MCPSessionMiddleware, path=path, keys=SECRET, admission="own")
+    app.add_middleware(MCPSessionMiddleware, path=path, keys=SECRET, admission="own", **options)
     return app
 
 
@@ -70,7 +70,7 @@ def client_of(app: ASGIApp, path: str) -> Client:
 
 
 PLACES = pytest.mark.parametrize("place", [added, in_front])
-Place = Callable[[str], ASGIApp]
+Place = Callable[..., ASGIApp]
 
 
 @PLACES
@@ -91,11 +91,14 @@ async def test_an_optional_session_may_be_none(place: Place) -> None:
 
 
 @PLACES
-async def test_a_required_session_that_is_missing_is_the_protocols_error(place: Place) -> None:
-    """The answer has the request's own id, and the code that clients know."""
-    client = client_of(place("/required"), "/required")
+@pytest.mark.parametrize(("options", "code"), [({}, -31044), ({"required_code": -40002}, -40002)])
+async def test_a_required_session_that_is_missing_is_the_protocols_error(
+    place: Place, options: dict[str, int], code: int
+) -> None:
+    """The answer has the request's own id, and the code that the deployment's clients know."""
+    client = client_of(place("/required", **options), "/required")
     refused = await client.send("tools/call", {"name": "whoami"}, id="seven")
-    assert refused.json == {"jsonrpc": "2.0", "id": "seven", "error": {"code": -31044, "message": "Session required"}}
+    assert refused.json == {"jsonrpc": "2.0", "id": "seven", "error": {"code": code, "message": "Session required"}}
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,9 @@ def sdk_app(*tools: Any) -> Any:
 
 
 @asynccontextmanager
-async def served(*tools: Any, modern: bool) -> AsyncIterator[Client]:
+async def served(*tools: Any, modern: bool, **options: Any) -> AsyncIterator[Client]:
     """A client that has shaken hands."""
-    app = MCPSessionMiddleware(sdk_app(*tools), keys=KEYS, transport="off")
+    app = MCPSessionMiddleware(sdk_app(*tools), keys=KEYS, transport="off", **options)
     async with lifespan(app):
         client = Client(app, modern=modern)
         await client.connect()
@@ -79,12 +79,15 @@ async def test_resolved_sessions_stay_out_of_the_schema(modern: bool) -> None:
 
 
 @needs("mcp>=2")
+@pytest.mark.parametrize(("options", "code"), [({}, -31044), ({"required_code": -40002}, -40002)])
 @pytest.mark.parametrize("modern", [False, True])
-async def test_a_session_that_a_tool_requires_is_asked_for_by_the_protocols_error(modern: bool) -> None:
-    """As `require=` asks for it, so that a client can create one and call again."""
-    async with served(called, modern=modern) as client:
+async def test_a_session_that_a_tool_requires_is_asked_for_by_the_protocols_error(
+    modern: bool, options: dict[str, int], code: int
+) -> None:
+    """As `require=` asks for it, with the deployment's code, so that a client can create one and call again."""
+    async with served(called, modern=modern, **options) as client:
         reply = await client.request("tools/call", {"name": "called", "arguments": {"word": "I am"}})
-        assert (reply.error["code"], reply.error["message"]) == (-31044, "Session required")
+        assert (reply.error["code"], reply.error["message"]) == (code, "Session required")
 
 
 @needs("mcp<2")

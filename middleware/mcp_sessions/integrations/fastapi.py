@@ -15,6 +15,7 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 
+from ..codes import code_of
 from ..errors import ConfigurationError, Refusal, SessionRequired
 from ..session import Session
 
@@ -61,7 +62,7 @@ def add_exception_handlers(app: Starlette) -> None:
 
 async def _answer(request: Request, refusal: Exception) -> Response:
     assert isinstance(refusal, Refusal)
-    error = {"code": refusal.code, "message": refusal.told}
+    error = {"code": code_of(refusal, request.scope), "message": refusal.told}
     answer = {"jsonrpc": "2.0", "id": await _id(request), "error": error}
     headers = {} if refusal.retry_after is None else {"retry-after": str(refusal.retry_after)}
     return JSONResponse(answer, refusal.http_status, headers)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from ..current import current_session
+from ..codes import code_of
+from ..current import current_session, framework_scope
 from ..errors import SessionRequired
 from ..session import Session
 
@@ -33,7 +34,7 @@ def require_session() -> Session:
 
 def _required() -> Exception:
     exceptions: Any = import_module("mcp.shared.exceptions")
-    code, message = SessionRequired.code, SessionRequired.message
+    code, message = code_of(SessionRequired(), framework_scope()), SessionRequired.message
     if hasattr(exceptions, "MCPError"):
         error: Exception = exceptions.MCPError(code=code, message=message)
     else:  # SDK 1.x
