@@ -25,7 +25,6 @@ from .errors import (
     StateNotJSON,
     StateTooLarge,
 )
-from .integrations.starlette import add_sessions
 from .keys import KeyRing
 from .middleware import MCPSessionMiddleware
 from .session import Correlation, EndedSession, Principal, Session, State
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from .explicit_handles import Handles
     from .handles import Handle, HandleError
     from .integrations.handle_types import HandleOf
+    from .integrations.starlette import add_sessions
     from .sessions import Sessions
 
 __all__ = [
@@ -80,6 +80,7 @@ _WHEN_ASKED_FOR: Final = MappingProxyType(
         "SEP1364Create": "dialects.sep1364_create",
         "SEP1364Initialize": "dialects.sep1364_initialize",
         "Sessions": "sessions",
+        "add_sessions": "integrations.starlette",
     }
 )
 

@@ -9,9 +9,9 @@ twice, and a GET that names a session of ours, since the question would open a s
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from . import admission, protocol, responder, splice
@@ -42,8 +42,7 @@ _NAMELESS: Final = frozenset({400, 404})
 """What a server that keeps transport sessions says, past its guards, to who names none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
+class Answers(msgspec.Struct, frozen=True):
     """What one request may be answered with, without the application."""
 
     app: ASGIApp

@@ -8,9 +8,9 @@ Source: MCP 2025-11-25, Streamable HTTP, "Session Management" and "Listening for
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .answers import Answers
@@ -27,8 +27,7 @@ from .tokens import TRANSPORT
 _METHOD_NOT_ALLOWED: Final = 405
 
 
-@dataclass(frozen=True, slots=True)
-class Bodyless:
+class Bodyless(msgspec.Struct, frozen=True):
     """One such request.
 
     Args:

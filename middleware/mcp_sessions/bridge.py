@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .dialects import upstream
@@ -29,8 +29,7 @@ _OF_A_BODY: Final = frozenset({b"content-length", b"content-type", b"transfer-en
 _log: Final = logging.getLogger("mcp_sessions")
 
 
-@dataclass(frozen=True, slots=True)
-class Crossing:
+class Crossing(msgspec.Struct, frozen=True):
     """A request of a transport session.
 
     Args:
@@ -45,8 +44,7 @@ class Crossing:
         return "<Crossing>"
 
 
-@dataclass(slots=True)
-class Beginning:
+class Beginning(msgspec.Struct):
     """An `initialize`, which may begin a transport session.
 
     Args:

@@ -8,9 +8,9 @@ scope where there is none. What the application calls in turn is told by W3C bag
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from msgspec import Raw
 from starlette.types import Scope
 
@@ -26,8 +26,7 @@ from .session import Correlation, Session
 from .tracing import attributes_of
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
+class Conversation(msgspec.Struct, frozen=True):
     """What a deployment does with the names that clients give to conversations.
 
     Args:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Protocol
+
+import msgspec
 
 from . import jsonvalue
 from .errors import DataError, DataNotInteger, DataNotJSON, DataTooLarge
@@ -21,8 +22,7 @@ MAX_ROUNDS: Final = 1000  # each is lost only when somebody else's change got th
 _INTEGERS: Final = range(-(1 << 63), 1 << 63)  # what every store can add
 
 
-@dataclass(frozen=True, slots=True)
-class Shelf:
+class Shelf(msgspec.Struct, frozen=True):
     """One session's place in a store.
 
     Args:

@@ -6,7 +6,6 @@ A method that is not offered is none of ours, and goes to the wrapped server lik
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -15,8 +14,7 @@ from .lineage import MODES
 from .protocol import SUBJECTS, Subject
 
 
-@dataclass(frozen=True, slots=True)
-class Extension:
+class Extension(msgspec.Struct, frozen=True):
     """One method beyond the draft.
 
     Args:

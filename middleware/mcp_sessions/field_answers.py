@@ -19,10 +19,8 @@ from .jsonrpc import SESSION_KEY, Message
 from .members import join
 
 
-class FieldAnswers(Answers):
+class FieldAnswers(Answers, frozen=True):
     """What one request may be answered with where dialects of SEP-1364 are spoken, too."""
-
-    __slots__ = ()
 
     async def refuse(self, message: Message, refusal: Refusal) -> None:
         """Answer a message with the error that its session, or the lack of one, deserves."""

@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .errors import StoreUnavailable
@@ -100,8 +100,7 @@ class Beside:
                 await self.stopped()
 
 
-@dataclass(frozen=True, slots=True)
-class Lifespan:
+class Lifespan(msgspec.Struct, frozen=True):
     """One life of the server.
 
     Args:

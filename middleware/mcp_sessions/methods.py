@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import msgspec
 from starlette.types import Scope
 
 from . import forks, roster
@@ -32,8 +32,7 @@ from .session import Principal
 from .tokens import BESIDE, FIELD, SESSION
 
 
-@dataclass(slots=True)
-class Asked:
+class Asked(msgspec.Struct):
     """A request about sessions.
 
     Args:

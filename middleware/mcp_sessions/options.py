@@ -7,9 +7,10 @@ checks an option again.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+import msgspec
 
 from . import checks, extensions, principals, protocol, stores
 from .conversation import Conversation
@@ -54,8 +55,7 @@ Keep = Callable[[str, int], Data]
 """Gives what the server keeps for a session: of which `ref`, and until when (Unix seconds)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
+class Options(msgspec.Struct, frozen=True):
     """What every request of one middleware shares."""
 
     ring: Callable[[float], KeyRing]

@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
 
@@ -46,8 +45,7 @@ _PATIENCE: Final = 0.5  # seconds for the last event of a stream whose session h
 _log: Final = logging.getLogger("mcp_sessions")
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
+class Watched(msgspec.Struct, frozen=True):
     """What ends an answer before its time.
 
     Args:

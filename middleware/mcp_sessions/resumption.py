@@ -8,9 +8,9 @@ Source: MCP 2025-11-25, Streamable HTTP, "Resumability and Redelivery".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from . import splice
@@ -26,8 +26,7 @@ LAST_EVENT_ID: Final = b"last-event-id"
 _GONE: Final = 404  # what a server answers for a stream that it does not have
 
 
-@dataclass(frozen=True, slots=True)
-class Resumption:
+class Resumption(msgspec.Struct, frozen=True):
     """A GET that resumes or opens a stream of a session.
 
     Args:

@@ -9,10 +9,10 @@ is not served the results of a session that has ended. Nothing here writes to a 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import anyio
+import msgspec
 
 from . import background
 from .errors import StoreUnavailable
@@ -25,8 +25,7 @@ BATCH: Final = 500  # sessions in one question, which has to be answered within 
 MAX_EVENTS: Final = 100_000  # event ids that are remembered; an id takes about 400 bytes with its place
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True):
     """The request that a stream answers. Kept long after it, so it holds no more than it must.
 
     Args:

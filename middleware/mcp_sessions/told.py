@@ -7,9 +7,10 @@ nothing for it, not even at the start.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, get_args
+
+import msgspec
 
 from . import checks
 from .errors import ConfigurationError
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from .telemetry.wiring import Telemetry
 
 
-@dataclass(frozen=True, slots=True)
-class Told:
+class Told(msgspec.Struct, frozen=True):
     """Who is told of what a middleware does.
 
     Args:

@@ -7,7 +7,6 @@ session is good, and nothing looks inside `arguments`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -23,8 +22,7 @@ CREATE: Final = "sessions/create"
 DELETE: Final = "sessions/delete"
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(msgspec.Struct, frozen=True):
     """What a request says about its session, unverified.
 
     Args:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
+
+import msgspec
 
 from ..data import Shelf
 from ..errors import DataGone, StoreFull
@@ -26,8 +28,7 @@ _MINUTE: Final = 60  # seconds between two times of forgetting
 _List = tuple[str, ...]  # what is listed, and of whom
 
 
-@dataclass(slots=True)
-class _Kept:
+class _Kept(msgspec.Struct):
     """A record, and what becomes of it."""
 
     record: Record

@@ -7,8 +7,9 @@ not read, and it is dropped before anything is measured.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from ..data import Shelf
 from ..errors import StoreFull
@@ -18,13 +19,12 @@ from .rules import check_size, size_of
 VALUE_COST: Final = 200  # bytes that keeping a value takes besides its name and itself
 
 
-@dataclass(slots=True)
-class _Values:
+class _Values(msgspec.Struct):
     """One session's data."""
 
     until: int
-    items: dict[str, bytes] = field(default_factory=dict)
-    ends: dict[str, float] = field(default_factory=dict)  # of those values that end before the session
+    items: dict[str, bytes] = msgspec.field(default_factory=dict)
+    ends: dict[str, float] = msgspec.field(default_factory=dict)  # of those values that end before the session
     size: int = 0
 
 
