@@ -24,6 +24,7 @@ from . import (
     network,
     on_trio,
     page,
+    rooms,
     scale,
     sdk,
     soak,
@@ -38,6 +39,7 @@ from .size import SIZES, Size
 SECTIONS: Final[dict[str, Callable[[Size], Coroutine[Any, Any, Report]]]] = {
     "core": inprocess.pure_core,
     "trivial": inprocess.trivial,
+    "rooms": rooms.rooms,
     "sdk-json": sdk.modern_json,
     "sdk-sse": sdk.legacy_sse,
     "sessions": scale.sessions,

@@ -2,9 +2,9 @@
 
 A machine drifts, so nothing here is compared across runs: in each round every contestant serves the same number of
 requests, in another order in each round (the same in each run). Whatever is derived, such as what one adds to another,
-is derived inside each round first and then summed up by its median. The garbage collector is in the same state before
-each round: collected, and what lives frozen, as it is in a server that runs. Turns are short, a few milliseconds, so
-that all of one round fall into the same mood of the machine.
+is derived inside each round first and then summed up by its median. What lives when a run begins is frozen, as in a
+server that runs, and the garbage collector has nothing to do when a round begins. Turns are short, a few milliseconds,
+so that all of one round fall into the same mood of the machine.
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ async def race(contestants: Mapping[str, Contestant], *, rounds: int, requests: 
     taken: dict[str, list[float]] = {name: [] for name in contestants}
     for contestant in contestants.values():
         await contestant.serve(1 + requests // 4)
-    for turn in range(rounds):
-        with still_collector():
+    with still_collector():
+        for turn in range(rounds):
+            gc.collect()
             for name in Random(turn).sample(list(contestants), len(contestants)):
                 taken[name].append(await _time(contestants[name], requests))
     return {name: Times(tuple(times)) for name, times in taken.items()}
