@@ -10,7 +10,7 @@ from mcp_sessions.protocol import HANDSHAKE_VERSIONS
 
 def test_a_request_without_headers_has_an_empty_head() -> None:
     """Nothing is made up."""
-    head = Head([])
+    head = Head.of([])
     assert (head.version, head.content_encoding, head.first(LENGTH)) == (None, None, None)
     assert (head.session_ids, head.methods) == ([], [])
     assert not head.is_modern
@@ -19,7 +19,7 @@ def test_a_request_without_headers_has_an_empty_head() -> None:
 
 def test_every_header_that_decides_something_is_read() -> None:
     """All others are left alone."""
-    head = Head(
+    head = Head.of(
         [
             (b"host", b"example"),
             (b"mcp-protocol-version", b"2026-07-28"),
@@ -36,14 +36,16 @@ def test_every_header_that_decides_something_is_read() -> None:
 
 def test_the_first_copy_of_a_header_counts() -> None:
     """As in the official SDK: a second version or type changes nothing."""
-    head = Head([(b"mcp-protocol-version", b""), (b"mcp-protocol-version", b"2025-11-25")])
+    head = Head.of([(b"mcp-protocol-version", b""), (b"mcp-protocol-version", b"2025-11-25")])
     assert head.version == ""
     assert head.is_modern
 
 
 def test_every_copy_of_the_session_and_method_headers_is_kept() -> None:
     """A second copy refuses the request, so it must be seen."""
-    head = Head([(b"mcp-session-id", b"a"), (b"mcp-method", b"x"), (b"mcp-session-id", b"\xff"), (b"mcp-method", b"y")])
+    head = Head.of(
+        [(b"mcp-session-id", b"a"), (b"mcp-method", b"x"), (b"mcp-session-id", b"\xff"), (b"mcp-method", b"y")]
+    )
     assert head.session_ids == ["a", "\xff"]
     assert head.methods == ["x", "y"]
 
@@ -51,27 +53,28 @@ def test_every_copy_of_the_session_and_method_headers_is_kept() -> None:
 def test_a_second_content_type_does_not_hide_the_first() -> None:
     """Some servers read the first copy and some the last."""
     headers = [(b"content-type", b"text/plain"), (b"content-type", b"application/json")]
-    assert Head(headers).is_json
-    assert Head(headers[::-1]).is_json
+    assert Head.of(headers).is_json
+    assert Head.of(headers[::-1]).is_json
 
 
 def test_codings_of_the_body_add_up() -> None:
     """A second copy is a further coding, so an identity in front of it hides nothing."""
     assert (
-        Head([(b"content-encoding", b"identity"), (b"content-encoding", b"gzip")]).content_encoding == "identity, gzip"
+        Head.of([(b"content-encoding", b"identity"), (b"content-encoding", b"gzip")]).content_encoding
+        == "identity, gzip"
     )
 
 
 @pytest.mark.parametrize("version", sorted(HANDSHAKE_VERSIONS))
 def test_handshake_versions_are_the_legacy_era(version: str) -> None:
     """And so is a request that names no version, as above."""
-    assert not Head([(b"mcp-protocol-version", version.encode())]).is_modern
+    assert not Head.of([(b"mcp-protocol-version", version.encode())]).is_modern
 
 
 @pytest.mark.parametrize("version", ["2026-07-28", "2099-01-01", "2025-11-25 ", "nonsense", ""])
 def test_every_other_version_is_modern(version: str) -> None:
     """The era is told by the header alone, known or not."""
-    assert Head([(b"mcp-protocol-version", version.encode())]).is_modern
+    assert Head.of([(b"mcp-protocol-version", version.encode())]).is_modern
 
 
 @pytest.mark.parametrize(
@@ -83,7 +86,7 @@ def test_every_other_version_is_modern(version: str) -> None:
 )
 def test_what_a_server_might_take_for_json_is_json(kind: str) -> None:
     """The official SDK takes a type that only begins with it, or a list that holds it: no way around a policy."""
-    assert Head([(b"content-type", kind.encode())]).is_json
+    assert Head.of([(b"content-type", kind.encode())]).is_json
 
 
 @pytest.mark.parametrize(
@@ -91,4 +94,4 @@ def test_what_a_server_might_take_for_json_is_json(kind: str) -> None:
 )
 def test_other_types_are_not_json(kind: str) -> None:
     """An OAuth form is none of our business."""
-    assert not Head([(b"content-type", kind.encode())]).is_json
+    assert not Head.of([(b"content-type", kind.encode())]).is_json

@@ -200,7 +200,8 @@ def test_a_body_may_take_as_long_as_it_is_given(seconds: int, passes: bool) -> N
 
     async def take() -> bool:
         try:
-            return await read_body(receive, Head([]), max_bytes=10, timeout=30) == b"ab"
+            body = read_body(receive, Head.of([]), max_bytes=10, timeout=30)
+            return not isinstance(body, bytes) and await body == b"ab"
         except BodyTimeout:
             return False
 

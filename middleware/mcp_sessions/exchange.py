@@ -80,36 +80,49 @@ class Exchange(msgspec.Struct):
     send: Send
     handling: Handling | None = None
 
-    async def run(self) -> None:
+    def run(self) -> Awaitable[None]:
         """Take the request from its first byte to the last of its response."""
         if self.header is not None:
             self._edit_headers({SESSION_HEADER})
         try:
-            body = await intake.read_body(
+            body = intake.read_body(
                 self.receive, self.head, max_bytes=self.options.max_body_bytes, timeout=self.options.body_timeout
             )
-            parsed = self._parse(body)
+            if not isinstance(body, bytes):
+                return self._run_on(body)
+            message = self._parse(body)
+        except Refusal as refusal:
+            return self._answers().refuse_unread(refusal)
+        return self._take_in(message, body)
+
+    async def _run_on(self, arriving: Awaitable[bytes]) -> None:
+        """As `run`, where the body did not come with the head."""
+        try:
+            body = await arriving
+            message = self._parse(body)
         except Refusal as refusal:
             await self._answers().refuse_unread(refusal)
-            return
-        if isinstance(parsed, Message):
-            await self._message(parsed)
         else:
-            await self._call(None, None, body, self.send)
+            await self._take_in(message, body)
 
-    def _message(self, message: Message) -> Awaitable[None]:
+    def _take_in(self, message: Message | None, body: bytes) -> Awaitable[None]:
+        if message is not None:
+            if self._concerns_us(message):
+                return self._judge(message)
+            if self.options.tells():
+                return self._told(message, Step.FORWARD, None, None)
+        if session_variable.get() is not None:
+            return self._call(None, None, body, self.send)
+        # Mostly no session is around either, and nothing is to be set.
+        self.scope["mcp_session"] = None
+        self.scope.setdefault("state", {})["mcp_session"] = None
+        return self.app(self.scope, intake.Replay(body, self.receive), self.send)
+
+    def _concerns_us(self, message: Message) -> bool:
         """Most messages pass as they are. What `protocol.TABLE` would say of them is told here at once."""
-        names_session = message.meta is not None and SESSION_KEY in message.meta
-        if (
-            names_session
-            or self.header is not None
-            or message.method in self.options.attended
-            or self.options.is_attentive
-        ):
-            return self._judge(message)
-        if self.options.tells():
-            return self._told(message, Step.FORWARD, None, None)
-        return self._call(None, None, message.body, self.send)
+        meta, options = message.params.meta, self.options
+        names_session = meta is not None and SESSION_KEY in meta
+        return names_session or self.header is not None or message.method in options.attended or options.is_attentive
 
     async def _judge(self, message: Message) -> None:
         try:
@@ -221,7 +234,7 @@ class Exchange(msgspec.Struct):
         return None
 
     def _speaks_of_sessions(self, item: Message) -> bool:
-        named = item.meta is not None and SESSION_KEY in item.meta
+        named = item.names_session
         about_sessions = protocol.subject(item, self.options.subjects) in protocol.ABOUT_SESSIONS
         return named or about_sessions or self._lack(item) is Carries.TOO_LITTLE
 
@@ -346,13 +359,11 @@ class Exchange(msgspec.Struct):
         """The application, with the session where handlers look for it: on the scope, and as the current one."""
         self.scope["mcp_session"] = session
         self.scope.setdefault("state", {})["mcp_session"] = session
-        # Mostly nothing is to be set: none here and none around, as in a request that has nothing to do with sessions.
-        token = None if current is session_variable.get() else session_variable.set(current)
+        token = session_variable.set(current)
         try:
             await self.app(self.scope, intake.Replay(body, self.receive), send)
         finally:
-            if token is not None:
-                session_variable.reset(token)
+            session_variable.reset(token)
             if session is not None:
                 session.state.shut()
             if current is not session:  # FastMCP's task of a connection keeps this request as its current one

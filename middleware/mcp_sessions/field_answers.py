@@ -39,7 +39,7 @@ class FieldAnswers(Answers, frozen=True):
     def _as_draft(self, message: Message) -> Message:
         """The message with its session where the draft names one, so that the error can say which it was."""
         opted = self.options.opted
-        if opted is None or (message.meta is not None and SESSION_KEY in message.meta):
+        if opted is None or message.names_session:
             return message
         try:
             said = opted.said(message)
@@ -48,4 +48,5 @@ class FieldAnswers(Answers, frozen=True):
         if said is None:
             return message
         meta = {**(message.meta or {}), SESSION_KEY: Raw(join({"sessionId": said}))}
-        return msgspec.structs.replace(message, meta=meta)
+        params = msgspec.structs.replace(message.params, meta=meta)
+        return msgspec.structs.replace(message, params=params)

@@ -7,7 +7,6 @@ of every other message.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from functools import partial
 
 import msgspec
@@ -24,7 +23,7 @@ from .dialects.transport import INITIALIZE, Role, speaks_draft
 from .errors import Refusal, SessionMissing, SessionNotFound, SessionRequired
 from .field_answers import FieldAnswers
 from .head import SESSION_HEADER
-from .jsonrpc import SESSION_KEY, Kind, Message
+from .jsonrpc import Kind, Message
 from .live import Live
 from .methods import begin
 from .opening import Opened, Opening
@@ -43,8 +42,8 @@ class FieldExchange(ConversingExchange):
 
     begun: Live | None = None
 
-    def _message(self, message: Message) -> Awaitable[None]:
-        return self._judge(message)
+    def _concerns_us(self, _: Message) -> bool:
+        return True
 
     @property
     def _opted(self) -> Opted:
@@ -192,4 +191,4 @@ class FieldExchange(ConversingExchange):
 
 
 def _names_in_meta(message: Message) -> bool:
-    return message.meta is not None and SESSION_KEY in message.meta
+    return message.names_session

@@ -9,18 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from .protocol import HANDSHAKE_VERSIONS
 
 SESSION_HEADER: Final = b"mcp-session-id"
 _METHOD: Final = b"mcp-method"
 _VERSION: Final = b"mcp-protocol-version"
 _TYPE: Final = b"content-type"
-_ENCODING: Final = b"content-encoding"
+CODING: Final = b"content-encoding"
 LENGTH: Final = b"content-length"
 
 
-class Head:
-    """The headers of one request that this middleware reads.
+class Head(msgspec.Struct, gc=False):
+    """The headers of one request that this middleware reads. (A struct, which is made in a third of the time.)
 
     Of a repeated header the first copy counts, as in the official SDK; of the session and the
     method header every copy is kept, since a second copy refuses the request; of the encoding, too,
@@ -28,32 +30,37 @@ class Head:
 
     Args:
         headers: The request's ASGI headers (names in lower case, as ASGI has them).
-
-    Attributes:
-        session_ids: Every `Mcp-Session-Id`.
-        content_encoding: All codings of the body, in order, or None.
-        content_length: How long the body says it is, as sent; the last copy, since servers refuse a second one.
+        by_name: The same as a dict, so the last copy of each.
     """
 
-    __slots__ = ("_by_name", "_headers", "content_encoding", "content_length", "session_ids")
+    headers: Sequence[tuple[bytes, bytes]]
+    by_name: dict[bytes, bytes]
 
-    def __init__(self, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        self._headers = headers
-        self._by_name = dict(headers)
-        self.session_ids: Sequence[str] = self.all(SESSION_HEADER) if SESSION_HEADER in self._by_name else []
-        self.content_encoding = ", ".join(self.all(_ENCODING)) if _ENCODING in self._by_name else None
-        self.content_length = self._by_name.get(LENGTH)
+    @classmethod
+    def of(cls, headers: Sequence[tuple[bytes, bytes]]) -> Head:
+        """The head that has these headers."""
+        return cls(headers, dict(headers))
+
+    @property
+    def session_ids(self) -> list[str]:
+        """Every `Mcp-Session-Id`."""
+        return self.all(SESSION_HEADER)
+
+    @property
+    def content_encoding(self) -> str | None:
+        """All codings of the body, in order, or None."""
+        return ", ".join(self.all(CODING)) if CODING in self.by_name else None
 
     def all(self, name: bytes) -> list[str]:
         """Every copy of a header, in order."""
-        return [value.decode("latin-1") for other, value in self._headers if other == name]
+        return [value.decode("latin-1") for other, value in self.headers if other == name]
 
     def first(self, name: bytes) -> str | None:
         """The first copy of a header, or None where there is none."""
-        if name not in self._by_name:
+        if name not in self.by_name:
             return None
-        if len(self._by_name) == len(self._headers):  # no header is repeated
-            return self._by_name[name].decode("latin-1")
+        if len(self.by_name) == len(self.headers):  # no header is repeated
+            return self.by_name[name].decode("latin-1")
         return self.all(name)[0]
 
     @property

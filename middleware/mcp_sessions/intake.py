@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Coroutine, Generator, Iterator
-from types import coroutine
+from collections.abc import Awaitable, Coroutine, Generator
+from types import CoroutineType, coroutine
 from typing import Any, Final
 
 import anyio
@@ -18,13 +18,17 @@ import msgspec
 from starlette.types import Message, Receive
 
 from .errors import BodyCutShort, BodyTimeout, BodyTooLarge, EncodingRefused
-from .head import Head
+from .head import CODING, LENGTH, Head
 
+Steps = Coroutine[Any, Any, Message] | Generator[Any, Any, Message]
+"""A `receive` that is stepped by hand."""
+
+_BITS_OF_A_DIGIT: Final = 4  # or less
 _HAS_TIMEOUT: Final = sys.version_info >= (3, 11)  # `asyncio.timeout`
 
 
-async def read_body(receive: Receive, head: Head, *, max_bytes: int, timeout: float) -> bytes:
-    """The whole request body.
+def read_body(receive: Receive, head: Head, *, max_bytes: int, timeout: float) -> bytes | Awaitable[bytes]:
+    """The whole request body: at once where it came with the head, as most do, else to be awaited.
 
     Args:
         receive: The server's `receive`.
@@ -38,32 +42,49 @@ async def read_body(receive: Receive, head: Head, *, max_bytes: int, timeout: fl
         BodyTimeout: It did not arrive in time.
         BodyCutShort: The client left before the end.
     """
-    coding, declared = head.content_encoding, head.content_length
-    if coding and coding.strip().lower() != "identity":
-        raise EncodingRefused
-    if declared is not None and declared.isdigit() and int(declared[:20]) > max_bytes:
-        raise BodyTooLarge
+    declared = head.by_name.get(LENGTH)  # the last copy, since servers refuse a second one
+    if CODING in head.by_name:
+        _check_coding(head.content_encoding)
+    if (
+        declared is not None and len(declared) * _BITS_OF_A_DIGIT >= max_bytes.bit_length()
+    ):  # else it is below the limit
+        _check_length(declared, max_bytes)
     if not _may_step():
-        return await _read_under_timer(receive, max_bytes, timeout)
-    # No timer where the body came with the head, as most do: one costs as much as all the rest.
-    steps = receive().__await__()
+        return _read_under_timer(receive, max_bytes, timeout)
+    # No timer where the body came with the head: one costs as much as all the rest.
+    arriving = receive()
+    steps: Steps = arriving if type(arriving) is CoroutineType else arriving.__await__()
     try:
-        pending = next(steps)
+        pending = steps.send(None)
     except StopIteration as arrived:
         first: Message = arrived.value
         if not first.get("more_body", False) and len(body := _chunk(first)) <= max_bytes:
             return body
-        return await _read_on_asyncio(_rest(first, receive, max_bytes), timeout)
-    return await _read_on_asyncio(_suspended(steps, pending, receive, max_bytes), timeout)
+        return _read_on_asyncio(_rest(first, receive, max_bytes), timeout)
+    return _read_on_asyncio(_suspended(steps, pending, receive, max_bytes), timeout)
+
+
+def _check_coding(coding: str | None) -> None:
+    if coding and coding.strip().lower() != "identity":
+        raise EncodingRefused
+
+
+def _check_length(declared: bytes, max_bytes: int) -> None:
+    if declared.isdigit() and int(declared[:20]) > max_bytes:
+        raise BodyTooLarge
 
 
 def _may_step() -> bool:
     """Whether this runs where a timer can begin after the first step: on asyncio, from Python 3.11."""
+    return _HAS_TIMEOUT and ("trio" not in sys.modules or _is_on_asyncio())
+
+
+def _is_on_asyncio() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:  # trio
         return False
-    return _HAS_TIMEOUT
+    return True
 
 
 async def _read_under_timer(receive: Receive, max_bytes: int, timeout: float) -> bytes:
@@ -84,7 +105,7 @@ async def _read_on_asyncio(rest: Coroutine[Any, Any, bytes], timeout: float) -> 
         raise
 
 
-async def _suspended(steps: Iterator[Any], pending: Any, receive: Receive, max_bytes: int) -> bytes:
+async def _suspended(steps: Steps, pending: Any, receive: Receive, max_bytes: int) -> bytes:
     return await _rest(await _resume(steps, pending), receive, max_bytes)
 
 
@@ -109,17 +130,16 @@ def _chunk(message: Message) -> bytes:
 
 
 @coroutine
-def _resume(steps: Iterator[Any], pending: Any) -> Generator[Any, Any, Message]:
+def _resume(steps: Steps, pending: Any) -> Generator[Any, Any, Message]:
     """Go on with a coroutine that was stepped once by hand, as if it had been awaited from the start."""
-    generator: Generator[Any, Any, Message] = steps  # type: ignore[assignment]  # every awaitable's iterator is one
     try:
         while True:
             try:
                 sent = yield pending
             except BaseException as error:  # noqa: BLE001  # cancellation belongs to the inner coroutine
-                pending = generator.throw(error)
+                pending = steps.throw(error)
             else:
-                pending = generator.send(sent)
+                pending = steps.send(sent)
     except StopIteration as arrived:
         message: Message = arrived.value
         return message

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 from itertools import islice
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -26,7 +26,7 @@ from .errors import (
     ParamsNotObject,
     Refusal,
 )
-from .members import FLAWS, check_level, check_utf8, is_all, last_members, masked, string
+from .members import FLAWS, SHORTEST_MEMBER, check_level, check_utf8, is_all, join, last_members, masked, string
 
 SESSION_KEY: Final = "io.modelcontextprotocol/session"
 
@@ -38,6 +38,7 @@ TARGETS: Final[dict[str, Literal["name", "uri"]]] = {
     "resources/subscribe": "uri",
     "resources/unsubscribe": "uri",
 }
+_READ: Final = frozenset(TARGETS.values())
 
 _VERSION: Final = Raw(b'"2.0"')
 _NULL: Final = Raw(b"null")
@@ -62,6 +63,25 @@ class Kind(Enum):
     RESPONSE = "response"  # anything without `method`: a client's answer to a request of the server
 
 
+# Before Python 3.12 an enumeration takes as long to find a member as it takes to make a message.
+REQUEST: Final = Kind.REQUEST
+NOTIFICATION: Final = Kind.NOTIFICATION
+RESPONSE: Final = Kind.RESPONSE
+
+
+class Params(msgspec.Struct, omit_defaults=True, frozen=True, gc=False, rename={"meta": "_meta"}):
+    """The members that the `params` of MCP's common methods have, each value as sent."""
+
+    name: _Value = UNSET
+    uri: _Value = UNSET
+    arguments: _Value = UNSET
+    cursor: _Value = UNSET
+    meta: _Members = None
+
+
+NO_PARAMS: Final = Params()
+
+
 class Message(msgspec.Struct, frozen=True, gc=False):
     """One JSON-RPC message, read as far as sessions need it.
 
@@ -72,19 +92,41 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         body: The message as it came.
         kind: Request, notification or response.
         method: The method; empty for a response.
-        id: The id's JSON text as sent; None unless this is a request.
-        about: JSON text of the member of `params` that says what the message is about, or None.
-        meta: The members of `params._meta`, values as sent; None where absent or null.
+        given_id: The id, read or as sent; UNSET unless this is a request.
+        params: What its `params` say, as far as it is read.
         field: The top-level member `sessionId` as sent, where there is one; MCP itself knows none.
     """
 
     body: bytes
     kind: Kind
     method: str = ""
-    id: bytes | None = None
-    about: Raw | None = None
-    meta: _Members = None
+    given_id: int | str | Raw | UnsetType = UNSET
+    params: Params = NO_PARAMS
     field: Raw | None = None
+
+    @property
+    def id(self) -> bytes | None:
+        """JSON text of the id; None unless this is a request."""
+        return None if self.given_id is UNSET else join(self.given_id)
+
+    @property
+    def meta(self) -> dict[str, Raw] | None:
+        """The members of `params._meta`, values as sent; None where absent or null."""
+        return self.params.meta
+
+    @property
+    def names_session(self) -> bool:
+        """Whether `params._meta` names a session, whatever it says of it."""
+        meta = self.params.meta
+        return meta is not None and SESSION_KEY in meta
+
+    @property
+    def about(self) -> Raw | None:
+        """JSON text of the member of `params` that says what the message is about, or None."""
+        if self.method not in TARGETS:
+            return None
+        found: _Value = getattr(self.params, TARGETS[self.method])
+        return None if found is UNSET else found
 
     def target(self) -> str | None:
         """The tool, prompt or resource that the message is about, or None where it names none.
@@ -106,23 +148,13 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return [("kind", self.kind.value), ("method", self.label)]
 
 
-class _Params(msgspec.Struct, omit_defaults=True, gc=False, rename={"meta": "_meta"}):
-    """The members that the `params` of MCP's common methods have."""
-
-    name: _Value = UNSET
-    uri: _Value = UNSET
-    arguments: _Value = UNSET
-    cursor: _Value = UNSET
-    meta: _Members = None
-
-
 class _Envelope(msgspec.Struct, omit_defaults=True, gc=False):
     """A request or notification as nearly every client writes it."""
 
     jsonrpc: Literal["2.0"]
     method: str
-    id: _Value = UNSET
-    params: _Params | None = None
+    id: int | str | UnsetType = UNSET
+    params: Params | None = None
 
 
 _common = msgspec.json.Decoder(_Envelope).decode
@@ -161,20 +193,20 @@ def parse(body: bytes, *, max_batch: int = MAX_BATCH) -> Message | Batch:
     """
     if not body.isascii():
         check_utf8(body)
-    if not body.startswith(b"{"):
-        return _other(body, max_batch)
     # In one go, where a message has common members only and each once; else level by level.
     try:
         found = _common(body)
     except FLAWS:
+        return _other(body, max_batch)
+    # A null is not written again, and so comes out as too short, too.
+    if not (len(body) - len(join(found)) < SHORTEST_MEMBER or is_all(body, found)):
         return _message(body)
-    if not is_all(body, found):  # a null is not written again, and so comes out as too long, too
-        return _message(body)
-    params = found.params
-    if params is None:
-        return _call(body, found.method, found.id, None, None)
-    about = getattr(params, TARGETS[found.method]) if found.method in TARGETS else UNSET
-    return _call(body, found.method, found.id, None if about is UNSET else about, params.meta)
+    params = NO_PARAMS if found.params is None else found.params
+    if found.id is UNSET:
+        return Message(body, NOTIFICATION, found.method, UNSET, params)
+    if found.id:
+        return Message(body, REQUEST, found.method, found.id, params)
+    return _message(body)  # 0 and -0 are told apart by their text
 
 
 def _other(body: bytes, max_batch: int) -> Message | Batch:
@@ -223,26 +255,25 @@ def _message(body: bytes) -> Message:
     if version != _VERSION and string(version) != "2.0":
         check_level(body, envelope)  # another parser may take the first of two versions
         raise NotJSONRPC
+    field = envelope.get("sessionId")
     if "method" not in envelope:
         _check_distinct(body, envelope, None, None)
-        return Message(body, Kind.RESPONSE, field=envelope.get("sessionId"))
+        return Message(body, Kind.RESPONSE, field=field)
     method = string(envelope["method"])
     if method is None:
         raise MethodNotString
     params = _inner(envelope, "params", ParamsNotObject)
     meta = None if params is None else _inner(params, "_meta", MetaNotObject)
     _check_distinct(body, envelope, params, meta)
-    about = None if params is None or method not in TARGETS else params.get(TARGETS[method])
-    return _call(body, method, envelope.get("id", UNSET), about, meta, field=envelope.get("sessionId"))
+    read = NO_PARAMS if params is None else Params(**{**_read(params), "meta": meta})
+    if "id" not in envelope:
+        return Message(body, Kind.NOTIFICATION, method, UNSET, read, field)
+    _check_id(envelope["id"])
+    return Message(body, Kind.REQUEST, method, envelope["id"], read, field)
 
 
-def _call(
-    body: bytes, method: str, request_id: _Value, about: Raw | None, meta: _Members, *, field: Raw | None = None
-) -> Message:
-    if request_id is UNSET:
-        return Message(body, Kind.NOTIFICATION, method, None, about, meta, field)
-    digits = bytes(request_id)
-    return Message(body, Kind.REQUEST, method, digits if digits.isdigit() else _id(request_id), about, meta, field)
+def _read(params: dict[str, Raw]) -> dict[str, Any]:
+    return {name: params[name] for name in _READ if name in params}
 
 
 def _inner(outer: dict[str, Raw], name: str, wrong: type[Refusal]) -> _Members:
@@ -250,16 +281,15 @@ def _inner(outer: dict[str, Raw], name: str, wrong: type[Refusal]) -> _Members:
     return None if raw == _NULL else last_members(raw, wrong)
 
 
-def _id(raw: Raw) -> bytes:
-    """The text of an id that is not digits alone: 1, 1.0 and 1e0 are one id to some parsers and three to others.
+def _check_id(raw: Raw) -> None:
+    """That an id is a text or digits: 1, 1.0 and 1e0 are one id to some parsers and three to others.
 
     Servers that read -0 answer it with 0.
     """
     text = bytes(raw)
-    negative = text.startswith(b"-") and text[1:].isdigit() and text != b"-0"
-    if negative or string(raw) is not None:
-        return text
-    raise IdNotStringOrInteger
+    digits = text.removeprefix(b"-")
+    if not ((digits.isdigit() and text != b"-0") or string(raw) is not None):
+        raise IdNotStringOrInteger
 
 
 def _check_distinct(body: bytes, envelope: dict[str, Raw], params: _Members, meta: _Members) -> None:

@@ -20,6 +20,8 @@ def is_traced() -> bool:
     if api is None:
         return False
     provider = getattr(api, "_TRACER_PROVIDER", _UNKNOWN)
+    if provider is None:
+        return False
     return takes_spans(api.get_tracer_provider() if provider is _UNKNOWN else provider)
 
 

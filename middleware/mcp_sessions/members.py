@@ -42,6 +42,8 @@ _every_member = msgspec.json.Decoder(dict[object, Raw], dec_hook=lambda _type, _
 join: Final = msgspec.json.Encoder().encode
 """JSON of names, values and slices: each `Raw` is written as it is."""
 
+SHORTEST_MEMBER: Final = len('"":0,')
+
 _T = TypeVar("_T")
 
 
@@ -142,9 +144,9 @@ def is_all(text: bytes, found: Any) -> bool:
         found: Its members, as a dict or a struct, with objects in it that were taken apart likewise.
     """
     joined = join(found)
-    if len(text) - len(joined) < 5:
+    if len(text) - len(joined) < SHORTEST_MEMBER:
         return True
-    return len(bytes(text).translate(None, _SPACE)) - len(joined.translate(None, _SPACE)) < 5
+    return len(bytes(text).translate(None, _SPACE)) - len(joined.translate(None, _SPACE)) < SHORTEST_MEMBER
 
 
 def _count(text: bytes) -> int:

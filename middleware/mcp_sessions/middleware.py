@@ -29,7 +29,7 @@ from .hooks import OnCreate, OnEnd
 from .keyfile import Keys
 from .lifespan import Beside, Lifespan
 from .options import DAY, EVERY_EXTENSION, KIBIBYTE, MEBIBYTE, Admission, Era, OnStoreError, Options, Transport
-from .paths import Place, place
+from .paths import ELSEWHERE, ENDPOINT, Place, place
 from .policy import Require
 from .principals import PrincipalOf
 from .protocol import Lists
@@ -191,6 +191,7 @@ class MCPSessionMiddleware:
         self._random_keys = keys is None
         self._options = options.check(**given)
         self._exchange = _exchange_of(self._options)
+        self._sweeps: Final = self._options.sweeper is not None
         self._header_of: Final = protocol.any_of if self._options.bridges else protocol.ours_of
         self.beside: Final = Beside(self._options.store, self._options.sweeper, closes=self._options.closes_store)
 
@@ -249,19 +250,20 @@ class MCPSessionMiddleware:
 
     def _serve(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         where = self._where(scope)
-        if where is Place.ELSEWHERE:
+        if where is ELSEWHERE:
             return self.app(scope, receive, send)
         if self.fault is not None:  # mounted applications, and servers without a lifespan, come here unwarned
             raise ConfigurationError(self.fault)
-        self.beside.started()
-        head = Head(scope["headers"])
-        judged = scope["method"] == "POST" and (where is Place.ENDPOINT or head.is_json)
+        if self._sweeps:
+            self.beside.started()
+        head = Head.of(scope["headers"])
+        judged = scope["method"] == "POST" and (where is ENDPOINT or head.is_json)
         try:
-            ours = self._header_of(head.session_ids)
+            ours = self._header_of(head.session_ids) if SESSION_HEADER in head.by_name else None
         except Refusal as refusal:
             return Answers(self._server, self._options, head, scope, receive, send).refuse_bodyless(refusal)
         if judged:
-            strict = where is Place.ENDPOINT
+            strict = where is ENDPOINT
             return self._exchange(self._server, self._options, head, ours, strict, scope, receive, send).run()
         if ours is not None:
             return Bodyless(self._server, self._options, head, ours, scope, receive, send).run()

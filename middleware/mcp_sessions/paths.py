@@ -9,6 +9,7 @@ sees and we do not would walk around every policy.
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
 from starlette.types import Scope
 
@@ -21,6 +22,12 @@ class Place(Enum):
     ELSEWHERE = "none of our business"
 
 
+# Before Python 3.12 an enumeration takes 0.3 us to find a member, which each request would pay several times.
+ENDPOINT: Final = Place.ENDPOINT
+BELOW: Final = Place.BELOW
+ELSEWHERE: Final = Place.ELSEWHERE
+
+
 def place(scope: Scope, endpoint: str | None) -> Place:
     """Where a request stands.
 
@@ -29,11 +36,11 @@ def place(scope: Scope, endpoint: str | None) -> Place:
         endpoint: The configured path without a trailing slash, or None for every path.
     """
     if endpoint is None:
-        return Place.BELOW
+        return BELOW
     path = route_path(scope) if scope.get("root_path") else scope["path"]
     if path == endpoint or path.rstrip("/") == endpoint:
-        return Place.ENDPOINT
-    return Place.BELOW if path.startswith(endpoint + "/") else Place.ELSEWHERE
+        return ENDPOINT
+    return BELOW if path.startswith(endpoint + "/") else ELSEWHERE
 
 
 def route_path(scope: Scope) -> str:
