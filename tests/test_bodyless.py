@@ -7,6 +7,7 @@ from starlette.types import Scope, Send
 
 from apps import Server, reply, sessions
 from clients import SECRET, Answer, Client, call, http
+from mcp_sessions import SEP1364Create
 from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.middleware import MCPSessionMiddleware
 from mcp_sessions.stores.base import Standing
@@ -85,6 +86,18 @@ async def test_a_session_id_is_no_transport_id(method: str) -> None:
     session_id = (await Client(app).create())["sessionId"]
     answer = await send(app, method, session_id)
     assert (answer.status, answer.error["code"]) == (400, -32020)
+
+
+@pytest.mark.parametrize("transport", ["auto", "off"])
+async def test_a_session_of_the_field_has_no_stream_and_is_deleted_by_a_message(transport: str) -> None:
+    """Its clients mirror it in the header of every request, so a GET is answered as any other of theirs."""
+    app = sessions(Server(), dialects=[SEP1364Create()], transport=transport)
+    created = await Client(app, modern=False).send("sessions/create", {"capabilities": {}})
+    session_id = created.result["sessionId"]
+    answer = await send(app, "GET", session_id)
+    assert (answer.status, answer.headers[b"allow"]) == (405, b"POST")
+    deleted = await send(app, "DELETE", session_id)
+    assert (deleted.status, deleted.error["code"]) == (400, -32020)
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])

@@ -22,7 +22,7 @@ from .live import Live
 from .options import Options
 from .resumption import LAST_EVENT_ID, Resumption
 from .streams import Origin
-from .tokens import TRANSPORT
+from .tokens import FIELD, TRANSPORT
 
 _METHOD_NOT_ALLOWED: Final = 405
 
@@ -51,6 +51,9 @@ class Bodyless(msgspec.Struct, frozen=True):
     async def run(self) -> None:
         """Answer it."""
         answers = Answers(self.app, self.options, self.head, self.scope, self.receive, self.send)
+        if self._would_listen_in_a_field_session():
+            await answers.tell(_METHOD_NOT_ALLOWED, (b"allow", b"POST"))
+            return
         try:
             self.options.role(self.header, None)
             live = await self._open()
@@ -60,6 +63,13 @@ class Bodyless(msgspec.Struct, frozen=True):
             await answers.refuse_bodyless(refusal)
         else:
             await self._serve(answers, live)
+
+    def _would_listen_in_a_field_session(self) -> bool:
+        """Whether the header mirrors a session of SEP-1364's, which is deleted by a message, as that has the field."""
+        if self.options.opted is None or self.scope["method"] == "DELETE":
+            return False
+        ring = self.options.ring(self.options.clock())
+        return self.options.tokens.kind(ring, self.header) == FIELD
 
     async def _serve(self, answers: Answers, live: Live | None) -> None:
         way = self.scope.get(WAY)
