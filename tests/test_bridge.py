@@ -235,6 +235,22 @@ async def test_the_session_of_a_handshake_does_not_stick_to_the_scope_that_the_s
     assert kept["mcp_session"] is kept["state"]["mcp_session"] is None
 
 
+async def test_nor_does_it_where_the_server_fails() -> None:
+    """What it keeps of the request is the same."""
+    kept: list[Any] = []
+
+    async def fails(scope: Scope, receive: Receive, send: Send) -> None:
+        kept.append(scope)
+        raise LookupError
+
+    client = Client(sessions(fails, bridge=True, admission="own"), modern=False)
+    held = await client.create()
+    with pytest.raises(LookupError):
+        await client.send("initialize", session=held)
+    (scope,) = kept
+    assert scope["mcp_session"] is scope["state"]["mcp_session"] is None
+
+
 @pytest.mark.parametrize(
     ("refusal", "status", "code"), [(CreateRefused("not today"), 200, -31045), (StoreUnavailable(), 503, -32603)]
 )

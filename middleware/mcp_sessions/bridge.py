@@ -90,8 +90,10 @@ class Bridge:
         way = scope.get(WAY)
         inner = {name: value for name, value in scope.items() if name != WAY}
         if isinstance(way, Beginning):
-            await self._app(inner, receive, _Naming(send, way))
-            inner["mcp_session"] = None  # as the middleware does with its own scope, of which this is a copy
+            try:
+                await self._app(inner, receive, _Naming(send, way))
+            finally:
+                inner["mcp_session"] = None  # as the middleware does with its own scope, of which this is a copy
             if way.stranded is not None:
                 await self._hang_up(inner, way.stranded)
         elif isinstance(way, Crossing):
