@@ -30,15 +30,20 @@ covering = pytest.mark.parametrize("cell", COVERING, ids=str)
 streaming = pytest.mark.parametrize("cell", STREAMING, ids=str)
 
 
+def in_a_file(folder: Path) -> dict[str, Any]:
+    """A store that two workers share. On a slow machine it may take its time: none of this is about that."""
+    return {"store": f"sqlite:{folder}/sessions.db", "store_timeout": 60}
+
+
 # --- streams that are open when their session ends -----------------------------------------------
 
 
 @asynccontextmanager
 async def two(cell: Cell, hall: Hall, folder: Path) -> AsyncIterator[tuple[Peer, Peer]]:
     """The cell's own clients of two workers that share a file."""
-    store = f"sqlite:{folder}/sessions.db"
     async with AsyncExitStack() as stack:
-        urls = [await stack.enter_async_context(serving(wrapped(cell, hall, store=store))) for _ in range(2)]
+        apps = [wrapped(cell, hall, **in_a_file(folder)) for _ in range(2)]
+        urls = [await stack.enter_async_context(serving(app)) for app in apps]
         one, other = [await stack.enter_async_context(peer(cell, url)) for url in urls]
         yield one, other
 
@@ -167,7 +172,7 @@ class Ended:
 async def test_of_many_who_delete_a_session_on_two_workers_one_runs_the_hook(cell: Cell, tmp_path: Path) -> None:
     """As many deletions at once as there are, on both: each session's `on_end` runs once."""
     ended = Ended(5)
-    options: dict[str, Any] = {"store": f"sqlite:{tmp_path}/sessions.db", "tracked": True, "sweep_interval": 0.01}
+    options: dict[str, Any] = {**in_a_file(tmp_path), "tracked": True, "sweep_interval": 0.01}
     async with running(cell, on_end=ended.hook, **options) as one, running(cell, on_end=ended.hook, **options) as other:
         clients = [await one.connected(), await other.connected()]
         sessions = [await clients[0].create() for _ in range(5)]
@@ -186,7 +191,7 @@ async def test_of_two_workers_that_sweep_one_runs_the_hook_of_a_session_that_exp
     """Or stood idle, or was left by its tool: once each, and the workers' stop waits for what has begun."""
     clock, ended = Clock(), Ended(5)
     options: dict[str, Any] = {
-        "store": f"sqlite:{tmp_path}/sessions.db",
+        **in_a_file(tmp_path),
         "clock": clock,
         "tracked": True,
         "idle_timeout": HOUR,
@@ -227,8 +232,8 @@ async def test_parallel_calls_lose_nothing_and_sessions_share_nothing(cell: Cell
 @covering
 async def test_data_is_there_on_every_worker_and_dies_with_its_session(cell: Cell, tmp_path: Path) -> None:
     """Two workers count on; the next session begins at one."""
-    store = f"sqlite:{tmp_path}/sessions.db"
-    async with running(cell, store=store) as one, running(cell, store=store) as other:
+    options = in_a_file(tmp_path)
+    async with running(cell, **options) as one, running(cell, **options) as other:
         clients = [await one.connected(), await other.connected()]
         held = await clients[0].create()
         assert [await client.call("tally", held) for client in clients] == ["1", "2"]
