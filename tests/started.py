@@ -22,5 +22,5 @@ def start(folder: Path, source: str, app: str, *arguments: str) -> subprocess.Co
     (folder / "served.py").write_text(source, encoding="utf-8")
     command = [sys.executable, "-m", "uvicorn", f"served:{app}", "--app-dir", str(folder), "--port", "0", *arguments]
     return subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", timeout=60, check=False
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", timeout=300, check=False
     )
