@@ -147,20 +147,20 @@ class Responder(msgspec.Struct, eq=False):
             await self.send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def _begin(self, start: Message) -> None:
-        media_type, coding = b"", b"identity"
+        media_type, coding = b"", None
         kept: Headers = []  # what stays true of a body that was changed
         for header in start.get("headers", ()):
             name = header[0].lower()
             if name == b"content-type":
                 media_type = header[1]
-            elif name in _OF_THE_OLD_BODY:
+            elif name == b"content-length" or name in _OF_THE_OLD_BODY:  # comparing is a fifth of hashing
                 continue
             elif name == b"content-encoding":
-                coding = header[1]
+                coding = header[1].lower()
             kept.append(header)
         if media_type != JSON:
             media_type = media_type.partition(b";")[0].strip().lower()
-        if coding.lower() != b"identity":
+        if coding is not None and coding != b"identity":
             _log.error("a compressed response cannot carry its session: put compression outside MCPSessionMiddleware")
             media_type = b""
         if media_type == JSON:
@@ -192,13 +192,14 @@ class Responder(msgspec.Struct, eq=False):
         changed = await self._told(start) if self.late_at <= self.clock() else None
         if changed is None:
             changed = self.rewrite(body) if self.save is None else await self.save(body)
-        if changed is None:
-            await self.send(start)
-            await self.send({**message, "body": body})
-        else:
+        if changed is not None:
             headers.append((b"content-length", b"%d" % len(changed)))
-            await self.send({**start, "headers": headers})
-            await self.send({**message, "body": changed})
+            start, body = dict(start), changed
+            start["headers"] = headers
+        message = dict(message)
+        message["body"] = body
+        await self.send(start)
+        await self.send(message)
 
     async def _told(self, start: Message) -> bytes | None:
         """What takes the place of a result whose session has ended meanwhile."""
@@ -208,15 +209,20 @@ class Responder(msgspec.Struct, eq=False):
 
     async def _stream(self, message: Message) -> None:
         assert self.events is not None
-        more = message.get("more_body", False)
-        pieces = [await self._event(event) for event in self.events.feed(message.get("body", b""))]
+        body, more = message.get("body", b""), message.get("more_body", False)
+        pieces = []
+        for event in self.events.feed(body):
+            self._note(event)
+            text = event.data
+            changed = None if text is None else self.rewrite(text) if self.save is None else await self.save(text)
+            pieces.append(event.raw if changed is None else event.with_data(changed))
         if self.is_cut:  # while something was kept
             return
         if not more:
             pieces.append(self.events.end())
-        body = b"".join(pieces)
-        if body or not more:
-            await self._send_whole({**message, "body": body})
+        passed = b"".join(pieces)
+        if passed or not more:
+            await self._send_whole(message if passed == body else {**message, "body": passed})
         if not more:
             self.leave()
 
@@ -229,15 +235,11 @@ class Responder(msgspec.Struct, eq=False):
         if self.is_cut and message.get("more_body", False):
             await self._close()
 
-    async def _event(self, event: Event) -> bytes:
+    def _note(self, event: Event) -> None:
         if event.oversized:
             _log.error("an event of over %d bytes passed without its session (max_event_bytes)", self.max_event_bytes)
         if self.watched is not None and (event_id := event.id) is not None:
             self.watched.streams.remember(self.watched.transport, event_id, self.watched.origin)
-        if event.data is None:
-            return event.raw
-        changed = self.rewrite(event.data) if self.save is None else await self.save(event.data)
-        return event.raw if changed is None else event.with_data(changed)
 
 
 async def respond(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+import msgspec
+
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _MARK_START: Final = BYTE_ORDER_MARK[:1]
 CR: Final = b"\r"
@@ -19,29 +21,30 @@ BLANK_LINES: Final = (b"\n", b"\r\n", b"\r")
 """The lines that complete an event, with each line ending that the format knows."""
 _IDS: Final = re.compile(rb"(?:\A|[\r\n])id: ?([^\r\n]*)")  # the last one counts
 _DATA_LINES: Final = (b"data:", b"data\r", b"data\n")
+_LF, _CR = LF[0], CR[0]  # a byte is found in a seventh of the time that a string of one byte takes
+_USUAL: Final = (b"event: message\r\n", b"", b"event: message\n")  # what stands before the data in most events
 
 
-class Event:
+class Event(msgspec.Struct):
     """A piece of the stream: an event with its blank line, or bytes between events that only pass.
 
-    Attributes:
+    Args:
         raw: The exact bytes, ending with the blank line that completes the event.
         data: The values of its `data` fields, joined by line feeds. None when there is nothing in them (comments,
             `retry`, priming events) and when the piece is not a whole event.
         oversized: Whether this is the first piece of an event that is too large to be held.
+        at: Where in `raw` the data begins, if it is one value in the last line; else 0.
     """
 
-    __slots__ = ("data", "oversized", "raw")
-
-    def __init__(self, raw: bytes, data: bytes | None = None, *, oversized: bool = False) -> None:
-        self.raw = raw
-        self.data = data
-        self.oversized = oversized
+    raw: bytes
+    data: bytes | None = None
+    oversized: bool = False
+    at: int = 0
 
     @property
     def id(self) -> str | None:
         """The event's id, one character a byte as header values are read; None where it has none, or an empty one."""
-        ids = _IDS.findall(self.raw)
+        ids = _IDS.findall(self.raw[: self.at] if self.at else self.raw)
         return ids[-1].decode("latin-1") if ids and ids[-1] else None
 
     def with_data(self, data: bytes) -> bytes:
@@ -56,6 +59,8 @@ class Event:
         """
         if self.data is None:
             raise ValueError("only an event with data can be given other data")
+        if self.at and _LF not in data and _CR not in data:
+            return b"".join((self.raw[: self.at], data, self.raw[self.at + len(self.data) :]))
         values = data.replace(b"\r\n", LF).replace(CR, LF).split(LF)
         parts: list[bytes] = []
         # The last data line is the one that is replaced. Were it the first, dropping a later one could join a CR to
@@ -96,6 +101,8 @@ class EventStream:
         Returns:
             What is complete now, in order.
         """
+        if not chunk:
+            return []
         if self._last == LF and not (self._held or self._passing):
             event = self._whole(chunk)
             if event is not None:
@@ -109,13 +116,16 @@ class EventStream:
         return unfinished
 
     def _whole(self, chunk: bytes) -> Event | None:
-        """The chunk as one event, where it is exactly that: nearly always, and then at a third of the cost."""
-        lines = chunk.splitlines()
-        if len(chunk) > self._max_event_bytes or lines.count(b"") != 1 or lines[-1] or chunk.startswith(_MARK_START):
+        """The chunk as one event whose data is one value in its last line, where it is exactly that: nearly always."""
+        fields, _, rest = chunk.partition(b"data: ")
+        ending = b"\r\n\r\n" if rest[-4:] == b"\r\n\r\n" else b"\n\n"
+        data = rest.removesuffix(ending)
+        if len(data) == len(rest) or not data or _LF in data or _CR in data:
+            return None
+        if not _are_fields(fields) or len(chunk) > self._max_event_bytes:
             return None
         self._opening = False
-        self._last = chunk[-1:]
-        return Event(chunk, _data(lines))
+        return Event(chunk, data, at=len(chunk) - len(rest))
 
     def _pieces(self, chunk: bytes) -> list[Event]:
         pieces: list[Event] = []
@@ -181,6 +191,15 @@ class EventStream:
             pieces.append(Event(b"".join((self._held, rest)), oversized=True))
             self._held.clear()
             self._passing = True
+
+
+def _are_fields(lines: bytes) -> bool:
+    """Whether these are whole lines of one event, without data and without a byte order mark."""
+    if lines in _USUAL:
+        return True
+    fields = lines.splitlines()
+    is_event = lines.endswith(LF) and all(fields) and not any(field.startswith(b"data") for field in fields)
+    return is_event and not lines.startswith(_MARK_START)
 
 
 def _data(lines: list[bytes]) -> bytes | None:
