@@ -95,3 +95,13 @@ def test_what_a_server_might_take_for_json_is_json(kind: str) -> None:
 def test_other_types_are_not_json(kind: str) -> None:
     """An OAuth form is none of our business."""
     assert not Head.of([(b"content-type", kind.encode())]).is_json
+
+
+@pytest.mark.parametrize(
+    "headers", [[(b"a", b"1"), (b"b", b"2")], [(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"a", b"1")], [(b"b", b"2")]]
+)
+def test_a_header_is_left_out_with_all_its_copies(headers: list[tuple[bytes, bytes]]) -> None:
+    """The list that was given stays as it was."""
+    given = headers.copy()
+    assert Head.of(headers).without(b"a", headers) == [(b"b", b"2")]
+    assert headers == given

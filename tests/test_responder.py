@@ -125,6 +125,11 @@ class TestEvents:
         (line,) = caplog.messages
         assert "over 12 bytes passed without its session (max_event_bytes)" in line
 
+    async def test_a_message_whose_events_stay_as_they_are_passes_itself(self) -> None:
+        """Nothing is made anew for what most of a stream is."""
+        note = body(b'event: message\r\ndata: {"note":1}\r\n\r\n', more=True)
+        assert (await respond_with(start(EVENTS), note)).messages[1] is note
+
     async def test_backpressure_reaches_the_server(self) -> None:
         """The application's `send` returns when the server's own has."""
         order: list[str] = []
@@ -277,6 +282,15 @@ class TestASessionThatEnds:
         await watch.end()
         await watch.say(body(b"data: a\n\n"))
         assert watch.answer.messages[1:] == [body(b"data: a\n\n")]
+        assert not watch.is_open
+
+    async def test_a_stream_that_opens_after_its_session_has_ended_says_so_at_once(self) -> None:
+        """It may take the application long to begin."""
+        watch = Watch(late_at=0, clock=lambda: 0.0)
+        claims = ORIGIN.claims
+        await watch.streams._store.revoke(claims.ref, expires_at=claims.expires_at, reason="deleted", lease=60)
+        await watch.say(start(EVENTS), body(b"data: a\n\n"))
+        assert watch.answer.messages[1:] == [body(TOLD)]
         assert not watch.is_open
 
     @pytest.mark.parametrize("kind", [JSON, (b"content-type", b"text/plain")])

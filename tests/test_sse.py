@@ -106,6 +106,21 @@ def test_an_event_may_have_an_id(raw: bytes, expected: str | None) -> None:
     assert Event(raw).id == expected
 
 
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b"id: 7\ndata: x\n\n", "7"),
+        (b"event: message\r\nid: 7\r\ndata: id: 8\r\n\r\n", "7"),
+        (b"event: message\r\ndata: id: 8\r\n\r\n", None),
+        (b"data: id: 8\nid: 7\n\n", "7"),
+    ],
+)
+def test_an_event_of_a_stream_has_the_same_id(raw: bytes, expected: str | None) -> None:
+    """Though its data, where that comes last, is not looked at for it."""
+    ((event,), _) = passed([raw])
+    assert event.id == Event(raw).id == expected
+
+
 def test_trailing_matter_waits_for_its_blank_line_or_the_end() -> None:
     """What follows an event is held; the end gives it back as it came, once."""
     stream = EventStream(max_event_bytes=100)

@@ -36,7 +36,7 @@ from .errors import (
 )
 from .events import RequestRefused, SessionUsed
 from .handshake import Handshake
-from .head import LENGTH, SESSION_HEADER, Head
+from .head import ACCEPT_CODING, LENGTH, SESSION_HEADER, Head
 from .jsonrpc import SESSION_KEY, Kind, Message
 from .live import Live
 from .methods import METHODS, Asked
@@ -371,9 +371,10 @@ class Exchange(msgspec.Struct):
 
     def _take_over_response(self) -> None:
         """Keep the application from sending what cannot be changed: compressed bodies, files sent around us."""
-        self.scope["headers"] = [pair for pair in self.scope["headers"] if pair[0] != b"accept-encoding"]
-        extensions = self.scope.get("extensions") or {}
-        if not BODY_AROUND_US.isdisjoint(extensions):
+        if ACCEPT_CODING in self.head.by_name:
+            self.scope["headers"] = self.head.without(ACCEPT_CODING, self.scope["headers"])
+        extensions = self.scope.get("extensions")
+        if extensions and not BODY_AROUND_US.isdisjoint(extensions):
             kept = {name: value for name, value in extensions.items() if name not in BODY_AROUND_US}
             self.scope["extensions"] = kept
 

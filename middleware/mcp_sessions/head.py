@@ -19,6 +19,7 @@ _VERSION: Final = b"mcp-protocol-version"
 _TYPE: Final = b"content-type"
 CODING: Final = b"content-encoding"
 LENGTH: Final = b"content-length"
+ACCEPT_CODING: Final = b"accept-encoding"
 
 
 class Head(msgspec.Struct, gc=False):
@@ -62,6 +63,14 @@ class Head(msgspec.Struct, gc=False):
         if len(self.by_name) == len(self.headers):  # no header is repeated
             return self.by_name[name].decode("latin-1")
         return self.all(name)[0]
+
+    def without(self, name: bytes, headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """What is left of the headers, as they were or as they were edited, without any copy of one."""
+        kept, found = list(headers), (name, self.by_name.get(name))
+        if len(self.by_name) == len(self.headers) and found in kept:  # no header is repeated
+            kept.remove(found)
+            return kept
+        return [header for header in kept if header[0] != name]
 
     @property
     def methods(self) -> list[str]:
