@@ -93,6 +93,9 @@ BUDGETS: Final = (
     ),
     Budget(5, "a forged token, in verified ones", "floods/forged to valid", 1, "times", "each for the first time"),
     Budget(
+        5, "an oversized token, in verified ones", "floods/long to valid", 1, "times", "1,000 bytes instead of a token"
+    ),
+    Budget(
         6, "growth of time with a request", "requests/exponent", 1.15, "", "exponent between the two largest bodies"
     ),
     Budget(

@@ -65,6 +65,7 @@ async def floods(size: Size) -> Report:
     """Tokens that nobody has seen before: good ones, forged ones, and texts that are too long to be one."""
     ids = ours.minted(size.flood)
     long = message(session={"sessionId": "x" * 100_000})
+    large = message(params={"name": "echo", "arguments": {"text": "x" * 100_000}}, session={"sessionId": ids[0]})
     app = ours.wrap(apps.trivial)
     rows = [
         Row(PASS, Visits.in_sessions(apps.PassThrough(apps.trivial), ids[:1])),
@@ -72,11 +73,16 @@ async def floods(size: Size) -> Report:
         Row("valid, each for the first time", Visits.in_sessions(app, ids), ECHOED),
         Row("forged, each for the first time", Visits.in_sessions(app, list(map(ours.forged, ids))), REFUSED),
         Row("pass-through, 100,000 bytes more", Visits.of(apps.PassThrough(apps.trivial), long)),
+        Row(
+            "one session, known, 100,000 bytes more", Visits.of(app, large), ECHOED, "pass-through, 100,000 bytes more"
+        ),
+        Row("1,000 bytes instead of a token", Visits.of(app, message(session={"sessionId": "x" * 1000})), REFUSED),
         Row("100,000 bytes instead of a token", Visits.of(app, long), REFUSED, "pass-through, 100,000 bytes more"),
     ]
     report = await lineup.run("Floods of tokens", "floods", rows, rounds=size.rounds, requests=size.requests)
-    forged, valid = (report.figures[f"floods/{what}, each for the first time/us"] for what in ("forged", "valid"))
-    report.figures["floods/forged to valid"] = forged / valid
+    valid = report.figures["floods/valid, each for the first time/us"]
+    report.figures["floods/forged to valid"] = report.figures["floods/forged, each for the first time/us"] / valid
+    report.figures["floods/long to valid"] = report.figures["floods/1,000 bytes instead of a token/us"] / valid
     return report
 
 

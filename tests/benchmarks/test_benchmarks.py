@@ -27,6 +27,7 @@ from benchmarks.timing import Times
 from benchmarks.traffic import Arrival, Visits, message
 
 TINY = SIZES["tiny"]
+BEFORE = {"pass-through": 100, "session": 300, "core": 50}
 ELSEWHERE = {"traced", "http", "loops", "crowd", "soak", "instructions"}  # need a process or a program of their own
 IN_PROCESS = [name for name in command.SECTIONS if name not in ELSEWHERE]
 
@@ -144,15 +145,20 @@ def test_only_what_was_measured_is_shown_where_sections_are_named() -> None:
 
 def test_contestants_stand_side_by_side() -> None:
     """Each in times of ours; who was not measured is left out."""
-    figures = {"trivial/ours, session/adds": 10.0, "trivial/BaseHTTPMiddleware, empty/adds": 25.0}
+    figures = {
+        "trivial/ours, session/adds": 10.0,
+        "trivial/BaseHTTPMiddleware, empty/adds": 25.0,
+        "core/core/us": 4.0,
+        **{f"instructions/{name}": float(number) for name, number in BEFORE.items()},
+    }
     cells = {row[0]: row[1:] for row in summary.table(figures).rows}
     assert cells["BaseHTTPMiddleware, empty"][:3] == ("+25.0", "2.50", "")
-    assert list(cells) == ["ours, session", "BaseHTTPMiddleware, empty"]
+    assert cells["ours, session"][2] == "+200"
+    assert cells["ours, the pure core alone"][:3] == ("+4.0", "", "+50")
+    assert list(cells) == ["ours, session", "ours, the pure core alone", "BaseHTTPMiddleware, empty"]
 
 
 # --- instructions --------------------------------------------------------------------------------
-
-BEFORE = {"pass-through": 100, "session": 300, "core": 50}
 
 
 def test_instructions_are_counted_and_held(
