@@ -130,7 +130,7 @@ async def _grown(
     rows = [Row(own, visits, ECHOED, base) for (base, own), (_, visits) in zip(names, pairs, strict=True)]
     report = await lineup.run(title, prefix, [*bases, *rows], rounds=1 + size.rounds // 20, requests=1)
     report.tables.append(await _peaks(f"{title}: memory at the height of a request", sizes, pairs, report, prefix))
-    last, before = (report.figures[f"{prefix}/{rows[place].name}/us"] for place in (-1, -2))
+    last, before = (max(1.0, report.figures[f"{prefix}/{rows[place].name}/adds"]) for place in (-1, -2))
     report.figures[f"{prefix}/exponent"] = math.log(last / before) / math.log(sizes[-1] / sizes[-2])
     return report
 

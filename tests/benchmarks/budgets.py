@@ -116,7 +116,7 @@ BUDGETS: Final = (
         "stream/events held",
         1,
         "events",
-        "tracemalloc peak, many events against one",
+        "tracemalloc peak, of a stream against one of half as many",
     ),
     Budget(
         6, "added delay of the first byte", "stream/first byte", 1000, "us", "over a pass-through", "stream/machine"

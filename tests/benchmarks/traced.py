@@ -1,5 +1,7 @@
 """With spans that are recorded: an OpenTelemetry SDK in the process that samples everything and exports nothing.
 
+It has the span processor that the documentation asks for, which puts the session on the official SDK's spans, too.
+
 A process has one tracer provider for its whole life, so this must be the last thing that a run times. Where the
 middleware puts no session on any span, its rows are shown and no budget is read from them.
 """
@@ -12,6 +14,8 @@ from typing import Final
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from starlette.types import ASGIApp
+
+from mcp_sessions.telemetry import SessionSpanProcessor
 
 from . import apps, lineup, ours
 from .apps import PassThrough
@@ -41,6 +45,7 @@ class Counting(SpanProcessor):
 async def traced(size: Size) -> Report:
     """Around both applications."""
     counting, provider = Counting(), TracerProvider()
+    provider.add_span_processor(SessionSpanProcessor())
     provider.add_span_processor(counting)
     trace.set_tracer_provider(provider)
     title = "With recorded spans, around a trivial application, in process"
