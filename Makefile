@@ -6,6 +6,9 @@ ARGS ?=
 VENV := .venv/bin
 SOURCES := middleware tests examples docs
 
+# Where it is set, each of the many programs that are started would compile all that it imports, each time.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help setup test test-all check format format-check lint types architecture coverage docs fuzz demo bench bench-check bench-baseline bench-docs clean

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 
 from matrix.environments import EVERYDAY, SPECS, Environment, other_pythons, own_environment
@@ -34,6 +35,8 @@ def chosen(options: argparse.Namespace) -> list[Environment]:
 def main() -> int:
     """Do what the arguments ask for; 0 only if nothing failed."""
     options = arguments()
+    # Where it is set, each of the many programs that are started would compile all that it imports, each time.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     if options.check:
         return check(options.pytest_args)
     environments = chosen(options)
