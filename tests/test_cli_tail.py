@@ -106,18 +106,23 @@ def send(path: Path, said: dict[str, Any]) -> None:
 
 
 def test_the_command_listens_until_it_is_interrupted(tmp_path: Path) -> None:
-    """On a socket that it makes, over one that an earlier run left, and takes away again; strange words end nothing."""
+    """On a socket that it makes, over one that an earlier run left, and takes away again; strange words end nothing.
+
+    It says at once what it waits for, beside what it shows.
+    """
     path = tmp_path / "tail"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as earlier:
         earlier.bind(str(path))
     command = [sys.executable, "-m", "mcp_sessions", "tail", str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
+        assert process.stderr is not None
         for said in ({"event": "other"}, *EVENTS):
             send(path, said)
         lines = [process.stdout.readline() for _ in SHOWN.splitlines()]
         process.send_signal(signal.SIGINT)
         assert process.wait(SECONDS) == 0
+        assert process.stderr.read() == f"listening for servers with tail={str(path)!r}; Ctrl-C ends it\n"
     assert "".join(lines) == SHOWN
     assert not path.exists()
 

@@ -54,6 +54,8 @@ def _tail(given: argparse.Namespace) -> int:
     tree = Tree(colours=sys.stdout.isatty())
     try:
         with _listening(Path(given.path)) as listener:
+            # Nothing else is seen until something happens; what is piped elsewhere stays as it is.
+            sys.stderr.write(f"listening for servers with tail={given.path!a}; Ctrl-C ends it\n")
             while True:
                 said = event_in(listener.recv(_MOST_BYTES))
                 sys.stdout.write("" if said is None else tree.lines(said))

@@ -61,6 +61,16 @@ async def test_a_create_that_knows_nothing_sends_nothing_needless(modern: bool) 
     assert all(session_of(message) is None for message in server.sent("sessions/create"))
 
 
+async def test_who_the_client_is_goes_with_the_creation() -> None:
+    """As its handshake said it: a server that keeps nothing of that has nowhere else to learn it from."""
+    server, info = Server(), {"name": "kitchen", "version": "2"}
+    async with calling(sessions_on(server), modern=False) as caller:
+        await caller.ask("initialize", {"clientInfo": info})
+        await caller.ask("tools/call")
+    (created,) = server.sent("sessions/create")
+    assert created["params"] == {"_meta": {"io.modelcontextprotocol/clientInfo": info}}
+
+
 async def test_the_result_is_free_of_what_was_asked_for() -> None:
     """The session in a result answers the session that we put into the request, so the program does not see it."""
     server = Server(

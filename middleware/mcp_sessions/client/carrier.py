@@ -81,6 +81,7 @@ class Carrier:
         self._repeating: dict[str, anyio.CancelScope] = {}
         self._asking = anyio.Lock()
         self._pattern: Any = None
+        self._introduction: dict[str, Any] = {}
         self.offered: bool | None = None
         """Whether the server offers sessions; None until it has said so."""
         self.settings: dict[str, Any] = {}
@@ -103,6 +104,7 @@ class Carrier:
             return
         declared = item if self.offered is False else messages.declaring(item)
         self._pattern = declared
+        self._introduction = messages.introduction(message) or self._introduction
         chosen = self._chosen() if _speaks_of_none(message) else None
         await self._transmit(_Sent(declared, chosen))
 
@@ -161,7 +163,8 @@ class Carrier:
     async def _create(self, held: HeldSession, pattern: Any) -> None:
         outcome: Metadata | ClientError = NoAnswer("the connection was left before the session was created")
         try:
-            outcome = created(await self._link.request(pattern, messages.CREATE, held.params))
+            params = {**held.params, "_meta": self._introduction} if self._introduction else held.params
+            outcome = created(await self._link.request(pattern, messages.CREATE, params))
             held.hold(outcome)
             await self._keeper.keep(held)
         except msgspec.ValidationError:

@@ -24,7 +24,8 @@ INITIALIZE: Final = "initialize"
 CANCELLED: Final = "notifications/cancelled"
 
 _CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
-_ENVELOPE: Final = ("io.modelcontextprotocol/protocolVersion", _CAPABILITIES, "io.modelcontextprotocol/clientInfo")
+_CLIENT: Final = "io.modelcontextprotocol/clientInfo"
+_ENVELOPE: Final = ("io.modelcontextprotocol/protocolVersion", _CAPABILITIES, _CLIENT)
 _METHOD_HEADER: Final = "mcp-method"  # the SDK writes header names in lower case, and so they replace its own
 _VERSION_HEADER: Final = "mcp-protocol-version"
 _SESSION_HEADER: Final = "mcp-session-id"
@@ -94,6 +95,15 @@ def declaring(item: Any) -> Any:
     return item
 
 
+def introduction(message: Any) -> dict[str, Any]:
+    """What a handshake says the client is, as the modern era says it in each request; empty for other messages.
+
+    A server that keeps nothing of the handshake learns of it where a session is created.
+    """
+    said = (message.params or {}).get("clientInfo") if message.method == INITIALIZE else None
+    return {} if said is None else {_CLIENT: said}
+
+
 def in_session(item: Any, sent: dict[str, str]) -> Any:
     """The request within a session, its id mirrored in the header where nothing else holds that."""
     carrying = _with_meta(item, {SESSION_KEY: sent})
@@ -107,7 +117,7 @@ def request(pattern: Any, id: str, method: str, params: Mapping[str, Any], sent:
         pattern: A request of the client, whose envelope and headers ours has, too.
         id: The JSON-RPC id.
         method: What is asked.
-        params: `params` without `_meta`.
+        params: `params`; its `_meta` may say what the envelope says, where there is none.
         sent: The session that it is about, or None.
     """
     like = body(pattern)
