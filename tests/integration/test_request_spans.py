@@ -21,6 +21,7 @@ from opentelemetry.trace import SpanContext, SpanKind, StatusCode
 from starlette.types import ASGIApp
 
 from mcp_sessions import MCPSessionMiddleware
+from mcp_sessions.clientinfo import CLIENT_INFO_KEY
 from recorded import process_wide
 
 from .errands import ALL_CELLS, bare, instrumented_redis
@@ -31,6 +32,7 @@ CALLER = (0xCA, 0xC1)
 META = {"traceparent": f"00-{CALLER[0]:032x}-{CALLER[1]:016x}-01"}
 TRACEPARENTS: Final = {"own-trace": False, "traceparent": True}
 OURS = "mcp_sessions"
+CLIENT = {CLIENT_INFO_KEY: {"name": "kitchen", "version": "2"}}
 SPANS_OF_ITS_OWN = {"sdk2", "fastmcp3", "fastmcp4"}
 ELSEWHERE = {
     ("fastapi", False),  # newer ones start an HTTP span within ours, and take its parent from the HTTP headers alone
@@ -79,10 +81,13 @@ def named(span: ReadableSpan) -> Any:
 @pytest.mark.parametrize("traceparent", TRACEPARENTS.values(), ids=TRACEPARENTS)
 @pytest.mark.parametrize("cell", ALL_CELLS, ids=str)
 async def test_there_is_one_server_span_per_call(cell: Cell, traceparent: bool, spans: list[ReadableSpan]) -> None:
-    """The framework's where it makes one: below the caller's, linked to the session's start, its tool's above."""
+    """The framework's where it makes one: below the caller's, linked to the session's start, its tool's above.
+
+    It names the session, and the client that created it.
+    """
     async with running(cell, make=ours) as server:
         client = await server.connected()
-        held = await client.create()
+        held = Held((await client.request("sessions/create", {"_meta": CLIENT})).result["session"])
         server.hall.open()
         said = await errand(server, held, "one", META if traceparent else {})
     (start,) = [span for span in spans if span.name == "session start"]
@@ -92,6 +97,7 @@ async def test_there_is_one_server_span_per_call(cell: Cell, traceparent: bool, 
     assert where(span.parent) == (CALLER if traceparent else None)
     assert where(start.context) in links(span)
     assert named(span) == named(work) == named(start) == said
+    assert (span.attributes or {})["mcp_sessions.client"] == "kitchen 2"
     assert work.parent == span.context or (cell.framework, cell.stateful) in ELSEWHERE
     RAN.add((str(cell), traceparent))
 

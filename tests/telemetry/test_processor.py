@@ -187,22 +187,32 @@ async def test_what_fastmcp_writes_over_mcp_session_id_is_left_out() -> None:
     assert attributes["without"] == {**written, "more": True}
 
 
-# --- the session's start ---------------------------------------------------------------------------
+# --- the session's start, and its client ------------------------------------------------------------
+
+STARTED: Any = SimpleNamespace(ref="ses_a", traceparent=f"00-{0x5E:032x}-{0x51:016x}-01", client="wire 1.0")
 
 
-@pytest.mark.parametrize(("kind", "links"), [(SpanKind.SERVER, [0x51]), (SpanKind.INTERNAL, [])])
-def test_a_servers_own_span_links_to_the_start_of_the_session(kind: SpanKind, links: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "links", "said"),
+    [
+        (SpanKind.SERVER, [0x51], {"mcp_sessions.client": "wire 1.0"}),
+        (SpanKind.INTERNAL, [], {}),
+    ],
+)
+def test_a_servers_own_span_links_to_the_start_of_the_session_and_says_who_calls(
+    kind: SpanKind, links: list[int], said: dict[str, str]
+) -> None:
     """Where the session's token says where that was; the spans below it need no link of their own."""
-    started: Any = SimpleNamespace(ref="ses_a", traceparent=f"00-{0x5E:032x}-{0x51:016x}-01")
     provider, recorder = TracerProvider(shutdown_on_exit=False), Recorder()
     provider.add_span_processor(SessionSpanProcessor())
     provider.add_span_processor(recorder)
-    token = session_variable.set(started)
+    token = session_variable.set(STARTED)
     with recorder.recording() as spans:
         provider.get_tracer("tests").start_span("a", kind=kind).end()
     session_variable.reset(token)
     provider.shutdown()
     assert [link.context.span_id for link in spans[0].links] == links
+    assert spans[0].attributes == {**dict.fromkeys(OURS, "ses_a"), **said}
 
 
 # --- harmless --------------------------------------------------------------------------------------

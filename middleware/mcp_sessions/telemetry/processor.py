@@ -19,7 +19,7 @@ from opentelemetry.trace import SpanKind
 from ..current import current_both
 from ..session import Session
 from ..tracing import attributes_of
-from .attributes import MCP_SESSION_ID, Stamps
+from .attributes import CLIENT, MCP_SESSION_ID, Stamps
 from .claimed import is_claimed
 from .session_spans import SCOPE, start_of
 
@@ -69,7 +69,7 @@ class SessionSpanProcessor(SpanProcessor):
                 if scope == _FASTMCP:
                     _keep(span)
                 if span.kind is SpanKind.SERVER:
-                    _link(span, session)
+                    _describe(span, session)
         except Exception as error:  # noqa: BLE001  # whatever goes wrong here, the application's code goes on
             _log.warning("a span was left without its session: %s", type(error).__name__)
 
@@ -101,8 +101,10 @@ def _scope(span: Any) -> str | None:
     return name
 
 
-def _link(span: Any, session: Session) -> None:
-    """Link a server's own span of a request to the session's start, wherever that was; ours link themselves."""
+def _describe(span: Any, session: Session) -> None:
+    """Say on a server's own span of a request who calls, and link it to the session's start; ours do so themselves."""
+    if session.client is not None:
+        span.set_attribute(CLIENT, session.client)
     start = start_of(session.traceparent)
     if start is not None:
         span.add_link(start)
