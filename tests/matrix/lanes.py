@@ -11,16 +11,15 @@ from matrix.environments import Environment
 
 Lanes = dict[str, tuple[str, ...]]
 
+# The longest first, as they are begun in this order.
 FULL: Lanes = {
-    "frameworks": ("tests/integration", "tests/integrations", "tests/test_pages.py"),
     "rest": ("tests",),
-    "waiting": (
-        "tests/benchmarks",
+    "frameworks": ("tests/integration", "tests/integrations", "tests/test_pages.py"),
+    "proofs": ("tests/benchmarks", "tests/crash", "tests/examples"),
+    "clients": (
         "tests/client",
         "tests/compatibility",
         "tests/conformance",
-        "tests/crash",
-        "tests/examples",
         "tests/integration/test_cluster.py",
         "tests/integration/test_javascript_clients.py",
         "tests/stores",
@@ -38,7 +37,7 @@ FRAMEWORKS: Lanes = {
         "tests/test_pages.py",
         "tests/test_packaging.py",
     ),
-    "waiting": (
+    "clients": (
         "tests/client",
         "tests/examples",
         "tests/integration/test_cluster.py",
