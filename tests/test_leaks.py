@@ -110,30 +110,29 @@ def test_logs_errors_and_warnings_are_kept() -> None:
 
 
 LEAKING = """
-import logging, warnings
+import logging, pytest, warnings
 from mcp_sessions.keys import KeyRing
 from mcp_sessions.tokens import Claims, Tokens
 
-def test_leak():
+@pytest.mark.parametrize("act", {acts})
+def test_leak(act):
     ring = KeyRing(["{secret}"])
     claims = Claims(kind="session", kid=ring.signing.kid, jti="A" * 22, issued_at=1, expires_at=2)
     token = Tokens(issuer="i", audience="a").mint(ring, claims)
-    {act}
+    exec(act)
 """
+LEAKS = {
+    "log": "logging.getLogger('mcp_sessions').info('%s', token)",
+    "log of else": "logging.getLogger('else').error('session ' + token)",
+    "warning": "warnings.warn(token.rsplit('.', 1)[1])",
+}
 
 
-@pytest.mark.parametrize(
-    ("act", "source"),
-    [
-        ("logging.getLogger('mcp_sessions').info('%s', token)", "log"),
-        ("logging.getLogger('else').error('session ' + token)", "log of else"),
-        ("warnings.warn(token.rsplit('.', 1)[1])", "warning"),
-        ("logging.getLogger('mcp_sessions').debug('ring')", None),
-    ],
-)
-def test_a_leak_fails_the_run(act: str, source: str | None, tmp_path: Path) -> None:
-    """Though every test in it passes; the same run without the leak does not fail."""
-    (tmp_path / "test_it.py").write_text(LEAKING.format(secret=SECRET, act=act), "utf-8")
+@pytest.mark.parametrize("sources", [list(LEAKS), []], ids=["leaks", "none"])
+def test_a_leak_fails_the_run(sources: list[str], tmp_path: Path) -> None:
+    """Though every test in it passes; the same run without the leaks does not fail."""
+    acts = [*(LEAKS[source] for source in sources), "logging.getLogger('mcp_sessions').debug('ring')"]
+    (tmp_path / "test_it.py").write_text(LEAKING.format(secret=SECRET, acts=acts), "utf-8")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "leaks", "-p", "no:cacheprovider", "test_it.py"]
     run = subprocess.run(
         command,
@@ -143,9 +142,9 @@ def test_a_leak_fails_the_run(act: str, source: str | None, tmp_path: Path) -> N
         text=True,
         check=False,
     )
-    assert "1 passed" in run.stdout, run.stdout + run.stderr
-    assert run.returncode == (0 if source is None else 1)
-    assert (f"LEAK in {source}: " in run.stdout) is (source is not None)
+    assert f"{len(acts)} passed" in run.stdout, run.stdout + run.stderr
+    assert run.returncode == (1 if sources else 0)
+    assert [source for source in LEAKS if f"LEAK in {source}: " in run.stdout] == sources
 
 
 # --- two users -----------------------------------------------------------------------------------

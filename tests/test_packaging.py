@@ -82,6 +82,11 @@ def run(*command: str | Path, cwd: Path = ROOT) -> str:
     return done.stdout
 
 
+def pip(python: Path, *arguments: str | Path) -> None:
+    """Our own environment's pip at work in another one, which has none."""
+    run(sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python, *arguments)
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the archive of the source, and the wheel that was built from that archive."""
@@ -110,9 +115,9 @@ def metadata(wheel: Path) -> Message:
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Python that has the wheel, what the wheel asks for, and nothing else."""
     folder = tmp_path_factory.mktemp("empty")
-    venv.create(folder, with_pip=True)
+    venv.create(folder)
     interpreter = folder / "bin" / "python"
-    run(interpreter, "-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel)
+    pip(interpreter, "install", "--quiet", wheel)
     return interpreter
 
 
@@ -163,4 +168,4 @@ def test_the_wheel_works_where_nothing_else_is_installed(python: Path, tmp_path:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, "utf-8")
     assert run(python, "-I", "-W", "error", program, cwd=tmp_path).strip() == '{"same": true, "optional": []}'
-    run(python, "-I", "-m", "pip", "check", cwd=tmp_path)
+    pip(python, "check")
