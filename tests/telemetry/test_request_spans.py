@@ -20,6 +20,7 @@ from mcp_sessions.telemetry.outcome import Outcome
 from mcp_sessions.telemetry.processor import SessionSpanProcessor
 from mcp_sessions.telemetry.request_spans import RequestSpans
 from mcp_sessions.telemetry.sampler import SessionSampler
+from mcp_sessions.telemetry.session_spans import SessionSpans
 from mcp_sessions.tracing import Spans
 from recorded import Recorder
 
@@ -239,6 +240,20 @@ def test_a_chat_that_comes_as_baggage_of_the_message_keeps_its_name() -> None:
         handling.end()
     assert "session.id" not in (spans[0].attributes or {})
     assert (spans[0].attributes or {})["mcp.session.id"] == "ses_a"
+
+
+@pytest.mark.parametrize("named", [{}, {"session.id": "chat"}])
+def test_a_chat_that_names_the_span_around_a_creation_keeps_its_name(named: dict[str, str]) -> None:
+    """The session is known only once it is made; its own spans, too, then leave the trace to the chat."""
+    tracing = Tracing()
+    with tracing.recording() as spans, tracing.tracer.start_as_current_span("http", attributes=named):
+        handling = tracing.begun(message("sessions/create"), None, is_forwarded=False)
+        SessionSpans(tracer_provider=tracing.provider).start("ses_a", expires_at=9).end()
+        tracing.requests.name(SESSION)
+        handling.end()
+    start, created, _ = spans
+    assert {"session.id" in (span.attributes or {}) for span in (start, created)} == {not named}
+    assert {(span.attributes or {})["mcp.session.id"] for span in (start, created)} == {"ses_a"}
 
 
 def test_a_trace_context_that_cannot_be_read_is_none() -> None:

@@ -6,13 +6,20 @@ Tools give a trace to the first session that they see in it. Nothing here writes
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from opentelemetry import baggage
-from opentelemetry.context import Context
+from opentelemetry.context import Context, create_key, get_value, set_value
 from opentelemetry.trace import get_current_span
 
 from .attributes import MCP_SESSION_ID, SESSION_ID
+
+_CLAIMED: Final = create_key("mcp_sessions.claimed")
+
+
+def noting(context: Context | None) -> Context | None:
+    """A context that says so where it is, for what starts in it: a session that is created there is known later on."""
+    return set_value(_CLAIMED, True, context) if is_claimed(None, "", context) else context
 
 
 def is_claimed(span: Any, ref: str, context: Context | None) -> bool:
@@ -23,6 +30,8 @@ def is_claimed(span: Any, ref: str, context: Context | None) -> bool:
         ref: Our session.
         context: The context that its parent came from; None is the current one.
     """
+    if get_value(_CLAIMED, context):
+        return True
     named = _attributes(span).get(SESSION_ID) or baggage.get_baggage(SESSION_ID, context)
     if named:
         return bool(named != ref)

@@ -33,7 +33,7 @@ from ..listeners import is_traced, takes_spans
 from ..members import string
 from ..tracing import Spans, Trace
 from .attributes import CLIENT, Stamps
-from .claimed import is_claimed
+from .claimed import is_claimed, noting
 from .contents import Contents
 from .handling import Handling, Operations
 from .naming import alike, own, target_of, version_of
@@ -174,7 +174,7 @@ class RequestSpans:
             return _ALONE if about is None else self._alone(about.ref, about.trace)
         parent, links = self._related(came, None if about is None else about.trace)
         if about is None:
-            return parent, links, False
+            return noting(parent), links, False
         parent = of_session(about.ref, parent)
         return parent, links, is_claimed(None, about.ref, parent)
 
