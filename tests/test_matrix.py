@@ -181,6 +181,7 @@ def test_a_test_that_runs_nowhere_fails_the_whole(capsys: pytest.CaptureFixture[
     capsys.readouterr()
     assert conclude([here], complete=True) == 1
     told = capsys.readouterr().out
+    assert "\ntests: 1 passed, 0 failed, 3 skipped\n" in told
     assert "skipped in main rest, why:\n    a::test\n    b\n    c::test[NOTSET]\n" in told
     assert told.endswith("FAILED: skipped in every environment:\n    a::test\n    b\n    c::test[NOTSET]\n")
 

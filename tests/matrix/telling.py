@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
@@ -35,8 +35,13 @@ def versions(environment: Environment) -> dict[str, str]:
 
 
 def row(run: Run) -> list[str]:
-    counts = (len(run.passed), len(run.failed), len(run.skipped))
-    return [run.step.name, run.environment.version, *versions(run.environment).values(), *map(str, counts)]
+    counts = (str(len(what)) for what in outcomes(run))
+    return [run.step.name, run.environment.version, *versions(run.environment).values(), *counts]
+
+
+def outcomes(run: Run) -> tuple[Collection[str], ...]:
+    """The tests that passed, those that failed, and those that were skipped."""
+    return run.passed, run.failed, run.skipped
 
 
 def show_table(rows: Iterable[Sequence[str]]) -> None:
@@ -77,6 +82,8 @@ def show_skips(runs: list[Run]) -> None:
 def conclude(runs: list[Run], *, complete: bool) -> int:
     """Print what happened; 0 only if every run passed and no test was skipped everywhere."""
     show_table([HEADINGS, *map(row, runs)])
+    passed, failed, skipped = (sum(map(len, what)) for what in zip(*map(outcomes, runs), strict=True))
+    say(f"\ntests: {passed} passed, {failed} failed, {skipped} skipped\n")
     show_skips(runs)
     bad = [run.step.name for run in runs if run.step.code != 0]
     nowhere = run_nowhere(runs) if complete else []
