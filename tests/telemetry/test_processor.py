@@ -190,23 +190,25 @@ async def test_what_fastmcp_writes_over_mcp_session_id_is_left_out() -> None:
 # --- the session's start, and its client ------------------------------------------------------------
 
 STARTED: Any = SimpleNamespace(ref="ses_a", traceparent=f"00-{0x5E:032x}-{0x51:016x}-01", client="wire 1.0")
+UNSAID: Any = SimpleNamespace(ref="ses_a", traceparent=None, client=None)
 
 
 @pytest.mark.parametrize(
-    ("kind", "links", "said"),
+    ("session", "kind", "links", "said"),
     [
-        (SpanKind.SERVER, [0x51], {"mcp_sessions.client": "wire 1.0"}),
-        (SpanKind.INTERNAL, [], {}),
+        (STARTED, SpanKind.SERVER, [0x51], {"mcp_sessions.client": "wire 1.0"}),
+        (STARTED, SpanKind.INTERNAL, [], {}),
+        (UNSAID, SpanKind.SERVER, [], {}),
     ],
 )
 def test_a_servers_own_span_links_to_the_start_of_the_session_and_says_who_calls(
-    kind: SpanKind, links: list[int], said: dict[str, str]
+    session: Any, kind: SpanKind, links: list[int], said: dict[str, str]
 ) -> None:
-    """Where the session's token says where that was; the spans below it need no link of their own."""
+    """Where the session's token says so; the spans below it need no link of their own."""
     provider, recorder = TracerProvider(shutdown_on_exit=False), Recorder()
     provider.add_span_processor(SessionSpanProcessor())
     provider.add_span_processor(recorder)
-    token = session_variable.set(STARTED)
+    token = session_variable.set(session)
     with recorder.recording() as spans:
         provider.get_tracer("tests").start_span("a", kind=kind).end()
     session_variable.reset(token)

@@ -85,7 +85,7 @@ def test_tail(monkeypatch: pytest.MonkeyPatch) -> None:
     """The option takes the path that the command is given."""
     monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
     assert isinstance(run(TAIL, app=Server())["app"], MCPSessionMiddleware)
-    assert PAGE.count("/run/mcp/tail.sock") == 2
+    assert PAGE.count("/run/mcp/tail.sock") == 3
 
 
 async def test_contents(monkeypatch: pytest.MonkeyPatch) -> None:
