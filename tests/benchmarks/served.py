@@ -29,7 +29,7 @@ AROUND: Final[Mapping[str, Callable[[ASGIApp], ASGIApp]]] = {
     "pass-through": apps.PassThrough,
     "ours": ours.wrap,
     **{f"ours, {mode}": partial(ours.wrap, **options) for mode, options in ours.MODES.items()},
-    "ours, short lives": partial(ours.wrap, lifetime=5, token_cache=64),
+    "ours, small cache": partial(ours.wrap, token_cache=64),
     peers.READ: peers.cookies,
     **peers.PEERS,
 }

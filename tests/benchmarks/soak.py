@@ -2,8 +2,8 @@
 
 A real server and real connections. The clients create sessions, read streams and leave them, hang up in the middle of
 a request or of a tool, and forge. From time to time all of them pause and the server counts itself; what is printed is
-the slope of each count over the requests. Sessions live for seconds and few are deleted, since a deletion has to be
-remembered for as long as its session could have lived.
+the slope of each count over the requests. The token cache is small, so that it is full soon, and few sessions are
+deleted, since a deletion has to be remembered for as long as its session could have lived.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ VISITS: Final[Sequence[Callable[[Client], Awaitable[object]]]] = (
 
 async def soak(size: Size) -> Report:
     """So many seconds of it."""
-    with served("tools", "ours, short lives") as (port, _):
+    with served("tools", "ours, small cache") as (port, _):
         clients = [Client(port, Random(number)) for number in range(size.clients)]
         counts = [(0, census(port))]
         for _ in range(PARTS):
