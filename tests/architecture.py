@@ -16,7 +16,7 @@ from pathlib import Path
 
 # What each room is for stands in its own docstring. A folder stands for every file in it.
 FLOORS: dict[int, tuple[str, ...]] = {
-    0: ("data", "errors/", "events", "jsonvalue", "session", "tracing"),
+    0: ("carried", "data", "discreet", "errors/", "events", "jsonvalue", "session", "tracing"),
     1: (
         "appending",
         "clientinfo",
@@ -74,6 +74,7 @@ FLOORS: dict[int, tuple[str, ...]] = {
         "live",
         "logs",
         "methods",
+        "minting",
         "middleware",
         "opening",
         "options",

@@ -26,8 +26,9 @@ from mcp_sessions.errors import ConfigurationError
 from mcp_sessions.explicit_handles import DATA_KEY, Handles, current_principal
 from mcp_sessions.handles import HandleError
 from mcp_sessions.keys import KeyRing
-from mcp_sessions.session import Principal, Session, State
+from mcp_sessions.session import Principal, Session
 from mcp_sessions.stores.memory import MemoryStore
+from sources import Made
 
 NEW = "Qe8pZt4yUw6rNb2mKc0xVh5jLs7dFg1a"
 DAY = 86_400
@@ -38,9 +39,6 @@ STORE = MemoryStore(clock=lambda: START)
 NUMBERS = count()
 
 
-async def never(session: Session, reason: str, descendants: bool) -> None: ...
-
-
 def held(name: str, principal: Principal | None = ANN) -> Session:
     ref = f"{name}_{next(NUMBERS)}"
 
@@ -48,16 +46,8 @@ def held(name: str, principal: Principal | None = ANN) -> Session:
         shelf = Shelf(owner=ref, until=START + 30 * DAY, max_bytes=10_000)
         return Data(STORE, shelf, clock=lambda: START, max_value_bytes=10_000)
 
-    return Session(
-        "secret",
-        ref=ref,
-        created_at=START,
-        expires_at=START + 1,
-        state=State(None, check=lambda _: None),
-        ender=never,
-        make_data=data,
-        principal=principal,
-    )
+    source = Made("secret", ref=ref, created_at=START, ends_at=START + 1, principal=principal, make_data=data)
+    return Session(source)
 
 
 @contextmanager

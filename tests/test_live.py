@@ -10,6 +10,7 @@ from starlette.types import Scope
 
 from apps import Server, sessions
 from clients import START, Clock, http
+from mcp_sessions import minting
 from mcp_sessions.dialects.draft import Named
 from mcp_sessions.errors import (
     CreateLimited,
@@ -41,7 +42,7 @@ def options_of(clock: Clock, **options: object) -> Options:
 
 
 async def mint(options: Options, principal: Principal | None = None) -> Live:
-    return await Live.mint(options, principal=principal, params=PARAMS, scope=SCOPE)
+    return await minting.mint(options, principal=principal, params=PARAMS, scope=SCOPE)
 
 
 def named(live: Live) -> Named:
@@ -384,7 +385,7 @@ class TestATransportSession:
     async def test_its_state_lies_in_the_store(self) -> None:
         """Written when it changed, and under a name that no other data has."""
         options = options_of(Clock())
-        live = await Live.mint(options, principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
+        live = await minting.mint(options, principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
         live.session.state["n"] = 1
         await live.save()
         again = await self.reopened(live, options)
@@ -394,7 +395,7 @@ class TestATransportSession:
 
     async def test_what_its_last_request_wrote_goes_with_it(self) -> None:
         """A request that ends its own session is answered all the same."""
-        live = await Live.mint(options_of(Clock()), principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
+        live = await minting.mint(options_of(Clock()), principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
         live.session.state["n"] = 1
         await live.session.end()
         await live.save()
@@ -402,13 +403,13 @@ class TestATransportSession:
     async def test_it_has_a_lifetime_of_its_own(self) -> None:
         """Whatever the lifetime of other sessions is."""
         options = options_of(Clock(), transport_lifetime=100 * HOUR)
-        live = await Live.mint(options, principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
+        live = await minting.mint(options, principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
         assert live.session.expires_at == utc(START + 100 * HOUR)
 
     async def test_the_two_kinds_are_never_taken_for_each_other(self) -> None:
         """A session id opens no transport session, nor the other way round."""
         options = options_of(Clock())
-        live = await Live.mint(options, principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
+        live = await minting.mint(options, principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
         with pytest.raises(SessionNotFound):
             await reopen(Named(live.session.id, None), options)
         with pytest.raises(SessionNotFound):

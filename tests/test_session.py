@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_sessions.data import Data, Shelf
+from mcp_sessions.carried import State, UnreadState
 from mcp_sessions.errors import StateClosed, StateNotJSON, StateTooLarge, StoreUnavailable
-from mcp_sessions.session import EndedSession, Principal, Session, State, UnreadState, utc
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.session import EndedSession, Principal, Session, utc
+from sources import Made, no_data
 
 TOKEN = "eyJ0eXAi.a-credential.that-must-not-show"
 
@@ -29,24 +29,8 @@ def state_of(payload: bytes | None = None) -> State:
     return State(payload, check=check)
 
 
-async def end_nothing(session: Session, reason: str, descendants: bool) -> None:
-    """Where a test is not about ending."""
-
-
-def data_of() -> Data:
-    return Data(MemoryStore(), Shelf("ses_abc", 2**40, 100), clock=lambda: 0, max_value_bytes=100)
-
-
-def session_of(**changes: Any) -> Session:
-    plain: dict[str, Any] = {
-        "ref": "ses_abc",
-        "created_at": 0,
-        "expires_at": 60,
-        "state": state_of(),
-        "ender": end_nothing,
-        "make_data": data_of,
-    }
-    return Session(TOKEN, **{**plain, **changes})
+def session_of(**made: Any) -> Session:
+    return Session(Made(TOKEN, **made))
 
 
 class TestSession:
@@ -61,12 +45,8 @@ class TestSession:
 
     async def test_of_a_client_that_never_said_so_it_is_not_known_what_it_can_do(self) -> None:
         """What one said is JSON that somebody keeps."""
-
-        async def kept() -> bytes:
-            return b'{"sampling":{}}'
-
         assert await session_of().client_capabilities() is None
-        assert await session_of(read_capabilities=kept).client_capabilities() == {"sampling": {}}
+        assert await session_of(said=b'{"sampling":{}}').client_capabilities() == {"sampling": {}}
 
     def test_no_text_about_it_holds_the_id(self) -> None:
         """Whoever prints, formats or logs a session shows its reference alone."""
@@ -83,16 +63,17 @@ class TestSession:
 
     async def test_ending_it_twice_ends_it_once(self) -> None:
         """The second `end` does nothing; the first one carries the reason."""
-        ended: list[tuple[str, str, bool]] = []
-
-        async def ender(session: Session, reason: str, descendants: bool) -> None:
-            ended.append((session.ref, reason, descendants))
-
-        session, root = session_of(ender=ender), session_of(ender=ender)
+        made = Made(TOKEN)
+        session = Session(made)
         await session.end("logout")
         await session.end()
-        await root.end(descendants=True)
-        assert ended == [("ses_abc", "logout", False), ("ses_abc", "ended", True)]
+        assert made.ended == [("logout", False)]
+
+    async def test_with_it_can_end_what_was_forked_from_it(self) -> None:
+        """Where it is no fork itself."""
+        made = Made(TOKEN)
+        await Session(made).end(descendants=True)
+        assert made.ended == [("ended", True)]
 
     async def test_a_fork_cannot_end_its_descendants(self) -> None:
         """They cannot be told from its siblings', so nothing is ended."""
@@ -112,23 +93,24 @@ class TestSession:
 
     async def test_an_end_that_failed_can_be_tried_again(self) -> None:
         """While the store does not take it, the session is not taken for ended."""
-        calls: list[str] = []
 
-        async def ender(session: Session, reason: str, descendants: bool) -> None:
-            calls.append(reason)
-            if len(calls) == 1:
-                raise OSError
+        class Failing(Made):
+            async def end(self, reason: str, *, descendants: bool) -> None:
+                await super().end(reason, descendants=descendants)
+                if len(self.ended) == 1:
+                    raise OSError
 
-        session = session_of(ender=ender)
+        made = Failing(TOKEN)
+        session = Session(made)
         with pytest.raises(OSError):  # noqa: PT011  # made above
             await session.end()
         await session.end()
-        assert calls == ["ended", "ended"]
+        assert made.ended == [("ended", False), ("ended", False)]
 
 
 def test_a_session_that_has_ended_is_known_by_its_name_alone() -> None:
     """It may have ended long after its id was last seen; what was kept can still be read."""
-    ended = EndedSession("ses_abc", created_at=utc(0), expires_at=utc(60), data=data_of())
+    ended = EndedSession("ses_abc", created_at=utc(0), expires_at=utc(60), data=no_data())
     assert not hasattr(ended, "id")
     assert TOKEN not in repr(ended)
 

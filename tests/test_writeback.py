@@ -9,6 +9,7 @@ import pytest
 
 from apps import Server, sessions
 from clients import SESSION_KEY, http
+from mcp_sessions import minting
 from mcp_sessions.errors import StateClosed
 from mcp_sessions.jsonrpc import Message, parse
 from mcp_sessions.live import Live
@@ -20,7 +21,7 @@ SETTINGS = b'{"required":"never"}'
 
 async def live(kind: Kind = SESSION, **options: Any) -> Live:
     made = sessions(Server(), **options)._options
-    return await Live.mint(made, principal=None, params={}, scope=http(), kind=kind)
+    return await minting.mint(made, principal=None, params={}, scope=http(), kind=kind)
 
 
 def request(method: str = "tools/call", id: str = "1") -> Message:

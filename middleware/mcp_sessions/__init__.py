@@ -10,6 +10,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from .carried import State
 from .current import current_correlation, current_session
 from .errors import (
     ConfigurationError,
@@ -27,7 +28,7 @@ from .errors import (
 )
 from .keys import KeyRing
 from .middleware import MCPSessionMiddleware
-from .session import Correlation, EndedSession, Principal, Session, State
+from .session import Correlation, EndedSession, Principal, Session
 
 if TYPE_CHECKING:
     from .dialects.sep1364_create import SEP1364Create

@@ -24,6 +24,7 @@ from .current import session_variable
 from .dialects import draft
 from .dialects.draft import Named
 from .dialects.transport import INITIALIZE, Role, speaks_draft
+from .discreet import Discreet
 from .errors import (
     BatchRefused,
     EraRefused,
@@ -37,12 +38,13 @@ from .errors import (
 from .events import RequestRefused, SessionUsed
 from .handshake import Handshake
 from .head import ACCEPT_CODING, LENGTH, SESSION_HEADER, Head
-from .jsonrpc import SESSION_KEY, Kind, Message
+from .jsonrpc import NOTIFICATION, REQUEST, RESPONSE, SESSION_KEY, Message
 from .live import Live
 from .methods import METHODS, Asked
+from .minting import mint
 from .nesting import is_deeper
 from .options import Options
-from .protocol import Carries, Step
+from .protocol import ATTACH, FORWARD, LIST, NOTHING, STABLE, Carries, Step
 from .responder import BODY_AROUND_US, Responder, Watched
 from .session import Session
 from .streams import Origin
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     from .telemetry.handling import Handling
 
 
-class Exchange(msgspec.Struct):
+class Exchange(Discreet, msgspec.Struct):
     """One POST to the MCP path. (A struct, since a dataclass takes three times as long to make.)
 
     Args:
@@ -110,7 +112,7 @@ class Exchange(msgspec.Struct):
             if self._concerns_us(message):
                 return self._judge(message)
             if self.options.tells():
-                return self._told(message, Step.FORWARD, None, None)
+                return self._told(message, FORWARD, None, None)
         if session_variable.get() is not None:
             return self._call(None, None, body, self.send)
         # Mostly no session is around either, and nothing is to be set.
@@ -129,11 +131,11 @@ class Exchange(msgspec.Struct):
             if self.options.legacy_only and self.head.is_modern:
                 raise EraRefused
             named = self._named(message)
-            is_transport = self._role(message, named) is Role.TRANSPORT
+            is_transport = self._is_transport(message, named)
             step = self._decide(message, named, is_transport)
             live = await self._open(message, named, is_transport, step)
         except Refusal as refusal:
-            await self._take(message, Step.FORWARD, None, refusal)
+            await self._take(message, FORWARD, None, refusal)
         else:
             await self._take(message, step, live)
 
@@ -176,11 +178,11 @@ class Exchange(msgspec.Struct):
         """The session that the message names, unverified."""
         return draft.named(message)
 
-    def _role(self, message: Message, named: Named | None) -> Role:
-        """What the header of ours is; an `initialize` begins anew, whatever it carries."""
+    def _is_transport(self, message: Message, named: Named | None) -> bool:
+        """Whether the header of ours names a transport session; an `initialize` begins anew, whatever it carries."""
         if self.header is None or message.method == INITIALIZE:
-            return Role.ABSENT
-        return self.options.role(self.header, named)
+            return False
+        return self.options.role(self.header, named) is Role.TRANSPORT
 
     async def _open(self, message: Message, named: Named | None, is_transport: bool, step: Step) -> Live | None:
         """The session of the request: the one that `_meta` names, else the transport session. Both must live."""
@@ -208,7 +210,7 @@ class Exchange(msgspec.Struct):
     def _may_go_unchecked(self, message: Message, step: Step) -> bool:
         """Whether a request goes on though the store does not answer: never one that ends or needs a session."""
         allowed = self.options.lets_unknown_in and step not in protocol.ANSWERED
-        return allowed and self._lack(message) is Carries.NOTHING
+        return allowed and self._lack(message) is NOTHING
 
     def _answers(self) -> Answers:
         return Answers(self.app, self.options, self.head, self.scope, self.receive, self.send, self.handling)
@@ -242,26 +244,26 @@ class Exchange(msgspec.Struct):
         about = protocol.subject(message, self.options.subjects)
         # What creates or deletes a session speaks of the one in `_meta`; a transport session beside it says nothing.
         has_session = named is not None or (is_transport and about not in protocol.ABOUT_SESSIONS)
-        step = protocol.decide(about, Carries.SESSION if has_session else self._lack(message))
-        return protocol.list_step(self.options.lists, modern=self.head.is_modern) if step is Step.LIST else step
+        step = protocol.decide(about, protocol.SESSION if has_session else self._lack(message))
+        return protocol.list_step(self.options.lists, modern=self.head.is_modern) if step is LIST else step
 
     def _lack(self, message: Message) -> Carries:
         policy, kind = self.options.policy, message.kind
-        if policy.summary == "never" or kind is Kind.RESPONSE:
-            return Carries.NOTHING
-        asked = policy.asks(message.method, message.target, kind is Kind.NOTIFICATION)
-        return Carries.TOO_LITTLE if asked else Carries.NOTHING
+        if policy.summary == "never" or kind is RESPONSE:
+            return NOTHING
+        asked = policy.asks(message.method, message.target, kind is NOTIFICATION)
+        return Carries.TOO_LITTLE if asked else NOTHING
 
     # --- forwarded ---------------------------------------------------------------------------
 
     async def _forward(self, message: Message, step: Step, live: Live | None) -> None:
         body, send = message.body, self.send
         # SDK 1.x logs a notification that it does not know as a whole, and nothing answers one that could echo.
-        if step is Step.STABLE or (live is not None and message.kind is Kind.NOTIFICATION):
+        if step is STABLE or (live is not None and message.kind is NOTIFICATION):
             body = splice.without_session(message)
             self._declare(body)
-        session = live.session if live is not None and step is Step.ATTACH else None
-        if self.options.conversation is not None and message.kind is not Kind.RESPONSE:
+        session = live.session if live is not None and step is ATTACH else None
+        if self.options.conversation is not None and message.kind is not RESPONSE:
             body = self._converse(self.options.conversation, message, session, body)
         # Servers with transport sessions start the task that serves the whole connection in `initialize`.
         current = None if message.method == INITIALIZE else session
@@ -271,12 +273,20 @@ class Exchange(msgspec.Struct):
             send = self._naming(message)
         echoed = live if step in protocol.ECHOES else None
         writes = WriteBack.of(message, echoed, self.options.settings, self.options.capability)
-        if writes is None:
-            await self._call(session, current, body, send)
-            return
+        responder = None if writes is None else self._responder(send, writes, message, live)
+        try:
+            await self._call(session, current, body, send if responder is None else responder.__call__)
+        finally:
+            if responder is not None:
+                responder.leave()
+            if live is not None:
+                live.shut()
+
+    def _responder(self, send: Send, writes: WriteBack, message: Message, live: Live | None) -> Responder:
+        """What changes the answer on its way out."""
         self._take_over_response()
         watch, late_at = (None, inf) if live is None else (partial(self._watched, message, live), live.late_at)
-        responder = Responder(
+        return Responder(
             send,
             writes.__call__,  # a method that is bound: an instance is called in twice the time
             watch,
@@ -285,10 +295,6 @@ class Exchange(msgspec.Struct):
             save=writes.save if writes.saves else None,
             max_event_bytes=self.options.max_event_bytes,
         )
-        try:
-            await self._call(session, current, body, responder.__call__)
-        finally:
-            responder.leave()
 
     def _converse(self, conversation: Conversation, message: Message, session: Session | None, body: bytes) -> bytes:
         """The body with what is told of the conversation, whose name is noted."""
@@ -308,7 +314,7 @@ class Exchange(msgspec.Struct):
         return self.send
 
     def _may_name_transport(self, message: Message) -> bool:
-        is_request = message.kind is Kind.REQUEST and not self.head.is_modern
+        is_request = message.kind is REQUEST and not self.head.is_modern
         return self.options.transport and is_request and not speaks_draft(message)
 
     async def _mint_transport(self, message: Message) -> str | None:
@@ -332,7 +338,7 @@ class Exchange(msgspec.Struct):
         """A session that an `initialize` begins."""
         principal = self.options.principal(self.scope)
         with nullcontext() if self.handling is None else self.handling.current():
-            return await Live.mint(
+            return await mint(
                 self.options,
                 principal=principal,
                 params={},
@@ -364,8 +370,6 @@ class Exchange(msgspec.Struct):
             await self.app(self.scope, intake.Replay(body, self.receive), send)
         finally:
             session_variable.reset(token)
-            if session is not None:
-                session.state.shut()
             if current is not session:  # FastMCP's task of a connection keeps this request as its current one
                 self.scope["mcp_session"] = self.scope["state"]["mcp_session"] = None
 

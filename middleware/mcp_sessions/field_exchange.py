@@ -19,7 +19,7 @@ from .dialects.draft import Named
 from .dialects.field import capabilities, check_header, field
 from .dialects.opted import Opted
 from .dialects.sep1364_initialize import TERMINATE, agrees_on_version
-from .dialects.transport import INITIALIZE, Role, speaks_draft
+from .dialects.transport import INITIALIZE, speaks_draft
 from .errors import Refusal, SessionMissing, SessionNotFound, SessionRequired
 from .field_answers import FieldAnswers
 from .head import SESSION_HEADER
@@ -60,16 +60,16 @@ class FieldExchange(ConversingExchange):
     def _named(self, message: Message) -> Named | None:
         return self._opted.named(message, super()._named(message))
 
-    def _role(self, message: Message, named: Named | None) -> Role:
+    def _is_transport(self, message: Message, named: Named | None) -> bool:
         said = field(message)
         if said is None:
-            return super()._role(message, named)
+            return super()._is_transport(message, named)
         kind = self._kind(said)
         is_bridged = self.options.bridges and self.header is not None and kind == BESIDE
-        if is_bridged and super()._role(message, named) is Role.TRANSPORT:  # the server's own is sealed in it
-            return Role.TRANSPORT
+        if is_bridged and super()._is_transport(message, named):  # the server's own is sealed in it
+            return True
         check_header(said, kind, self.head.first(SESSION_HEADER), is_ours=self.header is not None)
-        return Role.MIRROR
+        return False
 
     def _kind(self, session_id: str) -> TokenKind | None:
         return self.options.tokens.kind(self.options.ring(self.options.clock()), session_id)

@@ -11,7 +11,7 @@ from typing import Any
 
 from starlette.types import Scope
 
-from . import hooks, lineage
+from . import lineage, minting
 from .errors import SessionEnded
 from .lineage import Mode
 from .live import Live
@@ -39,22 +39,21 @@ async def fork(
         SessionEnded: The parent was ended meanwhile.
         StoreUnavailable: The fork cannot be recorded, or the data cannot be copied.
     """
-    child = Live.made(options, principal, now=int(options.clock()), **lineage.below(parent.claims, mode))
+    minted = minting.make(options, principal, now=int(options.clock()), **lineage.below(parent.claims, mode))
+    child = minted.live
     try:
-        if options.tracked:
-            await child.record()
+        await minted.record()
         try:
             await _fill(child, parent, mode, options)
             await _check_again(child, parent, options)
-            if options.on_create is not None:
-                await hooks.call(options.on_create, child.session, params, scope)
+            await minted.prepare(params, scope)
         except BaseException:  # leave nothing behind
             await options.endings.forget(child.claims.ref)
             raise
     except BaseException as error:
-        child.unmade(error)
+        minted.unmade(error)
         raise
-    child.announce()
+    minted.announce()
     return child
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from .discreet import Discreet
 from .protocol import HANDSHAKE_VERSIONS
 
 SESSION_HEADER: Final = b"mcp-session-id"
@@ -22,7 +23,7 @@ LENGTH: Final = b"content-length"
 ACCEPT_CODING: Final = b"accept-encoding"
 
 
-class Head(msgspec.Struct, gc=False):
+class Head(Discreet, msgspec.Struct, gc=False):
     """The headers of one request that this middleware reads. (A struct, which is made in a third of the time.)
 
     Of a repeated header the first copy counts, as in the official SDK; of the session and the

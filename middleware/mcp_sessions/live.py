@@ -1,4 +1,4 @@
-"""Live sessions: minted, opened from what a request names, written back, ended.
+"""Live sessions: opened from what a request names, written back, ended.
 
 Everything that is known about a session comes from its token and the state that the client
 carries; the store is asked one thing only, how the session stands. Nothing here knows how a session
@@ -8,17 +8,17 @@ is named on the wire.
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
-from starlette.types import Scope
 
-from . import hooks, lineage, state
+from . import lineage, state
+from .carried import State, UnreadState
 from .data import Data, Shelf
 from .dialects import draft, upstream
 from .dialects.draft import Named
+from .discreet import Discreet
 from .errors import (
     CapabilitiesTooLarge,
     DataGone,
@@ -29,16 +29,11 @@ from .errors import (
     StateTooLarge,
     StoreUnavailable,
 )
-from .events import SessionCreated
-from .hooks import OnCreate
 from .keys import KeyRing
 from .options import Options
-from .session import Principal, Session, State, UnreadState
-from .stores.base import Record, Standing
-from .tokens import SESSION, TRANSPORT, Claims, Kind
-
-if TYPE_CHECKING:
-    from .telemetry.session_spans import Start
+from .session import Principal, Session
+from .stores.base import LIVE, Standing
+from .tokens import SESSION, Claims, Kind
 
 STATE_KEY: Final = ""
 """Where the state of a transport session lies in the store: a name that `session.data` gives to nobody."""
@@ -52,158 +47,41 @@ LATE: Final = 1.0  # seconds after which an answer is no longer let out on what 
 _log: Final = logging.getLogger("mcp_sessions")
 
 
-class Live:
-    """One session during one request.
+class Live(Discreet, msgspec.Struct, eq=False):
+    """One session during one request. (What the application sees of it is its `session`, which it is the source of.)
 
-    Attributes:
-        session: What the application sees.
-        claims: What its token says.
-        outlives: Whether the request goes on when its session ends: it ends it itself.
+    Args:
+        token: The session id as the client holds it.
+        claims: What it says.
+        ring: The keys that are valid now.
+        options: The deployment's.
+        principal: Who the caller is.
+        payload: The state that came with it or was kept for it, a JSON object, or None.
+        ends_at: The earlier of absolute and idle expiry, Unix seconds.
         late_at: From when on the store has to be asked again, since the session may have ended, Unix seconds.
+        outlives: Whether the request goes on when its session ends: it ends it itself.
+        unread: Why its state could not be read from where it is kept, or None.
+        opened: Its state, once somebody has looked at it.
+        is_shut: Whether the response has left, so that nothing changes any more.
+        session: What the application sees.
     """
 
-    __slots__ = ("_ends_at", "_options", "_ring", "_start", "claims", "late_at", "outlives", "session")
+    token: str
+    claims: Claims
+    ring: KeyRing
+    options: Options
+    principal: Principal | None
+    payload: bytes | None
+    ends_at: int
+    late_at: float
+    outlives: bool = False
+    unread: str | None = None
+    opened: State | None = None
+    is_shut: bool = False
+    session: Session = msgspec.UNSET  # type: ignore[assignment]  # made with it
 
-    def __init__(
-        self,
-        token: str,
-        claims: Claims,
-        ring: KeyRing,
-        options: Options,
-        *,
-        principal: Principal | None,
-        payload: bytes | None,
-        last_seen: int,
-        now: float,
-    ) -> None:
-        self.claims = claims
-        self.late_at = now + LATE
-        self.outlives = False
-        self._start: Start | None = None
-        self._ring = ring
-        self._options = options
-        self._ends_at = self._end(last_seen)
-        self.session = Session(
-            token,
-            ref=claims.ref,
-            created_at=claims.issued_at,
-            expires_at=self._ends_at,
-            state=State(payload, check=self._check_size),
-            ender=self._end_session,
-            make_data=self._data,
-            read_capabilities=self._capabilities,
-            principal=principal,
-            parent=claims.parent,
-            client=claims.client,
-            traceparent=claims.trace,
-        )
-
-    @classmethod
-    async def mint(
-        cls,
-        options: Options,
-        *,
-        principal: Principal | None,
-        params: dict[str, Any],
-        scope: Scope,
-        kind: Kind = SESSION,
-        client: str | None = None,
-        servers_id: str | None = None,
-    ) -> Live:
-        """Make a session for a caller, as far as the application lets it.
-
-        Args:
-            options: The deployment's.
-            principal: Who the caller is.
-            params: What `sessions/create` was called with, for `on_create`.
-            scope: The ASGI scope, likewise.
-            kind: What its token may be used as.
-            client: What the client calls itself, or None.
-            servers_id: The wrapped server's own transport session, to be sealed inside.
-
-        Raises:
-            CreateLimited: The caller has made too many.
-            CreateRefused: The application refuses.
-            StoreUnavailable: The session cannot be recorded.
-        """
-        # A store that is opened by the first use only could take a session for one from before it began to remember.
-        await options.store.open()
-        lasts = options.transport_lifetime if kind == TRANSPORT else options.lifetime
-        now = int(options.clock())
-        said: dict[str, Any] = {"kind": kind, "expires_at": now + int(lasts), "client": client}
-        live = cls.made(options, principal, now=now, servers_id=servers_id, **said)
-        try:
-            if options.tracked:  # before the hook: what it makes is freed by `on_end`, which only a record leads to
-                await live.record()
-            if options.on_create is not None:
-                await live.prepare(options.on_create, params, scope)
-        except BaseException as error:
-            live.unmade(error)
-            raise
-        live.announce()
-        return live
-
-    def announce(self) -> None:
-        """Tell that a new session is complete."""
-        claims = self.claims
-        if self._start is not None:
-            self._options.telemetry().created(claims, self._start)
-        self._options.emit(SessionCreated(claims.ref, claims.expires_at, claims.parent))
-
-    def unmade(self, error: BaseException) -> None:
-        """Tell that a new session came to nothing."""
-        if self._start is not None:
-            self._start.end(error)
-
-    async def record(self) -> None:
-        """Note a new session in the store.
-
-        Raises:
-            StoreUnavailable: It cannot be recorded.
-        """
-        await self._options.store.record(Record.of(self.claims))
-
-    async def prepare(self, on_create: OnCreate, params: dict[str, Any], scope: Scope) -> None:
-        """Let the application fill a new session, and leave nothing behind where it refuses."""
-        try:
-            await hooks.call(on_create, self.session, params, scope)
-        except BaseException:
-            if self._options.tracked or self.session.has_data:  # what was kept for a session that never was
-                await self._options.endings.forget(self.claims.ref)
-            raise
-
-    @classmethod
-    def made(
-        cls, options: Options, principal: Principal | None, *, now: int, servers_id: str | None = None, **said: Any
-    ) -> Live:
-        """A new session, before anybody knows of it: what follows is `announce`, or `unmade`.
-
-        Args:
-            options: The deployment's.
-            principal: Who the caller is.
-            now: Unix seconds.
-            servers_id: What the wrapped server calls its transport session, to be sealed inside.
-            said: What its claims say, but for its name, its making and whose it is.
-
-        Raises:
-            CreateLimited: The caller has made too many.
-        """
-        ring = options.ring(now)
-        subject = ring.signing.subject(principal)
-        if options.create_limit is not None:
-            options.create_limit.spend(subject, now=now)
-        jti = secrets.token_urlsafe(16)
-        if servers_id is not None:
-            said["upstream"] = upstream.seal(
-                ring.signing, servers_id, jti=jti, subject=subject, audience=options.audience
-            )
-        new = Claims(jti=jti, issued_at=now, subject=subject, kid=ring.signing.kid, audience=options.audience, **said)
-        start = options.telemetry().start(new) if options.tells() else None
-        claims = new if start is None else msgspec.structs.replace(new, trace=start.trace)
-        token = options.tokens.mint(ring, claims)
-        live = cls(token, claims, ring, options, principal=principal, payload=None, last_seen=now, now=now)
-        live._start = start
-        return live
+    def __post_init__(self) -> None:
+        self.session = Session(self)
 
     @classmethod
     async def open(
@@ -239,7 +117,7 @@ class Live:
                 raise
             _log.warning("session %s is let in, though nobody knows whether it ended (%s)", claims.ref, error.reason)
         else:
-            if standing is not Standing.LIVE:
+            if standing is not LIVE:
                 raise refusal_of(standing, claims)
         payload, last_seen = None, claims.issued_at
         if named.state is not None:
@@ -255,28 +133,92 @@ class Live:
             payload, last_seen = opened.payload, opened.last_seen
         if options.tracked or kind != SESSION:  # the record tells when it was seen, if anything does
             last_seen = int(now)
-        live = cls(
-            named.session_id, claims, ring, options, principal=principal, payload=payload, last_seen=last_seen, now=now
-        )
-        if now < live._ends_at:
-            if kind != SESSION:
-                await live._fetch_state(lenient)
-            return live
-        raise SessionExpired(ref=claims.ref)
+        ends_at = end_of(claims, options, last_seen)
+        if not now < ends_at:
+            raise SessionExpired(ref=claims.ref)
+        live = cls(named.session_id, claims, ring, options, principal, payload, ends_at, now + LATE)
+        if kind != SESSION:
+            await live._fetch_state(lenient)
+        return live
+
+    # --- what its session is made of ---------------------------------------------------------
+
+    @property
+    def ref(self) -> str:
+        """Its public name."""
+        return self.claims.ref
+
+    @property
+    def created_at(self) -> int:
+        """Unix seconds."""
+        return self.claims.issued_at
+
+    @property
+    def parent(self) -> str | None:
+        """The `ref` of the session that it was forked from, or None."""
+        return self.claims.parent
+
+    @property
+    def client(self) -> str | None:
+        """What its client calls itself, or None."""
+        return self.claims.client
+
+    @property
+    def traceparent(self) -> str | None:
+        """The trace context of its start, or None."""
+        return self.claims.trace
+
+    @property
+    def state(self) -> State:
+        """What its client carried, or what the store has for it; the latter may be out of reach."""
+        if self.opened is None:
+            self.opened = self._opened()
+        return self.opened
+
+    def _opened(self) -> State:
+        opened = State(self.payload, check=self._check_size) if self.unread is None else UnreadState(self.unread)
+        if self.is_shut:
+            opened.shut()
+        return opened
+
+    def shut(self) -> None:
+        """Refuse further changes of the state: the response has left, or never will."""
+        self.is_shut = True
+        if self.opened is not None:
+            self.opened.shut()
+
+    def data(self) -> Data:
+        """What the server keeps for it, or for the session whose data it shares."""
+        return self.options.keep(lineage.owner(self.claims), self.claims.expires_at)
+
+    def capabilities(self) -> Awaitable[bytes | None]:
+        """What its client said that it can do, as JSON."""
+        return self.options.store.read(self._shelf, CAPABILITIES_KEY)
+
+    async def end(self, reason: str, *, descendants: bool = False) -> None:
+        """Make every worker refuse it."""
+        self.outlives = True  # before the store knows, since this request's stream may open or be looked at meanwhile
+        try:
+            if descendants:  # first, so that who is told of a failure can try again
+                await self.options.endings.end_below(self.claims, tracked=self.options.tracked)
+            await self.options.endings.end(self.claims, reason)
+        except StoreUnavailable:
+            self.outlives = False
+            raise
+
+    # --- what is kept and written back -------------------------------------------------------
 
     async def _fetch_state(self, lenient: Callable[[], bool]) -> None:
         """Take the state from where it is kept: what is no session of the draft carries none."""
         try:
-            payload = await self._options.store.read(self._shelf, STATE_KEY)
+            self.payload = await self.options.store.read(self._shelf, STATE_KEY)
         except StoreUnavailable as error:
             if not lenient():
                 raise
             _log.warning(
                 "session %s goes on without its state, which is out of reach (%s)", self.claims.ref, error.reason
             )
-            self.session.state = UnreadState(error.reason)
-        else:
-            self.session.state = State(payload, check=self._check_size)
+            self.unread = error.reason
 
     @property
     def servers_id(self) -> str | None:
@@ -285,7 +227,7 @@ class Live:
         Raises:
             SessionNotFound: It was not sealed for this session.
         """
-        return upstream.open(self._ring, self.claims, audience=self._options.audience)
+        return upstream.open(self.ring, self.claims, audience=self.options.audience)
 
     def metadata(self) -> dict[str, Any]:
         """`SessionMetadata` as it stands now; closes the state, since it leaves with the response.
@@ -293,20 +235,19 @@ class Live:
         Raises:
             StateError: What the application wrote cannot be kept.
         """
-        changed = self.session.state.close()
-        now = int(self._options.clock())
-        if changed is None and not self._options.idle_in_state:
-            return draft.metadata(self.session.id, expires_at=self._end(now), state=None)
+        changed = self.state.close()
+        now = int(self.options.clock())
+        if changed is None and not self.options.idle_in_state:
+            return draft.metadata(self.session.id, expires_at=end_of(self.claims, self.options, now), state=None)
         # The state must also carry that the session was seen.
-        sealed = self._seal(self.session.state.payload if changed is None else changed, now)
-        return draft.metadata(self.session.id, expires_at=self._end(now), state=sealed)
+        sealed = self._seal(self.state.payload if changed is None else changed, now)
+        return draft.metadata(self.session.id, expires_at=end_of(self.claims, self.options, now), state=sealed)
 
     def echo(self) -> bytes:
         """The JSON of `metadata`; the bytes that were made before where nobody looked at the state."""
-        state = self.session.state
-        if state.untouched and self._options.idle_timeout is None:
-            state.shut()
-            return draft.without_state(self.session.id, self._ends_at)
+        if self.opened is None and self.options.idle_timeout is None:
+            self.is_shut = True
+            return draft.without_state(self.token, self.ends_at)
         return draft.encode(self.metadata())
 
     async def keep_capabilities(self, said: bytes) -> None:
@@ -322,7 +263,7 @@ class Live:
         """
         check_capabilities(said, self.claims.ref)
         try:
-            await self._options.store.write(self._shelf, CAPABILITIES_KEY, said)
+            await self.options.store.write(self._shelf, CAPABILITIES_KEY, said)
         except DataTooLarge:
             raise CapabilitiesTooLarge(ref=self.claims.ref) from None
         except DataGone:
@@ -336,52 +277,36 @@ class Live:
             DataError: The session has ended, or there is no room.
             StoreUnavailable: The store did not take it.
         """
-        changed = self.session.state.close()
+        changed = self.state.close()
         if changed is not None and not self.outlives:  # a session that its own request has ended keeps nothing
-            await self._options.store.write(self._shelf, STATE_KEY, changed)
+            await self.options.store.write(self._shelf, STATE_KEY, changed)
 
     def _seal(self, payload: bytes, now: int) -> str:
         claims = self.claims
         return state.seal(
-            self._ring.signing,
+            self.ring.signing,
             payload,
             jti=claims.jti,
             subject=claims.subject,
-            audience=self._options.audience,
+            audience=self.options.audience,
             last_seen=now,
         )
 
-    def _end(self, last_seen: int) -> int:
-        """The earlier of absolute and idle expiry, Unix seconds."""
-        idle = self._options.idle_timeout
-        absolute = self.claims.expires_at
-        return absolute if idle is None else min(absolute, last_seen + int(idle))
-
     def _check_size(self, payload: bytes) -> None:
-        size, limit = state.sealed_size(len(payload)), self._options.max_state_bytes
+        size, limit = state.sealed_size(len(payload)), self.options.max_state_bytes
         if size > limit:
             raise StateTooLarge(size, limit)
-
-    def _capabilities(self) -> Awaitable[bytes | None]:
-        return self._options.store.read(self._shelf, CAPABILITIES_KEY)
 
     @property
     def _shelf(self) -> Shelf:
         """Its own place in the store, whosever data it has."""
-        return self._options.shelf(self.claims.ref, self.claims.expires_at)
+        return self.options.shelf(self.claims.ref, self.claims.expires_at)
 
-    def _data(self) -> Data:
-        return self._options.keep(lineage.owner(self.claims), self.claims.expires_at)
 
-    async def _end_session(self, _session: Session, reason: str, descendants: bool) -> None:
-        self.outlives = True  # before the store knows, since this request's stream may open or be looked at meanwhile
-        try:
-            if descendants:  # first, so that who is told of a failure can try again
-                await self._options.endings.end_below(self.claims, tracked=self._options.tracked)
-            await self._options.endings.end(self.claims, reason)
-        except StoreUnavailable:
-            self.outlives = False
-            raise
+def end_of(claims: Claims, options: Options, last_seen: int) -> int:
+    """The earlier of absolute and idle expiry, Unix seconds."""
+    idle = options.idle_timeout
+    return claims.expires_at if idle is None else min(claims.expires_at, last_seen + int(idle))
 
 
 def check_capabilities(said: bytes, ref: str | None = None) -> None:

@@ -26,6 +26,7 @@ from .errors import DescendantsRefused, ForkModeUnknown, InvalidParams, Principa
 from .jsonrpc import SESSION_KEY, Message
 from .lineage import MODES
 from .live import Live, check_capabilities
+from .minting import mint
 from .options import Options
 from .protocol import Step
 from .session import Principal
@@ -82,9 +83,7 @@ Method = Callable[[Asked], Awaitable[dict[str, Any]]]
 async def create(asked: Asked) -> dict[str, Any]:
     """Mint a session."""
     params = {} if asked.options.on_create is None else asked.params()
-    live = await Live.mint(
-        asked.options, principal=asked.principal, params=params, scope=asked.scope, client=asked.client
-    )
+    live = await mint(asked.options, principal=asked.principal, params=params, scope=asked.scope, client=asked.client)
     return {"session": live.metadata()}
 
 
@@ -137,8 +136,8 @@ async def open(asked: Asked) -> dict[str, Any]:  # noqa: A001  # the table's wor
     said = stated(asked.message)
     params = {} if asked.options.on_create is None else asked.params()
     kind = BESIDE if has_servers_own(asked.scope) else FIELD  # what begins beside another one stays beside it
-    mint = partial(
-        Live.mint,
+    minted = partial(
+        mint,
         asked.options,
         principal=asked.principal,
         params=params,
@@ -146,7 +145,7 @@ async def open(asked: Asked) -> dict[str, Any]:  # noqa: A001  # the table's wor
         kind=kind,
         client=asked.client,
     )
-    live = await begin(said, mint)
+    live = await begin(said, minted)
     return {FIELD_NAME: live.session.id}
 
 

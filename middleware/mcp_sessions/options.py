@@ -71,8 +71,10 @@ class Options(msgspec.Struct, frozen=True):
     lets_unknown_in: bool
     streams: Streams
     endings: Endings
+    tracked: bool
+    """Whether sessions are recorded."""
     sweeper: Sweeper | None
-    """Where sessions are tracked: what ends those that end by themselves."""
+    """Where they are: what ends those that end by themselves."""
     on_create: OnCreate | None
     shelf: Callable[[str, int], Shelf]
     """A session's place in the store: of which `ref`, and until when (Unix seconds)."""
@@ -118,11 +120,6 @@ class Options(msgspec.Struct, frozen=True):
     emit: Callable[[Fact], None]
     """Tells a fact to the log, and to whoever listens."""
     clock: Callable[[], float]
-
-    @property
-    def tracked(self) -> bool:
-        """Whether sessions are recorded."""
-        return self.sweeper is not None
 
     @property
     def idle_in_state(self) -> bool:
@@ -261,6 +258,7 @@ def _lifecycle(given: dict[str, Any], told: Told) -> dict[str, Any]:
         "store": store,
         "closes_store": isinstance(given["store"], str),
         "lets_unknown_in": checks.word("on_store_error", given["on_store_error"], get_args(OnStoreError)) == "allow",
+        "tracked": tracked,
         "sweeper": sweeper if tracked else None,
         "streams": streams,
         "endings": endings,

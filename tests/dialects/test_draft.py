@@ -89,7 +89,7 @@ def test_ids_and_states_are_read_as_they_were_meant(session_id: str, state: str 
 
 def test_no_text_about_a_named_session_holds_its_id() -> None:
     """It is a credential, verified or not."""
-    assert repr(Named("a-credential", "a-state")) == "<Named session>"
+    assert repr(Named("a-credential", "a-state")) == "<Named>"
 
 
 def test_metadata_says_when_the_session_ends_in_utc() -> None:

@@ -11,19 +11,19 @@ from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
+from ..discreet import Discreet
 from ..errors import MalformedSession
 from ..jsonrpc import SESSION_KEY, Message
-from ..members import FLAWS, is_all, members, string
+from ..members import FLAWS, SHORTEST_MEMBER, is_all, members, string
 from ..session import utc
 
 CREATE: Final = "sessions/create"
 DELETE: Final = "sessions/delete"
 
 
-class Named(msgspec.Struct, frozen=True):
-    """What a request says about its session, unverified.
+class Named(Discreet, msgspec.Struct, frozen=True, omit_defaults=True, gc=False, rename={"session_id": "sessionId"}):
+    """What a request says about its session, unverified: the metadata as nearly every client writes it.
 
     Args:
         session_id: The id as sent. A credential: never logged, and echoed only to its sender.
@@ -31,23 +31,13 @@ class Named(msgspec.Struct, frozen=True):
     """
 
     session_id: str
-    state: str | None
-
-    def __repr__(self) -> str:
-        return "<Named session>"
-
-
-class _Metadata(msgspec.Struct, omit_defaults=True, gc=False):
-    """The metadata as nearly every client writes it."""
-
-    sessionId: str  # noqa: N815  # the draft's spelling
-    state: str | UnsetType = UNSET
+    state: str | None = None
 
 
 _FRAME: Final = len('{"sessionId":""}')
 _STATE_FRAME: Final = len(',"state":""')
 
-_common = msgspec.json.Decoder(_Metadata).decode
+_common = msgspec.json.Decoder(Named).decode
 
 
 def named(message: Message) -> Named | None:
@@ -58,19 +48,17 @@ def named(message: Message) -> Named | None:
         DuplicateMember: A member of the metadata is given twice.
         LoneSurrogate: A value cannot be written down again.
     """
-    if message.meta is None or SESSION_KEY not in message.meta:
+    meta = message.params.meta
+    if meta is None or SESSION_KEY not in meta:
         return None
-    raw = message.meta[SESSION_KEY]
+    raw = bytes(meta[SESSION_KEY])
     try:
         found = _common(raw)
     except FLAWS:
-        return _named(bytes(raw))
-    state = None if found.state is UNSET else found.state
-    # The shortest that these two can be written; a further member takes 5 characters at least (see `is_all`).
-    shortest = _FRAME + len(found.sessionId) + (0 if state is None else _STATE_FRAME + len(state))
-    if not (len(bytes(raw)) - shortest < 5 or is_all(raw, found)):
-        return _named(bytes(raw))
-    return Named(found.sessionId, state)
+        return _named(raw)
+    # The shortest that these two can be written. A null counts as a further member, which it is not for us.
+    shortest = _FRAME + len(found.session_id) + (0 if found.state is None else _STATE_FRAME + len(found.state))
+    return found if len(raw) - shortest < SHORTEST_MEMBER or is_all(raw, found) else _named(raw)
 
 
 def _named(raw: bytes) -> Named:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
 
 from ..data import DataStore
 from ..tokens import AUDIENCE, Claims
@@ -25,6 +25,9 @@ class Standing(Enum):
     ENDED = "ended"  # revoked by its name, with all of its principal's, or with all before a moment
     IDLE = "idle"  # recorded, and not seen for too long
     LOST = "lost"  # the store cannot vouch for it: no record, or issued before the store lost data
+
+
+LIVE: Final = Standing.LIVE  # which each request asks for, and an enumeration takes long to find before Python 3.12
 
 
 class Reach(Enum):

@@ -18,7 +18,7 @@ import msgspec
 from ..data import Shelf
 from ..errors import DataGone, StoreFull
 from ..tokens import Claims
-from .base import Ended, Reach, Record, Standing
+from .base import LIVE, Ended, Reach, Record, Standing
 from .calendar import Calendar
 from .memory_data import MemoryData
 from .rules import added, idle_at, is_due_again
@@ -112,7 +112,7 @@ class MemoryStore:
             return Standing.ENDED
         if self._cut_offs and self._is_cut_off(claims.issued_at, claims):
             return Standing.ENDED
-        return Standing.LIVE
+        return LIVE
 
     def _is_cut_off(self, issued_at: int, one: Claims | Record) -> bool:
         cut_offs = [self._cut_offs.get(_whose(one.audience, subject)) for subject in (None, one.subject)]
@@ -186,7 +186,7 @@ class MemoryStore:
     async def seen(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         """Whether the session lives, and if so, that it was used now."""
         kept, standing = self._records.get(claims.ref), self._standing(claims)
-        if standing is not Standing.LIVE:
+        if standing is not LIVE:
             return standing
         if kept is None:
             return Standing.LOST
@@ -196,7 +196,7 @@ class MemoryStore:
         if now < idle_at(kept.seen, idle_timeout):
             if is_due_again(kept.seen, now, idle_timeout):
                 kept.seen = max(kept.seen, now)
-            return Standing.LIVE
+            return LIVE
         return Standing.IDLE
 
     async def sessions(self, subject: str, *, audience: str) -> list[Record]:

@@ -1,0 +1,47 @@
+"""A session that no token was minted for: what tests of sessions and handles are about does not hang on one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from mcp_sessions.carried import State
+from mcp_sessions.data import Data, Shelf
+from mcp_sessions.session import Principal
+from mcp_sessions.stores.memory import MemoryStore
+
+
+def no_data() -> Data:
+    """An empty place in a store of its own."""
+    return Data(MemoryStore(), Shelf("ses_abc", 2**40, 100), clock=lambda: 0, max_value_bytes=100)
+
+
+@dataclass
+class Made:
+    """What a session is made of; `ended` notes why it was ended, and whether with its descendants."""
+
+    token: str
+    ref: str = "ses_abc"
+    created_at: int = 0
+    ends_at: int = 60
+    principal: Principal | None = None
+    parent: str | None = None
+    client: str | None = None
+    traceparent: str | None = None
+    make_data: Callable[[], Data] = no_data
+    said: bytes | None = None
+    ended: list[tuple[str, bool]] = field(default_factory=list)
+
+    @cached_property
+    def state(self) -> State:
+        return State(None, check=len)
+
+    def data(self) -> Data:
+        return self.make_data()
+
+    async def capabilities(self) -> bytes | None:
+        return self.said
+
+    async def end(self, reason: str, *, descendants: bool) -> None:
+        self.ended.append((reason, descendants))
