@@ -62,7 +62,8 @@ class Recipe:
     def at(self, url: str) -> dict[str, object]:
         """What the program below is told, with a receiver in place of the tool."""
         path = urlsplit(self.endpoint).path
-        environment = {**self.environment, "OTEL_EXPORTER_OTLP_ENDPOINT": url + path}
+        patient = {"OTEL_EXPORTER_OTLP_TIMEOUT": "120"}  # seconds, on a machine that does other things, too
+        environment = {**self.environment, **patient, "OTEL_EXPORTER_OTLP_ENDPOINT": url + path}
         return {"code": self.code, "environment": environment, "is_one": 'trace="session"' in self.text}
 
 
