@@ -86,6 +86,15 @@ class TestJSON:
         assert answer.messages[-1] is trailers
 
 
+class TestRepr:
+    async def test_it_shows_nothing_of_what_passes(self) -> None:
+        """Answers hold credentials, and tracebacks are logged."""
+        responder = Responder(Answer(), shout, None, max_event_bytes=100)
+        await responder(start(JSON))
+        await responder(body(b"secret", more=True))
+        assert repr(responder) == "<Responder>"
+
+
 class TestEvents:
     async def test_only_the_event_that_must_change_is_changed(self) -> None:
         """The events around it keep every byte, and the length goes, since it is not known."""

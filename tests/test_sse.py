@@ -179,6 +179,13 @@ def test_lines_and_fields_are_read_as_the_standard_says(stream: bytes, expected:
     assert data(stream) == by_the_book(stream) == expected
 
 
+def test_a_stream_shows_nothing_of_what_passes() -> None:
+    """Events hold credentials, and tracebacks are logged."""
+    stream = EventStream(max_event_bytes=100)
+    assert [repr(event) for event in stream.feed(b"data: secret\n\ndata: half")] == ["<Event>"]
+    assert repr(stream) == "<EventStream>"
+
+
 @given(streams)
 def test_any_stream_reads_as_the_standard_says(stream: bytes) -> None:
     """The splitter finds the events that the standard's own steps find."""

@@ -52,6 +52,7 @@ def test_a_request_without_a_session_needs_no_change() -> None:
     """So its response is not even read, unless it tells what the server can do."""
     assert WriteBack.of(request(), None, SETTINGS) is None
     assert writes(request("initialize"), None).live is None
+    assert repr(writes(request("initialize"), None)) == "<WriteBack>"
 
 
 async def test_the_session_is_merged_into_the_result() -> None:

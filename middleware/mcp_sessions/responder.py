@@ -20,6 +20,7 @@ from anyio.lowlevel import checkpoint
 from starlette.types import Message, Send
 
 from . import splice
+from .discreet import Discreet
 from .errors import Refusal
 from .sse import Event, EventStream
 from .streams import Origin, Streams
@@ -67,7 +68,7 @@ class Watched(msgspec.Struct, frozen=True):
         return not self.is_spared() and await self.streams.has_ended(self.origin.claims)
 
 
-class Responder(msgspec.Struct, eq=False):
+class Responder(Discreet, msgspec.Struct, eq=False):
     """One response that may have to be changed, and to end when its session does. (A struct, since one is made per
     request, and a class takes three times as long to make.)
 
@@ -222,18 +223,15 @@ class Responder(msgspec.Struct, eq=False):
             pieces.append(self.events.end())
         passed = b"".join(pieces)
         if passed or not more:
-            await self._send_whole(message if passed == body else {**message, "body": passed})
+            self.is_sending = True
+            try:
+                await self.send(message if passed == body else {**message, "body": passed})
+            finally:
+                self.is_sending = False
         if not more:
             self.leave()
-
-    async def _send_whole(self, message: Message) -> None:
-        self.is_sending = True
-        try:
-            await self.send(message)
-        finally:
-            self.is_sending = False
-        if self.is_cut and message.get("more_body", False):
-            await self._close()
+        elif self.is_cut:
+            await self._close()  # type: ignore[unreachable]  # it was cut while something was sent
 
     def _note(self, event: Event) -> None:
         if event.oversized:

@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from .discreet import Discreet
+
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _MARK_START: Final = BYTE_ORDER_MARK[:1]
 CR: Final = b"\r"
@@ -25,7 +27,7 @@ _LF, _CR = LF[0], CR[0]  # a byte is found in a seventh of the time that a strin
 _USUAL: Final = (b"event: message\r\n", b"", b"event: message\n")  # what stands before the data in most events
 
 
-class Event(msgspec.Struct):
+class Event(Discreet, msgspec.Struct):
     """A piece of the stream: an event with its blank line, or bytes between events that only pass.
 
     Args:
@@ -44,7 +46,10 @@ class Event(msgspec.Struct):
     @property
     def id(self) -> str | None:
         """The event's id, one character a byte as header values are read; None where it has none, or an empty one."""
-        ids = _IDS.findall(self.raw[: self.at] if self.at else self.raw)
+        fields = self.raw[: self.at - len(b"data: ")] if self.at else self.raw
+        if fields in _USUAL:
+            return None
+        ids = _IDS.findall(fields)
         return ids[-1].decode("latin-1") if ids and ids[-1] else None
 
     def with_data(self, data: bytes) -> bytes:
@@ -76,7 +81,7 @@ class Event(msgspec.Struct):
         return b"".join(reversed(parts))
 
 
-class EventStream:
+class EventStream(Discreet, msgspec.Struct):
     """One response's event stream, split as it passes.
 
     The `raw` of all events and then `end()`, joined, are the bytes that were fed.
@@ -84,16 +89,17 @@ class EventStream:
     Args:
         max_event_bytes: Bytes of an event, its blank line not counted, that are held at the most. A longer one passes
             in pieces without data, and the next one is read again.
+        held: The event that is not complete yet.
+        last: The byte before the next chunk; a stream begins where a line begins.
+        opening: Whether what comes next may be a byte order mark.
+        passing: Whether it lies inside an event that was too large to hold.
     """
 
-    __slots__ = ("_held", "_last", "_max_event_bytes", "_opening", "_passing")
-
-    def __init__(self, *, max_event_bytes: int) -> None:
-        self._max_event_bytes = max_event_bytes
-        self._held = bytearray()  # the event that is not complete yet
-        self._last = LF  # the byte before the next chunk; a stream begins where a line begins
-        self._opening = True  # what comes next may be a byte order mark
-        self._passing = False  # inside an event that was too large to hold
+    max_event_bytes: int
+    held: bytearray = msgspec.field(default_factory=bytearray)
+    last: bytes = LF
+    opening: bool = True
+    passing: bool = False
 
     def feed(self, chunk: bytes) -> list[Event]:
         """Take the next bytes of the stream, however they are cut.
@@ -103,7 +109,7 @@ class EventStream:
         """
         if not chunk:
             return []
-        if self._last == LF and not (self._held or self._passing):
+        if self.last == LF and not self.held and not self.passing:
             event = self._whole(chunk)
             if event is not None:
                 return [event]
@@ -111,8 +117,10 @@ class EventStream:
 
     def end(self) -> bytes:
         """The bytes of an event that the stream left unfinished, as they came."""
-        unfinished = bytes(self._held)
-        self._held.clear()
+        if not self.held:
+            return b""
+        unfinished = bytes(self.held)
+        self.held.clear()
         return unfinished
 
     def _whole(self, chunk: bytes) -> Event | None:
@@ -122,20 +130,20 @@ class EventStream:
         data = rest.removesuffix(ending)
         if len(data) == len(rest) or not data or _LF in data or _CR in data:
             return None
-        if not _are_fields(fields) or len(chunk) > self._max_event_bytes:
+        if not _are_fields(fields) or len(chunk) > self.max_event_bytes:
             return None
-        self._opening = False
+        self.opening = False
         return Event(chunk, data, at=len(chunk) - len(rest))
 
     def _pieces(self, chunk: bytes) -> list[Event]:
         pieces: list[Event] = []
-        if self._opening:
+        if self.opening:
             chunk = self._open(chunk, pieces)
-        if self._last == CR and chunk.startswith(LF):
+        if self.last == CR and chunk.startswith(LF):
             self._complete_crlf(pieces)
             chunk = chunk[1:]
         start = end = 0
-        at_line_start = self._last in (LF, CR)
+        at_line_start = self.last in (LF, CR)
         for line in chunk.splitlines(keepends=True):
             end += len(line)
             if at_line_start and line in BLANK_LINES:
@@ -144,17 +152,17 @@ class EventStream:
             at_line_start = True
         if start < end:
             self._keep(chunk[start:], pieces)
-        self._last = chunk[-1:] or self._last
+        self.last = chunk[-1:] or self.last
         return pieces
 
     def _open(self, chunk: bytes, pieces: list[Event]) -> bytes:
         """Pass a leading byte order mark, and return what follows it."""
-        start = b"".join((self._held, chunk))
-        self._held.clear()
+        start = b"".join((self.held, chunk))
+        self.held.clear()
         if len(start) < len(BYTE_ORDER_MARK) and BYTE_ORDER_MARK.startswith(start):
-            self._held += start
+            self.held += start
             return b""
-        self._opening = False
+        self.opening = False
         if not start.startswith(BYTE_ORDER_MARK):
             return start
         pieces.append(Event(BYTE_ORDER_MARK))
@@ -162,35 +170,35 @@ class EventStream:
 
     def _complete_crlf(self, pieces: list[Event]) -> None:
         """Take the LF whose CR came with the chunk before: it ends no second line."""
-        self._last = LF
-        if self._held:
+        self.last = LF
+        if self.held:
             self._keep(LF, pieces)
         else:
             # It follows an event that has left, and a parser that waits for it has not seen that event yet.
             pieces.append(Event(LF))
 
     def _complete(self, rest: bytes, blank_bytes: int) -> Event:
-        if self._passing:
-            self._passing = False
+        if self.passing:
+            self.passing = False
             return Event(rest)
         raw = rest
-        if self._held:
-            raw = b"".join((self._held, rest))
-            self._held.clear()
+        if self.held:
+            raw = b"".join((self.held, rest))
+            self.held.clear()
         # Counted without the blank line, so that it makes no difference how the stream is cut.
-        if len(raw) - blank_bytes <= self._max_event_bytes:
+        if len(raw) - blank_bytes <= self.max_event_bytes:
             return Event(raw, _data(raw.splitlines()))
         return Event(raw, oversized=True)
 
     def _keep(self, rest: bytes, pieces: list[Event]) -> None:
-        if self._passing:
+        if self.passing:
             pieces.append(Event(rest))
-        elif len(self._held) + len(rest) <= self._max_event_bytes:
-            self._held += rest
+        elif len(self.held) + len(rest) <= self.max_event_bytes:
+            self.held += rest
         else:
-            pieces.append(Event(b"".join((self._held, rest)), oversized=True))
-            self._held.clear()
-            self._passing = True
+            pieces.append(Event(b"".join((self.held, rest)), oversized=True))
+            self.held.clear()
+            self.passing = True
 
 
 def _are_fields(lines: bytes) -> bool:

@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from . import splice
+from .discreet import Discreet
 from .errors import DataError, StateError, StoreUnavailable
 from .jsonrpc import Message
 from .live import Live
@@ -20,7 +21,7 @@ from .tokens import SESSION
 _INTERNAL_ERROR: Final = -32603
 
 
-class WriteBack(msgspec.Struct):
+class WriteBack(Discreet, msgspec.Struct):
     """The changes that one request's answer needs; calling it makes them. (A struct, as one is made per request.)
 
     Args:
