@@ -101,10 +101,11 @@ def test_a_sessions_duration_reaches_days(meter: Meter) -> None:
 
 
 def test_a_session_that_ends_says_how_long_it_lived(meter: Meter) -> None:
-    """As the fact does."""
+    """As the fact does; and how it was spoken with, as the conventions recommend."""
     SessionMetrics(meter.provider)(SessionDeleted("ses_a", "idle", 90))
     (point,) = meter.points("mcp.server.session.duration").values()
     assert point.sum == 90
+    assert point.attributes == {"network.transport": "tcp", "network.protocol.name": "http"}
 
 
 def test_an_operation_is_timed_by_method_tool_and_outcome(meter: Meter) -> None:

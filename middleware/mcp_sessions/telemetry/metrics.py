@@ -19,14 +19,12 @@ from .attributes import (
     ERROR_TYPE,
     EXECUTE_TOOL,
     METHOD,
-    NETWORK_PROTOCOL,
-    NETWORK_TRANSPORT,
     OPERATION,
     PROTOCOL_VERSION,
     REASON,
     STATUS_CODE,
 )
-from .naming import NAMED, target_of
+from .naming import HTTP, NAMED, target_of
 from .outcome import Outcome
 from .session_spans import SCOPE
 
@@ -108,7 +106,7 @@ class SessionMetrics:
         self._alive(-1)
         reason = fact.reason if fact.reason in REASONS else OTHER
         self._ended.add(1, {REASON: reason})
-        self._lived.record(fact.seconds)
+        self._lived.record(fact.seconds, HTTP)
 
     def operation(
         self,
@@ -128,11 +126,7 @@ class SessionMetrics:
             seconds: From when it was read to when its answer had left.
             ref: Not used.
         """
-        said: dict[str, str] = {
-            METHOD: message.method if message.method in METHODS else OTHER,
-            NETWORK_TRANSPORT: "tcp",
-            NETWORK_PROTOCOL: "http",
-        }
+        said: dict[str, str] = {METHOD: message.method if message.method in METHODS else OTHER, **HTTP}
         if version is not None:
             said[PROTOCOL_VERSION] = version if version in VERSIONS else OTHER
         if message.method == "tools/call":

@@ -26,7 +26,7 @@ from .attributes import (
     TOOL,
 )
 
-_HTTP: Final = {NETWORK_TRANSPORT: "tcp", NETWORK_PROTOCOL: "http"}
+HTTP: Final = {NETWORK_TRANSPORT: "tcp", NETWORK_PROTOCOL: "http"}
 _MAX_NAME: Final = 128  # characters; the protocol's own limit for a tool's name
 _MAX_URI: Final = 512
 _MAX_ID: Final = 64
@@ -63,7 +63,7 @@ def alike(label: str, target: str | None, version: str | None) -> dict[str, str]
         target: What `target_of` said of the message.
         version: What `version_of` said of its header.
     """
-    found = {METHOD: label, **_HTTP}
+    found = {METHOD: label, **HTTP}
     if version is not None:
         found[PROTOCOL_VERSION] = version
     if target is not None:
