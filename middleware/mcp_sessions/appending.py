@@ -72,7 +72,8 @@ def _ends_with_meta(response: bytes, value: bytes, ending: bytes) -> bool:
     quote would have to be escaped, or the rest would be no JSON; and its value ends just before the result does.
     """
     ending = ending % value
-    if not response.endswith(ending) or response[-len(ending) - 1] == _BACKSLASH:
+    at = len(response) - len(ending)
+    if response[at:] != ending or response[at - 1] == _BACKSLASH:
         return False
     meta = read_object(value)
     return bool(meta) and SESSION_KEY not in meta

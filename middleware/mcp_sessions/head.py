@@ -68,7 +68,7 @@ class Head(Discreet, msgspec.Struct, gc=False):
     def without(self, name: bytes, headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """What is left of the headers, as they were or as they were edited, without any copy of one."""
         kept, found = list(headers), (name, self.by_name.get(name))
-        if len(self.by_name) == len(self.headers) and found in kept:  # no header is repeated
+        if len(self.by_name) == len(self.headers) and found in kept:  # none is repeated, and pairs are tuples
             kept.remove(found)
             return kept
         return [header for header in kept if header[0] != name]
