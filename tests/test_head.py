@@ -112,4 +112,4 @@ def test_a_header_is_left_out_with_all_its_copies(headers: list[tuple[bytes, byt
 def test_a_server_may_give_its_pairs_as_lists() -> None:
     """ASGI says no more than that a header is a name and a value."""
     headers: Any = [[b"a", b"1"], [b"b", b"2"]]
-    assert Head.of(headers).without(b"a", headers) == [[b"b", b"2"]]
+    assert Head.of(headers).without(b"a", headers) == headers[1:]
