@@ -88,12 +88,12 @@ async def _grow(kind: str, calls: int, numbers: Sequence[int]) -> list[dict[str,
         sessions = [await _initialize(app)]  # whatever is made once is made now
         prove(kind, (await _call(app, sessions[0])).body, SERVED)
         gc.collect()
-        before, first, running = resident(), len(sessions), len(asyncio.all_tasks())
+        before, running = resident(), len(asyncio.all_tasks())
         found = []
         for number in numbers:
             pauses, times = Pauses(), []
             gc.callbacks.append(pauses)
-            while len(sessions) < first + number:
+            while len(sessions) < number:
                 start = time.process_time()
                 sessions.append(await _initialize(app))
                 times.append(time.process_time() - start)
@@ -137,12 +137,12 @@ async def stateful(size: Size) -> Report:
     for kind in KINDS:
         for found in json.loads(output(_PROGRAM, kind, *map(str, (size.calls, *size.stateful)))):
             number = found["sessions"]
-            each = found["resident"] / number
+            each = found["resident"] / (number - 1)  # but for the one that was there before
             rows.append(
                 (
                     f"{kind}: {number:,} sessions",
                     f"{each / 1024:.1f}",
-                    f"{found['tasks'] / number:.1f}",
+                    f"{found['tasks'] / (number - 1):.1f}",
                     f"{found['initialize']:,.0f}",
                     f"{found['worst']:,.0f}",
                     f"{found['pause']:,.0f}",
