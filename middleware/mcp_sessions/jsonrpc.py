@@ -26,7 +26,18 @@ from .errors import (
     ParamsNotObject,
     Refusal,
 )
-from .members import FLAWS, SHORTEST_MEMBER, check_level, check_utf8, is_all, join, last_members, masked, string
+from .members import (
+    FLAWS,
+    SHORTEST_MEMBER,
+    check_level,
+    check_utf8,
+    is_all,
+    join,
+    join_into,
+    last_members,
+    masked,
+    string,
+)
 
 SESSION_KEY: Final = "io.modelcontextprotocol/session"
 
@@ -198,8 +209,10 @@ def parse(body: bytes, *, max_batch: int = MAX_BATCH) -> Message | Batch:
         found = _common(body)
     except FLAWS:
         return _other(body, max_batch)
+    joined = bytearray(len(body))
+    join_into(found, joined)
     # A null is not written again, and so comes out as too short, too.
-    if not (len(body) - len(join(found)) < SHORTEST_MEMBER or is_all(body, found)):
+    if not (len(body) - len(joined) < SHORTEST_MEMBER or is_all(body, found)):
         return _message(body)
     params = NO_PARAMS if found.params is None else found.params
     if found.id is UNSET:

@@ -39,8 +39,11 @@ read_object: Final = msgspec.json.Decoder(dict[str, Raw]).decode
 _string = msgspec.json.Decoder(str).decode
 # As `read_object`, but each name becomes an object that equals no other, so what is given twice is there twice.
 _every_member = msgspec.json.Decoder(dict[object, Raw], dec_hook=lambda _type, _name: object()).decode
-join: Final = msgspec.json.Encoder().encode
+_encoder: Final = msgspec.json.Encoder()
+join: Final = _encoder.encode
 """JSON of names, values and slices: each `Raw` is written as it is."""
+join_into: Final = _encoder.encode_into
+"""The same into a bytearray, which ends where it ends; in one that is long enough nothing has to grow."""
 
 SHORTEST_MEMBER: Final = len('"":0,')
 
@@ -143,7 +146,8 @@ def is_all(text: bytes, found: Any) -> bool:
         text: JSON text of an object.
         found: Its members, as a dict or a struct, with objects in it that were taken apart likewise.
     """
-    joined = join(found)
+    joined = bytearray(len(text))
+    join_into(found, joined)
     if len(text) - len(joined) < SHORTEST_MEMBER:
         return True
     return len(bytes(text).translate(None, _SPACE)) - len(joined.translate(None, _SPACE)) < SHORTEST_MEMBER
