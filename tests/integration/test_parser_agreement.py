@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from json_corpus import CASES, EXPLAINED, GROUPS, GUARDED, GUARDED_WITH_A, OPEN, Case
+from leaks import RECORDER
 from mcp_sessions import MCPSessionMiddleware, current_session, jsonrpc
 from mcp_sessions.dialects import draft
 from mcp_sessions.errors import LoneSurrogate, Refusal
@@ -400,6 +401,8 @@ def test_no_mutant_is_read_in_two_ways(era: str, changed: list[tuple[str, list[E
         found = []
         async with Pair(era == "modern").up() as pair:
             a, b = pair.refs
+            for held in (a, b):  # SDK 1.x logs a notification that it cannot read, with all that stands in it
+                RECORDER.pardon(held)
             for text, edits in changed:
                 body = mutate(text, edits).replace("$A", a).replace("$B", b)
                 for _, faults in await pair.judged(body.encode("utf-8", "surrogatepass")):
