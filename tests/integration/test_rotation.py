@@ -50,6 +50,7 @@ app = MCPSessionMiddleware(Server(count=count), keys="file:" + {keys!r})
 
 FORKED = """
 import os
+import signal
 import sys
 
 import apps, mcp_sessions, mcp_sessions.stores.redis, mcp_sessions.stores.sqlite, redis.asyncio  # once for all
@@ -60,7 +61,8 @@ for _ in range({count}):
         uvicorn.run("served:app", port=0, access_log=False)
         sys.exit()
 for _ in range({count}):
-    os.wait()
+    if os.WIFEXITED(os.wait()[1]):
+        os.killpg(0, signal.SIGTERM)  # it ended by itself, and nobody shall wait for it
 """
 
 
@@ -120,7 +122,9 @@ def working(folder: Path, count: int) -> Iterator[list[Worker]]:
         assert process.stderr is not None
         try:
             lines = (re.search(r"running on http://127\.0\.0\.1:(\d+)", line) for line in process.stderr)
-            yield [Worker(int(found[1])) for found in islice(filter(None, lines), count)]
+            workers = [Worker(int(found[1])) for found in islice(filter(None, lines), count)]
+            assert len(workers) == count, "a worker ended before it served"
+            yield workers
         finally:
             os.killpg(process.pid, signal.SIGTERM)
             process.communicate()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import count
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +37,33 @@ def test_a_fence_is_only_ever_raised(connection: sqlite3.Connection) -> None:
     schema.raise_fence(connection, START + 5)
     schema.raise_fence(connection, START - 5)
     assert schema.fenced_before(connection) == START + 5
+
+
+class Watched(sqlite3.Connection):
+    """A connection that says when it is about to look."""
+
+    look: Callable[[], object]
+
+    def execute(self, *said: Any) -> sqlite3.Cursor:
+        self.look()
+        return super().execute(*said)
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_a_file_that_another_process_makes_meanwhile_is_ours(tmp_path: Path, before: int) -> None:
+    """Workers start at once, so between any two looks at an empty file its tables may come to be."""
+    path, looks = tmp_path / "sessions.db", count()
+    with closing(sqlite3.connect(path, factory=Watched)) as one, closing(sqlite3.connect(path)) as other:
+
+        def look() -> None:
+            if next(looks) == before:
+                schema.create(other, fence=START)
+                other.commit()
+
+        one.look = look
+        for _ in range(before + 1):
+            schema.check(one)
+        assert schema.is_made(one)
 
 
 def test_another_programs_file_is_refused(connection: sqlite3.Connection) -> None:

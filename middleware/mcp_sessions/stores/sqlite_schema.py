@@ -43,6 +43,10 @@ _TABLES: Final = (
     "CREATE TABLE leaders (audience TEXT PRIMARY KEY, worker TEXT NOT NULL, until REAL NOT NULL) WITHOUT ROWID",
 )
 
+# In one statement, which sees one moment: between two of them another process may make the tables.
+_WHOSE: Final = """SELECT application_id, user_version, NOT EXISTS (SELECT 1 FROM sqlite_master)
+    FROM pragma_application_id, pragma_user_version"""
+
 
 def check(connection: sqlite3.Connection) -> None:
     """Refuse a file that is not ours to write.
@@ -51,13 +55,12 @@ def check(connection: sqlite3.Connection) -> None:
         ConfigurationError: It is another program's, or was written by a newer version of this one.
         sqlite3.Error: It cannot be read.
     """
-    application, version = _number(connection, "application_id"), _number(connection, "user_version")
+    application, version, empty = connection.execute(_WHOSE).fetchone()
     if application == APPLICATION_ID and version > VERSION:
         raise ConfigurationError(
             f"the SQLite file was written by a newer version (it has format {version}, this one knows {VERSION}); "
             "install that version, or give another path"
         )
-    empty = connection.execute("SELECT NOT EXISTS (SELECT 1 FROM sqlite_master)").fetchone()[0]
     if application != APPLICATION_ID and not (application == 0 and version == 0 and empty):
         raise ConfigurationError("the SQLite file belongs to another program; give the path of a file of its own")
 
