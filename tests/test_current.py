@@ -47,6 +47,23 @@ async def in_a_thread() -> str:
     return await anyio.to_thread.run_sync(ref)
 
 
+async def test_a_server_that_is_called_without_a_session_by_a_handler_that_has_one_has_none() -> None:
+    """In one process the one's session is around the other's request, and is found again behind it."""
+
+    async def tool(session: Session | None, arguments: dict[str, Any]) -> Any:
+        return ref()
+
+    inner = Client(sessions(Server(look=tool)))
+
+    async def calling(session: Session | None, arguments: dict[str, Any]) -> Any:
+        answer = await inner.tool("look")
+        return [answer.result["content"], ref()]
+
+    outer = Client(sessions(Server(call=calling)))
+    within, behind = (await outer.tool("call", session=await outer.create())).result["content"]
+    assert (within, behind[:4]) == ("nobody", "ses_")
+
+
 @pytest.mark.parametrize("look", [in_place, in_a_task, in_a_thread])
 async def test_the_handler_and_what_it_starts_find_the_session(look: Callable[[], Any]) -> None:
     """In plain ASGI, in tasks and in threads."""

@@ -41,6 +41,7 @@ class TestSession:
         assert (session.id, session.ref, session.principal) == (TOKEN, "ses_abc", alice)
         assert session.created_at == datetime(1970, 1, 1, tzinfo=timezone.utc)
         assert session.expires_at == utc(60)
+        assert session.state == {}
         await session.end()
 
     async def test_of_a_client_that_never_said_so_it_is_not_known_what_it_can_do(self) -> None:

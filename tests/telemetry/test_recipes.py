@@ -7,6 +7,7 @@ make two calls each; then every span of theirs must have the attribute by which 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -111,7 +112,8 @@ def received() -> Iterator[dict[str, Receiver]]:
         receivers = {recipe.name: stack.enter_context(receiving()) for recipe in FOUND}
         told = json.dumps([recipe.at(receivers[recipe.name].url) for recipe in FOUND])
         program = [sys.executable, "-c", PROGRAM]
-        done = subprocess.run(program, input=told, cwd=TESTS, capture_output=True, text=True, check=False)
+        environ = {**os.environ, "PYTHONPATH": str(TESTS)}
+        done = subprocess.run(program, input=told, env=environ, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
         yield receivers
 
