@@ -12,6 +12,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from . import apps, ours
@@ -21,6 +22,20 @@ from .timing import Contestant, Repeated
 from .traffic import Visits, message
 
 WARM: Final = 30  # requests after which the interpreter has specialised what it will
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """Requests whose spans are recorded. What that sets up stays, so nothing else may come after them."""
+
+    visits: Visits
+
+    async def serve(self, requests: int) -> None:
+        """Let the application serve so many of them, one after the other."""
+        from .traced import recording  # here, since all others run where OpenTelemetry was never imported
+
+        recording()
+        await self.visits.serve(requests)
 
 
 async def subjects() -> dict[str, Contestant]:
@@ -42,6 +57,7 @@ async def subjects() -> dict[str, Contestant]:
             app, message("sessions/fork", {"mode": "fresh"}, session=session), method="sessions/fork"
         ),
         "core": Repeated(Core()),
+        "session, traced": Traced(Visits.of(app, named)),
     }
 
 

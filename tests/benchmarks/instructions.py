@@ -29,7 +29,7 @@ HERE: Final = (
 )
 TOLERANCE: Final = 0.05
 MISSING: Final = "instructions: not counted, since valgrind is not installed (apt-get install valgrind)"
-_PROGRAM: Final = "from tests.benchmarks import counted; counted.main()"
+PROGRAM: Final = "from tests.benchmarks import counted; counted.main()"
 _COUNTED: Final = re.compile(r"^(\d+) (\d+) (.+)$", re.MULTILINE)
 _TOTAL: Final = re.compile(r"^summary: (\d+)", re.MULTILINE)
 
@@ -46,7 +46,7 @@ def count(size: Size, valgrind: str) -> dict[str, int]:
     requests = size.counted
     with tempfile.TemporaryDirectory() as folder:
         tool = [valgrind, "--tool=cachegrind", "--cache-sim=no", "--quiet", f"--cachegrind-out-file={folder}/%p"]
-        program = [sys.executable, "-c", _PROGRAM, str(requests), *size.subjects]
+        program = [sys.executable, "-c", PROGRAM, str(requests), *size.subjects]
         kept = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
         fixed = environment({**kept, "PYTHONHASHSEED": "0"})
         done = subprocess.run([*tool, *program], cwd=ROOT, env=fixed, stdout=subprocess.PIPE, text=True, check=True)

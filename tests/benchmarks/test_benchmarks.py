@@ -19,7 +19,7 @@ from environments import require
 
 require("mcp>=2")
 
-from benchmarks import anchors, apps, budgets, children, command, counted, instructions, lineup, page, plots, summary
+from benchmarks import anchors, apps, budgets, children, command, instructions, lineup, page, plots, summary
 from benchmarks.lineup import Row
 from benchmarks.report import Report, Table
 from benchmarks.size import SIZES
@@ -180,16 +180,11 @@ def test_instructions_are_counted_and_held(
     assert asyncio.run(instructions.instructions(TINY)).figures["instructions/core"] == kept["core"]
 
 
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")  # threads that other tests left
-def test_what_is_counted_runs_without_valgrind_too(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Two children for each subject, whose process ids are told."""
-    monkeypatch.setattr(sys, "argv", ["", "3"])
-    counted.main()
-    told = [line.split(" ", 2) for line in capfd.readouterr().out.splitlines()]
+def test_what_is_counted_runs_without_valgrind_too() -> None:
+    """Two children for each subject, whose process ids are told; in a process of its own, since the last is traced."""
+    told = [line.split(" ", 2) for line in children.output(instructions.PROGRAM, "3").splitlines()]
     assert [number for _, number, _ in told] == ["0", "3"] * (len(told) // 2)
-    assert told[-1][2] == "core"
+    assert told[-1][2] == "session, traced"
 
 
 def test_a_counter_that_is_missing_is_said_to_be(

@@ -9,6 +9,7 @@ middleware puts no session on any span, its rows are shown and no budget is read
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Final
 
 from opentelemetry import trace
@@ -42,12 +43,19 @@ class Counting(SpanProcessor):
         self.named += not _SESSION.isdisjoint(span.attributes or {})
 
 
-async def traced(size: Size) -> Report:
-    """Around both applications."""
+@cache
+def recording() -> Counting:
+    """Record every span of this process from now on."""
     counting, provider = Counting(), TracerProvider()
     provider.add_span_processor(SessionSpanProcessor())
     provider.add_span_processor(counting)
     trace.set_tracer_provider(provider)
+    return counting
+
+
+async def traced(size: Size) -> Report:
+    """Around both applications."""
+    counting = recording()
     title = "With recorded spans, around a trivial application, in process"
     trivial = await _race(title, "traced", _rows(apps.trivial, PASS), (size.rounds, size.requests), counting)
     title = "With recorded spans, around the official SDK's server, in process"
