@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +108,25 @@ def send(path: Path, said: dict[str, Any]) -> None:
         sender.send(json.dumps(said).encode())
 
 
+@contextmanager
+def tailing(path: Path, stdout: int) -> Iterator[subprocess.Popen[str]]:
+    """The command, for as long as the block lasts. It hears interrupts, as no child of a background job does.
+
+    Args:
+        path: Its socket.
+        stdout: What it writes to.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what is ignored here stays so in a new program
+    command = [sys.executable, "-m", "mcp_sessions", "tail", str(path)]
+    process = subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def test_the_command_listens_until_it_is_interrupted(tmp_path: Path) -> None:
     """On a socket that it makes, over one that an earlier run left, and takes away again; strange words end nothing.
 
@@ -113,8 +135,7 @@ def test_the_command_listens_until_it_is_interrupted(tmp_path: Path) -> None:
     path = tmp_path / "tail"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as earlier:
         earlier.bind(str(path))
-    command = [sys.executable, "-m", "mcp_sessions", "tail", str(path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with tailing(path, subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         for said in ({"event": "other"}, *EVENTS):
@@ -125,6 +146,19 @@ def test_the_command_listens_until_it_is_interrupted(tmp_path: Path) -> None:
         assert process.stderr.read() == f"listening for servers with tail={str(path)!r}; Ctrl-C ends it\n"
     assert "".join(lines) == SHOWN
     assert not path.exists()
+
+
+def test_on_a_terminal_it_is_in_colours(tmp_path: Path) -> None:
+    """In a pipe it is not, as above."""
+    terminal, end = os.openpty()
+    with tailing(tmp_path / "tail", end):
+        os.close(end)
+        send(tmp_path / "tail", CREATED)
+        shown = b""
+        while b"created" not in shown:
+            shown += os.read(terminal, 1000)
+    os.close(terminal)
+    assert shown == b"\x1b[1mses_a\x1b[0m\r\n  \x1b[32mcreated\x1b[0m\r\n"
 
 
 def test_a_path_that_cannot_be_listened_on_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
