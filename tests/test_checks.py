@@ -7,10 +7,25 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from mcp_sessions import checks
 from mcp_sessions.checks import CENTURY
 from mcp_sessions.errors import ConfigurationError
+
+
+def test_what_is_wrapped_can_be_called() -> None:
+    """It comes back as it is."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None: ...
+
+    assert checks.application(app) is app
+
+
+def test_a_server_s_own_object_is_no_application() -> None:
+    """It has a method that makes one."""
+    with pytest.raises(ConfigurationError, match=r"^object is no ASGI application; wrap what its streamable_http_app"):
+        checks.application(object())
 
 
 @pytest.mark.parametrize(("given", "kept"), [(None, None), ("/mcp", "/mcp"), ("/a/b/", "/a/b"), ("/", "")])

@@ -1,4 +1,4 @@
-"""A middleware outside of the application's authentication does not serve."""
+"""A middleware outside of the application's authentication does not serve, nor does one in front of another."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from starlette.routing import Host, Mount, Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from apps import Server, sessions
-from clients import Answer, Client, Incoming, call, http
+from clients import SECRET, Answer, Client, Incoming, call, http
 from environments import INSTALLED
-from mcp_sessions import ConfigurationError
-from mcp_sessions.placement import MISPLACED, authenticates, unserved
+from mcp_sessions import ConfigurationError, MCPSessionMiddleware, add_sessions
+from mcp_sessions.placement import MISPLACED, TWICE, authenticates, repeats, unserved
 from started import start
 
 
@@ -144,6 +144,61 @@ def test_paths_are_taken_relative_to_the_mount() -> None:
     app = Router([Mount("/v1", Router([Route("/v1/mcp", authenticated(SERVER))]))])
     assert not authenticates(app, "/v1/mcp")
     assert authenticates(app, "/v1/v1/mcp")
+
+
+# --- another one inside --------------------------------------------------------------------------
+
+
+def noted(**options: Any) -> list[Middleware]:
+    """Ours as an application notes it down."""
+    return [Middleware(MCPSessionMiddleware, keys=SECRET, **options)]
+
+
+def added(path: str) -> Starlette:
+    """An application to whose route sessions were added."""
+    return add_sessions(Starlette(routes=[Route(path, SERVER, methods=["POST"])]), path=path, keys=SECRET)
+
+
+REPEATED: dict[str, Callable[[], object]] = {
+    "the wrapped app itself": lambda: sessions(SERVER),
+    "behind another middleware": lambda: CORSMiddleware(sessions(SERVER)),
+    "for every path": lambda: sessions(SERVER, path=None),
+    "noted down": lambda: Starlette(middleware=noted()),
+    "noted down with its path": lambda: FastAPI(middleware=noted(path="/mcp/")),
+    "built": lambda: built(Starlette(middleware=noted())),
+    "at the route": lambda: added("/mcp"),
+    "in a mounted app": lambda: Starlette(routes=[Mount("/", sessions(SERVER))]),
+    "in an app that is mounted above": lambda: Starlette(routes=[Mount("/mcp", sessions(SERVER, path="/"))]),
+}
+NOT_REPEATED: dict[str, Callable[[], object]] = {
+    "a plain server": lambda: SERVER,
+    "of another path": lambda: sessions(SERVER, path="/other"),
+    "noted down with another path": lambda: Starlette(middleware=noted(path="/other")),
+    "at another route": lambda: added("/other"),
+    "in another mount": lambda: Starlette(routes=[Mount("/other", sessions(SERVER))]),
+    "in a mount whose path nobody knows": lambda: Starlette(routes=[Mount("/{tenant}", sessions(SERVER, path=None))]),
+}
+
+
+@pytest.mark.parametrize("make", REPEATED.values(), ids=REPEATED)
+def test_another_middleware_of_ours_for_the_same_requests_is_found(make: Callable[[], object]) -> None:
+    """However it came there."""
+    assert repeats(make(), "/mcp")
+    assert repeats(make(), None)
+
+
+@pytest.mark.parametrize("make", NOT_REPEATED.values(), ids=NOT_REPEATED)
+def test_one_for_other_requests_is_none_of_our_business(make: Callable[[], object]) -> None:
+    """And neither is one of which that cannot be told: what works must not stop."""
+    assert not repeats(make(), "/mcp")
+
+
+async def test_of_two_in_front_of_each_other_the_outer_one_does_not_start() -> None:
+    """The server is told why, and the remedy; where nothing starts, every MCP request fails."""
+    app = sessions(sessions(SERVER))
+    assert await started(app) == [{"type": "lifespan.startup.failed", "message": TWICE}]
+    with pytest.raises(ConfigurationError, match="Take one of the two away"):
+        await call(app, http())
 
 
 # --- what becomes of a misplaced middleware ------------------------------------------------------

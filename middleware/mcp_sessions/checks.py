@@ -8,12 +8,28 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
+
+from starlette.types import ASGIApp
 
 from .errors import ConfigurationError
 
 Seconds = float | timedelta
 CENTURY: Final = 36_525 * 24 * 3600  # seconds; no session needs more, and calendars end
+
+
+def application(app: Any) -> ASGIApp:
+    """What is wrapped.
+
+    Raises:
+        ConfigurationError: It cannot be called, as a server's own object cannot.
+    """
+    if callable(app):
+        return cast(ASGIApp, app)
+    raise ConfigurationError(
+        f"{type(app).__name__} is no ASGI application; wrap what its streamable_http_app() returns, "
+        "or that of http_app() of FastMCP"
+    )
 
 
 def path(path: Any) -> str | None:

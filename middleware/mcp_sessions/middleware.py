@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from . import codes, options, placement, principals, protocol, workers
+from . import checks, codes, options, placement, principals, protocol, workers
 from .answers import Answers
 from .bodyless import Bodyless
 from .bridge import Bridge
@@ -187,9 +187,10 @@ class MCPSessionMiddleware:
         clock: Callable[[], float] = time.time,
     ) -> None:
         given = {name: value for name, value in locals().items() if name != "self"}
-        self.app = app
+        self.app = checks.application(app)
         self._random_keys = keys is None
         self._options = options.check(**given)
+        self.path: Final = self._options.path
         self._exchange = _exchange_of(self._options)
         self._sweeps: Final = self._options.sweeper is not None
         self._header_of: Final = protocol.any_of if self._options.bridges else protocol.ours_of
@@ -218,9 +219,9 @@ class MCPSessionMiddleware:
     @cached_property
     def fault(self) -> str | None:
         """Why this must not serve, with the remedy, or None. Looked for at the start, and at the first request."""
-        if self._options.principal is principals.from_scope and placement.authenticates(self.app, self._options.path):
+        if self._options.principal is principals.from_scope and placement.authenticates(self.app, self.path):
             return placement.MISPLACED
-        return self._crowded
+        return placement.TWICE if placement.repeats(self.app, self.path) else self._crowded
 
     @cached_property
     def _crowded(self) -> str | None:
@@ -244,7 +245,7 @@ class MCPSessionMiddleware:
         except ConfigurationError as error:
             await placement.refuse_start(receive, send, str(error))
             return
-        placement.log_unserved(self.app, self._options.path)
+        placement.log_unserved(self.app, self.path)
         del self.fault  # the application may add routes while it starts: look again at the first request
         await Lifespan(self.app, self.beside).run(scope, receive, send)
 
@@ -277,7 +278,7 @@ class MCPSessionMiddleware:
         return Resumption(self._server, self._options, origin, transport, scope, receive, send).run()
 
     def _where(self, scope: Scope, /) -> Place:
-        return place(scope, self._options.path)
+        return place(scope, self.path)
 
 
 def _exchange_of(options: Options) -> type[Exchange]:

@@ -1,9 +1,10 @@
-"""Whether the application checks who its callers are *inside* of the middleware, and serves the MCP path at all.
+"""Where the middleware stands: whether it sees who callers are, and the MCP path, and whether it stands there twice.
 
-Were it inside, no session could be bound to its user: the principal is known only further in. The application
-is walked from the middleware down, along what its routes may serve at the MCP path, and an
-`AuthenticationMiddleware` (Starlette's, which the official SDK and FastMCP use) is what is looked
-for. No code of the application runs meanwhile, and objects of any other kind are passed over.
+Were authentication inside, no session could be bound to its user: the principal is known only further in. Of two
+middlewares in front of one endpoint the outer one would overwrite what the inner one writes back. The application is
+walked from the middleware down, along what its routes may serve at the MCP path; authentication is told by the name of
+Starlette's class, which the official SDK and FastMCP use. No code of the application runs meanwhile, and objects of any
+other kind are passed over.
 """
 
 from __future__ import annotations
@@ -13,15 +14,21 @@ import logging
 from collections.abc import Iterator
 from itertools import islice
 from types import MemberDescriptorType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from starlette.routing import Mount, Route, Router
 from starlette.types import Receive, Send
+
+from . import checks
 
 MISPLACED: Final = (
     "MCPSessionMiddleware stands outside of the application's authentication, where it cannot see whose a session "
     "is. Use add_sessions(app, ...) instead, which puts it inside; or pass principal=, a function of the ASGI scope "
     "that tells who the caller is"
+)
+TWICE: Final = (
+    "MCPSessionMiddleware stands twice in front of the MCP endpoint. Each would write its own session into answers, "
+    "and what a handler keeps in its session would be lost. Take one of the two away"
 )
 UNSERVED: Final = (
     "no route of the application serves path=%r, so MCPSessionMiddleware would see no request and require nothing. "
@@ -29,6 +36,7 @@ UNSERVED: Final = (
 )
 _ROUTERS_OWN: Final = frozenset({"Router.app", "APIRouter.app"})  # methods that do no more than look at the routes
 _AUTHENTICATION: Final = "AuthenticationMiddleware"
+_OURS: Final = "MCPSessionMiddleware"
 _log: Final = logging.getLogger("mcp_sessions")
 _INNER: Final = ("app", "router", "middleware_stack", "original_router", "endpoint")
 _INNER_LISTS: Final = ("routes", "user_middleware")
@@ -42,6 +50,18 @@ def authenticates(app: object, endpoint: str | None) -> bool:
         endpoint: The MCP path without a trailing slash, or None for every path.
     """
     return any(map(_is_authentication, parts(app, endpoint)))
+
+
+def repeats(app: object, endpoint: str | None) -> bool:
+    """Whether another middleware of ours stands inside of `app` and surely looks at the same requests.
+
+    Args:
+        app: The wrapped application.
+        endpoint: The MCP path without a trailing slash, or None for every path.
+    """
+    inner = ((_path_of(part), path) for part, path in _walk(app, endpoint) if _is_a(part, _OURS))
+    # Behind a mount whose path cannot be told, `path` is None though the endpoint is not.
+    return any(endpoint is None or (path is not None and own in {None, path}) for own, path in inner)
 
 
 def unserved(app: object, endpoint: str | None) -> str | None:
@@ -71,9 +91,25 @@ async def refuse_start(receive: Receive, send: Send, reason: str) -> None:
 
 
 def _is_authentication(part: object) -> bool:
+    return _is_a(part, _AUTHENTICATION)
+
+
+def _is_a(part: object, name: str) -> bool:
+    return any(base.__name__ == name for base in _class_of(part).__mro__)
+
+
+def _class_of(part: object) -> type:
     noted = _attribute(part, "cls")  # what `add_middleware` wrote down and nobody has built yet
-    cls = noted if isinstance(noted, type) else type(part)
-    return any(base.__name__ == _AUTHENTICATION for base in cls.__mro__)
+    return noted if isinstance(noted, type) else type(part)
+
+
+def _path_of(ours: object) -> str | None:
+    """The MCP path that a middleware of ours looks at, without a trailing slash; None for every path."""
+    noted = _attribute(ours, "kwargs")
+    if not isinstance(noted, dict):
+        return cast(str | None, _attribute(ours, "path"))
+    usual = inspect.signature(_class_of(ours)).parameters["path"].default
+    return checks.path(noted.get("path", usual))
 
 
 def _may_answer(part: object) -> bool:
@@ -105,6 +141,11 @@ def parts(app: object, endpoint: str | None) -> Iterator[object]:
         app: The wrapped application.
         endpoint: The MCP path without a trailing slash, or None for every path.
     """
+    return (part for part, _ in _walk(app, endpoint))
+
+
+def _walk(app: object, endpoint: str | None) -> Iterator[tuple[object, str | None]]:
+    """The same, each with the endpoint as that part sees it."""
     seen: set[tuple[int, str | None]] = set()
     ahead: list[tuple[object, str | None]] = [(app, endpoint)]
     while ahead:
@@ -112,7 +153,7 @@ def parts(app: object, endpoint: str | None) -> Iterator[object]:
         if (id(part), path) in seen or not _may_serve(part, path):
             continue
         seen.add((id(part), path))
-        yield part
+        yield part, path
         ahead += [(inner, _below(part, path)) for inner in _inside(part)]
 
 
