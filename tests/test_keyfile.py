@@ -7,6 +7,7 @@ import os
 import resource
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
@@ -77,6 +78,33 @@ def test_a_list_may_mix_all_kinds_and_keeps_their_order(path: Path) -> None:
 def test_unfit_keys_are_refused_with_the_remedy(keys: str | bytes | Sequence[str | bytes]) -> None:
     """At construction, with the command that makes a good one."""
     with pytest.raises(ConfigurationError, match="token_urlsafe"):
+        read(keys, KEYS=ONE)
+
+
+@pytest.mark.parametrize(
+    ("keys", "place"),
+    [
+        ("short", "keys[0]"),
+        ([ONE, b"short"], "keys[1]"),
+        ("env:WEAK", 'keys="env:WEAK"'),
+        ([ONE, "env:MORE"], 'keys="env:MORE", secret 2'),
+        ("file:{path}", 'keys="file:{path}"'),
+    ],
+)
+def test_a_weak_secret_is_named_by_where_it_is(path: Path, keys: Any, place: str) -> None:
+    """Who named a variable or a file is not told that this could be done."""
+    path.write_text("short\n", "utf-8")
+    told = keys.format(path=path) if isinstance(keys, str) else keys
+    with pytest.raises(ConfigurationError, match="too short") as refused:
+        read(told, WEAK="short", MORE=f"{TWO},short")
+    assert str(refused.value).startswith(place.format(path=path) + " is too short")
+    assert ('write "env:NAME"' in str(refused.value)) is place.startswith("keys[")
+
+
+@pytest.mark.parametrize("keys", [[ONE, ONE], ["env:KEYS", "env:KEYS"], ["env:KEYS", ONE]])
+def test_a_key_that_is_given_twice_is_refused(keys: list[str]) -> None:
+    """However it is named."""
+    with pytest.raises(ConfigurationError, match="the same key twice"):
         read(keys, KEYS=ONE)
 
 

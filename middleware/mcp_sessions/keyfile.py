@@ -55,8 +55,8 @@ def key_source(keys: Keys, *, environ: Mapping[str, str] = os.environ) -> KeySou
         return _always(KeyRing.random())
     if isinstance(keys, KeyRing):
         return _always(keys)
-    parts = [_part(item, environ) for item in ([keys] if isinstance(keys, (str, bytes)) else keys)]
-    watched = _WatchedKeys(parts)
+    items = [keys] if isinstance(keys, (str, bytes)) else keys
+    watched = _WatchedKeys([(_place(item, number), _part(item, environ)) for number, item in enumerate(items)])
     return watched if watched.paths else _always(watched.ring)
 
 
@@ -65,6 +65,13 @@ def _always(ring: KeyRing) -> KeySource:
 
 
 _Part = list[str | bytes] | Path  # secrets, or the file that holds some
+
+
+def _place(item: str | bytes, number: int) -> str:
+    """What an error calls it, which is never a secret."""
+    if isinstance(item, str) and item.startswith(("env:", "file:")):
+        return f'keys="{item}"'
+    return f"keys[{number}]"
 
 
 def _part(item: str | bytes, environ: Mapping[str, str]) -> _Part:
@@ -104,10 +111,10 @@ def _lines(text: str) -> list[str | bytes]:
 class _WatchedKeys:
     """The ring of some parts, made anew when a file among them changes."""
 
-    def __init__(self, parts: list[_Part]) -> None:
+    def __init__(self, parts: Sequence[tuple[str, _Part]]) -> None:
         self._parts = parts
         self._looked = float("-inf")
-        self.paths = [part for part in parts if isinstance(part, Path)]
+        self.paths = [part for _, part in parts if isinstance(part, Path)]
         self._marks = [_mark(path) for path in self.paths]
         self._complaints: set[str] = set()  # those logged since the last good reading
         self.ring = self._read()
@@ -134,7 +141,12 @@ class _WatchedKeys:
             logger.info("key file changed: %r in force", self.ring)
 
     def _read(self) -> KeyRing:
-        return KeyRing([secret for part in self._parts for secret in (_load(part) if isinstance(part, Path) else part)])
+        found: list[tuple[str, str | bytes]] = []
+        for place, part in self._parts:
+            some = _load(part) if isinstance(part, Path) else part
+            several = len(some) > 1
+            found += [(f"{place}, secret {n}" if several else place, one) for n, one in enumerate(some, 1)]
+        return KeyRing([secret for _, secret in found], places=[place for place, _ in found])
 
 
 def _mark(path: Path) -> tuple[int, int, int, int] | None:

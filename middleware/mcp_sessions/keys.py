@@ -167,19 +167,23 @@ class KeyRing:
 
     __slots__ = ("_keys", "ephemeral", "signing")
 
-    def __init__(self, secrets: Sequence[str | bytes], *, ephemeral: bool = False) -> None:
+    def __init__(
+        self, secrets: Sequence[str | bytes], *, ephemeral: bool = False, places: Sequence[str] | None = None
+    ) -> None:
         """Args:
             secrets: Secrets of at least 32 bytes (HS256), private PEM keys (Ed25519: EdDSA, P-256: ES256),
                 and after the first place also public PEM keys, which only verify. White space around
                 a `str` does not count; `bytes` count as they are.
             ephemeral: Whether the keys live and die with this process.
+            places: What an error calls each of the secrets; None calls them `keys[0]` and so on.
 
         Raises:
             ConfigurationError: A key is missing, weak, of an unknown kind, or given twice.
         """
         if isinstance(secrets, (str, bytes)) or not secrets:
             raise ConfigurationError(f"keys must be a list of at least one secret; {REMEDY}")
-        keys = [_key(f"keys[{place}]", secret) for place, secret in enumerate(secrets)]
+        named = places or [f"keys[{place}]" for place in range(len(secrets))]
+        keys = [_key(place, secret) for place, secret in zip(named, secrets, strict=True)]
         if keys[0].signing is None:
             raise ConfigurationError(
                 "keys[0] is a public key, and keys[0] must sign: put a secret or private key first"
@@ -244,9 +248,10 @@ def _symmetric(place: str, secret: bytes) -> Key:
 
 def _check_secret(place: str, secret: bytes) -> None:
     if len(secret) < MIN_SECRET_BYTES:
+        hint = ' (to name a variable or a file that holds it, write "env:NAME" or "file:PATH")'
         raise ConfigurationError(
-            f"{place} is too short: a secret has at least {MIN_SECRET_BYTES} bytes; {REMEDY} "
-            '(to name a variable or a file that holds it, write "env:NAME" or "file:PATH")'
+            f"{place} is too short: a secret has at least {MIN_SECRET_BYTES} bytes; {REMEDY}"
+            f"{hint if place.startswith('keys[') else ''}"
         )
     if len(set(secret)) < MIN_DISTINCT_BYTES or secret in (secret + secret)[1:-1]:
         raise ConfigurationError(f"{place} is not random: it is one text repeated, or of very few characters; {REMEDY}")
