@@ -1,20 +1,14 @@
-"""The life of a session: minted, opened, written back, idle, expired, ended."""
+"""The life of a session: opened, written back, idle, expired, ended."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import anyio
 import pytest
-from starlette.types import Scope
 
-from apps import Server, sessions
-from clients import START, Clock, http
+from clients import START, Clock
+from living import ALICE, BOB, SCOPE, Away, mint, named, options_of, reopen
 from mcp_sessions import minting
 from mcp_sessions.dialects.draft import Named
 from mcp_sessions.errors import (
-    CreateLimited,
-    CreateRefused,
     SessionEnded,
     SessionExpired,
     SessionNotFound,
@@ -25,34 +19,9 @@ from mcp_sessions.errors import (
 from mcp_sessions.events import Fact, SessionCreated, SessionDeleted
 from mcp_sessions.live import Live
 from mcp_sessions.options import HOUR, Options
-from mcp_sessions.session import Principal, Session, utc
+from mcp_sessions.session import Principal, utc
 from mcp_sessions.state import sealed_size
-from mcp_sessions.stores.base import Record, Standing
-from mcp_sessions.stores.memory import MemoryStore
-from mcp_sessions.tokens import AUDIENCE, TRANSPORT, Claims
-
-ALICE = Principal(subject="alice")
-BOB = Principal(subject="bob")
-PARAMS = {"plan": "free"}
-SCOPE = http()
-
-
-def options_of(clock: Clock, **options: object) -> Options:
-    return sessions(Server(), clock=clock, lifetime=10 * HOUR, **options)._options
-
-
-async def mint(options: Options, principal: Principal | None = None) -> Live:
-    return await minting.mint(options, principal=principal, params=PARAMS, scope=SCOPE)
-
-
-def named(live: Live) -> Named:
-    """What a client sends back, from what it was sent."""
-    metadata = live.metadata()
-    return Named(metadata["sessionId"], metadata.get("state"))
-
-
-async def reopen(named: Named, options: Options, principal: Principal | None = None, *, lenient: bool = False) -> Live:
-    return await Live.open(named, options, principal=principal, lenient=lambda: lenient)
+from mcp_sessions.tokens import TRANSPORT
 
 
 async def test_a_minted_session_opens_again() -> None:
@@ -63,29 +32,6 @@ async def test_a_minted_session_opens_again() -> None:
     assert (opened.ref, opened.principal) == (live.session.ref, ALICE)
     assert (opened.created_at, opened.expires_at) == (utc(START), utc(START + 10 * HOUR))
     assert not opened.state.received
-
-
-async def test_every_session_is_another() -> None:
-    """Ids and references are random."""
-    options = options_of(Clock())
-    made = [(await mint(options)).session for _ in range(100)]
-    assert len({session.id for session in made}) == len({session.ref for session in made}) == 100
-
-
-async def test_a_caller_may_have_a_budget() -> None:
-    """Each session costs one of it, whatever becomes of it."""
-    options = options_of(Clock(), create_limit=1)
-    await mint(options, ALICE)
-    with pytest.raises(CreateLimited):
-        await mint(options, ALICE)
-    await mint(options, BOB)
-
-
-async def test_an_id_is_short_and_visible_ascii() -> None:
-    """At most 512 bytes with default options, between 0x21 and 0x7E, as the specification asks."""
-    session_id = (await mint(options_of(Clock()), ALICE)).session.id
-    assert len(session_id) <= 512
-    assert all(0x21 <= ord(character) <= 0x7E for character in session_id)
 
 
 @pytest.mark.parametrize(("owner", "caller"), [(ALICE, BOB), (ALICE, None), (None, ALICE)])
@@ -210,27 +156,6 @@ async def test_an_ended_session_is_refused_and_told_so() -> None:
     assert facts == [SessionCreated(ref, START + 10 * HOUR), SessionDeleted(ref, "logout", 0, live.claims.trace)]
 
 
-class Away(MemoryStore):
-    """A store that does not answer while it is away."""
-
-    is_away = True
-
-    async def standing(self, claims: Claims) -> Standing:
-        if self.is_away:
-            raise StoreUnavailable
-        return await super().standing(claims)
-
-    async def record(self, record: Record) -> None:
-        if self.is_away:
-            raise StoreUnavailable
-        await super().record(record)
-
-    async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
-        if self.is_away:
-            raise StoreUnavailable
-        return await super().revoke(ref, expires_at=expires_at, reason=reason, lease=lease)
-
-
 async def test_the_request_that_ends_it_outlives_it() -> None:
     """And is a request like any other again where the store did not take the end."""
     store = Away()
@@ -286,93 +211,6 @@ class TestTracked:
         with pytest.raises(SessionExpired):
             await reopen(bare, options)
 
-    async def test_what_cannot_be_recorded_is_not_made(self) -> None:
-        """Nothing that the hook would have made has to be freed, since it did not run."""
-        ran, store = list[str](), Away()
-        options = options_of(
-            Clock(), store=store, tracked=True, on_create=lambda session, params, scope: ran.append(session.ref)
-        )
-        with pytest.raises(StoreUnavailable):
-            await mint(options)
-        assert ran == []
-        store.is_away = False
-        ref = (await mint(options)).session.ref
-        assert ran == [ref]
-
-
-class TestOnCreate:
-    async def test_it_may_fill_the_state_and_the_data(self) -> None:
-        """It is told what the caller asked for, and the request that asks."""
-        told: list[object] = []
-
-        async def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
-            told.extend([session.principal, params, scope])
-            session.state["plan"] = params["plan"]
-            await session.data.set("credits", 3)
-
-        options = options_of(Clock(), on_create=on_create)
-        opened = await reopen(named(await mint(options, ALICE)), options, ALICE)
-        assert told == [ALICE, PARAMS, SCOPE]
-        assert opened.session.state == {"plan": "free"}
-        assert await opened.session.data.get("credits") == 3
-
-    @pytest.mark.parametrize("tracked", [True, False])
-    @pytest.mark.parametrize("error", [CreateRefused("no more"), LookupError()])
-    async def test_what_it_refuses_was_never_there(self, tracked: bool, error: Exception) -> None:
-        """No data, no record and no fact is left, and `on_end` has nothing to free."""
-        clock, facts, ended, refused = Clock(), list[Fact](), list[str](), list[Session]()
-        store = MemoryStore(clock=clock)
-
-        async def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
-            await session.data.set("browser", 7)
-            refused.append(session)
-            raise error
-
-        options = options_of(
-            clock,
-            store=store,
-            tracked=tracked,
-            on_create=on_create,
-            on_end=lambda session, reason: ended.append(reason),
-            listen=facts.append,
-        )
-        with pytest.raises(type(error)):
-            await mint(options)
-        assert await refused[0].data.get("browser") is None
-        assert await store.find(refused[0].ref) is None
-        clock.now += 10 * HOUR
-        assert await store.take_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=10) == []
-        assert (facts, ended) == ([], [])
-
-    async def test_a_caller_who_leaves_leaves_nothing_behind(self) -> None:
-        """What was kept is forgotten, even though the request is being cancelled."""
-        inside, store, made = anyio.Event(), MemoryStore(), list[Session]()
-
-        async def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
-            await session.data.set("browser", 7)
-            made.append(session)
-            inside.set()
-            await anyio.sleep_forever()
-
-        options = options_of(Clock(), store=store, on_create=on_create)
-        async with anyio.create_task_group() as group:
-            group.start_soon(mint, options)
-            await inside.wait()
-            group.cancel_scope.cancel()
-        assert await made[0].data.get("browser") is None
-
-    async def test_where_nothing_was_kept_the_store_is_not_asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A refusal of a session without a record and without data costs nothing."""
-        store, forgotten = MemoryStore(), list[str]()
-        monkeypatch.setattr(store, "finish", forgotten.append)
-
-        def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
-            raise CreateRefused
-
-        with pytest.raises(CreateRefused):
-            await mint(options_of(Clock(), store=store, on_create=on_create))
-        assert forgotten == []
-
 
 class TestATransportSession:
     """Its clients echo no state, so the store keeps that; and they lose all when it dies, so it lives long."""
@@ -399,12 +237,6 @@ class TestATransportSession:
         live.session.state["n"] = 1
         await live.session.end()
         await live.save()
-
-    async def test_it_has_a_lifetime_of_its_own(self) -> None:
-        """Whatever the lifetime of other sessions is."""
-        options = options_of(Clock(), transport_lifetime=100 * HOUR)
-        live = await minting.mint(options, principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
-        assert live.session.expires_at == utc(START + 100 * HOUR)
 
     async def test_the_two_kinds_are_never_taken_for_each_other(self) -> None:
         """A session id opens no transport session, nor the other way round."""
