@@ -45,9 +45,13 @@ EXPECTED: Final = {
     | {f"{name}-{era}-{mode}" for name in ("sdk2", "fastmcp4") for era in ("legacy", "modern") for mode in _MODES},
     ("sdk1", "fastmcp3"): _PLAIN | {f"{name}-legacy-{mode}" for name in ("sdk1", "fastmcp3") for mode in _MODES},
 }
-MAKERS: Final = {"errands", *(f"opentelemetry.instrumentation.{name}" for name in ("httpx", "redis", "sqlite3"))}
+MAKERS: Final = {
+    "errands",
+    *(f"opentelemetry.instrumentation.{name}" for name in ("asgi", "httpx", "redis", "sqlite3")),
+}
 FRAMEWORK: Final = {"sdk2": {"mcp-python-sdk"}, "fastmcp3": {"fastmcp"}, "fastmcp4": {"fastmcp"}}
 """Who makes spans of its own, by its instrumentation scope."""
+FRAMEWORKS_OWN: Final = {"fastapi", "fastmcp", "mcp-python-sdk"}  # FastAPI's only where it is new enough
 RAN: Final[set[tuple[str, str, str]]] = set()
 
 ERRANDS: Final = ("first", "second", "first-again", "nobody")
@@ -110,7 +114,7 @@ def errand_of(span: ReadableSpan, spans: Sequence[ReadableSpan]) -> str | None:
 def is_frameworks(span: ReadableSpan) -> bool:
     """Whether a framework made it."""
     scope = span.instrumentation_scope
-    return scope is not None and {scope.name} in FRAMEWORK.values()
+    return scope is not None and scope.name in FRAMEWORKS_OWN
 
 
 def is_before_the_session(span: ReadableSpan) -> bool:

@@ -67,6 +67,7 @@ async def test_it_counts_what_becomes_of_sessions(tracked: bool, meter: Meter) -
     assert {key: point.value for key, point in meter.points("mcp_sessions.session.ended").items()} == {
         (("mcp_sessions.reason", "deleted"),): 1
     }
+    assert ("mcp_sessions.session.active" in meter.found()) is tracked
     alive = meter.points("mcp_sessions.session.active") if tracked else {}
     assert [point.value for point in alive.values()] == [1] * tracked
     (refused,) = meter.points("mcp_sessions.request.refused").values()

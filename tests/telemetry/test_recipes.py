@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from observe.tools import TOOLS
 from otlp import Receiver, receiving
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -121,6 +122,15 @@ def received() -> Iterator[dict[str, Receiver]]:
 def test_every_tool_of_the_table_has_a_recipe() -> None:
     """And there is no other."""
     assert sorted(recipe.name for recipe in FOUND) == sorted(TABLE)
+
+
+def test_what_was_not_run_is_said_to_be_so() -> None:
+    """Of every tool but those that `make observe` starts, whose pictures the page shows."""
+    rows = re.findall(r"^\| ([A-Z]\w+(?: \w+)?) \|.*\| ([^|]*) \|$", PAGE, re.MULTILINE)
+    run = {name for name, said in rows if not said.startswith("not run here")}
+    assert {name.lower().removeprefix("arize ") for name in run} == set(TOOLS)
+    for picture in re.findall(r"\((images/phoenix-[\w.]+)\)", PAGE):
+        assert (TESTS.parent / "docs" / picture).read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("recipe", FOUND, ids=lambda recipe: recipe.name)

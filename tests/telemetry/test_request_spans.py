@@ -298,34 +298,30 @@ def test_a_sampler_is_told_of_the_session_before_the_span_is() -> None:
 
 # --- the option ----------------------------------------------------------------------------------
 
-KINDS: dict[tuple[Spans, bool, bool], SpanKind | None] = {
-    # (the option, whether the server makes its own, whether it is forwarded): our span's kind
-    ("auto", False, True): SpanKind.SERVER,
-    ("auto", False, False): SpanKind.SERVER,
-    ("auto", True, True): None,
-    ("auto", True, False): SpanKind.SERVER,
-    ("enrich", False, True): None,
-    ("enrich", True, False): None,
-    ("server", True, True): SpanKind.SERVER,
-    ("internal", False, True): SpanKind.INTERNAL,
-    ("internal", True, False): SpanKind.INTERNAL,
-    ("off", False, True): None,
-    ("off", True, False): None,
+# By the option, and whether the server makes its own: our span's kind for what is forwarded, and for what is not.
+KINDS: dict[tuple[Spans, bool], tuple[SpanKind | None, SpanKind | None]] = {
+    ("auto", False): (SpanKind.SERVER, SpanKind.SERVER),
+    ("auto", True): (None, SpanKind.SERVER),
+    **{("enrich", is_native): (None, None) for is_native in (False, True)},
+    **{("server", is_native): (SpanKind.SERVER, SpanKind.SERVER) for is_native in (False, True)},
+    **{("internal", is_native): (SpanKind.INTERNAL, SpanKind.INTERNAL) for is_native in (False, True)},
+    **{("off", is_native): (None, None) for is_native in (False, True)},
 }
 
 
-@pytest.mark.parametrize(("case", "kind"), KINDS.items(), ids=str)
+@pytest.mark.parametrize(("case", "kinds"), KINDS.items(), ids=str)
 def test_the_option_says_whether_there_is_a_span_and_of_which_kind(
-    case: tuple[Spans, bool, bool], kind: SpanKind | None
+    case: tuple[Spans, bool], kinds: tuple[SpanKind | None, SpanKind | None]
 ) -> None:
     """A server that makes its own never sees what we answer ourselves, so that has one of ours."""
-    option, is_native, is_forwarded = case
+    option, is_native = case
     tracing = Tracing(option, is_native=is_native)
     with tracing.recording() as spans:
-        handling = tracing.begin(is_forwarded=is_forwarded)
-        if handling is not None:
-            handling.end()
-    assert [span.kind for span in spans] == ([] if kind is None else [kind])
+        for is_forwarded in (True, False):
+            handling = tracing.begin(is_forwarded=is_forwarded)
+            if handling is not None:
+                handling.end()
+    assert [span.kind for span in spans] == [kind for kind in kinds if kind is not None]
 
 
 def test_where_the_server_makes_its_own_the_span_around_is_stamped() -> None:

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
 from apps import Server, sessions
 from clients import SECRET, Client
 from mcp_sessions import MCPSessionMiddleware, Session
-from mcp_sessions.telemetry import metrics
+from mcp_sessions.telemetry import SessionMetrics
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "tracing.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -96,10 +98,29 @@ async def test_contents(monkeypatch: pytest.MonkeyPatch) -> None:
     assert redact("result", "search", {"content": []}) is redact("arguments", "pay", {"card": "4111"}) is None
 
 
-def test_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page's table is all that there are."""
+async def test_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page's table is all that there are, each in its unit and with its attributes."""
     monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
     assert isinstance(run(METRICS, app=Server())["app"], MCPSessionMiddleware)
-    listed = set(re.findall(r"^\| `(mcp[\w.]+)` \| `(?:s`|\{)", PAGE, re.MULTILINE))
-    facts = {metrics.CREATED, metrics.ENDED, metrics.ACTIVE, metrics.REFUSED}
-    assert listed == facts | {metrics.SESSION_DURATION, metrics.OPERATION_DURATION}
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    client = Client(sessions(Server(), metrics=SessionMetrics(provider), tracked=True))
+    held = await client.create()
+    await client.tool(session=held)
+    await client.send("prompts/get", {"name": "greeting"}, session=held)
+    await client.delete(held)
+    await client.tool(session=held)
+    found = {
+        metric.name: (metric.unit, {name for point in metric.data.data_points for name in point.attributes or {}})
+        for metric in taken(reader)
+    }
+    provider.shutdown()
+    rows = re.findall(r"^\| `(mcp[\w.]+)` \| `([^`]+)` \|(.*)\|$", PAGE, re.MULTILINE)
+    assert found == {name: (unit, set(re.findall(r"`([\w.]+)`", said))) for name, unit, said in rows}
+
+
+def taken(reader: InMemoryMetricReader) -> list[Any]:
+    """All that was measured."""
+    data = reader.get_metrics_data()
+    assert data is not None
+    return [metric for one in data.resource_metrics for scope in one.scope_metrics for metric in scope.metrics]

@@ -12,7 +12,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.trace import SpanKind, StatusCode, get_current_span
+from opentelemetry.trace import SpanContext, SpanKind, StatusCode, get_current_span
 from starlette.types import Receive, Scope, Send
 
 from apps import Server, reply, sessions
@@ -41,6 +41,11 @@ def named(spans: list[ReadableSpan], name: str) -> ReadableSpan:
 
 def said(span: ReadableSpan, *names: str) -> list[Any]:
     return [(span.attributes or {}).get(name) for name in names]
+
+
+def remote(context: SpanContext) -> SpanContext:
+    """A span's context, as it comes out of a token."""
+    return SpanContext(context.trace_id, context.span_id, is_remote=True, trace_flags=context.trace_flags)
 
 
 async def fails(session: Session | None, arguments: dict[str, Any]) -> Any:
@@ -210,6 +215,35 @@ async def test_a_fork_starts_like_any_session_and_names_its_parent(spans: list[R
         [*parent, None],
         [*parent, "CreateRefused"],
     ]
+
+
+async def test_every_call_on_any_worker_leads_back_to_the_session_s_start(spans: list[ReadableSpan]) -> None:
+    """The token carries where that was, and nothing else is shared but the keys."""
+    first, second = (Client(sessions(Server())) for _ in range(2))
+    held = await first.create()
+    for client in (first, second):
+        await client.tool(session=held)
+    start = named(spans, "session start").context
+    assert start is not None
+    calls = [span for span in spans if span.name == "tools/call whoami"]
+    assert [[link.context for link in call.links] for call in calls] == [[remote(start)]] * 2
+    assert len({call.context.trace_id for call in calls if call.context} | {start.trace_id}) == 3
+
+
+async def test_a_session_can_be_one_trace_on_all_workers(spans: list[ReadableSpan]) -> None:
+    """Its start is the root, below which everything else stands; its creation is its caller's."""
+    first, second = (Client(sessions(Server(), trace="session")) for _ in range(2))
+    held = await first.create()
+    for client in (first, second):
+        await client.tool(session=held)
+    await second.delete(held)
+    start = named(spans, "session start")
+    assert start.context is not None
+    assert start.parent is None
+    below = [span.name for span in spans if span.parent is not None and span.parent.span_id == start.context.span_id]
+    assert below == ["tools/call whoami", "tools/call whoami", "session end", "sessions/delete"]
+    apart = {span.name for span in spans if span.context and span.context.trace_id != start.context.trace_id}
+    assert apart == {"sessions/create"}
 
 
 async def test_a_session_s_end_leads_back_to_its_start(spans: list[ReadableSpan]) -> None:
