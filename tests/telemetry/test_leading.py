@@ -11,11 +11,14 @@ from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from opentelemetry import context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, get_current_span, set_span_in_context
 
 from environments import needs
-from mcp_sessions.telemetry.leading import lead, place
+from mcp_sessions.jsonrpc import Message, parse
+from mcp_sessions.telemetry.leading import TRACE, lead, place
+from mcp_sessions.telemetry.wiring import Telemetry
 
 pytestmark = needs("mcp<2")
 
@@ -95,3 +98,16 @@ def test_handlers_are_led_once() -> None:
     assert lead([made])
     assert made.request_handlers == handlers
     assert not lead([object()])
+
+
+@pytest.mark.parametrize(("method", "says"), [("tools/call", True), ("initialize", False)])
+def test_the_scope_that_begins_a_connection_says_nothing(method: str, says: bool) -> None:
+    """Servers keep it for as long as the connection lasts, and with it would be kept what was current."""
+    app = import_module("mcp.server.fastmcp").FastMCP("small").streamable_http_app()
+    options: dict[str, Any] = {"spans": "enrich", "trace": "request", "metrics": None, "redact": None, "tail": None}
+    telemetry, scope = Telemetry(app, "/mcp", tracked=False, **options), dict[str, Any]()
+    message = parse(b'{"jsonrpc":"2.0","id":1,"method":"%b"}' % method.encode())
+    assert isinstance(message, Message)
+    assert telemetry.begin(message, version=None, about=None) is None
+    telemetry.place(scope, message)
+    assert (TRACE in scope) is says
