@@ -18,8 +18,9 @@ from .base import Record, Standing
 from .redis_clients import connect
 from .redis_durability import Durability, logger
 from .redis_fence import Fence
+from .redis_keys import Keys
 from .redis_link import FORBIDDEN, Link
-from .redis_scripts import Keys, Step
+from .redis_scripts import Step
 
 Forgotten = Literal["refuse", "accept"]
 

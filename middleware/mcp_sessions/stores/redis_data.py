@@ -13,7 +13,8 @@ from typing import Any, Final
 from ..data import Shelf
 from ..errors import DataError, DataGone, DataNotInteger, DataTooLarge
 from .redis_base import RedisBase
-from .redis_scripts import ADD, FILL, ITEMS, READ, SWAP, WRITE, Script, Step, Word
+from .redis_data_scripts import ADD, FILL, ITEMS, READ, SWAP, WRITE
+from .redis_scripts import Script, Step, Word
 
 INT64: Final = 1 << 63
 

@@ -9,8 +9,9 @@ tells, and the moment moves. It never moves back.
 from __future__ import annotations
 
 from .redis_durability import Durability, Facts, judge
+from .redis_keys import Keys
 from .redis_link import Link
-from .redis_scripts import FENCE, Keys, Word
+from .redis_scripts import FENCE, Word
 
 
 class Fence:
