@@ -1,9 +1,7 @@
 """A store in this process's memory: for one worker, and for tests.
 
-Revocations lie in one set per span of expiry, so that a look-up is two hashes and forgetting is
-dropping a whole set (a scan of a dict of a million entries would stop the loop for 55 ms). What else
-has an end lies in a `Calendar`, for the same reason. Everything is bounded, and nothing is ever
-evicted to make room: a forgotten revocation is a deleted session that works again.
+What has ended is kept by `memory_endings`, data by `memory_data`, and records are kept here. What has an end lies in a
+`Calendar`, since a scan of all would stop the loop. Everything is bounded, and nothing is ever evicted to make room.
 """
 
 from __future__ import annotations
@@ -21,9 +19,9 @@ from ..tokens import Claims
 from .base import LIVE, Ended, Reach, Record, Standing
 from .calendar import Calendar
 from .memory_data import MemoryData
+from .memory_endings import MemoryEndings
 from .rules import added, idle_at, is_due_again
 
-_SPAN: Final = 3600  # seconds of expiry that share one set of revocations
 _MINUTE: Final = 60  # seconds between two times of forgetting
 _List = tuple[str, ...]  # what is listed, and of whom
 
@@ -72,14 +70,10 @@ class MemoryStore:
         leeway: float = 60,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._max_entries = max_entries
         self._max_sessions = max_sessions
         self._leeway = leeway
         self._clock = clock
-        self._revoked: dict[int, set[str]] = {}
-        self._revocations = 0
-        self._cut_offs: dict[str, tuple[int, int]] = {}  # by `_whose`: the moment, and when it may go
-        self._cut_off_ends = Calendar()
+        self._endings = MemoryEndings(max_entries)
         self._records: dict[str, _Kept] = {}
         self._refs: dict[_List, dict[str, None]] = {}
         self._due: dict[str, Calendar] = {}  # by audience
@@ -108,18 +102,7 @@ class MemoryStore:
         return [self._standing(one) for one in claims]
 
     def _standing(self, claims: Claims) -> Standing:
-        if self._is_revoked(claims.ref, claims.expires_at):
-            return Standing.ENDED
-        if self._cut_offs and self._is_cut_off(claims.issued_at, claims):
-            return Standing.ENDED
-        return LIVE
-
-    def _is_cut_off(self, issued_at: int, one: Claims | Record) -> bool:
-        cut_offs = [self._cut_offs.get(_whose(one.audience, subject)) for subject in (None, one.subject)]
-        return any(cut_off is not None and issued_at < cut_off[0] for cut_off in cut_offs)
-
-    def _is_revoked(self, ref: str, expires_at: int) -> bool:
-        return ref in self._revoked.get(expires_at // _SPAN, ())
+        return Standing.ENDED if self._endings.cover(claims) else LIVE
 
     async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
         """Remember a revocation until its token has expired.
@@ -129,17 +112,12 @@ class MemoryStore:
         """
         now = self._tidy()
         kept = self._records.get(ref)
-        if self._is_revoked(ref, expires_at) or (kept is not None and kept.reason is not None):
+        if self._endings.has(ref, expires_at) or (kept is not None and kept.reason is not None):
             return False
-        self._keep_revoked(ref, expires_at)
+        self._endings.add(ref, expires_at)
         if kept is not None:
             self._lease(kept, reason, until=now + lease)
         return True
-
-    def _keep_revoked(self, ref: str, expires_at: int) -> None:
-        self._check_room()
-        self._revoked.setdefault(expires_at // _SPAN, set()).add(ref)
-        self._revocations += 1
 
     async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
         """Remember a cut-off until the last session that it concerns has expired.
@@ -148,23 +126,11 @@ class MemoryStore:
             StoreFull: `max_entries` revocations and cut-offs are alive.
         """
         self._tidy()
-        whose = _whose(audience, subject)
-        before = self._cut_offs.get(whose)
-        if before is None:
-            self._check_room()
-        else:
-            moment, until = max(before[0], moment), max(before[1], until)
-            self._cut_off_ends.strike(whose, before[1])
-        self._cut_offs[whose] = (moment, until)
-        self._cut_off_ends.put(whose, until)
-
-    def _check_room(self) -> None:
-        if len(self) >= self._max_entries:
-            raise StoreFull
+        self._endings.cut(moment, audience=audience, subject=subject, until=until)
 
     def __len__(self) -> int:
         """How many revocations and cut-offs are kept."""
-        return self._revocations + len(self._cut_offs)
+        return len(self._endings)
 
     # --- records -----------------------------------------------------------------------------
 
@@ -174,7 +140,7 @@ class MemoryStore:
         Raises:
             StoreFull: `max_sessions` sessions are recorded.
         """
-        if record.ref in self._records or self._is_revoked(record.ref, record.expires_at):
+        if record.ref in self._records or self._endings.has(record.ref, record.expires_at):
             return
         if len(self._records) >= self._max_sessions:
             raise StoreFull
@@ -219,7 +185,7 @@ class MemoryStore:
         kept = self._records.get(ref)
         if kept is None or kept.reason is not None or kept.record.expires_at <= self._clock():
             return None
-        if self._is_cut_off(kept.record.created_at, kept.record):
+        if self._endings.is_cut_off(kept.record, kept.record.created_at):
             return None
         return replace(kept.record, seen_at=int(kept.seen))
 
@@ -249,8 +215,8 @@ class MemoryStore:
     def _take(self, kept: _Kept, reason: str, *, until: float) -> None:
         """Lease a session, and end it where it had not been ended: an idle one must not come back."""
         record = kept.record
-        if kept.reason is None and not self._is_revoked(record.ref, record.expires_at):
-            self._keep_revoked(record.ref, record.expires_at)
+        if kept.reason is None and not self._endings.has(record.ref, record.expires_at):
+            self._endings.add(record.ref, record.expires_at)
         self._lease(kept, reason, until=until)
 
     def _lease(self, kept: _Kept, reason: str, *, until: float) -> None:
@@ -344,7 +310,7 @@ class MemoryStore:
         """The time, or a refusal: the session has ended."""
         now = self._tidy()
         kept = self._records.get(shelf.owner)
-        ended = self._is_revoked(shelf.owner, shelf.until) or (kept is not None and kept.reason is not None)
+        ended = self._endings.has(shelf.owner, shelf.until) or (kept is not None and kept.reason is not None)
         if ended or shelf.until + self._leeway <= now:
             raise DataGone("the session has ended; its data can no longer be changed")
         return now
@@ -361,19 +327,8 @@ class MemoryStore:
         return now
 
     def _forget(self, over: float) -> None:
-        for span in [span for span in self._revoked if span < over // _SPAN]:
-            self._revocations -= len(self._revoked.pop(span))
-        for whose in self._cut_off_ends.due(over):
-            until = self._cut_offs[whose][1]
-            if until <= over:
-                del self._cut_offs[whose]
-                self._cut_off_ends.strike(whose, until)
+        self._endings.forget(over)
         self._data.drop_over(over, keep=self._records.get)  # an expired session's `on_end` may read it yet
-
-
-def _whose(audience: str, subject: str | None) -> str:
-    """Whose sessions a cut-off ends: a principal's or, where the keyed hash is left out, everybody's."""
-    return f"{subject or ''} {audience}"
 
 
 def _lists(record: Record) -> list[_List]:
