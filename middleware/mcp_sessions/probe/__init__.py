@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from . import checks, speech
-from .checks import Case, Skipped
+from .case import Case, Skipped
 from .report import Era, Finding, Report
 from .rules import RULES, Rule
 from .speech import Speech
