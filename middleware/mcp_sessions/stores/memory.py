@@ -95,14 +95,11 @@ class MemoryStore:
 
     async def standing(self, claims: Claims) -> Standing:
         """Whether the session was ended in this process."""
-        return self._standing(claims)
+        return Standing.ENDED if self._endings.cover(claims) else LIVE
 
     async def standings(self, claims: Sequence[Claims]) -> list[Standing]:
         """As `standing`, for many."""
-        return [self._standing(one) for one in claims]
-
-    def _standing(self, claims: Claims) -> Standing:
-        return Standing.ENDED if self._endings.cover(claims) else LIVE
+        return [await self.standing(one) for one in claims]
 
     async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
         """Remember a revocation until its token has expired.
@@ -151,7 +148,7 @@ class MemoryStore:
 
     async def seen(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         """Whether the session lives, and if so, that it was used now."""
-        kept, standing = self._records.get(claims.ref), self._standing(claims)
+        kept, standing = self._records.get(claims.ref), await self.standing(claims)
         if standing is not LIVE:
             return standing
         if kept is None:
