@@ -39,6 +39,8 @@ _STATE_FRAME: Final = len(',"state":""')
 
 _common = msgspec.json.Decoder(Named).decode
 
+REMEMBERED: Final = 1024  # bytes of a text that is not read again; with an id and a small state most are shorter
+
 
 def named(message: Message) -> Named | None:
     """The session that a message names, or None when it names none.
@@ -52,17 +54,25 @@ def named(message: Message) -> Named | None:
     if meta is None or SESSION_KEY not in meta:
         return None
     raw = bytes(meta[SESSION_KEY])
+    return _known(raw) if len(raw) <= REMEMBERED else _read(raw)
+
+
+def _read(raw: bytes) -> Named:
     try:
         found = _common(raw)
     except FLAWS:
-        return _named(raw)
+        return _uncommon(raw)
     # The shortest that these two can be written. A null counts as a further member, which it is not for us.
     shortest = _FRAME + len(found.session_id) + (0 if found.state is None else _STATE_FRAME + len(found.state))
-    return found if len(raw) - shortest < SHORTEST_MEMBER or is_all(raw, found) else _named(raw)
+    return found if len(raw) - shortest < SHORTEST_MEMBER or is_all(raw, found) else _uncommon(raw)
 
 
-def _named(raw: bytes) -> Named:
-    """As `named`, for metadata in any other form than the common one."""
+# A client sends the same text with each request of a session, and a text says the same each time.
+_known: Final = lru_cache(maxsize=1024)(_read)
+
+
+def _uncommon(raw: bytes) -> Named:
+    """As `_read`, for metadata in any other form than the common one."""
     if not raw.startswith(b"{"):
         raise MalformedSession
     metadata = members(raw)
