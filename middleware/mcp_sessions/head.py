@@ -67,10 +67,14 @@ class Head(Discreet, msgspec.Struct, gc=False):
 
     def without(self, name: bytes, headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
         """What is left of the headers, as they were or as they were edited, without any copy of one."""
-        kept, found = list(headers), (name, self.by_name.get(name))
-        if len(self.by_name) == len(self.headers) and found in kept:  # none is repeated, and pairs are tuples
-            kept.remove(found)
-            return kept
+        kept = list(headers)
+        if len(self.by_name) == len(self.headers):  # none is repeated
+            try:
+                kept.remove((name, self.by_name[name]))
+            except (KeyError, ValueError):  # it is gone already, or pairs are no tuples
+                pass
+            else:
+                return kept
         return [header for header in kept if header[0] != name]
 
     @property

@@ -49,7 +49,7 @@ def read_body(receive: Receive, head: Head, *, max_bytes: int, timeout: float) -
         declared is not None and len(declared) * _BITS_OF_A_DIGIT >= max_bytes.bit_length()
     ):  # else it is below the limit
         _check_length(declared, max_bytes)
-    if not _may_step():
+    if not _HAS_TIMEOUT or ("trio" in sys.modules and not _is_on_asyncio()):  # where no timer can begin later
         return _read_under_timer(receive, max_bytes, timeout)
     # No timer where the body came with the head: one costs as much as all the rest.
     arriving = receive()
@@ -58,8 +58,10 @@ def read_body(receive: Receive, head: Head, *, max_bytes: int, timeout: float) -
         pending = steps.send(None)
     except StopIteration as arrived:
         first: Message = arrived.value
-        if not first.get("more_body", False) and len(body := _chunk(first)) <= max_bytes:
-            return body
+        if first["type"] == "http.request" and not first.get("more_body", False):
+            body: bytes = first.get("body", b"")
+            if len(body) <= max_bytes:
+                return body
         return _read_on_asyncio(_rest(first, receive, max_bytes), timeout)
     return _read_on_asyncio(_suspended(steps, pending, receive, max_bytes), timeout)
 
@@ -72,11 +74,6 @@ def _check_coding(coding: str | None) -> None:
 def _check_length(declared: bytes, max_bytes: int) -> None:
     if declared.isdigit() and int(declared[:20]) > max_bytes:
         raise BodyTooLarge
-
-
-def _may_step() -> bool:
-    """Whether this runs where a timer can begin after the first step: on asyncio, from Python 3.11."""
-    return _HAS_TIMEOUT and ("trio" not in sys.modules or _is_on_asyncio())
 
 
 def _is_on_asyncio() -> bool:

@@ -124,6 +124,9 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return f"<Claims {self.kind} {self.ref}>"
 
 
+_UNPROVED: Final = object()  # equals no principal
+
+
 class _Authentic:
     """A token whose signature, types, issuer and audience were verified under one ring."""
 
@@ -133,17 +136,11 @@ class _Authentic:
         self.ring = ring
         self.key = key
         self.claims = claims
-        self.owner: Principal | None = None  # the last principal that was found to own it
+        self.owner: object = None if claims.subject is None else _UNPROVED  # who was last found to own it
 
     def belongs_to(self, principal: Principal | None) -> bool:
         owned = self.claims.subject
-        if owned is None or principal is None:
-            return owned is None and principal is None
-        # Comparing plainly with the principal that owned it before saves a keyed hash on each
-        # request. Both sides are names, not secrets, so the time it takes gives nothing away.
-        if principal == self.owner:
-            return True
-        if not compare_digest(owned, self.key.subject(principal) or ""):
+        if owned is None or principal is None or not compare_digest(owned, self.key.subject(principal) or ""):
             return False
         self.owner = principal
         return True
@@ -246,13 +243,17 @@ class Tokens:
         """
         if not (isinstance(token, str) and len(token) <= self._max_bytes):  # type: ignore[redundant-expr]  # as it came
             raise SessionNotFound("token_size")
-        found = self._found(ring, token)
+        found = self._young.get(token)
+        if found is None or found.ring is not ring:
+            found = self._found(ring, token)
         claims = found.claims
         if not claims.kind == kind:
             raise SessionNotFound("token_kind")
         if not claims.issued_at <= now + MAX_CLOCK_SKEW:
             raise SessionNotFound("token_from_the_future")
-        if not found.belongs_to(principal):
+        # Comparing plainly with the principal that owned it before saves a keyed hash on each
+        # request. Both sides are names, not secrets, so the time it takes gives nothing away.
+        if not (principal == found.owner or found.belongs_to(principal)):
             raise SessionNotFound("token_principal", ref=claims.ref)
         if now < claims.expires_at:
             return claims
