@@ -35,7 +35,7 @@ def named(live: Live) -> Named:
 
 
 async def reopen(named: Named, options: Options, principal: Principal | None = None, *, lenient: bool = False) -> Live:
-    return await Live.open(named, options, principal=principal, lenient=lambda: lenient)
+    return await Live.open(named, options, principal=principal, lenient=lenient)
 
 
 class Away(MemoryStore):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from mcp_sessions.carried import State
 from mcp_sessions.data import Data, Shelf
@@ -17,6 +18,16 @@ def no_data() -> Data:
     return Data(MemoryStore(), Shelf("ses_abc", 2**40, 100), clock=lambda: 0, max_value_bytes=100)
 
 
+class Known(NamedTuple):
+    """What the token would say."""
+
+    ref: str
+    issued_at: int
+    parent: str | None
+    client: str | None = None
+    trace: str | None = None
+
+
 @dataclass
 class Made:
     """What a session is made of; `ended` notes why it was ended, and whether with its descendants."""
@@ -27,11 +38,13 @@ class Made:
     ends_at: int = 60
     principal: Principal | None = None
     parent: str | None = None
-    client: str | None = None
-    traceparent: str | None = None
     make_data: Callable[[], Data] = no_data
     said: bytes | None = None
     ended: list[tuple[str, bool]] = field(default_factory=list)
+
+    @cached_property
+    def claims(self) -> Known:
+        return Known(self.ref, self.created_at, self.parent)
 
     @cached_property
     def state(self) -> State:

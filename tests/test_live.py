@@ -217,7 +217,7 @@ class TestATransportSession:
 
     async def reopened(self, live: Live, options: Options) -> Live:
         return await Live.open(
-            Named(live.session.id, None), options, principal=None, lenient=lambda: False, kind=TRANSPORT
+            Named(live.session.id, None), options, principal=None, kind=TRANSPORT
         )
 
     async def test_its_state_lies_in_the_store(self) -> None:

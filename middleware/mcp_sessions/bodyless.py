@@ -85,7 +85,7 @@ class Bodyless(msgspec.Struct, frozen=True):
         if not (self.scope["method"] == "DELETE" or (self.scope["method"] == "GET" and self.options.bridges)):
             return None
         named, principal = Named(self.header, None), self.options.principal(self.scope)
-        live = await Live.open(named, self.options, principal=principal, lenient=lambda: False, kind=TRANSPORT)
+        live = await Live.open(named, self.options, principal=principal, kind=TRANSPORT)
         if self.options.bridges:
             self.scope[WAY] = crossing(live)
         return live

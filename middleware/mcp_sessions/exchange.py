@@ -109,24 +109,22 @@ class Exchange(Discreet, msgspec.Struct):
 
     def _take_in(self, message: Message | None, body: bytes) -> Awaitable[None]:
         if message is not None:
-            if self._concerns_us(message):
+            # Most messages pass as they are. What `protocol.TABLE` would say of them is told here at once.
+            meta, options = message.params.meta, self.options
+            names_session = meta is not None and SESSION_KEY in meta
+            if names_session or self.header is not None or message.method in options.attended or options.is_attentive:
                 return self._judge(message)
-            if self.options.tells():
-                return self._told(message, FORWARD, None, None)
+            if options.tells():
+                return self._told(message, FORWARD, None)
         if session_variable.get() is not None:
-            return self._call(None, None, body, self.send)
+            return self._call(body, self.send)
         # Mostly no session is around either, and nothing is to be set.
         self.scope["mcp_session"] = None
         self.scope.setdefault("state", {})["mcp_session"] = None
         return self.app(self.scope, intake.Replay(body, self.receive), self.send)
 
-    def _concerns_us(self, message: Message) -> bool:
-        """Most messages pass as they are. What `protocol.TABLE` would say of them is told here at once."""
-        meta, options = message.params.meta, self.options
-        names_session = meta is not None and SESSION_KEY in meta
-        return names_session or self.header is not None or message.method in options.attended or options.is_attentive
-
     async def _judge(self, message: Message) -> None:
+        handle = self._told if self.options.tells() else self._handle
         try:
             if self.options.legacy_only and self.head.is_modern:
                 raise EraRefused
@@ -135,17 +133,13 @@ class Exchange(Discreet, msgspec.Struct):
             step = self._decide(message, named, is_transport)
             live = await self._open(message, named, is_transport, step)
         except Refusal as refusal:
-            await self._take(message, FORWARD, None, refusal)
+            await handle(message, FORWARD, None, refusal)
         else:
-            await self._take(message, step, live)
+            await handle(message, step, live)
 
-    def _take(self, message: Message, step: Step, live: Live | None, refused: Refusal | None = None) -> Awaitable[None]:
-        """Handle a message; where anybody listens, telemetry tells of it."""
-        if self.options.tells():
-            return self._told(message, step, live, refused)
-        return self._handle(message, step, live, refused)
-
-    def _handle(self, message: Message, step: Step, live: Live | None, refused: Refusal | None) -> Awaitable[None]:
+    def _handle(
+        self, message: Message, step: Step, live: Live | None, refused: Refusal | None = None
+    ) -> Awaitable[None]:
         if refused is not None:
             return self._answers().refuse(message, refused)
         if step in protocol.ANSWERED:
@@ -153,7 +147,7 @@ class Exchange(Discreet, msgspec.Struct):
             return self._answers().answer(message, partial(METHODS[step], asked))
         return self._forward(message, step, live)
 
-    async def _told(self, message: Message, step: Step, live: Live | None, refused: Refusal | None) -> None:
+    async def _told(self, message: Message, step: Step, live: Live | None, refused: Refusal | None = None) -> None:
         """Handle a message while telemetry tells of it."""
         telemetry = self.options.telemetry()
         self.handling = telemetry.begin(
@@ -174,9 +168,8 @@ class Exchange(Discreet, msgspec.Struct):
             raise
         self.handling.end()
 
-    def _named(self, message: Message) -> Named | None:
-        """The session that the message names, unverified."""
-        return draft.named(message)
+    _named = staticmethod(draft.named)
+    """The session that a message names, unverified."""
 
     def _is_transport(self, message: Message, named: Named | None) -> bool:
         """Whether the header of ours names a transport session; an `initialize` begins anew, whatever it carries."""
@@ -184,33 +177,36 @@ class Exchange(Discreet, msgspec.Struct):
             return False
         return self.options.role(self.header, named) is Role.TRANSPORT
 
-    async def _open(self, message: Message, named: Named | None, is_transport: bool, step: Step) -> Live | None:
+    def _open(self, message: Message, named: Named | None, is_transport: bool, step: Step) -> Awaitable[Live | None]:
         """The session of the request: the one that `_meta` names, else the transport session. Both must live."""
+        in_meta = named if step in protocol.NEEDS_LIVE_SESSION else None
+        if in_meta is not None and not is_transport:
+            return self._live(message, step, in_meta, SESSION)
+        return self._open_both(message, in_meta, self.header if is_transport else None, step)
+
+    async def _open_both(self, message: Message, named: Named | None, header: str | None, step: Step) -> Live | None:
         live = None
-        if is_transport and self.header is not None:
+        if header is not None:
             try:
-                live = await self._live(message, step, Named(self.header, None), TRANSPORT)
+                live = await self._live(message, step, Named(header, None), TRANSPORT)
                 if self.options.bridges:
                     self.scope[WAY] = crossing(live)
             except SessionNotFound as refusal:
                 raise TransportNotFound(refusal.reason, ref=refusal.ref) from None
-        if named is not None and step in protocol.NEEDS_LIVE_SESSION:
-            live = await self._live(message, step, named, SESSION)
-        return live
+        return live if named is None else await self._live(message, step, named, SESSION)
 
     def _live(self, message: Message, step: Step, named: Named, kind: TokenKind) -> Awaitable[Live]:
         return Live.open(
             named,
             self.options,
             principal=self.options.principal(self.scope),
-            lenient=lambda: self._may_go_unchecked(message, step),
+            lenient=self.options.lets_unknown_in and self._may_go_unchecked(message, step),
             kind=kind,
         )
 
     def _may_go_unchecked(self, message: Message, step: Step) -> bool:
         """Whether a request goes on though the store does not answer: never one that ends or needs a session."""
-        allowed = self.options.lets_unknown_in and step not in protocol.ANSWERED
-        return allowed and self._lack(message) is NOTHING
+        return step not in protocol.ANSWERED and self._lack(message) is NOTHING
 
     def _answers(self) -> Answers:
         return Answers(self.app, self.options, self.head, self.scope, self.receive, self.send, self.handling)
@@ -256,13 +252,13 @@ class Exchange(Discreet, msgspec.Struct):
 
     # --- forwarded ---------------------------------------------------------------------------
 
-    async def _forward(self, message: Message, step: Step, live: Live | None) -> None:
+    def _forward(self, message: Message, step: Step, live: Live | None) -> Awaitable[None]:
         body, send = message.body, self.send
         # SDK 1.x logs a notification that it does not know as a whole, and nothing answers one that could echo.
         if step is STABLE or (live is not None and message.kind is NOTIFICATION):
             body = splice.without_session(message)
             self._declare(body)
-        session = live.session if live is not None and step is ATTACH else None
+        session = Session(live) if live is not None and step is ATTACH else None
         if self.options.conversation is not None and message.kind is not RESPONSE:
             body = self._converse(self.options.conversation, message, session, body)
         # Servers with transport sessions start the task that serves the whole connection in `initialize`.
@@ -274,13 +270,8 @@ class Exchange(Discreet, msgspec.Struct):
         echoed = live if step in protocol.ECHOES else None
         writes = WriteBack.of(message, echoed, self.options.settings, self.options.capability)
         responder = None if writes is None else self._responder(send, writes, message, live)
-        try:
-            await self._call(session, current, body, send if responder is None else responder.__call__)
-        finally:
-            if responder is not None:
-                responder.leave()
-            if live is not None:
-                live.shut()
+        answering = send if responder is None else responder.__call__
+        return self._call(body, answering, session, current, live=live, responder=responder)
 
     def _responder(self, send: Send, writes: WriteBack, message: Message, live: Live | None) -> Responder:
         """What changes the answer on its way out."""
@@ -324,7 +315,7 @@ class Exchange(Discreet, msgspec.Struct):
         except Refusal as refusal:
             self.options.emit(RequestRefused(refusal.reason, self.options.code(refusal), INITIALIZE))
             return None
-        return live.session.id
+        return live.token
 
     async def _mint_for(self, message: Message, servers_id: str) -> str:
         """The id of ours for a transport session that the server has begun.
@@ -332,7 +323,7 @@ class Exchange(Discreet, msgspec.Struct):
         Raises:
             Refusal: The caller gets none.
         """
-        return (await self._minted(message, TRANSPORT, servers_id)).session.id
+        return (await self._minted(message, TRANSPORT, servers_id)).token
 
     async def _minted(self, message: Message, kind: TokenKind, servers_id: str | None = None) -> Live:
         """A session that an `initialize` begins."""
@@ -361,7 +352,16 @@ class Exchange(Discreet, msgspec.Struct):
             is_spared=lambda: live.outlives,
         )
 
-    async def _call(self, session: Session | None, current: Session | None, body: bytes, send: Send) -> None:
+    async def _call(
+        self,
+        body: bytes,
+        send: Send,
+        session: Session | None = None,
+        current: Session | None = None,
+        *,
+        live: Live | None = None,
+        responder: Responder | None = None,
+    ) -> None:
         """The application, with the session where handlers look for it: on the scope, and as the current one."""
         self.scope["mcp_session"] = session
         self.scope.setdefault("state", {})["mcp_session"] = session
@@ -370,6 +370,10 @@ class Exchange(Discreet, msgspec.Struct):
             await self.app(self.scope, intake.Replay(body, self.receive), send)
         finally:
             session_variable.reset(token)
+            if responder is not None and responder.watched is not None:
+                responder.leave()
+            if live is not None:
+                live.shut()
             if current is not session:  # FastMCP's task of a connection keeps this request as its current one
                 self.scope["mcp_session"] = self.scope["state"]["mcp_session"] = None
 

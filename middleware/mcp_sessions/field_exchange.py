@@ -42,9 +42,6 @@ class FieldExchange(ConversingExchange):
 
     begun: Live | None = None
 
-    def _concerns_us(self, _: Message) -> bool:
-        return True
-
     @property
     def _opted(self) -> Opted:
         assert self.options.opted is not None
@@ -103,7 +100,7 @@ class FieldExchange(ConversingExchange):
             self.app, self.options, self.head, self.scope, self.receive, self.send, handling=self.handling
         )
 
-    async def _handle(self, message: Message, step: Step, live: Live | None, refused: Refusal | None) -> None:
+    async def _handle(self, message: Message, step: Step, live: Live | None, refused: Refusal | None = None) -> None:
         await super()._handle(message, step, live, refused)
         ended = step is Step.DELETE and live is not None and live.outlives
         # What `initialize` began is one session, and it is over.
@@ -143,7 +140,7 @@ class FieldExchange(ConversingExchange):
         self._take_over_response()
 
         def named(text: bytes) -> bytes | None:
-            return splice.with_field(text, request_id, live.session.id)
+            return splice.with_field(text, request_id, live.token)
 
         self.send = Responder(self.send, named, None, max_event_bytes=self.options.max_event_bytes)
 
@@ -164,7 +161,7 @@ class FieldExchange(ConversingExchange):
     async def _mint_for(self, message: Message, servers_id: str) -> str:
         mint = self._begin if self._opens(message) else self._minted
         self.begun = await mint(message, TRANSPORT, servers_id)
-        return self.begun.session.id
+        return self.begun.token
 
     async def _begin(self, message: Message, kind: TokenKind, servers_id: str | None = None) -> Live:
         """The session that an `initialize` begins, with what its client can do."""
@@ -179,7 +176,7 @@ class FieldExchange(ConversingExchange):
             await live.keep_capabilities(said)
         if own is not None and self.options.unconfirmed is not None and agrees_on_version(message, answer):
             self.options.unconfirmed.note(own)
-        return Opened(live.session.id, in_head=live.claims.kind == TRANSPORT)
+        return Opened(live.token, in_head=live.claims.kind == TRANSPORT)
 
     def _kind_beside(self, own: str | None) -> TokenKind:
         """The kind of session that fits what the header is for."""

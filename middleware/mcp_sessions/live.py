@@ -8,7 +8,7 @@ is named on the wire.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any, Final
 
 import msgspec
@@ -48,7 +48,7 @@ _log: Final = logging.getLogger("mcp_sessions")
 
 
 class Live(Discreet, msgspec.Struct, eq=False):
-    """One session during one request. (What the application sees of it is its `session`, which it is the source of.)
+    """One session during one request; what the application sees of it is made of this.
 
     Args:
         token: The session id as the client holds it.
@@ -63,7 +63,6 @@ class Live(Discreet, msgspec.Struct, eq=False):
         unread: Why its state could not be read from where it is kept, or None.
         opened: Its state, once somebody has looked at it.
         is_shut: Whether the response has left, so that nothing changes any more.
-        session: What the application sees.
     """
 
     token: str
@@ -78,10 +77,6 @@ class Live(Discreet, msgspec.Struct, eq=False):
     unread: str | None = None
     opened: State | None = None
     is_shut: bool = False
-    session: Session = msgspec.UNSET  # type: ignore[assignment]  # made with it
-
-    def __post_init__(self) -> None:
-        self.session = Session(self)
 
     @classmethod
     async def open(
@@ -90,7 +85,7 @@ class Live(Discreet, msgspec.Struct, eq=False):
         options: Options,
         *,
         principal: Principal | None,
-        lenient: Callable[[], bool],
+        lenient: bool = False,
         kind: Kind = SESSION,
     ) -> Live:
         """The live session that a request names.
@@ -113,7 +108,7 @@ class Live(Discreet, msgspec.Struct, eq=False):
         try:
             standing = await options.standing(claims)
         except StoreUnavailable as error:
-            if not lenient():
+            if not lenient:
                 raise
             _log.warning("session %s is let in, though nobody knows whether it ended (%s)", claims.ref, error.reason)
         else:
@@ -138,35 +133,15 @@ class Live(Discreet, msgspec.Struct, eq=False):
             raise SessionExpired(ref=claims.ref)
         live = cls(named.session_id, claims, ring, options, principal, payload, ends_at, now + LATE)
         if kind != SESSION:
-            await live._fetch_state(lenient)
+            await live._fetch_state(lenient=lenient)
         return live
 
-    # --- what its session is made of ---------------------------------------------------------
+    # --- what the application sees -----------------------------------------------------------
 
     @property
-    def ref(self) -> str:
-        """Its public name."""
-        return self.claims.ref
-
-    @property
-    def created_at(self) -> int:
-        """Unix seconds."""
-        return self.claims.issued_at
-
-    @property
-    def parent(self) -> str | None:
-        """The `ref` of the session that it was forked from, or None."""
-        return self.claims.parent
-
-    @property
-    def client(self) -> str | None:
-        """What its client calls itself, or None."""
-        return self.claims.client
-
-    @property
-    def traceparent(self) -> str | None:
-        """The trace context of its start, or None."""
-        return self.claims.trace
+    def session(self) -> Session:
+        """The session, made anew: to keep it here would be a circle, which only the garbage collector ends."""
+        return Session(self)
 
     @property
     def state(self) -> State:
@@ -208,12 +183,12 @@ class Live(Discreet, msgspec.Struct, eq=False):
 
     # --- what is kept and written back -------------------------------------------------------
 
-    async def _fetch_state(self, lenient: Callable[[], bool]) -> None:
+    async def _fetch_state(self, *, lenient: bool) -> None:
         """Take the state from where it is kept: what is no session of the draft carries none."""
         try:
             self.payload = await self.options.store.read(self._shelf, STATE_KEY)
         except StoreUnavailable as error:
-            if not lenient():
+            if not lenient:
                 raise
             _log.warning(
                 "session %s goes on without its state, which is out of reach (%s)", self.claims.ref, error.reason
@@ -238,10 +213,10 @@ class Live(Discreet, msgspec.Struct, eq=False):
         changed = self.state.close()
         now = int(self.options.clock())
         if changed is None and not self.options.idle_in_state:
-            return draft.metadata(self.session.id, expires_at=end_of(self.claims, self.options, now), state=None)
+            return draft.metadata(self.token, expires_at=end_of(self.claims, self.options, now), state=None)
         # The state must also carry that the session was seen.
         sealed = self._seal(self.state.payload if changed is None else changed, now)
-        return draft.metadata(self.session.id, expires_at=end_of(self.claims, self.options, now), state=sealed)
+        return draft.metadata(self.token, expires_at=end_of(self.claims, self.options, now), state=sealed)
 
     def echo(self) -> bytes:
         """The JSON of `metadata`; the bytes that were made before where nobody looked at the state."""

@@ -146,7 +146,7 @@ async def open(asked: Asked) -> dict[str, Any]:  # noqa: A001  # the table's wor
         client=asked.client,
     )
     live = await begin(said, minted)
-    return {FIELD_NAME: live.session.id}
+    return {FIELD_NAME: live.token}
 
 
 async def begin(said: bytes, mint: Callable[[], Awaitable[Live]]) -> Live:
@@ -175,7 +175,7 @@ async def begin(said: bytes, mint: Callable[[], Awaitable[Live]]) -> Live:
 async def renew(asked: Asked) -> dict[str, Any]:
     """Keep what the client of a session of SEP-1364 can do now."""
     await asked.session.keep_capabilities(stated(asked.message))
-    return {FIELD_NAME: asked.session.session.id}
+    return {FIELD_NAME: asked.session.token}
 
 
 METHODS: Final[Mapping[Step, Method]] = {

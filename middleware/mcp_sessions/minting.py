@@ -17,7 +17,7 @@ from .dialects import upstream
 from .events import SessionCreated
 from .live import LATE, Live, end_of
 from .options import Options
-from .session import Principal
+from .session import Principal, Session
 from .stores.base import Record
 from .tokens import SESSION, TRANSPORT, Claims, Kind
 
@@ -31,10 +31,12 @@ class Minted:
 
     Args:
         live: The session.
+        session: The same, as the application sees it.
         start: Its start as it is traced, or None.
     """
 
     live: Live
+    session: Session
     start: Start | None
 
     async def record(self) -> None:
@@ -54,7 +56,7 @@ class Minted:
             CreateRefused: The application refuses.
         """
         if self.live.options.on_create is not None:
-            await hooks.call(self.live.options.on_create, self.live.session, params, scope)
+            await hooks.call(self.live.options.on_create, self.session, params, scope)
 
     def announce(self) -> None:
         """Tell that it is complete."""
@@ -117,7 +119,7 @@ async def _prepared(minted: Minted, params: dict[str, Any], scope: Scope) -> Non
     try:
         await minted.prepare(params, scope)
     except BaseException:
-        if live.options.tracked or live.session.has_data:  # what was kept for a session that never was
+        if live.options.tracked or minted.session.has_data:  # what was kept for a session that never was
             await live.options.endings.forget(live.claims.ref)
         raise
 
@@ -149,4 +151,4 @@ def make(
     claims = new if start is None else msgspec.structs.replace(new, trace=start.trace)
     token = options.tokens.mint(ring, claims)
     live = Live(token, claims, ring, options, principal, None, end_of(claims, options, now), now + LATE)
-    return Minted(live, start)
+    return Minted(live, live.session, start)

@@ -190,6 +190,7 @@ def _identity(given: dict[str, Any]) -> dict[str, Any]:
 def _rules(given: dict[str, Any]) -> dict[str, Any]:
     policy, lists = Policy(given["require"]), given["lists"]
     legacy_only = checks.word("era", given["era"], get_args(Era)) == "legacy"
+    reads_field = bool(given["dialects"])
     conversation = Conversation.of(given["correlate"], given["propagate"])
     return {
         "path": checks.path(given["path"]),
@@ -199,7 +200,7 @@ def _rules(given: dict[str, Any]) -> dict[str, Any]:
         "asks": checks.word("admission", given["admission"], get_args(Admission)) == "ask",
         "legacy_only": legacy_only,
         "conversation": conversation,
-        "is_attentive": legacy_only or policy.summary != "never" or conversation is not None,
+        "is_attentive": legacy_only or reads_field or policy.summary != "never" or conversation is not None,
         "not_found_code": checks.whole("not_found_code", given["not_found_code"]),
         "required_code": checks.whole("required_code", given["required_code"]),
     }

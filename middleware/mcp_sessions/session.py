@@ -46,28 +46,16 @@ class Correlation:
     source: str
 
 
-class Source(Protocol):
-    """What a session is made of, and who does what it is asked. It belongs to one request, as the session does."""
-
-    @property
-    def token(self) -> str:
-        """The session id as the client holds it."""
+class Facts(Protocol):
+    """What is known of a session for as long as it lives: the claims of its token."""
 
     @property
     def ref(self) -> str:
         """Its public name."""
 
     @property
-    def created_at(self) -> int:
-        """Unix seconds."""
-
-    @property
-    def ends_at(self) -> int:
-        """Unix seconds."""
-
-    @property
-    def principal(self) -> Principal | None:
-        """Who the request is authenticated as."""
+    def issued_at(self) -> int:
+        """When it was created, Unix seconds."""
 
     @property
     def parent(self) -> str | None:
@@ -78,8 +66,28 @@ class Source(Protocol):
         """What its client calls itself."""
 
     @property
-    def traceparent(self) -> str | None:
+    def trace(self) -> str | None:
         """The trace context of its start."""
+
+
+class Source(Protocol):
+    """What a session is made of, and who does what it is asked. It belongs to one request, as the session does."""
+
+    @property
+    def token(self) -> str:
+        """The session id as the client holds it."""
+
+    @property
+    def claims(self) -> Facts:
+        """What that says."""
+
+    @property
+    def ends_at(self) -> int:
+        """The earlier of absolute and idle expiry, Unix seconds."""
+
+    @property
+    def principal(self) -> Principal | None:
+        """Who the request is authenticated as."""
 
     @property
     def state(self) -> State:
@@ -118,7 +126,7 @@ class Session:
     @property
     def ref(self) -> str:
         """The session's public name: safe in logs and traces, worthless as a credential."""
-        return self._source.ref
+        return self._source.claims.ref
 
     @property
     def principal(self) -> Principal | None:
@@ -128,7 +136,7 @@ class Session:
     @property
     def parent(self) -> str | None:
         """The `ref` of the session that it was forked from, or None."""
-        return self._source.parent
+        return self._source.claims.parent
 
     @property
     def client(self) -> str | None:
@@ -136,7 +144,7 @@ class Session:
 
         Its own word: nothing vouches for it.
         """
-        return self._source.client
+        return self._source.claims.client
 
     @property
     def traceparent(self) -> str | None:
@@ -144,7 +152,7 @@ class Session:
 
         None where nobody traced.
         """
-        return self._source.traceparent
+        return self._source.claims.trace
 
     @property
     def id(self) -> str:
@@ -154,7 +162,7 @@ class Session:
     @property
     def created_at(self) -> datetime:
         """When it was created, UTC."""
-        return utc(self._source.created_at)
+        return utc(self._source.claims.issued_at)
 
     @property
     def expires_at(self) -> datetime:
