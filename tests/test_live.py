@@ -216,9 +216,7 @@ class TestATransportSession:
     """Its clients echo no state, so the store keeps that; and they lose all when it dies, so it lives long."""
 
     async def reopened(self, live: Live, options: Options) -> Live:
-        return await Live.open(
-            Named(live.session.id, None), options, principal=None, kind=TRANSPORT
-        )
+        return await Live.open(Named(live.session.id, None), options, principal=None, kind=TRANSPORT)
 
     async def test_its_state_lies_in_the_store(self) -> None:
         """Written when it changed, and under a name that no other data has."""
