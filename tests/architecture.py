@@ -60,6 +60,7 @@ FLOORS: dict[int, tuple[str, ...]] = {
         "endings",
         "exchange",
         "forks",
+        "forwarding",
         "explicit_handles",
         "field_answers",
         "field_exchange",

@@ -12,8 +12,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
-import msgspec
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Send
 
 from . import intake, jsonrpc, protocol, splice
 from .answers import Answers
@@ -24,7 +23,6 @@ from .current import session_variable
 from .dialects import draft
 from .dialects.draft import Named
 from .dialects.transport import INITIALIZE, Role, speaks_draft
-from .discreet import Discreet
 from .errors import (
     BatchRefused,
     EraRefused,
@@ -36,16 +34,16 @@ from .errors import (
     TransportNotFound,
 )
 from .events import RequestRefused, SessionUsed
+from .forwarding import Forwarding
 from .handshake import Handshake
-from .head import ACCEPT_CODING, LENGTH, SESSION_HEADER, Head
+from .head import SESSION_HEADER
 from .jsonrpc import NOTIFICATION, REQUEST, RESPONSE, SESSION_KEY, Message
 from .live import Live
 from .methods import METHODS, Asked
 from .minting import mint
 from .nesting import is_deeper
-from .options import Options
 from .protocol import ATTACH, FORWARD, LIST, NOTHING, STABLE, Carries, Step
-from .responder import BODY_AROUND_US, Responder, Watched
+from .responder import Responder, Watched
 from .session import Session
 from .streams import Origin
 from .tokens import SESSION, TRANSPORT
@@ -56,30 +54,13 @@ if TYPE_CHECKING:
     from .telemetry.handling import Handling
 
 
-class Exchange(Discreet, msgspec.Struct):
-    """One POST to the MCP path. (A struct, since a dataclass takes three times as long to make.)
+class Exchange(Forwarding):
+    """One POST to the MCP path.
 
     Args:
-        app: The wrapped application.
-        options: What all requests share.
-        head: The request's head.
-        header: The `Mcp-Session-Id` header where it looks like one of ours, else None.
-        strict: Whether a body that is no JSON-RPC is refused; where the path may serve other things
-            too, such a body is none of our business.
-        scope: The ASGI scope; the session is put on it.
-        receive: The server's `receive`.
-        send: The server's `send`.
         handling: What telemetry tells of the message, once it is known; None where nobody listens.
     """
 
-    app: ASGIApp
-    options: Options
-    head: Head
-    header: str | None
-    strict: bool
-    scope: Scope
-    receive: Receive
-    send: Send
     handling: Handling | None = None
 
     def run(self) -> Awaitable[None]:
@@ -351,45 +332,3 @@ class Exchange(Discreet, msgspec.Struct):
             told=self._answers().ended(message, live.claims.ref),
             is_spared=lambda: live.outlives,
         )
-
-    async def _call(
-        self,
-        body: bytes,
-        send: Send,
-        session: Session | None = None,
-        current: Session | None = None,
-        *,
-        live: Live | None = None,
-        responder: Responder | None = None,
-    ) -> None:
-        """The application, with the session where handlers look for it: on the scope, and as the current one."""
-        self.scope["mcp_session"] = session
-        self.scope.setdefault("state", {})["mcp_session"] = session
-        token = session_variable.set(current)
-        try:
-            await self.app(self.scope, intake.Replay(body, self.receive), send)
-        finally:
-            session_variable.reset(token)
-            if responder is not None and responder.watched is not None:
-                responder.leave()
-            if live is not None:
-                live.shut()
-            if current is not session:  # FastMCP's task of a connection keeps this request as its current one
-                self.scope["mcp_session"] = self.scope["state"]["mcp_session"] = None
-
-    def _take_over_response(self) -> None:
-        """Keep the application from sending what cannot be changed: compressed bodies, files sent around us."""
-        if ACCEPT_CODING in self.head.by_name:
-            self.scope["headers"] = self.head.without(ACCEPT_CODING, self.scope["headers"])
-        extensions = self.scope.get("extensions")
-        if extensions and not BODY_AROUND_US.isdisjoint(extensions):
-            kept = {name: value for name, value in extensions.items() if name not in BODY_AROUND_US}
-            self.scope["extensions"] = kept
-
-    def _declare(self, body: bytes) -> None:
-        """Let the headers tell of a body that was changed."""
-        self._edit_headers({LENGTH, b"transfer-encoding"}, (LENGTH, b"%d" % len(body)))
-
-    def _edit_headers(self, dropped: set[bytes], *added: tuple[bytes, bytes]) -> None:
-        kept = [(name, value) for name, value in self.scope["headers"] if name not in dropped]
-        self.scope["headers"] = [*kept, *added]
