@@ -18,6 +18,7 @@ from typing import Final
 from . import apps, ours
 from .apps import PassThrough
 from .core import Core
+from .flat import OneFunction
 from .timing import Contestant, Repeated
 from .traffic import Visits, message
 
@@ -50,6 +51,7 @@ async def subjects() -> dict[str, Contestant]:
         "pass-through": Visits.of(PassThrough(apps.trivial), named),
         "no session named": Visits.of(app, plain),
         "session": Visits.of(app, named),
+        "session, in one function": Visits.of(OneFunction(app), named),
         "session, no token cache": Visits.of(uncached, named),
         "session, state changed": Visits.of(writer, message(session=await ours.used(writer, session))),
         "session created": Visits.of(app, message("sessions/create", {}), method="sessions/create"),

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp
 from . import anchors, apps, ours, peers
 from .apps import PassThrough
 from .core import Core, Limit
+from .flat import OneFunction
 from .lineup import ECHOED, HOW_TO_READ, NONE, PASS, PLAIN, Row, prove, run
 from .peers import PEERS
 from .report import Report
@@ -18,6 +19,7 @@ from .traffic import Visits, message
 
 CORE: Final = "core"
 LIMIT: Final = "limit"
+FLAT: Final = "ours, session, in one function"
 _HOW_TO_READ_CORE: Final = (
     "core: parse, verify from cache, decide, splice. limit: a bare HMAC, a search and a concatenation, with no check "
     "of anything. adds and throughput: against the limit."
@@ -51,6 +53,7 @@ async def trivial(size: Size) -> Report:
         Row(PLAIN, Visits.of(PassThrough(apps.trivial), plain), base=PLAIN),
         Row("ours, no session named", Visits.of(app, plain), base=PLAIN),
         Row("ours, session", Visits.of(app, named), ECHOED),
+        Row(FLAT, Visits.of(OneFunction(app), named), ECHOED),
         await _used("ours, session, state changed", ours.wrap(apps.writing)),
         *[await _used(f"ours, session, {mode}", ours.wrap(apps.trivial, **how)) for mode, how in ours.MODES.items()],
         Row("ours, session created", _creations(app), b'"expiresAt"', base=PLAIN),

@@ -19,6 +19,7 @@ ROWS: Final = (
     _OURS,
     *(f"{_OURS}, {mode}" for mode in ours.MODES),
     "ours, session, state changed",
+    f"{_OURS}, in one function",
     _CORE,
     peers.READ,
     peers.WRITE,
