@@ -34,6 +34,13 @@ def test_width_is_not_depth() -> None:
     assert is_deeper(b"[" + b",".join([b"[{}]"] * 10_000) + b"]", 2)
 
 
+def test_a_few_deep_members_are_measured_one_bracket_at_a_time() -> None:
+    """To take their leaves off would take a pass for each of their levels."""
+    text = b"[" + b",".join([b"[" * 99 + b"]" * 99] * 3) + b"]"
+    assert not is_deeper(text, 100)
+    assert is_deeper(text, 99)
+
+
 def test_brackets_in_strings_are_no_levels() -> None:
     """Even where there are no others."""
     assert not is_deeper(b'"[[[["', 0)

@@ -15,6 +15,7 @@ _OTHERS: Final = bytes(set(range(256)) - set(_KEPT))
 _ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
 _STRING: Final = re.compile(rb'"[^"]*"')
 _OPENING: Final = ord("[")
+_MANY: Final = 8  # the part of the brackets that a pass takes off, or each by itself is counted in less time
 
 
 def is_deeper(text: bytes, limit: int) -> bool:
@@ -27,10 +28,10 @@ def is_deeper(text: bytes, limit: int) -> bool:
     if len(text) <= limit or text.count(b"[") + text.count(b"{") <= limit:
         return False
     brackets, levels = _brackets(text), 0
-    # Leaves are taken off level by level while that is quick; a deep text would take a pass for each of its levels.
+    # Leaves are taken off level by level while many come off; a deep text would take a pass for each of its levels.
     while brackets:
         shorter = brackets.replace(b"[]", b"")
-        if len(shorter) > len(brackets) // 2:
+        if len(brackets) - len(shorter) <= len(brackets) // _MANY:
             return _is_deeper(brackets, limit - levels)
         brackets, levels = shorter, levels + 1
     return levels > limit
