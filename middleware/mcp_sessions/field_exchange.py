@@ -81,7 +81,7 @@ class FieldExchange(ConversingExchange):
         return protocol.decide(about, Carries.NOTHING if named is None else Carries.SESSION)
 
     async def _open(self, message: Message, named: Named | None, is_transport: bool, step: Step) -> Live | None:
-        if named is None or _names_in_meta(message):
+        if named is None or message.names_session:
             return await super()._open(message, named, is_transport, step)
         await super()._open(message, None, is_transport, step)  # one that stands beside it only has to live
         # From here on it is verified whatever the step: also where an answer that the client posts names it.
@@ -186,6 +186,3 @@ class FieldExchange(ConversingExchange):
     def _failed(self, message: Message, refusal: Refusal) -> bytes:
         return self._answers().told(message, refusal)
 
-
-def _names_in_meta(message: Message) -> bool:
-    return message.names_session

@@ -27,7 +27,7 @@ class Standing(Enum):
     LOST = "lost"  # the store cannot vouch for it: no record, or issued before the store lost data
 
 
-LIVE: Final = Standing.LIVE  # which each request asks for, and an enumeration takes long to find before Python 3.12
+LIVE: Final = Standing.LIVE  # found once, for the reason that `jsonrpc` gives
 
 
 class Reach(Enum):
