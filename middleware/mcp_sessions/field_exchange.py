@@ -185,4 +185,3 @@ class FieldExchange(ConversingExchange):
 
     def _failed(self, message: Message, refusal: Refusal) -> bytes:
         return self._answers().told(message, refusal)
-
