@@ -31,16 +31,31 @@ def response(media_type: bytes, *bodies: bytes, status: int = 200) -> list[Messa
     return [start, *({"type": "http.response.body", "body": body, "more_body": True} for body in bodies), last]
 
 
+class Told:
+    """Is told how a message ended."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[Outcome] = []
+
+    def operation(
+        self, message: Request, version: str | None, outcome: Outcome, *, seconds: float, ref: object
+    ) -> None:
+        self.outcomes.append(outcome)
+
+
 async def heard(*messages: Message) -> Outcome:
     """What was heard of a response that passed as it was."""
     request = parse(b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
     assert isinstance(request, Request)
-    answer, handling = Answer(), Handling(request, None)
+    told = Told()
+    answer, handling = Answer(), Handling(request, None, [told])
     through = Hearing(answer, handling)
     for message in messages:
         await through(message)
     assert all(one is other for one, other in zip(answer.messages, messages, strict=True))
-    return handling._outcome
+    handling.end()
+    (outcome,) = told.outcomes
+    return outcome
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
@@ -50,11 +65,28 @@ async def test_an_answer_is_heard_however_it_is_cut(media_type: bytes, body: byt
     assert await heard(*response(media_type, *pieces(body, size))) == FAILED
 
 
+@pytest.mark.parametrize(
+    ("media_type", "body", "outcome"),
+    [(JSON, ERROR, FAILED), (EVENTS, STREAM, FAILED), (TEXT, ERROR, Outcome()), (JSON, b"{}", Outcome())],
+    ids=["json", "events", "text", "success"],
+)
+async def test_an_answer_that_comes_whole_is_heard_if_it_tells_of_an_error(
+    media_type: bytes, body: bytes, outcome: Outcome
+) -> None:
+    """Its form is looked at only then; what comes after it is nothing of it."""
+    start, part, _ = response(media_type, body)
+    whole = {"type": part["type"], "body": part["body"]}
+    assert await heard(start, whole) == outcome
+    assert await heard(start, whole, {"type": "http.response.trailers", "headers": []}) == outcome
+
+
 async def test_what_is_no_answer_is_told_by_its_status() -> None:
     """A page of some proxy; a message without a body, and other ASGI messages, pass, too."""
     assert await heard(*response(TEXT, ERROR, status=502)) == Outcome("502")
     bare: Message = {"type": "http.response.start", "status": 202}
     assert await heard(bare, {"type": "http.response.body"}) == Outcome()
+    untold: Message = {**bare, "headers": [(b"x-content-type", JSON)]}
+    assert await heard(untold, *response(JSON, ERROR)[1:]) == Outcome()
     assert await heard({"type": "http.response.debug"}, *response(JSON, ERROR)) == FAILED
 
 

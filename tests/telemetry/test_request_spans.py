@@ -139,7 +139,7 @@ def test_an_error_is_told_by_its_class(texts: list[bytes], said: dict[str, str])
     tracing = Tracing()
     with tracing.recording() as spans:
         handling = tracing.begun()
-        handling.see(401)
+        handling.status = 401
         for text in texts:
             handling.hear(text)
         handling.end()

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import Token
 from time import perf_counter
 from typing import Protocol
 
+import msgspec
 from opentelemetry import context as contexts
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, StatusCode
 
-from ..dialects.transport import INITIALIZE
+from ..discreet import Discreet
 from ..errors import Refusal
 from ..jsonrpc import Message
 from .attributes import ERROR_TYPE, REASON, STATUS_CODE
-from .contents import CALL, Contents
-from .outcome import SUCCESS, Outcome, answered, raised, refused, responded
+from .contents import Contents
+from .outcome import Outcome, answered, may_have_failed, raised, refused, responded
 
 
 class Operations(Protocol):
@@ -41,75 +43,61 @@ class Operations(Protocol):
         ...
 
 
-class Handling:
-    """One message while it is handled."""
+class Handling(Discreet, msgspec.Struct, eq=False):
+    """One message while it is handled. (A struct, since one is made per message, and a class takes longer to make.)
 
-    __slots__ = (
-        "_began",
-        "_contents",
-        "_listeners",
-        "_message",
-        "_outcome",
-        "_ref",
-        "_refused",
-        "_span",
-        "_token",
-        "_version",
-        "_within",
-    )
+    Args:
+        message: The request or notification.
+        version: The `MCP-Protocol-Version` header, or None.
+        listeners: Who is told of it when it has been handled.
+        ref: Its session, or None.
+        span: Its span, or None.
+        within: What is current meanwhile, or None for what was before.
+        token: What gives back what was current, or None where it still is.
+        contents: What is written of its result, or None for nothing.
+        listens: Whether anybody is told of the outcome, so that the answer has to be heard.
+        began: When it began, as a performance counter says.
+        status: The HTTP status of its response, once that begins.
+        heard: The error that its answer told, or None.
+        refused: How we refused it, or None.
+    """
 
-    def __init__(
-        self,
-        message: Message,
-        version: str | None,
-        listeners: Sequence[Operations] = (),
-        *,
-        ref: str | None = None,
-        span: Span | None = None,
-        within: Context | None = None,
-        contents: Contents | None = None,
-    ) -> None:
-        self._message = message
-        self._version = version
-        self._span = span
-        self._within = within
-        # Servers with transport sessions start a task in `initialize` that serves the whole connection, and that
-        # would keep this context for every later request.
-        self._token = None if within is None or message.method == INITIALIZE else contexts.attach(within)
-        self._listeners = listeners
-        self._ref = ref
-        self._began = perf_counter() if listeners else 0.0
-        self._outcome = SUCCESS
-        self._refused: Outcome | None = None
-        self._contents = contents if message.method == CALL and span is not None and span.is_recording() else None
-        if span is not None and self._contents is not None:
-            span.set_attributes(self._contents.arguments(message))
-
-    @property
-    def listens(self) -> bool:
-        """Whether anybody is told of the outcome, so that the answer has to be heard."""
-        return bool(self._listeners) or (self._span is not None and self._span.is_recording())
+    message: Message
+    version: str | None
+    listeners: Sequence[Operations] = ()
+    ref: str | None = None
+    span: Span | None = None
+    within: Context | None = None
+    token: Token[Context] | None = None
+    contents: Contents | None = None
+    listens: bool = False
+    began: float = 0.0
+    status: int = 200
+    heard: Outcome | None = None
+    refused: Outcome | None = None
 
     @contextmanager
     def current(self) -> Iterator[None]:
         """Make its span the current one where it is not: in what we do ourselves for an `initialize`."""
-        token = contexts.attach(contexts.get_current() if self._within is None else self._within)
+        token = contexts.attach(contexts.get_current() if self.within is None else self.within)
         try:
             yield
         finally:
             contexts.detach(token)
 
-    def see(self, status: int) -> None:
-        """The response begins: an HTTP status tells the outcome as long as no answer does."""
-        self._outcome = responded(status)
+    def minds(self, text: bytes) -> bool:
+        """Whether a message of the response is worth hearing; by far the most are not."""
+        return self.contents is not None or may_have_failed(text)
 
     def hear(self, text: bytes) -> None:
         """One JSON-RPC message of the response, as it leaves."""
         heard = answered(text)
-        if self._span is not None and self._contents is not None and heard is not None and heard.code is None:
-            self._span.set_attributes(self._contents.result(self._message, text))
-        if heard is not None and heard.error is not None:  # a page of a guard or a proxy says nothing but its status
-            self._outcome = heard
+        if heard is None:
+            return
+        if self.span is not None and self.contents is not None and heard.code is None:
+            self.span.set_attributes(self.contents.result(self.message, text))
+        if heard.error is not None:  # a page of a guard or a proxy says nothing but its status
+            self.heard = heard
 
     def refuse(self, refusal: Refusal, code: int) -> None:
         """We refuse it, and know more of the reason than the answer says.
@@ -118,7 +106,7 @@ class Handling:
             refusal: Why.
             code: The JSON-RPC code that this deployment answers it with.
         """
-        self._refused = refused(refusal, code)
+        self.refused = refused(refusal, code)
 
     def end(self, error: BaseException | None = None) -> None:
         """The answer has left, or there will be none.
@@ -126,18 +114,19 @@ class Handling:
         Args:
             error: What the application raised, or None.
         """
-        outcome = (self._refused or self._outcome) if error is None else raised(error)
-        if self._span is not None:
-            if outcome.error is not None and self._span.is_recording():
-                self._span.set_attributes(errors(outcome))
-                self._span.set_status(StatusCode.ERROR, outcome.message)
-            self._span.end()
-        if self._token is not None:
-            contexts.detach(self._token)
-        if self._listeners:
-            seconds = perf_counter() - self._began
-            for listener in self._listeners:
-                listener.operation(self._message, self._version, outcome, seconds=seconds, ref=self._ref)
+        outcome = (self.refused or self.heard or responded(self.status)) if error is None else raised(error)
+        span = self.span
+        if span is not None:
+            if outcome.error is not None and span.is_recording():
+                span.set_attributes(errors(outcome))
+                span.set_status(StatusCode.ERROR, outcome.message)
+            span.end()
+        if self.token is not None:
+            contexts.detach(self.token)
+        if self.listeners:
+            seconds = perf_counter() - self.began
+            for listener in self.listeners:
+                listener.operation(self.message, self.version, outcome, seconds=seconds, ref=self.ref)
 
 
 def errors(outcome: Outcome) -> dict[str, str]:

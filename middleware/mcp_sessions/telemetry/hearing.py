@@ -9,63 +9,74 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable
 from typing import Final
 
+import msgspec
 from starlette.types import Message, Send
 
+from ..discreet import Discreet
 from ..sse import EventStream
 from .handling import Handling
 
 MAX_BYTES: Final = 1 << 20  # of an answer, or of one event, that are kept to be heard
 
 
-class Hearing:
-    """One response, as it leaves.
+class Hearing(Discreet, msgspec.Struct, eq=False):
+    """One response, as it leaves. (A struct, since one is made per message, and a class takes longer to make.)
 
     Args:
         send: Where it goes.
         handling: What hears it.
+        start: How it began, until the first of its body comes.
+        events: What splits an event stream.
+        kept: What there is of a JSON answer that comes in several pieces, or None where it is not heard.
+        size: How many bytes these are.
     """
 
-    __slots__ = ("_events", "_handling", "_hears_json", "_kept", "_send", "_size")
-
-    def __init__(self, send: Send, handling: Handling) -> None:
-        self._send = send
-        self._handling = handling
-        self._events: EventStream | None = None
-        self._hears_json = False
-        self._kept: list[bytes] = []
-        self._size = 0
+    send: Send
+    handling: Handling
+    start: Message | None = None
+    events: EventStream | None = None
+    kept: list[bytes] | None = None
+    size: int = 0
 
     def __call__(self, message: Message) -> Awaitable[None]:
         # No coroutine of its own: there would be one more for each part of each response.
         if message["type"] == "http.response.start":
-            self._begin(message)
-        elif self._events is not None:
-            for event in self._events.feed(message.get("body", b"")):
-                if event.data is not None:
-                    self._handling.hear(event.data)
-        elif self._hears_json:
-            self._collect(message)
-        return self._send(message)
+            self.start = message
+            self.handling.status = message["status"]
+        elif self.start is not None:
+            # What comes whole and tells of no error is not looked at any further, whatever it is.
+            if message.get("more_body", False) or self.handling.minds(message.get("body", b"")):
+                self._begin(self.start)
+                self._hear(message)
+            self.start = None
+        elif self.events is not None or self.kept is not None:
+            self._hear(message)
+        return self.send(message)
 
     def _begin(self, start: Message) -> None:
-        self._handling.see(start["status"])
         media_type = media_type_of(start.get("headers", ()))
-        self._hears_json = media_type == b"application/json"
-        if media_type == b"text/event-stream":
-            self._events = EventStream(max_event_bytes=MAX_BYTES)
+        if media_type == b"application/json":
+            self.kept = []
+        elif media_type == b"text/event-stream":
+            self.events = EventStream(max_event_bytes=MAX_BYTES)
 
-    def _collect(self, message: Message) -> None:
-        body, more = message.get("body", b""), message.get("more_body", False)
-        self._size += len(body)
-        if self._size > MAX_BYTES:
-            self._hears_json = False
-            self._kept.clear()
-        elif more or self._kept:
-            self._kept.append(body)
-            if not more:
-                self._handling.hear(b"".join(self._kept))
-        else:
-            self._handling.hear(body)
+    def _hear(self, message: Message) -> None:
+        if self.events is not None:
+            for event in self.events.feed(message.get("body", b"")):
+                if event.data is not None:
+                    self.handling.hear(event.data)
+        elif self.kept is not None:
+            self._collect(self.kept, message)
+
+    def _collect(self, kept: list[bytes], message: Message) -> None:
+        body = message.get("body", b"")
+        self.size += len(body)
+        if self.size > MAX_BYTES:
+            self.kept = None
+            return
+        kept.append(body)
+        if not message.get("more_body", False):
+            self.handling.hear(b"".join(kept))
 
 
 def media_type_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -10,9 +10,11 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+from msgspec import UNSET
+
 from ..envelope import looks_like_ours
 from ..errors import Refusal
-from ..jsonrpc import Kind, Message
+from ..jsonrpc import TARGETS, Message
 from .attributes import (
     EXECUTE_TOOL,
     METHOD,
@@ -30,9 +32,11 @@ HTTP: Final = {NETWORK_TRANSPORT: "tcp", NETWORK_PROTOCOL: "http"}
 _MAX_NAME: Final = 128  # characters; the protocol's own limit for a tool's name
 _MAX_URI: Final = 512
 _MAX_ID: Final = 64
+_WORD: Final = 64  # bits
 _VERSION: Final = re.compile(r"20\d\d-[01]\d-[0-3]\d")
 _USERINFO: Final = re.compile(r"(?<=//)[^/?#]*@")
 NAMED: Final = {"tools/call": TOOL, "prompts/get": PROMPT}
+_OF_RESOURCES: Final = TARGETS.keys() - NAMED.keys()
 
 
 def target_of(message: Message) -> str | None:
@@ -45,12 +49,17 @@ def version_of(header: str | None) -> str | None:
     return header if header is not None and _VERSION.fullmatch(header) else None
 
 
-def own(message: Message) -> dict[str, str]:
-    """The attributes that only this one message has: its id, and the resource that it is about."""
-    found = {}
-    if message.kind is Kind.REQUEST and (request_id := _request_id(message)) is not None:
+def described(alike: dict[str, str], message: Message) -> dict[str, str]:
+    """All attributes of a message: what it has in common with others, its id, and the resource that it is about.
+
+    Args:
+        alike: What it has in common with others; it stays as it is.
+        message: The request or notification.
+    """
+    found = alike.copy()
+    if message.given_id is not UNSET and (request_id := _request_id(message)) is not None:
         found[REQUEST_ID] = request_id
-    if message.about is not None and message.method not in NAMED and (uri := _text(message, _MAX_URI, _bare)):
+    if message.method in _OF_RESOURCES and (uri := _text(message, _MAX_URI, _bare)):
         found[RESOURCE_URI] = uri
     return found
 
@@ -90,5 +99,8 @@ def _bare(uri: str) -> str:
 
 def _request_id(message: Message) -> str | None:
     """The id as text. One with an escape in it is left out, and so is one as long as a credential."""
+    given = message.given_id
+    if type(given) is int and given.bit_length() <= _WORD:  # by far the most
+        return str(given)
     raw = (message.id or b"").strip(b'"')
     return raw.decode("utf-8", "replace") if len(raw) <= _MAX_ID and b"\\" not in raw else None

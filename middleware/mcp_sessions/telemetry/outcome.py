@@ -56,6 +56,12 @@ class _Answer(msgspec.Struct, gc=False):
 _answer: Final = msgspec.json.Decoder(_Answer).decode
 
 
+def may_have_failed(text: bytes) -> bool:
+    """Whether it is worth while to read a message of a response, to find whether it tells of an error."""
+    # `in` would take twice as long: it first asks whether it is given a number.
+    return text.find(b'"error"') >= 0 or (text.find(b"true") >= 0 and text.find(b'"isError"') >= 0)
+
+
 def answered(text: bytes) -> Outcome | None:
     """The outcome that one JSON-RPC message of a response tells.
 
@@ -65,7 +71,7 @@ def answered(text: bytes) -> Outcome | None:
     Returns:
         The outcome, or None for a message that is no answer: a notification, or a request of the server.
     """
-    if b'"isError"' not in text and b'"error"' not in text and b'"method"' not in text:
+    if b'"method"' not in text and not may_have_failed(text):
         return SUCCESS  # by far the most, and not read at all
     try:
         answer = _answer(text)

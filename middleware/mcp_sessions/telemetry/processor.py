@@ -55,10 +55,8 @@ class SessionSpanProcessor(SpanProcessor):
     def on_start(self, span: Any, parent_context: Context | None = None) -> None:
         """Stamp a span; it stays as it is where no session's request is being handled."""
         try:
-            if not span.is_recording():
-                return
             scope = _scope(span)
-            if scope == SCOPE:  # ours name their session themselves
+            if scope == SCOPE or not span.is_recording():  # ours name their session themselves
                 return
             session, correlation = current_both()
             if correlation is not None:
@@ -97,7 +95,8 @@ def _keep(span: Any) -> None:
 
 def _scope(span: Any) -> str | None:
     """Who makes a span, by its instrumentation scope."""
-    name: str | None = getattr(getattr(span, "instrumentation_scope", None), "name", None)
+    scope = getattr(span, "instrumentation_scope", None)
+    name: str | None = None if scope is None else scope.name
     return name
 
 

@@ -9,15 +9,17 @@ of a tool in a session have in common is put together once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from time import perf_counter
+from typing import Any, Final
 
 from opentelemetry import context as contexts
 from opentelemetry import propagate
 from opentelemetry.context import Context
 from opentelemetry.trace import (
     Link,
+    Span,
     SpanContext,
     SpanKind,
     Tracer,
@@ -27,17 +29,19 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
+from ..dialects.transport import INITIALIZE
 from ..errors import Refusal
-from ..jsonrpc import Kind, Message
+from ..jsonrpc import RESPONSE, Message
 from ..listeners import is_traced, takes_spans
 from ..members import string
 from ..tracing import Spans, Trace
-from .attributes import CLIENT, Stamps
+from .attributes import Stamps
+from .calls import About, Calls
 from .claimed import is_claimed, noting
-from .contents import Contents
+from .contents import CALL, Contents
 from .handling import Handling, Operations
-from .naming import alike, own, target_of, version_of
-from .session_spans import SCOPE, below, of_session, start_of
+from .naming import described
+from .session_spans import SCOPE, below, link_to, of_session, start_of
 
 # By the option, and whether the wrapped server makes a server span itself: a span for what is forwarded to
 # it, and one for what we answer ourselves, which the server never sees.
@@ -54,27 +58,6 @@ _KINDS: Final[dict[tuple[Spans, bool], tuple[SpanKind | None, SpanKind | None]]]
     ("off", True): (None, None),
 }
 _CARRIED: Final = ("traceparent", "tracestate", "baggage")
-_REMEMBERED: Final = 2048  # sessions, and calls of them
-_ALONE: Final[tuple[Context, Sequence[Link], bool]] = Context(), (), False
-
-
-class About(Protocol):
-    """The session that a request belongs to, as telemetry needs it: what its token says."""
-
-    @property
-    def ref(self) -> str:
-        """Its public name."""
-        ...
-
-    @property
-    def trace(self) -> str | None:
-        """The traceparent of its start, or None."""
-        ...
-
-    @property
-    def client(self) -> str | None:
-        """What its client calls itself, or None."""
-        ...
 
 
 class RequestSpans:
@@ -105,18 +88,22 @@ class RequestSpans:
         self._looks_native: Final = looks_native
         self._contents: Final = contents
         self._spans: Final[Spans] = spans
+        self._asks: Final = bool(listeners) or tracer_provider is not None
         self._in_session: Final = trace == "session"
         self._stamps: Final = stamps or Stamps()
         self._listeners: Final = listeners
         self._provider: Final = tracer_provider
         self._tracer: Final[Tracer] = get_tracer(SCOPE, tracer_provider=tracer_provider)
-        self._said: Final = lru_cache(maxsize=_REMEMBERED)(self._describe)
-        self._alone: Final = lru_cache(maxsize=_REMEMBERED)(_alone)
+        self._calls: Final = Calls(self._stamps)
 
     @cached_property
     def is_native(self) -> bool:
         """Whether the wrapped server makes server spans itself."""
         return self._looks_native()
+
+    @cached_property
+    def _kinds(self) -> tuple[SpanKind | None, SpanKind | None]:
+        return _KINDS[self._spans, self.is_native]
 
     def name(self, about: About) -> None:
         """Name a session on the span around us: that of the request that creates it."""
@@ -138,40 +125,65 @@ class RequestSpans:
         Returns:
             What must be ended in the same task, or None where there is nothing to end.
         """
-        if self._spans == "off" or message.kind is Kind.RESPONSE:
-            return self._without(message, version, about)
-        kind = _KINDS[self._spans, self.is_native][0 if is_forwarded else 1]
+        if message.kind is RESPONSE:
+            return None
+        kind = self._kinds[not is_forwarded]
         if kind is None:
-            return self._enriched(message, version, about)
-        if not (is_traced() if self._provider is None else takes_spans(self._provider)):
+            refrain = self._without if self._spans == "off" else self._enriched
+            return refrain(message, version, about)
+        # Where nobody else is told of messages, none comes here unless somebody traces.
+        if self._asks and not (is_traced() if self._provider is None else takes_spans(self._provider)):
             return self._without(message, version, about)
-        parent, links, claimed = self._placed(message, about)
-        target, ref, client = target_of(message), None, None
-        if about is not None:
-            ref, client = about.ref, about.client
-        name, alike = self._said(message.label, target, version_of(version), ref, client, claimed)
-        span = self._tracer.start_span(name, parent, kind, links=links)
-        if span.is_recording():
-            span.set_attributes({**alike, **own(message)})
-        within = set_span_in_context(span, parent)
-        return Handling(message, version, self._listeners, ref=ref, span=span, within=within, contents=self._contents)
+        return self._spanned(message, version, about, kind)
 
-    def _describe(  # noqa: PLR0917  # what the cache before it takes
-        self, label: str, target: str | None, version: str | None, ref: str | None, client: str | None, claimed: bool
-    ) -> tuple[str, dict[str, str]]:
-        """The name of a span, and the attributes of all that have it in a session."""
-        found = alike(label, target, version)
-        if ref is not None:
-            found.update(self._stamps.of(ref, claimed=claimed))
-        if client is not None:
-            found[CLIENT] = client
-        return label if target is None else f"{label} {target}", found
+    def _spanned(self, message: Message, version: str | None, about: About | None, kind: SpanKind) -> Handling:
+        """A span of ours."""
+        call, meta = self._calls.of(message, version, about), message.params.meta
+        if self._in_session or (meta is not None and brings_context(meta)) or contexts.get_current():
+            parent, links, claimed = self._placed(message, about)
+        else:
+            parent, links, claimed = call.parent, call.links, False
+        span = self._tracer.start_span(call.name, parent, kind, links=links)
+        is_recorded, contents = span.is_recording(), None
+        if is_recorded:
+            said = described(call.attributes[claimed], message)
+            if self._contents is not None and message.method == CALL:
+                contents = self._contents
+                said.update(contents.arguments(message))
+            span.set_attributes(said)
+        within = set_span_in_context(span, parent)
+        return self._handling(message, version, about, within, span, contents, is_recorded)
+
+    def _handling(  # noqa: PLR0917  # in their order, since names cost more at every request
+        self,
+        message: Message,
+        version: str | None,
+        about: About | None,
+        within: Context | None = None,
+        span: Span | None = None,
+        contents: Contents | None = None,
+        is_recorded: bool = False,
+    ) -> Handling:
+        listeners = self._listeners
+        # Servers with transport sessions start a task in `initialize` that serves the whole connection, and that
+        # would keep this context for every later request.
+        token = None if within is None or message.method == INITIALIZE else contexts.attach(within)
+        return Handling(
+            message,
+            version,
+            listeners,
+            None if about is None else about.ref,
+            span,
+            within,
+            token,
+            contents,
+            is_recorded or bool(listeners),
+            perf_counter() if listeners else 0.0,
+        )
 
     def _placed(self, message: Message, about: About | None) -> tuple[Context | None, Sequence[Link], bool]:
         """The context that holds the parent, what is linked, and whether `session.id` is somebody else's there."""
         came = carried(message)
-        if came is None and not self._in_session and not contexts.get_current():
-            return _ALONE if about is None else self._alone(about.ref, about.trace)
         parent, links = self._related(came, None if about is None else about.trace)
         if about is None:
             return noting(parent), links, False
@@ -179,9 +191,7 @@ class RequestSpans:
         return parent, links, is_claimed(None, about.ref, parent)
 
     def _without(self, message: Message, version: str | None, about: About | None) -> Handling | None:
-        if not self._listeners or message.kind is Kind.RESPONSE:
-            return None
-        return Handling(message, version, self._listeners, ref=_ref(about))
+        return self._handling(message, version, about) if self._listeners else None
 
     def _enriched(self, message: Message, version: str | None, about: About | None) -> Handling | None:
         """No span of ours: the one around us is stamped, and what the server makes finds what belongs above it."""
@@ -195,11 +205,9 @@ class RequestSpans:
         start = start_of(about.trace) if self._in_session else None
         if start is not None:
             within = below(start, within)
-        return (
-            self._without(message, version, about)
-            if within is None
-            else Handling(message, version, self._listeners, ref=_ref(about), within=within)
-        )
+        if within is None:
+            return self._without(message, version, about)
+        return self._handling(message, version, about, within)
 
     def _related(self, came: Context | None, started: str | None) -> tuple[Context | None, Sequence[Link]]:
         """The context that holds the parent, and links to what is related and is not the parent."""
@@ -208,7 +216,13 @@ class RequestSpans:
         around = [] if caller == ambient else _links(ambient)
         if self._in_session and start is not None:
             return below(start, came), [*_links(caller), *around]
-        return came, around if started is None or start is None else [*around, _link_to(started)]
+        link = link_to(started)
+        return came, around if link is None else [*around, link]
+
+
+def brings_context(meta: Mapping[str, Any]) -> bool:
+    """Whether a message's `_meta` brings a span or baggage along."""
+    return "traceparent" in meta or "baggage" in meta
 
 
 def carried(message: Message) -> Context | None:
@@ -217,7 +231,7 @@ def carried(message: Message) -> Context | None:
     The keys have no prefix: SEP-414 keeps these three for what W3C Trace Context and Baggage call by the same names.
     """
     meta = message.meta
-    if meta is None or not ("traceparent" in meta or "baggage" in meta):
+    if meta is None or not brings_context(meta):
         return None
     try:
         carrier = {name: string(meta[name]) or "" for name in _CARRIED if name in meta}
@@ -226,22 +240,5 @@ def carried(message: Message) -> Context | None:
     return propagate.extract(carrier, contexts.get_current())
 
 
-def _ref(about: About | None) -> str | None:
-    return None if about is None else about.ref
-
-
 def _links(context: SpanContext) -> list[Link]:
     return [Link(context)] if context.is_valid else []
-
-
-def _alone(ref: str, started: str | None) -> tuple[Context, Sequence[Link], bool]:
-    """Where a message of a session stands that no trace context came with, and that nothing is around."""
-    links = [] if started is None or start_of(started) is None else [_link_to(started)]
-    return of_session(ref, Context()), links, False
-
-
-@lru_cache(maxsize=4096)
-def _link_to(started: str) -> Link:
-    start = start_of(started)
-    assert start is not None
-    return Link(start)

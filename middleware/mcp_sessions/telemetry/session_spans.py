@@ -53,6 +53,13 @@ def start_of(text: str | None) -> SpanContext | None:
     return context if context.is_valid else None
 
 
+@lru_cache(maxsize=4096)
+def link_to(text: str | None) -> Link | None:
+    """A link to a session's start, from what its token says; None where it says nothing usable."""
+    start = start_of(text)
+    return None if start is None else Link(start)
+
+
 def below(start: SpanContext, context: Context | None = None) -> Context:
     """A context, or else the current one, with a session's start as its span: what starts in it hangs below that."""
     return set_span_in_context(NonRecordingSpan(start), context)

@@ -93,7 +93,7 @@ class Telemetry:
 
     def hearing(self, send: Send, handling: Handling) -> Send:
         """A `send` by which a message's answer is heard, where anybody wants to know how it ended."""
-        return Hearing(send, handling) if handling.listens else send
+        return Hearing(send, handling).__call__ if handling.listens else send
 
     def start(self, claims: Claims) -> Start | None:
         """Begin a session's creation, which `created` ends; None where nobody traces."""
