@@ -53,7 +53,7 @@ class Away(MemoryStore):
             raise StoreUnavailable
         await super().record(record)
 
-    async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
+    async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
         if self.is_away:
             raise StoreUnavailable
-        return await super().revoke(ref, expires_at=expires_at, reason=reason, lease=lease)
+        return await super().revoke(ref, audience=audience, expires_at=expires_at, reason=reason, lease=lease)

@@ -18,7 +18,7 @@ from mcp_sessions.events import Fact, RequestRefused
 from mcp_sessions.options import DAY, HOUR
 from mcp_sessions.stores.base import Standing
 from mcp_sessions.stores.memory import MemoryStore
-from mcp_sessions.tokens import Claims
+from mcp_sessions.tokens import AUDIENCE, Claims
 from streaming import SECRET_RESULT, Streaming
 
 
@@ -47,7 +47,7 @@ class BrokenStore(MemoryStore):
             raise self._reading()
         return Standing.LIVE
 
-    async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
+    async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
         assert self._writing is not None
         raise self._writing()
 
@@ -306,7 +306,7 @@ class TestAnAnswerThatComesLate:
             assert session is not None
             if ends:  # as on another worker
                 until = int(session.expires_at.timestamp())
-                await store.revoke(session.ref, expires_at=until, reason="deleted", lease=60)
+                await store.revoke(session.ref, audience=AUDIENCE, expires_at=until, reason="deleted", lease=60)
             clock.now += arguments["seconds"]
             return "the result"
 

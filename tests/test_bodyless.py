@@ -20,10 +20,10 @@ class Away(MemoryStore):
 
     is_away = False
 
-    async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
+    async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
         if self.is_away:
             raise StoreUnavailable
-        return await super().revoke(ref, expires_at=expires_at, reason=reason, lease=lease)
+        return await super().revoke(ref, audience=audience, expires_at=expires_at, reason=reason, lease=lease)
 
 
 async def named(app: MCPSessionMiddleware) -> str:

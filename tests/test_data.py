@@ -19,6 +19,7 @@ from mcp_sessions.errors import DataError, DataGone, DataNotInteger, DataNotJSON
 from mcp_sessions.stores.base import Store
 from mcp_sessions.stores.memory import MemoryStore
 from mcp_sessions.stores.sqlite import SQLiteStore
+from mcp_sessions.tokens import AUDIENCE
 
 SHELF = Shelf(owner="ses_one", until=START + 3600, max_bytes=1000)
 LIMIT = 100  # bytes of one value
@@ -322,7 +323,7 @@ async def test_an_async_function_is_refused_with_the_remedy(data: Data) -> None:
 async def test_data_of_an_ended_session_cannot_be_changed(data: Data, store: Store) -> None:
     """A call that outlives its session is told so, and can still read."""
     await data.set("a", 1)
-    await store.revoke("ses_one", expires_at=START + 3600, reason="ended", lease=60)
+    await store.revoke("ses_one", audience=AUDIENCE, expires_at=START + 3600, reason="ended", lease=60)
     for change in (
         data.set("a", 2),
         data.delete("a"),

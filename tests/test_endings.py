@@ -41,9 +41,9 @@ class Store(MemoryStore):
             self.away -= 1
             raise StoreUnavailable
 
-    async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
+    async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
         self._answer()
-        return await super().revoke(ref, expires_at=expires_at, reason=reason, lease=lease)
+        return await super().revoke(ref, audience=audience, expires_at=expires_at, reason=reason, lease=lease)
 
     async def finish(self, ref: str) -> None:
         self._answer()

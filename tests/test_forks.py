@@ -352,7 +352,7 @@ async def test_a_store_that_did_not_take_it_is_said_to_have_failed() -> None:
     """And the root still lives, so that its owner can try again."""
 
     class Full(MemoryStore):
-        async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
+        async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
             raise StoreUnavailable
 
     client = Client(shop(store=Full()))

@@ -297,7 +297,9 @@ class TestASessionThatEnds:
         """It may take the application long to begin."""
         watch = Watch(late_at=0, clock=lambda: 0.0)
         claims = ORIGIN.claims
-        await watch.streams._store.revoke(claims.ref, expires_at=claims.expires_at, reason="deleted", lease=60)
+        await watch.streams._store.revoke(
+            claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason="deleted", lease=60
+        )
         await watch.say(start(EVENTS), body(b"data: a\n\n"))
         assert watch.answer.messages[1:] == [body(TOLD)]
         assert not watch.is_open
@@ -319,7 +321,9 @@ class TestASessionThatEnds:
         """In place of the body; what was no result, or came in time, stays as it is."""
         watch = Watch(late_at=late_at, clock=lambda: 0.0)
         claims = ORIGIN.claims
-        await watch.streams._store.revoke(claims.ref, expires_at=claims.expires_at, reason="deleted", lease=60)
+        await watch.streams._store.revoke(
+            claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason="deleted", lease=60
+        )
         await watch.say(start(JSON, (b"content-length", b"2"), status=status), body(b"{}"))
         assert (watch.answer.status, watch.answer.body) == (status, said)
         assert watch.answer.headers[b"content-length"] == b"%d" % len(said)

@@ -216,11 +216,11 @@ async def test_a_session_that_is_forked_meanwhile_ends_too() -> None:
     class Racing(MemoryStore):
         racer: Any = None
 
-        async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
+        async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
             racer, self.racer = self.racer, None
             if racer is not None:
                 await racer()
-            return await super().revoke(ref, expires_at=expires_at, reason=reason, lease=lease)
+            return await super().revoke(ref, audience=audience, expires_at=expires_at, reason=reason, lease=lease)
 
     store = Racing(clock=Clock())
     alice = Deployment(store=store).client()

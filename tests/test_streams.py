@@ -58,7 +58,7 @@ class Store(MemoryStore):
 
     async def end(self, claims: Claims) -> None:
         """As another worker would."""
-        await self.revoke(claims.ref, expires_at=claims.expires_at, reason="logout", lease=60)
+        await self.revoke(claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason="logout", lease=60)
 
 
 def opened(streams: Streams, *made: Open) -> list[Open]:

@@ -126,8 +126,8 @@ class TestOneLook:
         worker = Worker(clock)
         await worker.record("left")
         await worker.record("operated")
-        await worker.store.revoke("left", expires_at=START + HOUR, reason="deleted", lease=LEASE)
-        await worker.store.revoke("operated", expires_at=START + HOUR, reason="support", lease=0)
+        await worker.store.revoke("left", audience=AUDIENCE, expires_at=START + HOUR, reason="deleted", lease=LEASE)
+        await worker.store.revoke("operated", audience=AUDIENCE, expires_at=START + HOUR, reason="support", lease=0)
         await worker.sweeper.sweep()
         assert worker.ran == [("operated", "support")]
         clock.now += LEASE

@@ -85,7 +85,9 @@ class Endings:
             StoreUnavailable: The store did not take it, so the session still lives.
         """
         with anyio.CancelScope(shield=True):  # a client that leaves now must not keep the session half ended
-            is_first = await self._store.revoke(claims.ref, expires_at=claims.expires_at, reason=reason, lease=LEASE)
+            is_first = await self._store.revoke(
+                claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason=reason, lease=LEASE
+            )
             await self._streams.end(claims.ref)
             if is_first:
                 self.tell(claims.ref, claims.issued_at, claims.expires_at, reason, claims.trace)
@@ -102,7 +104,9 @@ class Endings:
             StoreUnavailable: The store did not take it. Some forks may live.
         """
         mark = lineage.mark(root)
-        await self._store.revoke(mark.ref, expires_at=mark.expires_at, reason=ROOT_ENDED, lease=0)
+        await self._store.revoke(
+            mark.ref, audience=mark.audience, expires_at=mark.expires_at, reason=ROOT_ENDED, lease=0
+        )
         if tracked:
             await self.revoke(await self._store.forks(root.ref), ROOT_ENDED)
 
@@ -117,7 +121,9 @@ class Endings:
             StoreUnavailable: The store did not take it. Some may live.
         """
         for record in records:
-            await self._store.revoke(record.ref, expires_at=record.expires_at, reason=reason, lease=0)
+            await self._store.revoke(
+                record.ref, audience=record.audience, expires_at=record.expires_at, reason=reason, lease=0
+            )
             await self._streams.end(record.ref)
 
     def tell(self, ref: str, created_at: int, expires_at: int, reason: str, trace: str | None = None) -> None:

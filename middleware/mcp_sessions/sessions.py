@@ -189,7 +189,9 @@ class Sessions:
 
     async def _revoke(self, record: Record, reason: str) -> bool:
         # With no lease a server may run its `on_end` at once: nobody does so here.
-        return await self._store.revoke(record.ref, expires_at=record.expires_at, reason=reason, lease=0)
+        return await self._store.revoke(
+            record.ref, audience=record.audience, expires_at=record.expires_at, reason=reason, lease=0
+        )
 
     async def _cut_off(self, moment: int, subject: str | None) -> None:
         until = self._until(moment)

@@ -54,7 +54,8 @@ async def _store_of(number: int) -> MemoryStore:
     store, now = MemoryStore(max_entries=number + 1), int(time.time())
     ends = random.Random(number)
     for place in range(number):
-        await store.revoke(f"ses_{place:024}", expires_at=now + ends.randrange(ours.WEEK), reason="deleted", lease=0)
+        end = now + ends.randrange(ours.WEEK)
+        await store.revoke(f"ses_{place:024}", audience=ours.NAMES, expires_at=end, reason="deleted", lease=0)
     return store
 
 

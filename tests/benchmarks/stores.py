@@ -76,7 +76,9 @@ class Place:
 
 def revoke_one(store: Store, session: Claims) -> Awaitable[object]:
     """End a session, as `sessions/delete` does."""
-    return store.revoke(session.ref, expires_at=session.expires_at, reason="deleted", lease=LEASE)
+    return store.revoke(
+        session.ref, audience=session.audience, expires_at=session.expires_at, reason="deleted", lease=LEASE
+    )
 
 
 def one_by_one(store: Store, weigh: Bytes) -> Place:

@@ -110,7 +110,9 @@ class Worker:
 
     async def _delete(self, name: str) -> None:
         session = claims(name, self._plan.issued_at)
-        revoked = self._store.revoke(session.ref, expires_at=session.expires_at, reason="deleted", lease=LEASE)
+        revoked = self._store.revoke(
+            session.ref, audience=session.audience, expires_at=session.expires_at, reason="deleted", lease=LEASE
+        )
         await self._change("delete", name, revoked)
 
     async def _record(self, name: str, *, lifetime: int) -> None:

@@ -19,7 +19,7 @@ import anyio
 from mcp_sessions.data import Shelf
 from mcp_sessions.errors import StoreFull
 from mcp_sessions.stores.sqlite import SQLiteStore
-from mcp_sessions.tokens import Claims
+from mcp_sessions.tokens import AUDIENCE, Claims
 
 FOREVER = 2_000_000_000
 SHELF = Shelf("ses_shared", FOREVER, 10_000)
@@ -30,7 +30,7 @@ def session(name: str) -> Claims:
 
 
 async def revoke(store: SQLiteStore, name: str) -> bool:
-    return await store.revoke(session(name).ref, expires_at=FOREVER, reason="deleted", lease=30)
+    return await store.revoke(session(name).ref, audience=AUDIENCE, expires_at=FOREVER, reason="deleted", lease=30)
 
 
 def count(path: str, number: str, tasks: str, times: str) -> None:

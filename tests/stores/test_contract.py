@@ -55,7 +55,9 @@ def shelf(claims: Claims, *, max_bytes: int = 1000) -> Shelf:
 
 
 async def revoke(store: Store, claims: Claims, reason: str = "deleted", *, lease: float = 30) -> bool:
-    return await store.revoke(claims.ref, expires_at=claims.expires_at, reason=reason, lease=lease)
+    return await store.revoke(
+        claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason=reason, lease=lease
+    )
 
 
 async def take(store: Store, *, idle_timeout: int | None = None, lease: float = 30, limit: int = 100) -> list[Ended]:
@@ -329,7 +331,7 @@ async def test_an_ended_fork_is_not_listed(store: Store, clock: Clock) -> None:
     await revoke(store, root)
     await store.finish(root.ref)
     assert await store.forks(root.ref) == [a, b, c]
-    await store.revoke(a.ref, expires_at=a.expires_at, reason="deleted", lease=0)
+    await store.revoke(a.ref, audience=a.audience, expires_at=a.expires_at, reason="deleted", lease=0)
     assert [ended.record for ended in await take(store)] == [a]
     await store.finish(a.ref)
     clock.now = b.expires_at

@@ -168,7 +168,9 @@ class Program:
 
     async def step_revoke(self) -> None:
         one = self.living()
-        new = await self.store.revoke(one.ref, expires_at=one.expires_at, reason="deleted", lease=LEASE)
+        new = await self.store.revoke(
+            one.ref, audience=one.audience, expires_at=one.expires_at, reason="deleted", lease=LEASE
+        )
         assert new is (one not in self.model.revoked)
         self.model.revoked.add(one)
         if new and one in self.model.records:

@@ -30,7 +30,7 @@ CALLS: dict[str, Call] = {
     "close": lambda store: store.close(),
     "standing": lambda store: store.standing(CLAIMS),
     "standings": lambda store: store.standings([CLAIMS]),
-    "revoke": lambda store: store.revoke("r", expires_at=1, reason="ended", lease=2),
+    "revoke": lambda store: store.revoke("r", audience=AUDIENCE, expires_at=1, reason="ended", lease=2),
     "revoke_before": lambda store: store.revoke_before(1, audience=AUDIENCE, subject="s", until=2),
     "record": lambda store: store.record(RECORD),
     "seen": lambda store: store.seen(CLAIMS, idle_timeout=1),

@@ -29,7 +29,7 @@ class Counting(MemoryStore):
 
 
 async def end(store: MemoryStore, claims: Claims) -> None:
-    await store.revoke(claims.ref, expires_at=claims.expires_at, reason="ended", lease=0)
+    await store.revoke(claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason="ended", lease=0)
 
 
 async def test_a_fork_ends_with_its_lineage() -> None:

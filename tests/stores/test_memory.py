@@ -32,7 +32,9 @@ def recorded(claims: Claims) -> Record:
 
 
 async def revoke(store: MemoryStore, claims: Claims, *, lease: float = 30) -> bool:
-    return await store.revoke(claims.ref, expires_at=claims.expires_at, reason="deleted", lease=lease)
+    return await store.revoke(
+        claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason="deleted", lease=lease
+    )
 
 
 def test_it_reaches_one_process() -> None:

@@ -88,7 +88,7 @@ async def opened(url: Any, **options: Any) -> AsyncIterator[RedisStore]:
 
 
 async def revoke(store: RedisStore, one: Claims) -> bool:
-    return await store.revoke(one.ref, expires_at=one.expires_at, reason="ended", lease=30)
+    return await store.revoke(one.ref, audience=one.audience, expires_at=one.expires_at, reason="ended", lease=30)
 
 
 @contextmanager

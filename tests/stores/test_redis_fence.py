@@ -52,7 +52,7 @@ async def opened(server: Server, clock: Clock, **options: Any) -> AsyncIterator[
 
 
 async def revoke(store: RedisStore, one: Claims) -> bool:
-    return await store.revoke(one.ref, expires_at=one.expires_at, reason="ended", lease=30)
+    return await store.revoke(one.ref, audience=one.audience, expires_at=one.expires_at, reason="ended", lease=30)
 
 
 def said(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:

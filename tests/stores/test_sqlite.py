@@ -63,7 +63,9 @@ def session(name: str = "a", *, issued_at: int = START, expires_at: int = LATER)
 
 
 async def revoke(store: SQLiteStore, claims: Claims) -> bool:
-    return await store.revoke(claims.ref, expires_at=claims.expires_at, reason="deleted", lease=30)
+    return await store.revoke(
+        claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason="deleted", lease=30
+    )
 
 
 def rows(path: Path, table: str = "revoked") -> int:

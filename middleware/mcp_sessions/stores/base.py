@@ -130,7 +130,7 @@ class Store(DataStore, Protocol):
         """As `standing`, for many sessions in one round trip, in their order."""
         ...
 
-    async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
+    async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
         """Make every request that begins after this returns see the session as ended. Durable on return.
 
         Where the session is recorded, its record stays, with the reason, until `finish`: whoever ended
@@ -138,6 +138,7 @@ class Store(DataStore, Protocol):
 
         Args:
             ref: The session's public name.
+            audience: Whom the session is for.
             expires_at: The token's own end, Unix seconds; the entry may go some leeway after that.
             reason: Why it ends.
             lease: Seconds.

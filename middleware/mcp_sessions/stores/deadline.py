@@ -69,8 +69,10 @@ class Deadline:
     async def standings(self, claims: Sequence[Claims]) -> list[Standing]:
         return await _within(self._seconds, self._store.standings, claims)
 
-    async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
-        return await _within(self._several, self._store.revoke, ref, expires_at=expires_at, reason=reason, lease=lease)
+    async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
+        return await _within(
+            self._several, self._store.revoke, ref, audience=audience, expires_at=expires_at, reason=reason, lease=lease
+        )
 
     async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
         await _within(self._leisure, self._store.revoke_before, moment, audience=audience, subject=subject, until=until)

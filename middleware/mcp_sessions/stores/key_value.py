@@ -161,8 +161,8 @@ class KeyValueStore:
     async def standings(self, claims: Sequence[Claims]) -> list[Standing]:
         return await self._beside.standings(claims)
 
-    async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
-        return await self._beside.revoke(ref, expires_at=expires_at, reason=reason, lease=lease)
+    async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
+        return await self._beside.revoke(ref, audience=audience, expires_at=expires_at, reason=reason, lease=lease)
 
     async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
         await self._beside.revoke_before(moment, audience=audience, subject=subject, until=until)

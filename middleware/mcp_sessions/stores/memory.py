@@ -101,7 +101,7 @@ class MemoryStore:
         """As `standing`, for many."""
         return [await self.standing(one) for one in claims]
 
-    async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
+    async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:  # noqa: ARG002  # a record knows it
         """Remember a revocation until its token has expired.
 
         Raises:

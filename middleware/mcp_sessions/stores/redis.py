@@ -65,20 +65,18 @@ class RedisStore(RedisRecords, RedisData):
             for key, one in zip(ended, claims, strict=True)
         ]
 
-    async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
+    async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
         """Make every request that begins after this returns see the session as ended."""
         now = await self._ready()
         until = repr(now + lease)
-        (audience,) = await self._link.run(Step(("HGET", self._keys.session(ref), "a")), again=True)
-        due = None if audience is None else self._keys.due(audience.decode())
-        if due is not None:
-            # First the deadline: should this worker die right after, somebody looks in time. It moves even to
-            # later, so that a sweeper who looked before does not put it off to the session's own end.
-            await self._link.run(Step(("ZADD", due, "XX", until, ref)), again=True)
+        due = self._keys.due(audience)
+        # First the deadline, where there is one: should this worker die right after, somebody looks in time. It
+        # moves even to later, so that a sweeper who looked before does not put it off to the session's own end.
+        await self._link.run(Step(("ZADD", due, "XX", until, ref)), again=True)
         mark = secrets.randbelow(1 << 53) + 1  # knows this call again; Redis keeps a number in the fewest bytes
         args = (mark, self._ttl(expires_at, now), reason, until)
         ((ended, leased),) = await self._link.run(REVOKE(*self._keys.fate(ref), args=args), again=True)
-        if due is not None and leased and not ended:  # somebody else's lease goes on as it was
+        if leased and not ended:  # somebody else's lease goes on as it was
             await self._link.run(PUT_OFF(due, args=(ref, until, leased)), again=True)
         return bool(ended)
 

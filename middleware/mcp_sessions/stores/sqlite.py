@@ -131,7 +131,7 @@ class SQLiteStore:
         """As `standing`, for many."""
         return await self._read(lambda file, _: [steps.standing(file, one, fenced=self._fenced) for one in claims])
 
-    async def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
+    async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:  # noqa: ARG002  # a record knows it
         """Keep a revocation until its token has expired."""
         return await self._change(
             lambda file, now: steps.revoke(file, ref, expires_at=expires_at, reason=reason, lease_until=now + lease)
