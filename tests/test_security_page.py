@@ -36,7 +36,7 @@ def functions(file: str) -> set[str]:
 def test_the_page_names_tests() -> None:
     """A pattern that matches nothing would find nothing missing."""
     assert len(NAMED) > 40
-    assert ("test_live.py", "test_every_session_is_another") in NAMED
+    assert ("test_minting.py", "test_every_session_is_another") in NAMED
     assert "TestDelete::test_a_deleted_session_is_gone" in functions("test_answers.py")
 
 
