@@ -12,11 +12,12 @@ import json
 import socket
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
+
+import msgspec
 
 from .errors import ConfigurationError
 from .terminal import OK
@@ -25,22 +26,41 @@ _MOST_BYTES: Final = 65_536  # of one datagram
 _RED, _GREEN, _DIM, _BOLD, _PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[2m", "\x1b[1m", "\x1b[0m"
 NOBODY: Final = "(no session)"
 
-_TEXT, _TEXT_OR_NONE, _SECONDS = (str,), (str, type(None)), (float,)
-_MEMBERS: Final[Mapping[str, Mapping[str, tuple[type, ...]]]] = MappingProxyType(
-    {
-        "created": {"ref": _TEXT, "parent": _TEXT_OR_NONE},
-        "ended": {"ref": _TEXT, "reason": _TEXT, "seconds": _SECONDS},
-        "refused": {"ref": _TEXT_OR_NONE, "reason": _TEXT},
-        "call": {
-            "ref": _TEXT_OR_NONE,
-            "name": _TEXT,
-            "seconds": _SECONDS,
-            "error": _TEXT_OR_NONE,
-            "reason": _TEXT_OR_NONE,
-        },
-    }
-)
-"""What of each event is shown."""
+
+class Created(msgspec.Struct, tag_field="event", tag="created"):
+    """A session has begun."""
+
+    ref: str
+    parent: str | None
+
+
+class Ended(msgspec.Struct, tag_field="event", tag="ended"):
+    """A session is over."""
+
+    ref: str
+    reason: str
+    seconds: float
+
+
+class Refused(msgspec.Struct, tag_field="event", tag="refused"):
+    """What came was no message that could be handled."""
+
+    ref: str | None
+    reason: str
+
+
+class Call(msgspec.Struct, tag_field="event", tag="call"):
+    """A message was handled."""
+
+    ref: str | None
+    name: str
+    seconds: float
+    error: str | None
+    reason: str | None
+
+
+Event = Created | Ended | Refused | Call
+_event: Final[Callable[[bytes], Event]] = msgspec.json.Decoder(Event).decode
 
 
 def add_command(commands: Any) -> None:
@@ -66,16 +86,12 @@ def _tail(given: argparse.Namespace) -> int:
         return OK
 
 
-def event_in(datagram: bytes) -> dict[str, Any] | None:
+def event_in(datagram: bytes) -> Event | None:
     """The event in a datagram, or None where it is none of ours: whoever may write to the socket may write anything."""
     try:
-        said = json.loads(datagram, parse_int=float)  # a whole number can be too large for any other
+        return _event(datagram)
     except (ValueError, RecursionError):
         return None
-    members = _MEMBERS.get(str(said.get("event"))) if isinstance(said, dict) else None
-    if members is None:
-        return None
-    return said if all(isinstance(said.get(name, ...), kinds) for name, kinds in members.items()) else None
 
 
 @contextmanager
@@ -102,31 +118,30 @@ class Tree:
         self._colours = colours
         self._last: str | None = None
 
-    def lines(self, said: dict[str, Any]) -> str:
+    def lines(self, said: Event) -> str:
         """The lines of one event: the session's name where another one's was the last, and what happened."""
-        ref = _ascii(said["ref"] or NOBODY)
+        ref = _ascii(said.ref or NOBODY)
         head = "" if ref == self._last else f"{self._in(_BOLD, ref)}\n"
         self._last = ref
         return f"{head}  {self._what(said)}\n"
 
-    def _what(self, said: dict[str, Any]) -> str:
-        event = said["event"]
-        if event == "created":
-            fork = "" if said["parent"] is None else f" as a fork of {_ascii(said['parent'])}"
+    def _what(self, said: Event) -> str:
+        if isinstance(said, Created):
+            fork = "" if said.parent is None else f" as a fork of {_ascii(said.parent)}"
             return self._in(_GREEN, f"created{fork}")
-        if event == "ended":
-            return self._in(_DIM, f"ended: {_ascii(said['reason'])}, after {said['seconds']:.0f} s")
-        if event == "refused":
-            return self._in(_RED, f"refused: {_ascii(said['reason'])}")
+        if isinstance(said, Ended):
+            return self._in(_DIM, f"ended: {_ascii(said.reason)}, after {said.seconds:.0f} s")
+        if isinstance(said, Refused):
+            return self._in(_RED, f"refused: {_ascii(said.reason)}")
         return self._call(said)
 
-    def _call(self, said: dict[str, Any]) -> str:
-        took = f"{said['seconds'] * 1000:.1f} ms"
-        line = f"{_ascii(said['name'])}  {self._in(_DIM, took)}"
-        if said["error"] is None:
+    def _call(self, said: Call) -> str:
+        took = f"{said.seconds * 1000:.1f} ms"
+        line = f"{_ascii(said.name)}  {self._in(_DIM, took)}"
+        if said.error is None:
             return line
-        reason = "" if said["reason"] is None else f" ({_ascii(said['reason'])})"
-        return f"{line}  {self._in(_RED, _ascii(said['error']) + reason)}"
+        reason = "" if said.reason is None else f" ({_ascii(said.reason)})"
+        return f"{line}  {self._in(_RED, _ascii(said.error) + reason)}"
 
     def _in(self, colour: str, text: str) -> str:
         return f"{colour}{text}{_PLAIN}" if self._colours else text
