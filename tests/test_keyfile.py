@@ -74,7 +74,7 @@ def test_a_list_may_mix_all_kinds_and_keeps_their_order(path: Path) -> None:
     assert read([f"file:{path}", "env:KEYS", ED_PEM], KEYS=ONE) == [kid(TWO), kid(ONE), kid(ED_PEM)]
 
 
-@pytest.mark.parametrize("keys", ["", b"", "short", [], ["env:KEYS", "short"]])
+@pytest.mark.parametrize("keys", ["", b"", "short", [], ["env:KEYS", "short"], 7, [7], {ONE}])
 def test_unfit_keys_are_refused_with_the_remedy(keys: str | bytes | Sequence[str | bytes]) -> None:
     """At construction, with the command that makes a good one."""
     with pytest.raises(ConfigurationError, match="token_urlsafe"):

@@ -27,8 +27,8 @@ def application(app: Any) -> ASGIApp:
     if callable(app):
         return cast(ASGIApp, app)
     raise ConfigurationError(
-        f"{type(app).__name__} is no ASGI application; wrap what its streamable_http_app() returns, "
-        "or that of http_app() of FastMCP"
+        f"{type(app).__name__} is no ASGI application; "
+        "wrap what its streamable_http_app() returns, which FastMCP calls http_app()"
     )
 
 

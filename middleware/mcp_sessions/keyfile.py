@@ -56,6 +56,8 @@ def key_source(keys: Keys, *, environ: Mapping[str, str] = os.environ) -> KeySou
     if isinstance(keys, KeyRing):
         return _always(keys)
     items = [keys] if isinstance(keys, (str, bytes)) else keys
+    if not isinstance(items, Sequence):
+        raise ConfigurationError(f"keys= takes secrets, or where they are, not {type(keys).__name__}; {REMEDY}")
     watched = _WatchedKeys([(_place(item, number), _part(item, environ)) for number, item in enumerate(items)])
     return watched if watched.paths else _always(watched.ring)
 
