@@ -42,7 +42,9 @@ class Told(msgspec.Struct, frozen=True):
         """
         spans = checks.word("spans", given["spans"], get_args(Spans))
         trace = checks.word("trace", given["trace"], get_args(Trace))
-        metrics: SessionMetrics | None = checks.function("metrics", given["metrics"])
+        metrics: SessionMetrics | None = given["metrics"]
+        if not (metrics is None or callable(getattr(metrics, "operation", None))):  # its class is not imported here
+            raise ConfigurationError(f"metrics= takes a SessionMetrics(), not {type(metrics).__name__}")
         redact: Redact | None = checks.function("redact", given["redact"])
         tail = given["tail"]
         if not (tail is None or (isinstance(tail, str) and tail)):
