@@ -19,6 +19,7 @@ from mcp_sessions.stores.key_value import KeyValueStore
 from mcp_sessions.stores.memory import MemoryStore
 from mcp_sessions.stores.redis import RedisStore
 from mcp_sessions.stores.sqlite import SQLiteStore
+from mcp_sessions.tokens import Claims
 
 
 @dataclass(frozen=True)
@@ -84,3 +85,10 @@ STORES: dict[str, Kind] = {
     "redis": Kind(redis, backends=("asyncio",)),
     "redis_cluster": Kind(redis_cluster, backends=("asyncio",)),
 }
+
+
+async def revoke(store: Store, claims: Claims, reason: str = "deleted", *, lease: float = 30) -> bool:
+    """End a session."""
+    return await store.revoke(
+        claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason=reason, lease=lease
+    )

@@ -20,7 +20,7 @@ from mcp_sessions.errors import DataGone, DataNotInteger, DataTooLarge
 from mcp_sessions.live import CAPABILITIES_KEY, STATE_KEY
 from mcp_sessions.stores.base import Ended, Record, Standing, Store, grain
 from mcp_sessions.tokens import AUDIENCE, Claims
-from stores import Kind, Place
+from stores import Kind, Place, revoke
 
 pytest_plugins = ["on_every_store"]
 
@@ -44,20 +44,9 @@ def session(name: str = "a", *, issued_at: int = START, expires_at: int = LATER,
     )
 
 
-def recorded(claims: Claims) -> Record:
-    """Its record, as it is made at its creation."""
-    return Record.of(claims)
-
-
 def shelf(claims: Claims, *, max_bytes: int = 1000) -> Shelf:
     """Its place for data."""
     return Shelf(claims.ref, claims.expires_at, max_bytes)
-
-
-async def revoke(store: Store, claims: Claims, reason: str = "deleted", *, lease: float = 30) -> bool:
-    return await store.revoke(
-        claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason=reason, lease=lease
-    )
 
 
 async def take(store: Store, *, idle_timeout: int | None = None, lease: float = 30, limit: int = 100) -> list[Ended]:
@@ -107,7 +96,7 @@ async def test_what_is_kept_outlives_the_store_object(kind: Kind, place: Place, 
     a, b, c = session("a"), session("b", subject=BOB), session("c", issued_at=START + 1)
     first = await kind.make(place)
     await first.open()
-    await first.record(recorded(c))
+    await first.record(Record.of(c))
     await first.write(shelf(c), "cart", b"[1]")
     await revoke(first, a)
     await first.revoke_before(START + 1, audience=AUDIENCE, subject=BOB, until=LATER)
@@ -115,7 +104,7 @@ async def test_what_is_kept_outlives_the_store_object(kind: Kind, place: Place, 
     await other.close()
     second = await kind.make(place)
     assert await second.standings([a, b, c]) == [Standing.ENDED, Standing.ENDED, Standing.LIVE]
-    assert await second.find(c.ref) == recorded(c)
+    assert await second.find(c.ref) == Record.of(c)
     assert await second.read(shelf(c), "cart") == b"[1]"
     await second.close()
 
@@ -246,14 +235,14 @@ async def test_a_cut_off_lasts_until_the_last_session_concerned_has_ended(store:
 async def test_a_cut_off_leaves_records_as_they_are(store: Store, clock: Clock) -> None:
     """Its sessions are told as ended and are nobody's to list, but their `on_end` comes when they expire."""
     a = session(issued_at=START - 1)
-    await store.record(recorded(a))
+    await store.record(Record.of(a))
     await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, until=LATER)
     assert await store.seen(a, idle_timeout=None) is Standing.ENDED
     assert await store.sessions(ALICE, audience=AUDIENCE) == []
     assert await store.find(a.ref) is None
     assert await take(store) == []
     clock.now = LATER
-    assert await take(store) == [Ended(recorded(a), "expired")]
+    assert await take(store) == [Ended(Record.of(a), "expired")]
 
 
 # --- records -------------------------------------------------------------------------------------
@@ -261,16 +250,16 @@ async def test_a_cut_off_leaves_records_as_they_are(store: Store, clock: Clock) 
 
 async def test_a_recorded_session_is_found_by_its_name(store: Store) -> None:
     """As it was recorded; an unknown one is not."""
-    await store.record(recorded(session("a")))
-    assert await store.find(session("a").ref) == recorded(session("a"))
+    await store.record(Record.of(session("a")))
+    assert await store.find(session("a").ref) == Record.of(session("a"))
     assert await store.find(session("b").ref) is None
 
 
 async def test_an_anonymous_session_can_be_recorded(store: Store) -> None:
     """It has no subject, and is found by its name alone."""
     a = session(subject=None)
-    await store.record(recorded(a))
-    assert await store.find(a.ref) == recorded(a)
+    await store.record(Record.of(a))
+    assert await store.find(a.ref) == Record.of(a)
     assert await store.seen(a, idle_timeout=None) is Standing.LIVE
 
 
@@ -278,10 +267,10 @@ async def test_a_principals_sessions_are_listed_oldest_first(store: Store) -> No
     """In whatever order they were recorded; nobody else's."""
     made = [session(f"s{n}", issued_at=START - n) for n in (2, 5, 1, 4, 3)]
     for one in made:
-        await store.record(recorded(one))
-    await store.record(recorded(session("bobs", subject=BOB)))
+        await store.record(Record.of(one))
+    await store.record(Record.of(session("bobs", subject=BOB)))
     assert await store.sessions(ALICE, audience=AUDIENCE) == [
-        recorded(one) for one in sorted(made, key=lambda one: one.issued_at)
+        Record.of(one) for one in sorted(made, key=lambda one: one.issued_at)
     ]
     assert await store.sessions("nobody", audience=AUDIENCE) == []
 
@@ -290,10 +279,10 @@ async def test_the_forks_of_a_lineage_are_listed_oldest_first(store: Store) -> N
     """Of every generation, whoever they belong to; neither the root itself nor another lineage's."""
     root, other = session("root", subject=None), session("other")
     forks = [
-        replace(recorded(session(f"f{n}", issued_at=START + n, subject=subject)), root=root.ref)
+        replace(Record.of(session(f"f{n}", issued_at=START + n, subject=subject)), root=root.ref)
         for n, subject in ((2, None), (1, ALICE), (3, None))
     ]
-    for record in (recorded(root), *forks, replace(recorded(session("else")), root=other.ref)):
+    for record in (Record.of(root), *forks, replace(Record.of(session("else")), root=other.ref)):
         await store.record(record)
     assert await store.forks(root.ref) == [forks[1], forks[0], forks[2]]
     assert await store.find(forks[0].ref) == forks[0]
@@ -308,7 +297,7 @@ async def test_the_forks_of_a_lineage_are_listed_oldest_first(store: Store) -> N
 async def test_a_record_is_given_back_as_it_was_noted(store: Store, clock: Clock) -> None:
     """With its place in a lineage and the trace of its start, to who lists it, finds it or takes its end."""
     root, trace = session("root"), f"00-{'ab' * 16}-{'cd' * 8}-01"
-    noted = replace(recorded(session("fork")), root=root.ref, trace=trace)
+    noted = replace(Record.of(session("fork")), root=root.ref, trace=trace)
     await store.record(noted)
     assert (
         await store.sessions(ALICE, audience=AUDIENCE)
@@ -324,9 +313,10 @@ async def test_an_ended_fork_is_not_listed(store: Store, clock: Clock) -> None:
     """Nor one that was forgotten or cut off, nor an expired one; a root that has ended still has its forks."""
     root = session("root")
     a, b, c = (
-        replace(recorded(session(f"f{n}", issued_at=START - n, expires_at=LATER - n)), root=root.ref) for n in (3, 2, 1)
+        replace(Record.of(session(f"f{n}", issued_at=START - n, expires_at=LATER - n)), root=root.ref)
+        for n in (3, 2, 1)
     )
-    for record in (recorded(root), a, b, c):
+    for record in (Record.of(root), a, b, c):
         await store.record(record)
     await revoke(store, root)
     await store.finish(root.ref)
@@ -344,17 +334,17 @@ async def test_an_ended_session_is_neither_listed_nor_found(store: Store) -> Non
     """From the moment on at which it was revoked."""
     a, b = session("a"), session("b")
     for one in (a, b):
-        await store.record(recorded(one))
+        await store.record(Record.of(one))
     await revoke(store, a)
-    assert await store.sessions(ALICE, audience=AUDIENCE) == [recorded(b)]
+    assert await store.sessions(ALICE, audience=AUDIENCE) == [Record.of(b)]
     assert await store.find(a.ref) is None
 
 
 async def test_an_expired_session_is_neither_listed_nor_found(store: Store, clock: Clock) -> None:
     """From its very end on."""
-    await store.record(recorded(session()))
+    await store.record(Record.of(session()))
     clock.now = LATER - 1
-    assert await store.find(session().ref) == recorded(session())
+    assert await store.find(session().ref) == Record.of(session())
     clock.now = LATER
     assert await store.find(session().ref) is None
     assert await store.sessions(ALICE, audience=AUDIENCE) == []
@@ -363,22 +353,22 @@ async def test_an_expired_session_is_neither_listed_nor_found(store: Store, cloc
 async def test_recording_again_changes_nothing(store: Store) -> None:
     """Not even what was recorded, and it revives nothing that was ended, before or after it is finished."""
     a, b = session("a"), session("b")
-    await store.record(recorded(a))
-    await store.record(replace(recorded(a), subject=BOB))
-    assert await store.find(a.ref) == recorded(a)
+    await store.record(Record.of(a))
+    await store.record(replace(Record.of(a), subject=BOB))
+    assert await store.find(a.ref) == Record.of(a)
     await revoke(store, a)
-    await store.record(recorded(a))
+    await store.record(Record.of(a))
     await revoke(store, b)
-    await store.record(recorded(b))
+    await store.record(Record.of(b))
     assert [await store.seen(one, idle_timeout=None) for one in (a, b)] == [Standing.ENDED] * 2
     assert await store.sessions(ALICE, audience=AUDIENCE) == []
 
 
 async def test_records_are_seen_at_once_by_who_shares_the_store(store: Store, other: Store) -> None:
     """A session that one worker made is used on another."""
-    await store.record(recorded(session()))
+    await store.record(Record.of(session()))
     assert await other.seen(session(), idle_timeout=60) is Standing.LIVE
-    assert await other.find(session().ref) == recorded(session())
+    assert await other.find(session().ref) == Record.of(session())
 
 
 # --- use and idleness ----------------------------------------------------------------------------
@@ -391,7 +381,7 @@ async def test_a_session_without_a_record_is_lost(store: Store) -> None:
 
 async def test_ended_is_told_before_lost(store: Store) -> None:
     """A revocation stands after its record was forgotten."""
-    await store.record(recorded(session()))
+    await store.record(Record.of(session()))
     await revoke(store, session())
     await store.finish(session().ref)
     assert await store.seen(session(), idle_timeout=None) is Standing.ENDED
@@ -402,7 +392,7 @@ async def test_an_unused_session_is_idle_after_its_time_and_the_grain(
     store: Store, clock: Clock, idle_timeout: int
 ) -> None:
     """Never earlier than its time, and no later than that and the grain."""
-    await store.record(recorded(session()))
+    await store.record(Record.of(session()))
     clock.now = START + idle_timeout - 0.5
     assert await store.seen(session("b"), idle_timeout=idle_timeout) is Standing.LOST
     clock.now = START + idle_timeout + grain(idle_timeout)
@@ -412,7 +402,7 @@ async def test_an_unused_session_is_idle_after_its_time_and_the_grain(
 @pytest.mark.parametrize("idle_timeout", [1, 59, 60, 300, 1800])
 async def test_a_used_session_is_not_idle(store: Store, clock: Clock, idle_timeout: int) -> None:
     """Each use counts, wherever it falls between two notes: the next may come just before the time is over."""
-    await store.record(recorded(session()))
+    await store.record(Record.of(session()))
     for part in (0.99, 0.01, 0.5, 0.99):
         clock.now += idle_timeout * part
         assert await store.seen(session(), idle_timeout=idle_timeout) is Standing.LIVE
@@ -422,7 +412,7 @@ async def test_a_used_session_is_not_idle(store: Store, clock: Clock, idle_timeo
 
 async def test_without_an_idle_timeout_nothing_is_idle(store: Store, clock: Clock) -> None:
     """Until it expires, a recorded session lives."""
-    await store.record(recorded(session()))
+    await store.record(Record.of(session()))
     clock.now = LATER - 1
     assert await store.seen(session(), idle_timeout=None) is Standing.LIVE
 
@@ -430,7 +420,7 @@ async def test_without_an_idle_timeout_nothing_is_idle(store: Store, clock: Cloc
 @pytest.mark.parametrize("idle_timeout", [None, 59, 300])
 async def test_a_use_is_on_record_within_the_grain(store: Store, clock: Clock, idle_timeout: int | None) -> None:
     """Not every use has to be written."""
-    await store.record(recorded(session()))
+    await store.record(Record.of(session()))
     for step in (1, 7, 40, 13, 55):
         clock.now += step
         assert await store.seen(session(), idle_timeout=idle_timeout) is Standing.LIVE
@@ -441,15 +431,15 @@ async def test_a_use_is_on_record_within_the_grain(store: Store, clock: Clock, i
 
 async def test_asking_how_a_session_stands_is_no_use_of_it(store: Store, clock: Clock) -> None:
     """Only `seen` keeps it from standing idle."""
-    await store.record(recorded(session()))
+    await store.record(Record.of(session()))
     clock.now = START + 40
     assert await store.standing(session()) is Standing.LIVE
-    assert await store.find(session().ref) == recorded(session())
+    assert await store.find(session().ref) == Record.of(session())
 
 
 async def test_an_idle_session_stays_idle(store: Store, clock: Clock) -> None:
     """Being refused is no use either."""
-    await store.record(recorded(session()))
+    await store.record(Record.of(session()))
     clock.now = START + 61
     for _ in range(3):
         assert await store.seen(session(), idle_timeout=30) is Standing.IDLE
@@ -460,11 +450,11 @@ async def test_an_idle_session_stays_idle(store: Store, clock: Clock) -> None:
 
 async def test_an_expired_session_is_given_to_one_taker(store: Store, clock: Clock) -> None:
     """With its record, from its end on, and to nobody else while the lease lasts."""
-    await store.record(recorded(session()))
+    await store.record(Record.of(session()))
     clock.now = LATER - 1
     assert await take(store) == []
     clock.now = LATER
-    assert await take(store, lease=30) == [Ended(recorded(session()), "expired")]
+    assert await take(store, lease=30) == [Ended(Record.of(session()), "expired")]
     clock.now = LATER + 29
     assert await take(store) == []
 
@@ -472,12 +462,12 @@ async def test_an_expired_session_is_given_to_one_taker(store: Store, clock: Clo
 async def test_an_idle_session_ends_when_it_is_taken(store: Store, clock: Clock) -> None:
     """Nothing revives it, and who revokes it afterwards was not the one who ended it."""
     a = session()
-    await store.record(recorded(a))
+    await store.record(Record.of(a))
     await store.write(shelf(a), "k", b"1")
     clock.now = START + 30
     assert await take(store, idle_timeout=31) == []
     clock.now = START + 31
-    assert await take(store, idle_timeout=31) == [Ended(recorded(a), "idle")]
+    assert await take(store, idle_timeout=31) == [Ended(Record.of(a), "idle")]
     assert await store.seen(a, idle_timeout=31) is Standing.ENDED
     assert await store.seen(a, idle_timeout=None) is Standing.ENDED
     assert await store.standing(a) is Standing.ENDED
@@ -489,50 +479,50 @@ async def test_an_idle_session_ends_when_it_is_taken(store: Store, clock: Clock)
 
 async def test_without_an_idle_timeout_no_idle_session_is_taken(store: Store, clock: Clock) -> None:
     """Only what expired."""
-    await store.record(recorded(session()))
+    await store.record(Record.of(session()))
     clock.now = LATER - 1
     assert await take(store, idle_timeout=None) == []
 
 
 async def test_who_ends_a_session_has_its_lease(store: Store, clock: Clock) -> None:
     """It is given to another, with the reason, when that is over: the first one may have died."""
-    await store.record(recorded(session()))
+    await store.record(Record.of(session()))
     assert await revoke(store, session(), "logout", lease=30) is True
     clock.now = START + 29
     assert await take(store) == []
     clock.now = START + 30
-    assert await take(store, lease=30) == [Ended(recorded(session()), "logout")]
+    assert await take(store, lease=30) == [Ended(Record.of(session()), "logout")]
     clock.now = START + 59
     assert await take(store) == []
     clock.now = START + 60
-    assert await take(store) == [Ended(recorded(session()), "logout")]
+    assert await take(store) == [Ended(Record.of(session()), "logout")]
 
 
 async def test_a_lease_of_nothing_leaves_it_to_another_at_once(store: Store) -> None:
     """For who ends a session from outside of any worker."""
-    await store.record(recorded(session()))
+    await store.record(Record.of(session()))
     await revoke(store, session(), "support", lease=0)
-    assert await take(store) == [Ended(recorded(session()), "support")]
+    assert await take(store) == [Ended(Record.of(session()), "support")]
 
 
 async def test_revoking_again_changes_neither_reason_nor_lease(store: Store, clock: Clock) -> None:
     """The first one counts."""
-    await store.record(recorded(session()))
+    await store.record(Record.of(session()))
     await revoke(store, session(), "first", lease=30)
     clock.now = START + 29
     await revoke(store, session(), "second", lease=30)
     clock.now = START + 30
-    assert await take(store) == [Ended(recorded(session()), "first")]
+    assert await take(store) == [Ended(Record.of(session()), "first")]
 
 
 async def test_an_expired_session_may_still_be_revoked(store: Store, clock: Clock) -> None:
     """The request that ends it came in time; its reason is the one that is kept."""
-    await store.record(recorded(session()))
+    await store.record(Record.of(session()))
     clock.now = LATER + 1
     assert await revoke(store, session(), "deleted", lease=30) is True
     assert await take(store) == []
     clock.now = LATER + 31
-    assert await take(store) == [Ended(recorded(session()), "deleted")]
+    assert await take(store) == [Ended(Record.of(session()), "deleted")]
 
 
 async def test_a_session_that_was_not_recorded_is_never_taken(store: Store, clock: Clock) -> None:
@@ -546,7 +536,7 @@ async def test_no_more_are_taken_than_asked_for(store: Store, clock: Clock) -> N
     """The rest is there for the next taker; each goes to one."""
     many = [session(f"s{n}", expires_at=START + 60 + n) for n in range(10)]
     for one in many:
-        await store.record(recorded(one))
+        await store.record(Record.of(one))
     await revoke(store, many[0], lease=0)
     clock.now = LATER
     taken = [ended.record.ref for _ in range(4) for ended in await take(store, limit=3)]
@@ -558,7 +548,7 @@ async def test_of_parallel_takers_each_session_goes_to_one(store: Store, other: 
     """On whichever worker they run; what the race left over is there for the next."""
     many = [session(f"s{n}") for n in range(30)]
     for one in many:
-        await store.record(recorded(one))
+        await store.record(Record.of(one))
     clock.now = LATER
     takers = [partial(take, one, limit=2) for one in (store, other) for _ in range(10)]
     taken = [ended.record.ref for some in await at_once(takers) for ended in some]
@@ -569,7 +559,7 @@ async def test_of_parallel_takers_each_session_goes_to_one(store: Store, other: 
 
 async def test_a_finished_session_is_never_taken_again(store: Store, clock: Clock) -> None:
     """Its `on_end` has run; its revocation stays."""
-    await store.record(recorded(session()))
+    await store.record(Record.of(session()))
     await revoke(store, session(), lease=0)
     await store.finish(session().ref)
     assert await take(store) == []
@@ -588,12 +578,12 @@ async def test_an_unfinished_session_waits_for_a_taker_for_as_long_as_it_takes(s
     """With its data, long after its token has expired: `on_end` runs at least once, and may read."""
     a = session()
     await store.write(shelf(a), "before", b"0")
-    await store.record(recorded(a))
+    await store.record(Record.of(a))
     await store.write(shelf(a), "browser", b'"b1"')
     for _ in range(5):
         clock.now += 24 * HOUR
         await revoke(store, session(f"x{clock.now}", expires_at=int(clock.now)))
-    assert await take(store) == [Ended(recorded(a), "expired")]
+    assert await take(store) == [Ended(Record.of(a), "expired")]
     assert await store.read(shelf(a), "browser") == b'"b1"'
     assert await store.read(shelf(a), "before") == b"0"
 
@@ -633,11 +623,11 @@ async def test_a_cut_off_ends_the_sessions_of_its_audience_alone(store: Store, s
     """Though the principal is the same one, and whether they are recorded or not."""
     ours, theirs = (msgspec.structs.replace(session(name, issued_at=START - 1), audience=name) for name in "ab")
     for one in (ours, theirs):
-        await store.record(recorded(one))
+        await store.record(Record.of(one))
     await store.revoke_before(START, audience="a", subject=subject, until=LATER)
     assert await store.standings([ours, theirs]) == [Standing.ENDED, Standing.LIVE]
     assert await store.seen(theirs, idle_timeout=None) is Standing.LIVE
-    assert [await store.find(one.ref) for one in (ours, theirs)] == [None, recorded(theirs)]
+    assert [await store.find(one.ref) for one in (ours, theirs)] == [None, Record.of(theirs)]
 
 
 async def test_each_audience_lists_and_takes_its_own_sessions(store: Store, clock: Clock) -> None:
@@ -645,14 +635,14 @@ async def test_each_audience_lists_and_takes_its_own_sessions(store: Store, cloc
     names = ("a", "b")
     ones = {name: msgspec.structs.replace(session(name), audience=name) for name in names}
     for one in ones.values():
-        await store.record(recorded(one))
+        await store.record(Record.of(one))
     await revoke(store, ones["a"], lease=0)
     listed = [await store.sessions(ALICE, audience=name) for name in (*names, "c")]
-    assert listed == [[], [recorded(ones["b"])], []]
+    assert listed == [[], [Record.of(ones["b"])], []]
     clock.now = LATER
     for name, reason in zip(("c", "b", "a"), (None, "expired", "deleted"), strict=True):
         taken = await store.take_ended(audience=name, idle_timeout=HOUR, lease=30, limit=10)
-        assert taken == ([] if reason is None else [Ended(recorded(ones[name]), reason)])
+        assert taken == ([] if reason is None else [Ended(Record.of(ones[name]), reason)])
         for ended in taken:
             await store.finish(ended.record.ref)
 
@@ -869,7 +859,7 @@ async def test_a_larger_limit_counts_from_then_on(store: Store) -> None:
 async def test_a_revoked_sessions_data_can_be_read_and_not_changed(store: Store) -> None:
     """Until it is finished; whether it was recorded or not."""
     for one in (a := session("a"), session("b")):
-        await store.record(recorded(a))
+        await store.record(Record.of(a))
         await store.write(shelf(one), "k", b"1")
         await revoke(store, one)
         for change in (

@@ -10,6 +10,7 @@ from mcp_sessions.errors import DataGone, StoreFull
 from mcp_sessions.stores.base import Ended, Reach, Record, Standing
 from mcp_sessions.stores.memory import MemoryStore
 from mcp_sessions.tokens import AUDIENCE, Claims
+from stores import revoke
 
 HOUR = 3600
 LATER = START + HOUR
@@ -24,16 +25,6 @@ def clock() -> Clock:
 def session(name: str = "a", *, expires_at: int = LATER, subject: str | None = ALICE) -> Claims:
     return Claims(
         kind="session", kid="k", jti=name.ljust(22, "A"), issued_at=START, expires_at=expires_at, subject=subject
-    )
-
-
-def recorded(claims: Claims) -> Record:
-    return Record(claims.ref, claims.subject, claims.issued_at, claims.expires_at, claims.issued_at)
-
-
-async def revoke(store: MemoryStore, claims: Claims, *, lease: float = 30) -> bool:
-    return await store.revoke(
-        claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason="deleted", lease=lease
     )
 
 
@@ -86,15 +77,15 @@ async def test_no_more_sessions_are_recorded_than_may_be(clock: Clock) -> None:
     """One more is refused; a finished one makes room."""
     store = MemoryStore(max_sessions=2, clock=clock)
     a, b, c = session("a"), session("b", subject=None), session("c")
-    await store.record(recorded(a))
-    await store.record(recorded(b))
-    await store.record(recorded(a))
+    await store.record(Record.of(a))
+    await store.record(Record.of(b))
+    await store.record(Record.of(a))
     with pytest.raises(StoreFull):
-        await store.record(recorded(c))
+        await store.record(Record.of(c))
     await store.finish(b.ref)
-    await store.record(recorded(c))
+    await store.record(Record.of(c))
     await store.finish(a.ref)
-    assert await store.sessions(ALICE, audience=AUDIENCE) == [recorded(c)]
+    assert await store.sessions(ALICE, audience=AUDIENCE) == [Record.of(c)]
     await store.finish(c.ref)
     assert await store.sessions(ALICE, audience=AUDIENCE) == []
 
@@ -102,14 +93,14 @@ async def test_no_more_sessions_are_recorded_than_may_be(clock: Clock) -> None:
 async def test_a_full_store_ends_no_idle_session(clock: Clock) -> None:
     """Its end could not be kept, so it is given to nobody; with room, it is."""
     store = MemoryStore(max_entries=1, clock=clock)
-    await store.record(recorded(session("a")))
+    await store.record(Record.of(session("a")))
     await revoke(store, session("b", expires_at=START + 1))
     clock.now = START + 61
     with pytest.raises(StoreFull):
         await store.take_ended(audience=AUDIENCE, idle_timeout=60, lease=30, limit=10)
     clock.now = START + 2 * HOUR
     assert await store.take_ended(audience=AUDIENCE, idle_timeout=60, lease=30, limit=10) == [
-        Ended(recorded(session("a")), "expired")
+        Ended(Record.of(session("a")), "expired")
     ]
 
 
@@ -139,7 +130,7 @@ async def test_a_session_that_is_over_has_no_data(clock: Clock) -> None:
 async def test_an_ended_session_stays_ended_for_as_long_as_it_is_recorded(clock: Clock) -> None:
     """Its revocation was forgotten with the hour in which its token expired; its record was not."""
     store = MemoryStore(clock=clock)
-    await store.record(recorded(session()))
+    await store.record(Record.of(session()))
     await revoke(store, session(), lease=9 * HOUR)
     clock.now = LATER + 3 * HOUR
     assert await revoke(store, session("b", expires_at=LATER + 9 * HOUR)) is True
@@ -151,7 +142,7 @@ async def test_an_ended_session_stays_ended_for_as_long_as_it_is_recorded(clock:
 async def test_a_clock_that_goes_back_takes_no_use_back(clock: Clock) -> None:
     """The latest use counts."""
     store = MemoryStore(clock=clock)
-    await store.record(recorded(session()))
+    await store.record(Record.of(session()))
     clock.now = START + 50
     assert await store.seen(session(), idle_timeout=59) is Standing.LIVE
     clock.now = START + 10

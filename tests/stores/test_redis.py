@@ -37,6 +37,7 @@ from mcp_sessions.stores.redis import RedisStore
 from mcp_sessions.stores.redis_link import reason_of
 from mcp_sessions.tokens import AUDIENCE, Claims
 from redis_servers import HOST, Server, serving
+from stores import revoke
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,6 @@ def claims(jti: str = "one", *, issued_at: int = START, subject: str | None = "s
     return Claims(kind="session", kid="k", jti=jti, issued_at=issued_at, expires_at=issued_at + 3600, subject=subject)
 
 
-def record_of(one: Claims) -> Record:
-    return Record(one.ref, one.subject, one.issued_at, one.expires_at, one.issued_at)
-
-
 def shelf(owner: str = "one") -> Shelf:
     return Shelf(owner, START + 3600, 100)
 
@@ -85,10 +82,6 @@ async def opened(url: Any, **options: Any) -> AsyncIterator[RedisStore]:
         yield store
     finally:
         await store.close()
-
-
-async def revoke(store: RedisStore, one: Claims) -> bool:
-    return await store.revoke(one.ref, audience=one.audience, expires_at=one.expires_at, reason="ended", lease=30)
 
 
 @contextmanager
@@ -267,7 +260,7 @@ async def test_a_user_needs_no_more_than_these_rights(place: Place) -> None:
     url = place.url.replace("://", f"://app:{PASSWORD}@")
     async with opened(url, prefix=f"mcp-sessions:{uuid4().hex}:") as store:
         one = claims()
-        await store.record(record_of(one))
+        await store.record(Record.of(one))
         assert await store.sessions("sub", audience=AUDIENCE) == [await store.find(one.ref)]
         await store.write(shelf(), "key", b"1", expires_at=START + 5)
         assert await store.add(shelf(), "key", 1) == 2
@@ -451,7 +444,7 @@ async def test_a_server_that_is_full_takes_no_revocation_and_forgets_none(place:
     async with opened(place.url) as store:
         one, two = claims(), claims("two")
         assert await revoke(store, one)
-        await store.record(record_of(two))
+        await store.record(Record.of(two))
         await store.write(shelf(), "key", b"1")
         with full(place.server):
             with pytest.raises(StoreFull) as caught:
@@ -525,7 +518,7 @@ def offset(server: Server, name: bytes) -> int:
 async def test_a_server_that_forgot_the_scripts_is_sent_them_again(place: Place) -> None:
     """As after a restart, a fail-over, or an upgrade of this package."""
     async with opened(place.url) as store:
-        await store.record(record_of(claims()))
+        await store.record(Record.of(claims()))
         for total in (1, 2):
             place.server.command("SCRIPT", "FLUSH")
             assert await store.seen(claims(), idle_timeout=600) is Standing.LIVE
@@ -623,12 +616,12 @@ async def test_a_deadline_that_is_left_hides_no_other(tracked: RedisStore) -> No
     """More are looked at than are taken."""
     for n in range(3):
         redis_servers.shared().command("ZADD", tracked._keys.due(AUDIENCE), START + 3600, f"phantom{n}")
-    await tracked.record(record_of(claims()))
+    await tracked.record(Record.of(claims()))
     assert await tracked.take_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=1) == []
     clock: Any = tracked._clock
     clock.now = START + 3600
     (ended,) = await tracked.take_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=4)
-    assert ended == Ended(record_of(claims()), "expired")
+    assert ended == Ended(Record.of(claims()), "expired")
 
 
 async def test_a_listed_session_without_a_record_is_not_listed(tracked: RedisStore) -> None:
@@ -636,8 +629,8 @@ async def test_a_listed_session_without_a_record_is_not_listed(tracked: RedisSto
     listed = tracked._keys.sessions(AUDIENCE, "sub")
     redis_servers.shared().command("ZADD", listed, START - 10 * 86_400, "phantom")
     assert await tracked.sessions("sub", audience=AUDIENCE) == []
-    await tracked.record(record_of(claims()))
-    assert await tracked.sessions("sub", audience=AUDIENCE) == [record_of(claims())]
+    await tracked.record(Record.of(claims()))
+    assert await tracked.sessions("sub", audience=AUDIENCE) == [Record.of(claims())]
     assert redis_servers.shared().command("ZRANGE", listed, 0, -1) == [claims().ref.encode()]
 
 
@@ -646,7 +639,7 @@ async def test_a_worker_that_dies_between_the_steps_of_a_revocation_loses_nothin
 ) -> None:
     """Nothing was acknowledged: the session lives on, and the look that was planned for its end is planned anew."""
     one = claims()
-    await tracked.record(record_of(one))
+    await tracked.record(Record.of(one))
     with monkeypatch.context() as fault:
         fault.setattr("mcp_sessions.stores.redis.REVOKE", None)
         with pytest.raises(TypeError):
@@ -668,7 +661,7 @@ async def test_what_was_taken_is_handed_over_though_the_store_fails_after(
     async def fail(*args: object) -> int:
         raise StoreUnavailable from None
 
-    await tracked.record(record_of(claims()))
+    await tracked.record(Record.of(claims()))
     clock: Any = tracked._clock
     clock.now = START + 3600
     monkeypatch.setattr(tracked, "_put_off", fail)
@@ -683,7 +676,7 @@ async def test_what_was_taken_is_handed_over_though_the_store_fails_after(
 async def test_nothing_outlives_its_session_for_long(tracked: RedisStore) -> None:
     """Each key but those of the deployment itself is collected by Redis, should everybody forget it."""
     one = claims()
-    await tracked.record(record_of(one))
+    await tracked.record(Record.of(one))
     await tracked.write(shelf(one.ref), "key", b"1", expires_at=START + 60)
     await tracked.write(shelf("unrecorded"), "key", b"1")
     await tracked.revoke_before(START, audience=AUDIENCE, subject="sub", until=START + 3600)

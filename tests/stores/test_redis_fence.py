@@ -19,6 +19,7 @@ from mcp_sessions.stores.redis import RedisStore
 from mcp_sessions.stores.redis_durability import facts
 from mcp_sessions.tokens import AUDIENCE, Claims
 from redis_servers import Server, serving
+from stores import revoke
 
 LIVE, ENDED, LOST = Standing.LIVE, Standing.ENDED, Standing.LOST
 KEEPS: dict[str, Any] = {"appendonly": "yes", "appendfsync": "always"}
@@ -49,10 +50,6 @@ async def opened(server: Server, clock: Clock, **options: Any) -> AsyncIterator[
         yield store
     finally:
         await store.close()
-
-
-async def revoke(store: RedisStore, one: Claims) -> bool:
-    return await store.revoke(one.ref, audience=one.audience, expires_at=one.expires_at, reason="ended", lease=30)
 
 
 def said(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:

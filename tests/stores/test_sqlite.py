@@ -24,6 +24,7 @@ from mcp_sessions.errors import ConfigurationError, StoreUnavailable
 from mcp_sessions.stores.base import Reach, Record, Standing
 from mcp_sessions.stores.sqlite import SQLiteStore
 from mcp_sessions.tokens import Claims
+from stores import revoke
 
 HOUR = 3600
 LATER = START + HOUR
@@ -60,12 +61,6 @@ def other(path: Path) -> Iterator[sqlite3.Connection]:
 
 def session(name: str = "a", *, issued_at: int = START, expires_at: int = LATER) -> Claims:
     return Claims(kind="session", kid="k", jti=name.ljust(22, "A"), issued_at=issued_at, expires_at=expires_at)
-
-
-async def revoke(store: SQLiteStore, claims: Claims) -> bool:
-    return await store.revoke(
-        claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason="deleted", lease=30
-    )
 
 
 def rows(path: Path, table: str = "revoked") -> int:

@@ -36,10 +36,6 @@ def session(name: str = "a", *, issued_at: int = START) -> Claims:
     )
 
 
-def recorded(claims: Claims) -> Record:
-    return Record(claims.ref, claims.subject, claims.issued_at, claims.expires_at, claims.issued_at)
-
-
 def count(connection: sqlite3.Connection, table: str) -> int:
     rows: int = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
     return rows
@@ -63,7 +59,7 @@ def test_what_was_issued_before_the_fence_is_lost(connection: sqlite3.Connection
     assert standing(before) is (Standing.LOST if fenced else Standing.LIVE)
     assert standing(ended) is Standing.ENDED
     for one in (before, ended):
-        steps.record(connection, recorded(one))
+        steps.record(connection, Record.of(one))
     seen, _ = steps.seen(connection, before, idle_timeout=None, fenced=fenced, now=START)
     assert seen is standing(before)
 
@@ -78,7 +74,7 @@ def test_only_a_live_sessions_use_is_to_be_noted(connection: sqlite3.Connection)
     """And only when the last note is old enough; a note is never taken back."""
     seen = partial(steps.seen, connection, session(), idle_timeout=300, fenced=True)
     assert seen(now=START) == (Standing.LOST, False)
-    steps.record(connection, recorded(session()))
+    steps.record(connection, Record.of(session()))
     assert seen(now=START + 1) == (Standing.LIVE, False)
     assert seen(now=START + 5) == (Standing.LIVE, True)
     steps.note(connection, session().ref, START + 5)
@@ -91,7 +87,7 @@ def test_only_a_live_sessions_use_is_to_be_noted(connection: sqlite3.Connection)
 
 def test_an_ended_session_stays_ended_for_as_long_as_it_is_recorded(connection: sqlite3.Connection) -> None:
     """Also when its revocation was swept."""
-    steps.record(connection, recorded(session()))
+    steps.record(connection, Record.of(session()))
     assert revoke(connection, session()) is True
     connection.execute("DELETE FROM revoked")
     assert steps.seen(connection, session(), idle_timeout=None, fenced=True, now=START)[0] is Standing.ENDED
@@ -102,16 +98,16 @@ def test_an_ended_session_stays_ended_for_as_long_as_it_is_recorded(connection: 
 
 def test_a_session_that_ended_in_two_ways_is_told_as_expired(connection: sqlite3.Connection) -> None:
     """It is taken once."""
-    steps.record(connection, recorded(session()))
+    steps.record(connection, Record.of(session()))
     take = partial(steps.take_ended, connection, audience=AUDIENCE, idle_timeout=60, lease=30, limit=10)
-    assert take(now=LATER) == [Ended(recorded(session()), "expired")]
+    assert take(now=LATER) == [Ended(Record.of(session()), "expired")]
     assert take(now=LATER) == []
     assert count(connection, "revoked") == 1
 
 
 def test_a_finished_session_leaves_nothing_but_its_revocation(connection: sqlite3.Connection) -> None:
     """No row of any table speaks of it."""
-    steps.record(connection, recorded(session()))
+    steps.record(connection, Record.of(session()))
     data.write(connection, shelf(session()), "k", (b"1", None), leeway=60, now=START)
     revoke(connection, session())
     steps.finish(connection, session().ref)
@@ -169,7 +165,7 @@ def test_a_recorded_sessions_data_is_not_swept(connection: sqlite3.Connection) -
     write = partial(data.write, connection, leeway=60, now=START)
     write(shelf(session("before")), "k", (b"1", None))
     for name in ("before", "after"):
-        steps.record(connection, recorded(session(name)))
+        steps.record(connection, Record.of(session(name)))
     for name in ("before", "after", "unrecorded"):
         write(shelf(session(name)), "l", (b"1", None))
     data.sweep(connection, LATER)
