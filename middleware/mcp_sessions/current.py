@@ -74,7 +74,7 @@ def _fastmcp_request(dependencies: Any) -> Any:
 
 def _sdk_request(server: Any) -> Any:
     """SDK 1.x; SDK 2.x has no such variable, and there the middleware's own is right."""
-    variable = getattr(server, "request_ctx", None)
+    variable = vars(server).get("request_ctx")  # not to be there costs `getattr` an exception
     context = None if variable is None else variable.get(None)
     return getattr(context, "request", None)
 

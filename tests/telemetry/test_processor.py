@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -27,12 +27,29 @@ from clients import Client
 from mcp_sessions import Session, current_session
 from mcp_sessions.current import session_variable
 from mcp_sessions.telemetry import SessionSpanProcessor
+from mcp_sessions.telemetry.claimed import is_claimed
 from recorded import Recorder
 
 Attributes = dict[str, dict[str, Any]]
 OURS = "session.id", "mcp.session.id"
 CHAT = {"session.id": "a chat"}
 REMOTE = NonRecordingSpan(SpanContext(1, 1, is_remote=True, trace_flags=TraceFlags(1)))
+
+
+class Readable(Mapping[str, str]):
+    """No more than a mapping has to be."""
+
+    def __init__(self, held: dict[str, str]) -> None:
+        self._held = held
+
+    def __getitem__(self, name: str) -> str:
+        return self._held[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
 
 
 @contextmanager
@@ -166,6 +183,14 @@ async def test_a_session_within_another_sessions_request_is_stamped_with_its_own
         above.set_attributes(dict.fromkeys(OURS, "ses_another"))
         ref = await handling(nested(tracer))
     assert attributes["outer"] == attributes["inner"] == dict.fromkeys(OURS, ref)
+
+
+@pytest.mark.parametrize("named", [{}, CHAT])
+def test_whatever_mapping_a_spans_attributes_are_they_are_read(named: dict[str, str]) -> None:
+    """Spans of others than the SDK, whose attributes may be a mapping that can only be read."""
+    held = Readable(named)
+    assert is_claimed(SimpleNamespace(attributes=held), "ses_a", None) == bool(named)
+    assert dict(held) == named
 
 
 # --- FastMCP writes its own ------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from opentelemetry import baggage
-from opentelemetry.context import Context, create_key, get_value, set_value
+from opentelemetry.context import Context, create_key, get_current, set_value
 from opentelemetry.trace import get_current_span
 
 from .attributes import MCP_SESSION_ID, SESSION_ID
@@ -30,12 +30,16 @@ def is_claimed(span: Any, ref: str, context: Context | None) -> bool:
         ref: Our session.
         context: The context that its parent came from; None is the current one.
     """
-    if get_value(_CLAIMED, context):
+    within = get_current() if context is None else context
+    named = None if span is None else _attributes(span).get(SESSION_ID)
+    if not within:  # so neither baggage nor a parent
+        return bool(named and named != ref)
+    if within.get(_CLAIMED):
         return True
-    named = _attributes(span).get(SESSION_ID) or baggage.get_baggage(SESSION_ID, context)
+    named = named or baggage.get_baggage(SESSION_ID, within)
     if named:
         return bool(named != ref)
-    parent = _attributes(get_current_span(context))
+    parent = _attributes(get_current_span(within))
     above, ours_above = parent.get(SESSION_ID), parent.get(MCP_SESSION_ID)
     if above is None:  # a parent that was left without it: the baggage that said so may have ended there
         return bool(ours_above == ref)
@@ -44,4 +48,8 @@ def is_claimed(span: Any, ref: str, context: Context | None) -> bool:
 
 def _attributes(span: Any) -> Mapping[str, Any]:
     """What a span says, where it can be read: those of other processes and those not recorded say nothing."""
-    return getattr(span, "attributes", None) or {}
+    said: Mapping[str, Any] = getattr(span, "attributes", None) or {}
+    try:
+        return said.copy()  # type: ignore[attr-defined,no-any-return]  # to find one of the SDK's takes as long
+    except AttributeError:
+        return said

@@ -63,7 +63,9 @@ class SessionSpanProcessor(SpanProcessor):
                 span.set_attributes(attributes_of(correlation))
             if session is not None:
                 ref = session.ref
-                span.set_attributes(self._stamps.of(ref, claimed=is_claimed(span, ref, parent_context)))
+                stamp = self._stamps.of(ref, claimed=is_claimed(span, ref, parent_context))
+                for name, value in stamp.items():  # the few that they are, this is quicker than all at once
+                    span.set_attribute(name, value)
                 if scope == _FASTMCP:
                     _keep(span)
                 if span.kind is SpanKind.SERVER:
