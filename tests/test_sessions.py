@@ -266,6 +266,8 @@ OWN: Callable[[], Store] = MemoryStore
         ({"keys": SECRET, "store": "redis"}, "names no store"),
         ({"keys": SECRET, "store": OWN(), "lifetime": 0}, "lifetime= must be more than 0"),
         ({"keys": SECRET, "store": OWN(), "lifetime": float("nan")}, "lifetime= must be more than 0"),
+        ({"keys": SECRET, "store": OWN(), "audience": ""}, "audience='' must be printable ASCII"),
+        ({"keys": SECRET, "store": OWN(), "audience": None}, "audience=None must be printable ASCII"),
     ],
 )
 def test_options_that_would_end_nothing_are_refused(options: dict[str, Any], remedy: str) -> None:

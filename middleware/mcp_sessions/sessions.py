@@ -16,6 +16,7 @@ from typing import Final, final
 
 import anyio
 
+from . import checks
 from .endings import ENDED_ALL
 from .errors import ConfigurationError
 from .keyfile import Keys, key_source
@@ -72,7 +73,7 @@ class Sessions:
         self._lifetime = lifetime.total_seconds() if isinstance(lifetime, timedelta) else lifetime
         if not self._lifetime > 0:
             raise ConfigurationError("lifetime= must be more than 0 seconds, a number or a timedelta")
-        self._audience = audience
+        self._audience = checks.name("audience", audience)
         self._clock = clock
         self._sleep = sleep
 
