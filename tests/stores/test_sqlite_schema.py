@@ -77,11 +77,15 @@ def test_another_programs_file_is_refused(connection: sqlite3.Connection) -> Non
             assert not other.execute("SELECT 1 FROM sqlite_master WHERE name = 'revoked'").fetchall()
 
 
-def test_a_newer_versions_file_is_refused(connection: sqlite3.Connection) -> None:
-    """It may say that a session ended in a way that is not known here."""
+@pytest.mark.parametrize(
+    ("more", "remedy"), [(1, "install that version, or give another path"), (-1, "give another path")]
+)
+def test_another_versions_file_is_refused(connection: sqlite3.Connection, more: int, remedy: str) -> None:
+    """It may say that a session ended in a way that is not known here, or lack what is asked for."""
     schema.create(connection, fence=START)
-    connection.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
-    with pytest.raises(ConfigurationError, match=f"has format {schema.VERSION + 1}, this one knows {schema.VERSION}"):
+    connection.execute(f"PRAGMA user_version = {schema.VERSION + more}")
+    said = f"has format {schema.VERSION + more}, this one knows {schema.VERSION}\\); {remedy}$"
+    with pytest.raises(ConfigurationError, match=said):
         schema.check(connection)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 from ..errors import ConfigurationError
 
 APPLICATION_ID: Final = 0x6D637073  # "mcps"
-VERSION: Final = 1
+VERSION: Final = 2  # 1 knew no audiences
 
 _TABLES: Final = (
     "CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
@@ -52,14 +52,15 @@ def check(connection: sqlite3.Connection) -> None:
     """Refuse a file that is not ours to write.
 
     Raises:
-        ConfigurationError: It is another program's, or was written by a newer version of this one.
+        ConfigurationError: It is another program's, or was written by another version of this one.
         sqlite3.Error: It cannot be read.
     """
     application, version, empty = connection.execute(_WHOSE).fetchone()
-    if application == APPLICATION_ID and version > VERSION:
+    if application == APPLICATION_ID and version != VERSION:
+        age, remedy = ("a newer", "install that version, or ") if version > VERSION else ("an older", "")
         raise ConfigurationError(
-            f"the SQLite file was written by a newer version (it has format {version}, this one knows {VERSION}); "
-            "install that version, or give another path"
+            f"the SQLite file was written by {age} version (it has format {version}, this one knows {VERSION}); "
+            f"{remedy}give another path"
         )
     if application != APPLICATION_ID and not (application == 0 and version == 0 and empty):
         raise ConfigurationError("the SQLite file belongs to another program; give the path of a file of its own")
