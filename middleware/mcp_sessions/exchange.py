@@ -234,22 +234,21 @@ class Exchange(Forwarding):
     # --- forwarded ---------------------------------------------------------------------------
 
     def _forward(self, message: Message, step: Step, live: Live | None) -> Awaitable[None]:
-        body, send = message.body, self.send
+        options, body, send = self.options, message.body, self.send
         # SDK 1.x logs a notification that it does not know as a whole, and nothing answers one that could echo.
         if step is STABLE or (live is not None and message.kind is NOTIFICATION):
             body = splice.without_session(message)
             self._declare(body)
         session = Session(live) if live is not None and step is ATTACH else None
-        if self.options.conversation is not None and message.kind is not RESPONSE:
-            body = self._converse(self.options.conversation, message, session, body)
-        # Servers with transport sessions start the task that serves the whole connection in `initialize`.
-        current = None if message.method == INITIALIZE else session
-        if session is not None and self.options.listen is not None:
-            self.options.listen(SessionUsed(session.ref, message.label))
-        if message.method == INITIALIZE:
-            send = self._naming(message)
+        if options.conversation is not None and message.kind is not RESPONSE:
+            body = self._converse(options.conversation, message, session, body)
+        if session is not None and options.listen is not None:
+            options.listen(SessionUsed(session.ref, message.label))
+        current = session
+        if message.method == INITIALIZE:  # in which stateful servers start the task that serves the whole connection
+            current, send = None, self._naming(message)
         echoed = live if step in protocol.ECHOES else None
-        writes = WriteBack.of(message, echoed, self.options.settings, self.options.capability)
+        writes = WriteBack.of(message, echoed, options.settings, options.capability)
         responder = None if writes is None else self._responder(send, writes, message, live)
         answering = send if responder is None else responder.__call__
         return self._call(body, answering, session, current, live=live, responder=responder)
