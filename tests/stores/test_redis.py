@@ -701,7 +701,7 @@ async def test_nothing_outlives_its_session_for_long(tracked: RedisStore) -> Non
         "{sub}:ended-before:mcp-sessions": 7260,
         "{all}:sweeper:mcp-sessions": 5,
         "{all}:due:mcp-sessions": -1,
-        "{all}:since": -1,
+        "{all}:since:2": -1,
         "{all}:servers": -1,
     }
     assert ttls.keys() == expected.keys()

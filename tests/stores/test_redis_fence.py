@@ -69,6 +69,17 @@ async def test_an_empty_redis_is_a_beginning(clock: Clock) -> None:
             assert await store.standings([]) == []
 
 
+async def test_what_an_older_format_keeps_vouches_for_nobody(clock: Clock) -> None:
+    """Its ends of everybody's sessions bore no audience, so they are not found where they are looked for now."""
+    old = claims("old", clock)
+    with serving() as server:
+        server.command("SET", "mcp-sessions:{all}:since", int(clock.now) - 60)
+        server.command("SET", "mcp-sessions:{all}:ended-before", int(clock.now) + 1)
+        clock.now += 1.5
+        async with opened(server, clock) as store:
+            assert await store.standings([old, claims("new", clock)]) == [LOST, LIVE]
+
+
 async def test_opening_twice_is_the_same_as_once(clock: Clock) -> None:
     """And so is a second worker that opens later."""
     with serving() as server:

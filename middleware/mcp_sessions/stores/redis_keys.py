@@ -13,7 +13,8 @@ class Keys:
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        self.since = f"{prefix}{{all}}:since"
+        # With the number of the format: what an older one ended is not read here, so its fence must vouch for nobody.
+        self.since = f"{prefix}{{all}}:since:2"
         self.servers = f"{prefix}{{all}}:servers"
 
     def ended(self, ref: str) -> str:
