@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from starlette.types import ASGIApp
+
 from . import apps, ours
 from .apps import PassThrough
 from .core import Core
@@ -27,16 +29,24 @@ WARM: Final = 30  # requests after which the interpreter has specialised what it
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """Requests whose spans are recorded. What that sets up stays, so nothing else may come after them."""
+    """Requests whose spans are recorded. What that sets up stays, so nothing else may come after them.
 
-    visits: Visits
+    Args:
+        app: Who serves them, or None for a middleware that does nothing but make a span.
+        body: Of each.
+    """
+
+    app: ASGIApp | None
+    body: bytes
 
     async def serve(self, requests: int) -> None:
         """Let the application serve so many of them, one after the other."""
-        from .traced import recording  # here, since all others run where OpenTelemetry was never imported
+        # Imported here, since all others run where OpenTelemetry was never imported.
+        from .lonely import SpanAlone
+        from .traced import recording
 
         recording()
-        await self.visits.serve(requests)
+        await Visits.of(self.app or SpanAlone(apps.trivial), self.body).serve(requests)
 
 
 async def subjects() -> dict[str, Contestant]:
@@ -47,6 +57,7 @@ async def subjects() -> dict[str, Contestant]:
     writer = ours.wrap(apps.writing, clock=lambda: now)
     session = await ours.created(app)
     plain, named = message(), message(session=session)
+    unnamed = message(session={"sessionId": ours.minted(1)[0]})  # of a client that did not say what it is
     return {
         "pass-through": Visits.of(PassThrough(apps.trivial), named),
         "no session named": Visits.of(app, plain),
@@ -59,7 +70,8 @@ async def subjects() -> dict[str, Contestant]:
             app, message("sessions/fork", {"mode": "fresh"}, session=session), method="sessions/fork"
         ),
         "core": Repeated(Core()),
-        "session, traced": Traced(Visits.of(app, named)),
+        "session, traced": Traced(app, unnamed),
+        "a span alone": Traced(None, unnamed),
     }
 
 

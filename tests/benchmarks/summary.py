@@ -8,10 +8,12 @@ from typing import Final
 
 from . import instructions, ours, peers
 from .lineup import NONE, PASS
+from .lonely import ALONE
 from .report import Table
 
 _OURS: Final = "ours, session"
 _CORE: Final = "ours, the pure core alone"
+_NAMES: Final = {"core": _CORE, ALONE: ALONE}  # of what is counted, where it is not all of ours
 ROWS: Final = (
     NONE,
     PASS,
@@ -20,6 +22,8 @@ ROWS: Final = (
     *(f"{_OURS}, {mode}" for mode in ours.MODES),
     "ours, session, state changed",
     f"{_OURS}, in one function",
+    f"{_OURS}, traced",
+    ALONE,
     _CORE,
     peers.READ,
     peers.WRITE,
@@ -69,7 +73,7 @@ def _instructions(figures: Mapping[str, float]) -> dict[str, float]:
     """Of the rows whose instructions were counted, beyond the pass-through's."""
     counts = {name.removeprefix(_COUNTED): int(more) for name, more in figures.items() if name.startswith(_COUNTED)}
     more = instructions.beyond(counts) if counts else {}
-    return {f"{_COUNTED}{_CORE if name == 'core' else f'ours, {name}'}/more": value for name, value in more.items()}
+    return {f"{_COUNTED}{_NAMES.get(name, f'ours, {name}')}/more": value for name, value in more.items()}
 
 
 def _cell(value: float | None, kind: str) -> str:

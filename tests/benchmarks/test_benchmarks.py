@@ -15,12 +15,14 @@ import anyio
 import pytest
 
 import debian
+import recorded
 from environments import require
 
 require("mcp>=2")
 
-from benchmarks import anchors, apps, budgets, children, command, instructions, lineup, page, plots, summary
+from benchmarks import anchors, apps, budgets, children, command, instructions, lineup, ours, page, plots, summary
 from benchmarks.lineup import Row
+from benchmarks.lonely import SpanAlone
 from benchmarks.report import Report, Table
 from benchmarks.size import SIZES
 from benchmarks.timing import Times
@@ -77,6 +79,18 @@ def test_spans_are_recorded_in_a_process_of_their_own() -> None:
     program = [sys.executable, "-m", "tests.benchmarks", "--size", "tiny", "traced"]
     done = subprocess.run(program, cwd=children.ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.count("With recorded spans, around") == 2
+
+
+async def test_a_span_alone_says_what_ours_says() -> None:
+    """So that what is made of it can be held against ours."""
+    app = ours.wrap(apps.trivial)
+    session = {"sessionId": ours.minted(1)[0]}
+    with recorded.process_wide().recording() as spans:
+        for traced in (app, SpanAlone(apps.trivial)):
+            await Visits.of(traced, message(session=session)).answer()
+    mine, alone = spans
+    assert (mine.name, mine.kind) == (alone.name, alone.kind)
+    assert (mine.attributes or {}).keys() - {recorded.ALIAS} == (alone.attributes or {}).keys()
 
 
 # --- proofs --------------------------------------------------------------------------------------
@@ -181,10 +195,10 @@ def test_instructions_are_counted_and_held(
 
 
 def test_what_is_counted_runs_without_valgrind_too() -> None:
-    """Two children for each subject, whose process ids are told; in a process of its own, since the last is traced."""
+    """Two children for each subject, whose process ids are told; in a process of its own, since the last are traced."""
     told = [line.split(" ", 2) for line in children.output(instructions.PROGRAM, "3").splitlines()]
     assert [number for _, number, _ in told] == ["0", "3"] * (len(told) // 2)
-    assert told[-1][2] == "session, traced"
+    assert told[-1][2] == "a span alone"
 
 
 def test_a_counter_that_is_missing_is_said_to_be(

@@ -21,6 +21,7 @@ from mcp_sessions.telemetry import SessionSpanProcessor
 from . import apps, lineup, ours
 from .apps import PassThrough
 from .lineup import ECHOED, NONE, PASS, Row
+from .lonely import ALONE, SpanAlone
 from .peers import PEERS
 from .report import Report
 from .size import Size
@@ -57,7 +58,8 @@ async def traced(size: Size) -> Report:
     """Around both applications."""
     counting = recording()
     title = "With recorded spans, around a trivial application, in process"
-    trivial = await _race(title, "traced", _rows(apps.trivial, PASS), (size.rounds, size.requests), counting)
+    rows = [*_rows(apps.trivial, PASS), Row(ALONE, Visits.of(SpanAlone(apps.trivial), message()))]
+    trivial = await _race(title, "traced", rows, (size.rounds, size.requests), counting)
     title = "With recorded spans, around the official SDK's server, in process"
     async with apps.started(apps.sdk(json_response=True)) as server:
         sdk = await _race(title, "traced-sdk", _rows(server, NONE), (size.rounds, size.sdk_requests), counting)
