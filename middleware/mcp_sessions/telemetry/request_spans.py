@@ -36,12 +36,12 @@ from ..listeners import is_traced, takes_spans
 from ..members import string
 from ..tracing import Spans, Trace
 from .attributes import Stamps
-from .calls import About, Calls
+from .calls import About, Call, Calls
 from .claimed import is_claimed, noting
 from .contents import CALL, Contents
 from .handling import Handling, Operations
 from .naming import described
-from .session_spans import SCOPE, below, link_to, of_session, start_of
+from .session_spans import SCOPE, below, of_session, start_of
 
 # By the option, and whether the wrapped server makes a server span itself: a span for what is forwarded to
 # it, and one for what we answer ourselves, which the server never sees.
@@ -140,7 +140,7 @@ class RequestSpans:
         """A span of ours."""
         call, meta = self._calls.of(message, version, about), message.params.meta
         if self._in_session or (meta is not None and brings_context(meta)) or contexts.get_current():
-            parent, links, claimed = self._placed(message, about)
+            parent, links, claimed = self._placed(message, about, call)
         else:
             parent, links, claimed = call.parent, call.links, False
         span = self._tracer.start_span(call.name, parent, kind, links=links)
@@ -181,10 +181,9 @@ class RequestSpans:
             perf_counter() if listeners else 0.0,
         )
 
-    def _placed(self, message: Message, about: About | None) -> tuple[Context | None, Sequence[Link], bool]:
+    def _placed(self, message: Message, about: About | None, call: Call) -> tuple[Context | None, Sequence[Link], bool]:
         """The context that holds the parent, what is linked, and whether `session.id` is somebody else's there."""
-        came = carried(message)
-        parent, links = self._related(came, None if about is None else about.trace)
+        parent, links = self._related(carried(message), None if about is None else about.trace, call.links)
         if about is None:
             return noting(parent), links, False
         parent = of_session(about.ref, parent)
@@ -209,15 +208,18 @@ class RequestSpans:
             return self._without(message, version, about)
         return self._handling(message, version, about, within)
 
-    def _related(self, came: Context | None, started: str | None) -> tuple[Context | None, Sequence[Link]]:
+    def _related(
+        self, came: Context | None, started: str | None, links: Sequence[Link]
+    ) -> tuple[Context | None, Sequence[Link]]:
         """The context that holds the parent, and links to what is related and is not the parent."""
-        ambient, start = get_current_span().get_span_context(), start_of(started)
+        if came is None and not self._in_session:  # what is around is the parent
+            return contexts.get_current(), links
+        ambient, start = get_current_span().get_span_context(), start_of(started) if self._in_session else None
         caller = ambient if came is None else get_current_span(came).get_span_context()
         around = [] if caller == ambient else _links(ambient)
-        if self._in_session and start is not None:
+        if start is not None:
             return below(start, came), [*_links(caller), *around]
-        link = link_to(started)
-        return came, around if link is None else [*around, link]
+        return came, [*around, *links]
 
 
 def brings_context(meta: Mapping[str, Any]) -> bool:
