@@ -52,8 +52,7 @@ class OneFunction:
         claims = options.tokens.verify(ring, named.session_id, now=now, principal=principal)
         assert await options.store.standing(claims) is LIVE
         live = Live(named.session_id, claims, ring, options, principal, None, claims.expires_at, now + LATE)
-        if _ACCEPT_CODING in by_name:
-            scope["headers"] = [header for header in headers if header[0] != _ACCEPT_CODING]
+        scope["headers"] = [header for header in headers if header[0] != _ACCEPT_CODING]
         session = scope["mcp_session"] = scope["state"]["mcp_session"] = Session(live)
         held: list[Message] = []
         token = session_variable.set(session)
