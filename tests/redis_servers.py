@@ -20,7 +20,7 @@ from datetime import datetime, timedelta, timezone
 from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import redis
 from cryptography import x509
@@ -225,17 +225,34 @@ def _until_exit(server: AbstractContextManager[Server]) -> Server:
     return entered
 
 
+_SIGNS_CERTIFICATES: Final = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=False,
+    encipher_only=False,
+    decipher_only=False,
+)
+
+
 class Certificates:
     """An authority that nobody else knows, and what it says of this machine."""
 
     def __init__(self, folder: Path) -> None:
         self.authority = folder / "ca.pem"
         key, name = ec.generate_private_key(ec.SECP256R1()), _name("authority")
-        ca = _unsigned(name, name, key).add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        ca = (
+            _unsigned(name, name, key, by=key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(_SIGNS_CERTIFICATES, critical=True)
+        )
         self.authority.write_bytes(ca.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
         own = ec.generate_private_key(ec.SECP256R1())
         host = x509.SubjectAlternativeName([x509.IPAddress(ip_address(HOST))])
-        server = _unsigned(_name("server"), name, own).add_extension(host, critical=False)
+        server = _unsigned(_name("server"), name, own, by=key).add_extension(host, critical=False)
         (folder / "server.pem").write_bytes(
             server.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
             + own.private_bytes(
@@ -255,7 +272,10 @@ def _name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
-def _unsigned(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _unsigned(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, *, by: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
+    """One that also Python 3.13 takes, which asks for all that RFC 5280 does."""
     now = datetime.now(timezone.utc)
     return (
         x509.CertificateBuilder()
@@ -265,4 +285,6 @@ def _unsigned(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivat
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(hours=1))
         .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key()), critical=False)
     )

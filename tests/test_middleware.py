@@ -196,6 +196,7 @@ class TestWhereItIsMounted:
         assert "session" in answer.result
         assert server.methods == ["ping"]
 
+    @pytest.mark.filterwarnings("ignore:.*Request.stream:pytest.PytestUnraisableExceptionWarning")  # Starlette's own
     async def test_it_works_behind_a_middleware_that_wraps_receive(self) -> None:
         """Starlette's `BaseHTTPMiddleware` waits for each message in a task group of its own."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -38,7 +38,7 @@ class Office:
     freed: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        with self._connected() as database:
+        with closing(self._connected()) as database:
             database.execute("CREATE TABLE contents (line TEXT)")
 
     def _connected(self) -> sqlite3.Connection:
