@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -70,3 +71,31 @@ async def test_what_no_request_waits_for_may_take_longer() -> None:
         await linked(client).run(PING, again=False)
     assert caught.value.reason == "store_timeout"
     await client.dropped.wait()
+
+
+class Deaf(Slow):
+    """A client to which the first cancellation is lost, as it can be while a connection is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began = asyncio.Event()
+
+    async def greet(self) -> None:
+        self.began.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        """There is no connection."""
+
+
+async def test_closing_cancels_again_what_did_not_hear_it() -> None:
+    """So who waits for a server that hangs is told at once that the store is closed."""
+    client = Deaf()
+    link = linked(client)
+    greeting = asyncio.ensure_future(link.greet())
+    await client.began.wait()
+    await link.close()
+    with pytest.raises(asyncio.CancelledError):
+        await greeting

@@ -21,6 +21,7 @@ from .redis_scripts import Step
 
 T = TypeVar("T")
 
+AGAIN: Final = 0.1  # seconds after which what is under way is cancelled once more
 OPENING: Final = 5.0  # seconds for connecting at start, and for learning a cluster's layout
 LEISURE: Final = 1.0  # seconds for each round trip that no request waits for, unless requests are given more
 UNREACHABLE: Final = "store_unreachable"
@@ -132,9 +133,10 @@ class Link:
 
     async def close(self) -> None:
         """Close all connections, when what is under way has been cancelled."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while self._tasks:  # more than once, since a cancellation that meets a connection's making can be lost in it
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks, timeout=AGAIN)
         with suppress(Exception):  # a server that is gone cannot say goodbye
             await asyncio.wait_for(self._client.close(), OPENING)
 
