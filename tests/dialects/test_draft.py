@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_sessions.dialects.draft import Named, encode, metadata, named, without_state
+from mcp_sessions.dialects.draft import REMEMBERED, Named, encode, metadata, named, without_state
 from mcp_sessions.errors import DuplicateMember, LoneSurrogate, MalformedSession
 from mcp_sessions.jsonrpc import SESSION_KEY, Message, parse
 
@@ -65,6 +65,14 @@ def test_anything_else_is_malformed(session: str) -> None:
     """It is refused, never taken for no session."""
     with pytest.raises(MalformedSession):
         named(carrying(session))
+
+
+@pytest.mark.parametrize(("beyond", "is_read_again"), [(0, False), (1, True)])
+def test_what_a_client_sends_each_time_is_read_once(beyond: int, is_read_again: bool) -> None:
+    """Up to a length that what is remembered may have."""
+    room = REMEMBERED - len('{"sessionId":""}') + beyond
+    text = json.dumps({"sessionId": "x" * room}, separators=(",", ":"))
+    assert (named(carrying(text)) is not named(carrying(text))) == is_read_again
 
 
 def test_what_two_parsers_read_differently_is_refused() -> None:
