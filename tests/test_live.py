@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from clients import START, Clock
@@ -32,6 +34,22 @@ async def test_a_minted_session_opens_again() -> None:
     assert (opened.ref, opened.principal) == (live.session.ref, ALICE)
     assert (opened.created_at, opened.expires_at) == (utc(START), utc(START + 10 * HOUR))
     assert not opened.state.received
+
+
+async def test_a_request_leaves_nothing_to_the_garbage_collector() -> None:
+    """What the application sees is made of the rest and not the other way round, also where it looked at the state."""
+    options = options_of(Clock())
+    sent = named(await mint(options))
+    gc.collect()
+    gc.disable()
+    try:
+        session = (await reopen(sent, options)).session
+        session.state["n"] = 1
+        ref = session.ref
+        del session
+        assert not [one for one in gc.get_objects() if isinstance(one, Live) and one.claims.ref == ref]
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(("owner", "caller"), [(ALICE, BOB), (ALICE, None), (None, ALICE)])

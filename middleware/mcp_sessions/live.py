@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -151,7 +152,8 @@ class Live(Discreet, msgspec.Struct, eq=False):
         return self.opened
 
     def _opened(self) -> State:
-        opened = State(self.payload, check=self._check_size) if self.unread is None else UnreadState(self.unread)
+        check = partial(check_state, limit=self.options.max_state_bytes)  # and nothing that leads back here
+        opened = State(self.payload, check=check) if self.unread is None else UnreadState(self.unread)
         if self.is_shut:
             opened.shut()
         return opened
@@ -267,11 +269,6 @@ class Live(Discreet, msgspec.Struct, eq=False):
             last_seen=now,
         )
 
-    def _check_size(self, payload: bytes) -> None:
-        size, limit = state.sealed_size(len(payload)), self.options.max_state_bytes
-        if size > limit:
-            raise StateTooLarge(size, limit)
-
     @property
     def _shelf(self) -> Shelf:
         """Its own place in the store, whosever data it has."""
@@ -282,6 +279,13 @@ def end_of(claims: Claims, options: Options, last_seen: int) -> int:
     """The earlier of absolute and idle expiry, Unix seconds."""
     idle = options.idle_timeout
     return claims.expires_at if idle is None else min(claims.expires_at, last_seen + int(idle))
+
+
+def check_state(payload: bytes, limit: int) -> None:
+    """That a state may be sealed in so many bytes, or `StateTooLarge`."""
+    size = state.sealed_size(len(payload))
+    if size > limit:
+        raise StateTooLarge(size, limit)
 
 
 def check_capabilities(said: bytes, ref: str | None = None) -> None:
