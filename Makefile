@@ -71,7 +71,7 @@ bench-docs: setup  ## measure everything, and put it into docs/performance.md
 .PHONY: compatibility conformance demo-cluster crash-trials observe
 
 observe: setup  ## three sessions in a real Phoenix and MLflow, asserted, and left open (ARGS="--only phoenix --no-wait")
-	@PYTHONPATH=tests $(VENV)/python -m observe $(ARGS)
+	@PYTHONPATH=tests:tests/support $(VENV)/python -m observe $(ARGS)
 
 compatibility:  ## try every client on every server, in both environments, and put the table into the docs
 	@$(PYTHON) tests/matrix --setup-only

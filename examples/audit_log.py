@@ -20,7 +20,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import AnyHttpUrl
 
 from mcp_sessions import Session, add_sessions
-from mcp_sessions.events import Fact, RequestRefused, SessionDeleted
+from mcp_sessions._session.events import Fact, RequestRefused, SessionDeleted
 from mcp_sessions.integrations.sdk import require_session
 
 USERS = {"token-of-ann": "ann", "token-of-bob": "bob"}

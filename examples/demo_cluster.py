@@ -30,11 +30,13 @@ import anyio
 from mcp import Client, MCPError
 
 HERE = Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent / "tests"))  # the check of histories, and what installs Debian's packages
+TESTS = HERE.parent / "tests"
+sys.path += [str(TESTS), str(TESTS / "support")]  # the check of histories, and what installs Debian's packages
+
+from history import Kind, Recorder, Rule, violations
 
 from cluster import Nginx, Program, Redis, Replica
 from debian import NotInstalled, install
-from history import Kind, Recorder, Rule, violations
 from server_process import DidNotStart
 from session_client import KEY, HeldSession, ToolFailed
 from timeline import Timeline

@@ -30,7 +30,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 from demo import conclude
 from mcp_sessions import KeyRing
-from mcp_sessions.explicit_handles import Handles
+from mcp_sessions.integrations.handles import Handles
 from session_client import ToolFailed, answer
 from stage import Differs
 from timeline import Timeline

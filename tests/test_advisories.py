@@ -24,6 +24,8 @@ from urllib.parse import urlsplit
 import anyio
 import jwt
 import pytest
+from apps import Server, reply, sessions
+from clients import SECRET, SESSION_KEY, Answer, Client, Incoming, call, chunks, http
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
@@ -33,13 +35,11 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 import mcp_sessions
-from apps import Server, reply, sessions
-from clients import SECRET, SESSION_KEY, Answer, Client, Incoming, call, chunks, http
 from mcp_sessions import Session
-from mcp_sessions.envelope import TYP, looks_like_ours
+from mcp_sessions._session.claims import SESSION, TYP, Claims, looks_like_ours
+from mcp_sessions._tokens.jwt import Tokens
+from mcp_sessions._tokens.keys import KeyRing, base64url, from_base64url
 from mcp_sessions.errors import ConfigurationError, SessionNotFound
-from mcp_sessions.keys import KeyRing, base64url, from_base64url
-from mcp_sessions.tokens import SESSION, Claims, Tokens
 
 NOW: Final = 1_800_000_000
 NOT_FOUND: Final = -32043

@@ -16,9 +16,8 @@ from email.message import Message
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
-
 from environments import INSTALLED, needs
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = needs("mcp>=2")

@@ -10,15 +10,15 @@ import pytest
 
 import mcp_sessions
 from mcp_sessions import EndedSession, MCPSessionMiddleware, Session, Sessions, State
-from mcp_sessions.data import Data
+from mcp_sessions._server.options import IN_CODE, SETTINGS
+from mcp_sessions._session.data import Data
 from mcp_sessions.errors import MCPSessionsError
-from mcp_sessions.settings import IN_CODE, SETTINGS
 
 NAMES = """
-    ConfigurationError Correlation CreateRefused DataError DataGone DataNotInteger DataNotJSON DataTooLarge EndedSession
-    Handle HandleError HandleOf Handles KeyRing MCPSessionMiddleware MCPSessionsError Principal SEP1364Create
-    SEP1364Initialize Session Sessions State StateClosed StateError StateNotJSON StateTooLarge add_sessions
-    current_correlation current_session
+    Claims ConfigurationError Correlation CreateRefused Data DataError DataGone DataNotInteger DataNotJSON DataTooLarge
+    EndedSession Handle HandleError HandleOf Handles Key KeyRing MCPSessionMiddleware MCPSessionsError Principal Record
+    RequestRefused SEP1364Create SEP1364Initialize Session SessionCreated SessionDeleted SessionUsed Sessions Standing
+    State StateClosed StateError StateNotJSON StateTooLarge add_sessions current_correlation current_session from_env
 """
 
 MEMBERS = {
@@ -32,7 +32,7 @@ MEMBERS = {
     Sessions: "close end end_all end_all_before of open",
 }
 
-WHEN_ASKED_FOR = ["sessions", "explicit_handles", "handles", "integrations.handle_types", "dialects.sep1364_initialize"]
+WHEN_ASKED_FOR = ["_server.operator", "integrations.handles", "_tokens.handles", "integrations.handle_types"]
 
 
 def test_the_public_names_are_these() -> None:

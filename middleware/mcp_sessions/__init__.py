@@ -10,8 +10,12 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from .carried import State
-from .current import current_correlation, current_session
+from ._server.middleware import MCPSessionMiddleware
+from ._session.claims import Correlation, Principal
+from ._session.current import current_correlation, current_session
+from ._session.session import EndedSession, Session
+from ._session.state import State
+from ._tokens.keys import KeyRing
 from .errors import (
     ConfigurationError,
     CreateRefused,
@@ -26,23 +30,27 @@ from .errors import (
     StateNotJSON,
     StateTooLarge,
 )
-from .keys import KeyRing
-from .middleware import MCPSessionMiddleware
-from .session import Correlation, EndedSession, Principal, Session
 
 if TYPE_CHECKING:
-    from .dialects.sep1364_create import SEP1364Create
-    from .dialects.sep1364_initialize import SEP1364Initialize
-    from .explicit_handles import Handles
-    from .handles import Handle, HandleError
+    from ._protocol.sep1364 import SEP1364Create, SEP1364Initialize
+    from ._server.operator import Sessions
+    from ._server.options import from_env
+    from ._session.claims import Claims
+    from ._session.data import Data
+    from ._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionUsed
+    from ._tokens.handles import Handle, HandleError
+    from ._tokens.keys import Key
     from .integrations.handle_types import HandleOf
+    from .integrations.handles import Handles
     from .integrations.starlette import add_sessions
-    from .sessions import Sessions
+    from .stores.base import Record, Standing
 
 __all__ = [
+    "Claims",
     "ConfigurationError",
     "Correlation",
     "CreateRefused",
+    "Data",
     "DataError",
     "DataGone",
     "DataNotInteger",
@@ -53,14 +61,21 @@ __all__ = [
     "HandleError",
     "HandleOf",
     "Handles",
+    "Key",
     "KeyRing",
     "MCPSessionMiddleware",
     "MCPSessionsError",
     "Principal",
+    "Record",
+    "RequestRefused",
     "SEP1364Create",
     "SEP1364Initialize",
     "Session",
+    "SessionCreated",
+    "SessionDeleted",
+    "SessionUsed",
     "Sessions",
+    "Standing",
     "State",
     "StateClosed",
     "StateError",
@@ -69,19 +84,30 @@ __all__ = [
     "add_sessions",
     "current_correlation",
     "current_session",
+    "from_env",
 ]
 __version__ = "0.1.0"
 
 _WHEN_ASKED_FOR: Final = MappingProxyType(
     {
-        "Handle": "handles",
-        "HandleError": "handles",
+        "Claims": "_session.claims",
+        "Data": "_session.data",
+        "Handle": "_tokens.handles",
+        "HandleError": "_tokens.handles",
         "HandleOf": "integrations.handle_types",
-        "Handles": "explicit_handles",
-        "SEP1364Create": "dialects.sep1364_create",
-        "SEP1364Initialize": "dialects.sep1364_initialize",
-        "Sessions": "sessions",
+        "Handles": "integrations.handles",
+        "Key": "_tokens.keys",
+        "Record": "stores.base",
+        "RequestRefused": "_session.events",
+        "SEP1364Create": "_protocol.sep1364",
+        "SEP1364Initialize": "_protocol.sep1364",
+        "SessionCreated": "_session.events",
+        "SessionDeleted": "_session.events",
+        "SessionUsed": "_session.events",
+        "Sessions": "_server.operator",
+        "Standing": "stores.base",
         "add_sessions": "integrations.starlette",
+        "from_env": "_server.options",
     }
 )
 

@@ -11,11 +11,10 @@ import hmac
 import time
 from typing import Final
 
-from mcp_sessions import jsonrpc, protocol, splice
-from mcp_sessions.dialects import draft
-from mcp_sessions.jsonrpc import Message
-from mcp_sessions.protocol import Carries, Step
-from mcp_sessions.tokens import Tokens
+from mcp_sessions._protocol import decision, draft, jsonrpc, rewrite
+from mcp_sessions._protocol.decision import Carries, Step
+from mcp_sessions._protocol.jsonrpc import Message
+from mcp_sessions._tokens.jwt import Tokens
 
 from . import ours
 from .traffic import SESSION_KEY, message
@@ -40,9 +39,9 @@ class Core:
         named = draft.named(parsed)
         assert named is not None
         claims = self._tokens.verify(ours.RING, named.session_id, now=self._now, principal=None)
-        step = protocol.decide(protocol.subject(parsed), Carries.SESSION)
+        step = decision.decide(decision.subject(parsed), Carries.SESSION)
         assert step is Step.ATTACH
-        return splice.echo(_ANSWER, parsed.id or b"", lambda: draft.without_state(named.session_id, claims.expires_at))
+        return rewrite.echo(_ANSWER, parsed.id or b"", lambda: draft.without_state(named.session_id, claims.expires_at))
 
 
 class Limit:

@@ -12,11 +12,11 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mcp_sessions import MCPSessionMiddleware, Session, jsonrpc, splice
-from mcp_sessions.current import session_variable
-from mcp_sessions.dialects import draft
-from mcp_sessions.intake import Replay
-from mcp_sessions.live import LATE, Live
+from mcp_sessions import MCPSessionMiddleware, Session
+from mcp_sessions._protocol import draft, jsonrpc, rewrite
+from mcp_sessions._server.body import Replay
+from mcp_sessions._server.sessions import LATE, Live
+from mcp_sessions._session.current import session_variable
 from mcp_sessions.stores.base import LIVE
 
 _ACCEPT_CODING: Final = b"accept-encoding"
@@ -67,7 +67,7 @@ async def _answer(send: Send, request_id: bytes, live: Live, held: list[Message]
         assert (b"content-type", _JSON) in message["headers"]
         held.append(message)
         return
-    changed = splice.echo(message["body"], request_id, live.echo)
+    changed = rewrite.echo(message["body"], request_id, live.echo)
     assert changed is not None
     kept = [header for header in held[0]["headers"] if header[0].lower() != _LENGTH]
     await send({**held[0], "headers": [*kept, (_LENGTH, b"%d" % len(changed))]})

@@ -13,7 +13,8 @@ from typing import Any, Final
 from starlette.types import ASGIApp
 
 from mcp_sessions import KeyRing, MCPSessionMiddleware
-from mcp_sessions.tokens import SESSION, Claims, Tokens
+from mcp_sessions._session.claims import SESSION, Claims
+from mcp_sessions._tokens.jwt import Tokens
 
 from .traffic import SESSION_KEY, Visits, message
 

@@ -25,16 +25,16 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Any, Final
 
-from mcp_sessions.stores import sqlite_steps
+from mcp_sessions._session.claims import SESSION, Claims
+from mcp_sessions.stores import sqlite as sqlite_steps
 from mcp_sessions.stores.base import Record, Store
 from mcp_sessions.stores.memory import MemoryStore
 from mcp_sessions.stores.redis import RedisStore
-from mcp_sessions.stores.redis_link import Link
+from mcp_sessions.stores.redis_connection import Link
 from mcp_sessions.stores.redis_scripts import Step
 from mcp_sessions.stores.sqlite import SQLiteStore
-from mcp_sessions.tokens import SESSION, Claims
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
 import redis_servers  # the tests' own, which stands beside their other modules
 
 ASKED: Final = 500  # questions whose middle time is told
@@ -123,7 +123,7 @@ def sqlite() -> Iterator[Place]:
 
 def _record_all(sessions: Sequence[Claims], file: Connection, _now: float) -> None:
     for each in sessions:
-        sqlite_steps.record(file, record(each))
+        sqlite_steps.add_record(file, record(each))
 
 
 class Together:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import anyio
 import pytest
-
-import debian
 import recorded
 from environments import require
+
+import debian
 
 require("mcp>=2")
 

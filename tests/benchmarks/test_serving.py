@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import anyio
 import pytest
+from environments import require
 
 import debian
-from environments import require
 
 require("mcp>=2")
 

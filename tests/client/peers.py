@@ -10,10 +10,10 @@ from importlib import import_module
 from typing import Any, cast
 
 import anyio
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
 from apps import Server, sessions
 from environments import INSTALLED
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
 from integration.servers import DEADLINE, Cell, wrapped
 from integration.serving import serving
 from integration.wire import SESSION_KEY

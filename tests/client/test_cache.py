@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import anyio
 import pytest
-
 from environments import require
 
 require("mcp>=2")

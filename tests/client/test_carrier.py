@@ -10,7 +10,7 @@ import pytest
 
 from integration.wire import SESSION_KEY
 from mcp_sessions.client import ClientSessions, NoAnswer, Refused, SessionJar, SessionLost, with_sessions
-from mcp_sessions.client import carrier as rooms
+from mcp_sessions.client import connection as rooms
 
 from .scripted import HEADERS, OFFER, Answer, Server, calling, error, item, session_of
 

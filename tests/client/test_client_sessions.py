@@ -20,11 +20,11 @@ from mcp_sessions.client import (
     JarUnreadable,
     NoAnswer,
     SessionJar,
-    client_sessions,
+    sessions,
     with_sessions,
 )
-from mcp_sessions.client.metadata import Metadata
-from mcp_sessions.client.shelves import Place
+from mcp_sessions.client.jar import Place
+from mcp_sessions.client.session import Metadata
 
 from .scripted import Server, calling, error, session_of
 
@@ -188,7 +188,7 @@ async def test_a_transport_that_fails_to_open_leaves_nothing_open() -> None:
 
 async def test_leaving_does_not_wait_for_a_server_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deleting is a courtesy, and bounded; a session that stays behind expires."""
-    monkeypatch.setattr(client_sessions, "FAREWELL", 0.01)
+    monkeypatch.setattr(sessions, "FAREWELL", 0.01)
     server = Server(late=frozenset({"sessions/delete"}))
     async with calling(with_sessions(server.transport)) as caller:
         await caller.ask("tools/call")

@@ -18,9 +18,10 @@ import keyring.errors
 import pytest
 
 from mcp_sessions import ConfigurationError
-from mcp_sessions.client import JarUnreadable, SessionJar, jar_file
-from mcp_sessions.client.metadata import Metadata
-from mcp_sessions.client.shelves import Place
+from mcp_sessions.client import JarUnreadable, SessionJar
+from mcp_sessions.client import jar as jar_module
+from mcp_sessions.client.jar import Place
+from mcp_sessions.client.session import Metadata
 
 HERE = Place("https://host:443/mcp", "")
 ANN = Place("https://host:443/mcp", "ann")
@@ -188,8 +189,9 @@ async def test_a_file_of_a_newer_version_is_left_where_it_is(tmp_path: Path) -> 
 PROGRAM = """
 import asyncio, sys
 from mcp_sessions.client import SessionJar
-from mcp_sessions.client.metadata import Metadata
-from mcp_sessions.client.shelves import Place
+from mcp_sessions.client.session import Metadata
+from mcp_sessions.client import jar as jar_module
+from mcp_sessions.client.jar import Place
 
 async def main(path, who):
     jar = SessionJar(path)
@@ -216,7 +218,7 @@ async def test_where_there_is_no_flock_the_systems_own_lock_is_taken(
     calls: list[Any] = []
     windows = SimpleNamespace(LK_LOCK=1, locking=lambda *call: calls.append(call[1:]))
     monkeypatch.setitem(sys.modules, "msvcrt", windows)
-    monkeypatch.setattr(jar_file, "WINDOWS", True)
+    monkeypatch.setattr(jar_module, "WINDOWS", True)
     await SessionJar(tmp_path / "jar.json").put(HERE, "", HELD)
     assert calls == [(1, 1)]
 

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 import msgspec
 import pytest
 
-from mcp_sessions.client.metadata import Metadata, created
+from mcp_sessions.client.session import Metadata, created
 
 ID = "secret-session-id"
 HELD = Metadata(ID, "secret-state", "2026-03-31T23:59:00Z")

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from environments import needs
+
 from integration.servers import CELLS
 from mcp_sessions import client
-from mcp_sessions.client import client_sessions, shelves
+from mcp_sessions.client import jar, sessions
 
 from .peers import served
 
@@ -64,6 +64,6 @@ def test_the_page_names_what_there_is() -> None:
     errors = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
     assert errors == {"Refused", "NotOffered", "NoAnswer", "SessionLost", "JarUnreadable"}
     assert errors < set(client.__all__)
-    assert f"({client_sessions.FAREWELL:g} s)" in PAGE
-    assert shelves.LEEWAY.total_seconds() == 5 * 60
-    assert (client_sessions.SESSION_NOT_FOUND, client_sessions.SESSION_REQUIRED) == (-32043, -31044)
+    assert f"({sessions.FAREWELL:g} s)" in PAGE
+    assert jar.LEEWAY.total_seconds() == 5 * 60
+    assert (sessions.SESSION_NOT_FOUND, sessions.SESSION_REQUIRED) == (-32043, -31044)

@@ -9,8 +9,8 @@ from typing import Any
 
 import anyio
 import pytest
-
 from environments import needs
+
 from integration.servers import CELLS, COVERING, Cell, Hall, bare
 from mcp_sessions.client import ClientSessions, HeldSession, SessionJar, SessionLost, fastmcp_transport
 
@@ -252,7 +252,7 @@ async def test_a_lost_session_can_be_recreated(cell: Cell) -> None:
 async def end_behind_its_back(client: Peer, held: HeldSession | None) -> None:
     """Delete a session as another client would: requests that carry metadata of their own are left as they are."""
     assert held is not None
-    key = import_module("mcp_sessions.jsonrpc").SESSION_KEY
+    key = import_module("mcp_sessions._protocol.jsonrpc").SESSION_KEY
     await client.send("sessions/delete", {"_meta": {key: {"sessionId": held.id}}})
 
 

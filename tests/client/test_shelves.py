@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mcp_sessions import ConfigurationError
-from mcp_sessions.client import shelves
-from mcp_sessions.client.metadata import Metadata
+from mcp_sessions.client import jar
+from mcp_sessions.client.session import Metadata
 
 ONE, OTHER = Metadata("one"), Metadata("other")
 
@@ -26,14 +26,14 @@ ONE, OTHER = Metadata("one"), Metadata("other")
 )
 def test_a_server_is_its_origin_and_path(url: str, server: str) -> None:
     """Written in one way, and without what may be secret in a URL."""
-    assert shelves.server_of(url) == server
+    assert jar.server_of(url) == server
 
 
 @pytest.mark.parametrize("url", ["", "host/mcp", "ftp://host/mcp", "http:///mcp"])
 def test_what_is_no_http_url_is_no_server(url: str) -> None:
     """The message says what to set."""
     with pytest.raises(ConfigurationError, match="set server="):
-        shelves.server_of(url)
+        jar.server_of(url)
 
 
 @pytest.mark.parametrize(
@@ -48,23 +48,23 @@ def test_what_is_no_http_url_is_no_server(url: str) -> None:
 )
 def test_a_transport_shows_its_url(transport: Any, url: str | None) -> None:
     """As an attribute, or by what it was made with."""
-    assert shelves.url_of(transport) == url
+    assert jar.url_of(transport) == url
 
 
 def test_changes_touch_the_session_that_they_are_about() -> None:
     """An update or an end of a session that somebody else has replaced changes nothing."""
     shelf = {"a": ONE, "b": OTHER}
-    assert shelves.put("a", OTHER)(shelf) == {"a": OTHER, "b": OTHER}
+    assert jar.put("a", OTHER)(shelf) == {"a": OTHER, "b": OTHER}
     news = Metadata("one", "state")
-    assert shelves.update("a", news)(shelf) == {"a": news, "b": OTHER}
-    assert shelves.update("b", news)(shelf) == shelf == shelves.update("c", news)(shelf)
-    assert shelves.drop("a", "one")(shelf) == {"b": OTHER}
-    assert shelves.drop("b", "one")(shelf) == shelf == shelves.drop("c", "one")(shelf)
+    assert jar.update("a", news)(shelf) == {"a": news, "b": OTHER}
+    assert jar.update("b", news)(shelf) == shelf == jar.update("c", news)(shelf)
+    assert jar.drop("a", "one")(shelf) == {"b": OTHER}
+    assert jar.drop("b", "one")(shelf) == shelf == jar.drop("c", "one")(shelf)
 
 
 def test_entries_past_their_time_are_dropped() -> None:
     """With some leeway, and never those of which the time is not known."""
     now = datetime.now(timezone.utc)
-    times = {"live": timedelta(hours=1), "late": -shelves.LEEWAY / 2, "gone": -2 * shelves.LEEWAY}
+    times = {"live": timedelta(hours=1), "late": -jar.LEEWAY / 2, "gone": -2 * jar.LEEWAY}
     shelf = {name: Metadata(name, None, (now + passed).isoformat()) for name, passed in times.items()}
-    assert set(shelves.without_expired({**shelf, "unknown": ONE})) == {"live", "late", "unknown"}
+    assert set(jar.without_expired({**shelf, "unknown": ONE})) == {"live", "late", "unknown"}

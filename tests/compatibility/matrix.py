@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
-
 import generated
+
 from integration import javascript
 
 from .visit import UNCHANGED, Result
@@ -32,11 +32,18 @@ JAVASCRIPT: Final = {
     "typescript 2 modern": "@modelcontextprotocol/client",
 }
 NOTHING: Final = "–"
-_PROGRAM: Final = "import sys; sys.path.insert(0, {!r}); from compatibility.{} import main; main()"
+_PROGRAM: Final = "import sys; sys.path[:0] = {!r}; from compatibility.{} import main; main()"
 
 
 def _command(python: Path, program: str, frameworks: Sequence[str]) -> list[str]:
-    return [str(python), "-W", "ignore", "-c", _PROGRAM.format(str(ROOT / "tests"), program), *frameworks]
+    return [
+        str(python),
+        "-W",
+        "ignore",
+        "-c",
+        _PROGRAM.format([str(ROOT / "tests"), str(ROOT / "tests" / "support")], program),
+        *frameworks,
+    ]
 
 
 @contextmanager

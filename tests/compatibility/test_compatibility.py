@@ -11,9 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 import generated
+import pytest
 from environments import require
 
 require("mcp>=2")

@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
 from apps import read
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 SESSION_KEY: Final = "io.modelcontextprotocol/session"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
-
 import generated
+
 from integration.serving import serving
 
 from . import suite

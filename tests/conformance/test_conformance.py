@@ -8,12 +8,11 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import generated
 import pytest
+from environments import require
 from httpx import AsyncClient
 from starlette.types import ASGIApp, Receive, Scope, Send
-
-import generated
-from environments import require
 
 require("mcp>=2")
 
@@ -21,7 +20,7 @@ from conformance import comparison, suite
 from conformance.columns import COLUMNS, ECHOED
 from conformance.suite import Outcome
 from integration.serving import serving
-from mcp_sessions.envelope import looks_like_ours
+from mcp_sessions._session.claims import looks_like_ours
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*deprecated as of 2026-07-28"),

@@ -11,8 +11,8 @@ from typing import Any
 
 import anyio
 import pytest
-
 import redis_servers
+
 from crash import trials
 from crash.trials import Place, Run
 from crash.worker import CHANGES, TASKS, Hook, Plan, work

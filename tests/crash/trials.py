@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
-
 import redis_servers
 from history import Kind, Operation, Outcome, Recorder, Rule, violations
+
+from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions.stores import make
 from mcp_sessions.stores.base import Standing, Store
-from mcp_sessions.tokens import AUDIENCE
 
 from .worker import COUNTED, COUNTERS, LEASE, Hook, Plan, claims, data
 

@@ -23,11 +23,11 @@ from typing import Any, Final, Literal
 
 import anyio
 
-from mcp_sessions.data import Data, Shelf
+from mcp_sessions._session.claims import AUDIENCE, Claims
+from mcp_sessions._session.data import Data, Shelf
 from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.stores import make
 from mcp_sessions.stores.base import Record, Store
-from mcp_sessions.tokens import AUDIENCE, Claims
 
 TASKS: Final = 4
 CHANGES: Final = 200  # after which it ends by itself, where it was not the one that was killed

@@ -6,7 +6,7 @@ import json
 from random import Random
 from typing import Any, Final
 
-from mcp_sessions import jsonrpc
+from mcp_sessions._protocol import jsonrpc
 from mcp_sessions.errors import LoneSurrogate, NestingTooDeep, Refusal
 
 from .trials import Disagreement, mutate

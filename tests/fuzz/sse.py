@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-from mcp_sessions.sse import EventStream
+from mcp_sessions._protocol.sse import EventStream
 
 from .trials import Disagreement
 

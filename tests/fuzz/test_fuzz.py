@@ -10,7 +10,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-
 from environments import require
 
 require("joserfc>=1")

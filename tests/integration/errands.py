@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import httpx
 import redis
+import redis_servers
 from fastapi import FastAPI
 from opentelemetry import trace
 from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
@@ -28,7 +29,6 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-import redis_servers
 from mcp_sessions import MCPSessionMiddleware
 
 from .servers import CELLS, KEYS, Cell, Hall, ref

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
+from environments import go_without
 
 import debian
-from environments import go_without
 
 HERE: Final = Path(__file__).parent
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mcp-sessions-tests"

@@ -15,10 +15,10 @@ from itertools import product
 from typing import Any, Final
 
 import anyio
+from environments import INSTALLED
 from packaging.version import Version
 from starlette.types import ASGIApp
 
-from environments import INSTALLED
 from mcp_sessions import MCPSessionMiddleware, add_sessions, current_session
 
 from .wire import Client, lifespan

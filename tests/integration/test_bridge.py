@@ -9,7 +9,7 @@ from typing import Any, Final
 import anyio
 import pytest
 
-from mcp_sessions.events import Fact, SessionCreated, SessionDeleted
+from mcp_sessions._session.events import Fact, SessionCreated, SessionDeleted
 
 from .event_store import KEPT, with_events
 from .servers import DEADLINE, STATEFUL, Cell, Guard, Hall, added, running, wrapped

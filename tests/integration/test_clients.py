@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
-
 from clients import OFFERED
 
 from .servers import CELLS, DEADLINE, STREAMING, Cell, Hall, wrapped

@@ -16,7 +16,6 @@ from pathlib import Path
 from threading import Barrier
 
 import pytest
-
 import redis_servers
 from history import Kind, Recorder, violations
 

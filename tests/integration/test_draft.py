@@ -6,7 +6,6 @@ from typing import Any, Final
 
 import anyio
 import pytest
-
 from clients import OFFERED
 
 from .servers import CELLS, Cell, Hall, Running, bare, running

@@ -13,11 +13,11 @@ from typing import Any
 
 import anyio
 import pytest
+from clients import Clock
 from starlette.types import Scope
 
-from clients import Clock
 from mcp_sessions import CreateRefused, EndedSession, Session
-from mcp_sessions.options import HOUR
+from mcp_sessions._server.options import HOUR
 
 from .event_store import KEPT, with_events
 from .servers import COVERING, DEADLINE, STATEFUL, STREAMING, Cell, Hall, running, wrapped

@@ -20,13 +20,13 @@ import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from json_corpus import CASES, EXPLAINED, GROUPS, GUARDED, GUARDED_WITH_A, OPEN, Case
 from leaks import RECORDER
-from mcp_sessions import MCPSessionMiddleware, current_session, jsonrpc
-from mcp_sessions.dialects import draft
+
+from mcp_sessions import MCPSessionMiddleware, current_session
+from mcp_sessions._protocol import draft, jsonrpc
+from mcp_sessions._session.events import Fact, RequestRefused
 from mcp_sessions.errors import LoneSurrogate, Refusal
-from mcp_sessions.events import Fact, RequestRefused
 
 from .servers import DEADLINE, FRAMEWORKS, KEYS
 from .wire import SESSION_KEY, Client, Reply, lifespan

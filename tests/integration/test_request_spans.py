@@ -11,18 +11,17 @@ from typing import Any, Final
 
 import anyio
 import pytest
-
 from environments import require
 
 require("opentelemetry-sdk>=1.28")
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
+from recorded import process_wide
 from starlette.types import ASGIApp
 
 from mcp_sessions import MCPSessionMiddleware
-from mcp_sessions.clientinfo import CLIENT_INFO_KEY
-from recorded import process_wide
+from mcp_sessions._protocol.labels import CLIENT_INFO_KEY
 
 from .errands import ALL_CELLS, bare, instrumented_redis
 from .servers import KEYS, Cell, Hall, Running, running

@@ -26,8 +26,9 @@ from typing import Any, cast
 
 import pytest
 
-from mcp_sessions.keys import KeyRing
-from mcp_sessions.tokens import Claims, Tokens
+from mcp_sessions._session.claims import Claims
+from mcp_sessions._tokens.jwt import Tokens
+from mcp_sessions._tokens.keys import KeyRing
 
 from .wire import SESSION_KEY, Held
 
@@ -110,7 +111,7 @@ class Worker:
 def working(folder: Path, count: int) -> Iterator[list[Worker]]:
     """Worker processes, for as long as the block lasts."""
     (folder / "forked.py").write_text(FORKED.format(count=count), "utf-8")
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "support")}
     with subprocess.Popen(
         [sys.executable, "forked.py"],
         cwd=folder,

@@ -14,16 +14,14 @@ from typing import Any, Final
 
 import anyio
 import pytest
-
 from environments import require
 
 require("opentelemetry-sdk>=1.28")
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind
-from starlette.types import ASGIApp
-
 from recorded import ALIAS, process_wide
+from starlette.types import ASGIApp
 
 from .errands import ALL_CELLS, HEADER, inside, instrumented_redis, outside
 from .servers import FRAMEWORKS, Cell, Running, running

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
-
 from recorded import process_wide
 
 from .servers import CELLS, Cell, running

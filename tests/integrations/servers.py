@@ -14,11 +14,11 @@ from itertools import product
 from typing import Any, Final
 
 import anyio
+from environments import INSTALLED
 from packaging.version import Version
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Scope
 
-from environments import INSTALLED
 from integration.wire import Client, lifespan
 from mcp_sessions import MCPSessionMiddleware, add_sessions, current_session
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
-
 from environments import needs
+
 from integration.wire import SESSION_KEY, Client, Held, Reply
 
 from .servers import CELLS, MODERN, STATEFUL, Cell, bearer

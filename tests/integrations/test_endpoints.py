@@ -7,6 +7,9 @@ from importlib import import_module
 from typing import Any
 
 import pytest
+from apps import Server
+from clients import SECRET
+from environments import INSTALLED
 from fastapi import APIRouter, FastAPI
 from packaging.version import Version
 from starlette.applications import Starlette
@@ -17,11 +20,8 @@ from starlette.responses import Response
 from starlette.routing import Host, Mount, Route, Router, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from apps import Server
-from clients import SECRET
-from environments import INSTALLED
 from mcp_sessions import MCPSessionMiddleware
-from mcp_sessions.integrations.endpoints import Endpoint, find, is_routed
+from mcp_sessions.integrations.starlette import Endpoint, find, is_routed
 
 SERVER = Server()
 

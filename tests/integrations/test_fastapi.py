@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import pytest
+from clients import SECRET, Client, Incoming, call, http
 from fastapi import Depends, FastAPI, Request
 from starlette.types import ASGIApp
 
-from clients import SECRET, Client, Incoming, call, http
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, Session, add_sessions
 from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.integrations.fastapi import add_exception_handlers, optional_session, require_session

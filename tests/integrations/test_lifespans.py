@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from clients import SECRET, call, http
 from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
-from clients import SECRET, call, http
 from integration.wire import Client, lifespan
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, add_sessions
 from mcp_sessions.integrations.lifespans import lifespan_of

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.types import ASGIApp
-
 from clients import SECRET
 from clients import Client as RawClient
 from environments import needs
+from starlette.types import ASGIApp
+
 from integration.wire import Client, lifespan
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "integrations.md").read_text("utf-8")

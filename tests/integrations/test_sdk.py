@@ -8,11 +8,12 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import pytest
-
 from environments import needs
+
 from integration.wire import Client, lifespan
 from mcp_sessions import MCPSessionMiddleware, Session
-from mcp_sessions.integrations.sdk import current_session, require_session
+from mcp_sessions._session.current import current_session
+from mcp_sessions.integrations.sdk import require_session
 
 from .servers import KEYS, MCP
 

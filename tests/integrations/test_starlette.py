@@ -8,6 +8,8 @@ from typing import Any
 
 import anyio
 import pytest
+from apps import Seen, Server
+from clients import SECRET, Answer, Client, Incoming, call, http
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
 from fastapi import Response as FastAPIResponse
 from starlette.applications import Starlette
@@ -21,9 +23,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Host, Mount, Route, Router
 from starlette.types import ASGIApp, Message
 
-from apps import Seen, Server
-from clients import SECRET, Answer, Client, Incoming, call, http
-from mcp_sessions import ConfigurationError, MCPSessionMiddleware, add_sessions, workers
+from mcp_sessions import ConfigurationError, MCPSessionMiddleware, add_sessions
+from mcp_sessions._server import placement
 from mcp_sessions.stores.memory import MemoryStore
 
 
@@ -359,7 +360,7 @@ async def test_random_keys_with_several_workers_refuse_to_start(
     make: Callable[[Route], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The application's own start-up fails, and without one every request does."""
-    monkeypatch.setattr(workers, "workers", lambda argv, environ: 2)
+    monkeypatch.setattr(placement, "workers", lambda argv, environ: 2)
     app = add_sessions(make(Route("/mcp", StreamableHTTPASGIApp())))
     message = await started(app)
     assert message["type"] == "lifespan.startup.failed"
@@ -370,7 +371,7 @@ async def test_random_keys_with_several_workers_refuse_to_start(
 
 async def test_shared_keys_with_several_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the workers share is as good as with one of them."""
-    monkeypatch.setattr(workers, "workers", lambda argv, environ: 2)
+    monkeypatch.setattr(placement, "workers", lambda argv, environ: 2)
     app = add_sessions(starlette(Route("/mcp", StreamableHTTPASGIApp())), keys=SECRET)
     assert (await started(app))["type"] == "lifespan.startup.complete"
 
@@ -410,7 +411,7 @@ async def test_the_store_lives_as_long_as_the_application(
 ) -> None:
     """It is open before the first request, what is tracked is swept without one, and at the end the store is closed."""
     store = Store()
-    monkeypatch.setattr("mcp_sessions.options.stores.make", lambda given, **options: store)
+    monkeypatch.setattr("mcp_sessions._server.runtime.stores.make", lambda given, **options: store)
     app = add_sessions(make(Route("/mcp", StreamableHTTPASGIApp())), keys=SECRET, tracked=True)
     said, incoming = Answer(), Incoming({"type": "lifespan.startup"})
 
@@ -443,7 +444,7 @@ async def test_a_mounted_application_that_is_started_with_the_outer_one_starts_o
 ) -> None:
     """As an MCP server in FastAPI, whose lifespan is handed on; and once where it is mounted at two places."""
     store = Store()
-    monkeypatch.setattr("mcp_sessions.options.stores.make", lambda given, **options: store)
+    monkeypatch.setattr("mcp_sessions._server.runtime.stores.make", lambda given, **options: store)
     inner = add_sessions(starlette(Route("/mcp", StreamableHTTPASGIApp())), keys=SECRET)
     async with FastAPI(lifespan=inner.router.lifespan_context).router.lifespan_context(inner):
         async with inner.router.lifespan_context(inner):

@@ -14,8 +14,8 @@ Lanes = dict[str, tuple[str, ...]]
 # The longest first, as they are begun in this order.
 FULL: Lanes = {
     "rest": ("tests",),
-    "frameworks": ("tests/integration", "tests/integrations", "tests/test_pages.py"),
-    "proofs": ("tests/benchmarks", "tests/crash", "tests/examples"),
+    "frameworks": ("tests/integration", "tests/integrations", "tests/docs/test_pages.py"),
+    "proofs": ("tests/benchmarks", "tests/crash", "tests/docs/examples"),
     "clients": (
         "tests/client",
         "tests/compatibility",
@@ -31,21 +31,21 @@ FRAMEWORKS: Lanes = {
         "tests/integration",
         "tests/integrations",
         "tests/telemetry",
-        "tests/test_current.py",
-        "tests/test_environments.py",
-        "tests/test_handles_page.py",
-        "tests/test_pages.py",
+        "tests/session/test_current.py",
+        "tests/support/test_environments.py",
+        "tests/docs/test_handles_page.py",
+        "tests/docs/test_pages.py",
         "tests/test_packaging.py",
     ),
     "clients": (
         "tests/client",
-        "tests/examples",
+        "tests/docs/examples",
         "tests/integration/test_cluster.py",
         "tests/integration/test_javascript_clients.py",
     ),
 }
 BRIEF: Lanes = {
-    "frameworks": ("tests/integration", "tests/integrations", "tests/test_pages.py"),
+    "frameworks": ("tests/integration", "tests/integrations", "tests/docs/test_pages.py"),
     "rest": ("tests",),
     "stores": ("tests/client", "tests/stores"),
 }
@@ -55,11 +55,11 @@ PROOFS = (
     "tests/compatibility",
     "tests/conformance",
     "tests/crash",
-    "tests/examples",
+    "tests/docs/examples",
     "tests/fuzz",
     "tests/integration/test_cluster.py",
     "tests/integration/test_javascript_clients.py",
-    "tests/test_leaks.py",
+    "tests/support/test_leaks.py",
     "tests/test_packaging.py",
 )
 

@@ -11,11 +11,11 @@ import os
 import re
 
 import anyio
-
 from apps import Server, sessions
 from clients import Client
-from matrix.environments import ROOT
 from otlp import receiving
+
+from matrix.environments import ROOT
 
 PAGE = (ROOT / "docs" / "tracing.md").read_text("utf-8")
 (CODE,) = [block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "import logfire" in block]

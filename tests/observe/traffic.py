@@ -24,7 +24,9 @@ ARTICLES = ("shoes", "socks", "hat")
 def traffic(endpoint: str, headers: list[str]) -> Iterator[set[str]]:
     """The servers, and a session of each client, after all calls; by their refs."""
     ports = [free_port(), free_port()]
-    paths = os.pathsep.join(filter(None, [str(ROOT / "tests"), os.environ.get("PYTHONPATH")]))
+    paths = os.pathsep.join(
+        filter(None, [str(ROOT / "tests"), str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH")])
+    )
     keys = {"MCP_SESSION_KEYS": secrets.token_urlsafe(32), "PYTHONPATH": paths}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))

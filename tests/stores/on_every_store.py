@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-
 from clients import Clock
+
 from mcp_sessions.stores.base import Store
 from stores import STORES, Kind, Place
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import anyio
 
-from mcp_sessions.data import Shelf
+from mcp_sessions._session.claims import AUDIENCE, Claims
+from mcp_sessions._session.data import Shelf
 from mcp_sessions.errors import StoreFull
 from mcp_sessions.stores.sqlite import SQLiteStore
-from mcp_sessions.tokens import AUDIENCE, Claims
 
 FOREVER = 2_000_000_000
 SHELF = Shelf("ses_shared", FOREVER, 10_000)

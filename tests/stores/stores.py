@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-from key_value.aio.stores.memory import MemoryStore as Entries
-
 import redis_servers
 from clients import Clock
+from key_value.aio.stores.memory import MemoryStore as Entries
+
+from mcp_sessions._session.claims import Claims
 from mcp_sessions.stores.base import Store
 from mcp_sessions.stores.key_value import KeyValueStore
 from mcp_sessions.stores.memory import MemoryStore
 from mcp_sessions.stores.redis import RedisStore
 from mcp_sessions.stores.sqlite import SQLiteStore
-from mcp_sessions.tokens import Claims
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_sessions.stores.calendar import Calendar
+from mcp_sessions.stores.memory import Calendar
 
 
 @given(entered=st.lists(st.floats(0, 10_000), max_size=20), now=st.floats(-100, 10_100))

@@ -13,13 +13,13 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
-
 from clients import START, Clock
-from mcp_sessions.data import Shelf
+
+from mcp_sessions._server.sessions import CAPABILITIES_KEY, STATE_KEY
+from mcp_sessions._session.claims import AUDIENCE, Claims
+from mcp_sessions._session.data import Shelf
 from mcp_sessions.errors import DataGone, DataNotInteger, DataTooLarge
-from mcp_sessions.live import CAPABILITIES_KEY, STATE_KEY
 from mcp_sessions.stores.base import Ended, Record, Standing, Store, grain
-from mcp_sessions.tokens import AUDIENCE, Claims
 from stores import Kind, Place, revoke
 
 pytest_plugins = ["on_every_store"]

@@ -12,12 +12,12 @@ from random import Random
 from typing import Any
 
 import pytest
-
 from clients import START, Clock
-from mcp_sessions.data import Shelf
+
+from mcp_sessions._session.claims import AUDIENCE, Claims
+from mcp_sessions._session.data import Shelf
 from mcp_sessions.errors import DataError, DataGone, DataNotInteger, DataTooLarge
 from mcp_sessions.stores.base import Record, Standing, Store, grain
-from mcp_sessions.tokens import AUDIENCE, Claims
 
 pytest_plugins = ["on_every_store"]
 

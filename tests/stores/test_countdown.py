@@ -8,7 +8,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from mcp_sessions.stores.countdown import STEPS, Countdown
+from mcp_sessions.stores.timeout import STEPS, Countdown
 
 
 def stall(seconds: float) -> None:

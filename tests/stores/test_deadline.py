@@ -8,15 +8,14 @@ from typing import Any, cast
 
 import anyio
 import pytest
-
 from clients import START
-from mcp_sessions.data import Shelf
+
+from mcp_sessions._session.claims import AUDIENCE, Claims
+from mcp_sessions._session.data import Shelf
 from mcp_sessions.errors import ConfigurationError, DataGone, StoreFull, StoreUnavailable
-from mcp_sessions.stores import deadline
+from mcp_sessions.stores import timeout
 from mcp_sessions.stores.base import Reach, Record, Store
-from mcp_sessions.stores.countdown import Countdown
-from mcp_sessions.stores.deadline import Deadline
-from mcp_sessions.tokens import AUDIENCE, Claims
+from mcp_sessions.stores.timeout import Countdown, Deadline
 
 CLAIMS = Claims(kind="session", kid="k", jti="j", issued_at=START, expires_at=START + 60)
 RECORD = Record(ref="r", subject=None, created_at=START, expires_at=START + 60, seen_at=START)
@@ -124,7 +123,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         counted.append(seconds)
         return Countdown(scope, seconds)
 
-    monkeypatch.setattr(deadline, "Countdown", countdown)
+    monkeypatch.setattr(timeout, "Countdown", countdown)
     return counted
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from key_value.aio.stores.memory import MemoryStore as Entries
-
 from apps import Server, sessions
 from clients import START, Client, Clock
+from key_value.aio.stores.memory import MemoryStore as Entries
+
 from mcp_sessions import Session
-from mcp_sessions.data import Shelf
+from mcp_sessions._session.data import Shelf
 from mcp_sessions.stores.base import Reach
 from mcp_sessions.stores.key_value import COLLECTION, GRACE, KeyValueStore
 from mcp_sessions.stores.memory import MemoryStore

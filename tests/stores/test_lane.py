@@ -14,7 +14,7 @@ import anyio.lowlevel
 import anyio.to_thread
 import pytest
 
-from mcp_sessions.stores.lane import Lane
+from mcp_sessions.stores.sqlite_file import Lane
 
 PATIENCE = 10  # seconds until a test fails that would wait for ever
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clients import START, Clock
-from mcp_sessions import lineage
-from mcp_sessions.stores import lineages
+
+from mcp_sessions._session import claims as lineage
+from mcp_sessions._session.claims import SESSION, Claims
+from mcp_sessions.stores import base
 from mcp_sessions.stores.base import Standing
 from mcp_sessions.stores.memory import MemoryStore
-from mcp_sessions.tokens import SESSION, Claims
 
 ROOT = Claims(kind=SESSION, kid="k", jti="r".ljust(22, "A"), issued_at=START, expires_at=START + 60)
 ONE, TWO = (
@@ -36,7 +37,7 @@ async def test_a_fork_ends_with_its_lineage() -> None:
     """The root stands by itself, and so does a session of another lineage; one trip tells it all."""
     store = Counting(clock=Clock())
     await end(store, lineage.mark(ROOT))
-    found = await lineages.standings(store, [ROOT, ONE, OTHER, TWO])
+    found = await base.standings(store, [ROOT, ONE, OTHER, TWO])
     assert found == [Standing.LIVE, Standing.ENDED, Standing.LIVE, Standing.ENDED]
     assert store.trips == 1
 
@@ -45,5 +46,5 @@ async def test_a_fork_that_has_ended_by_itself_stays_so() -> None:
     """Whatever becomes of its lineage."""
     store = MemoryStore(clock=Clock())
     await end(store, ONE)
-    assert await lineages.standing(store, ONE) is Standing.ENDED
-    assert await lineages.standing(store, TWO) is Standing.LIVE
+    assert await base.standing(store, ONE) is Standing.ENDED
+    assert await base.standing(store, TWO) is Standing.LIVE

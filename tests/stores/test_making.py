@@ -9,13 +9,13 @@ from typing import Any
 
 import anyio.lowlevel
 import pytest
-
 from clients import Clock
+
 from mcp_sessions import stores
 from mcp_sessions.errors import ConfigurationError
 from mcp_sessions.stores.base import Reach, Store
-from mcp_sessions.stores.deadline import Deadline
 from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores.timeout import Deadline
 
 CLOCK = Clock()
 PASSWORD = "a-password-of-the-store"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-
 from clients import START, Clock
-from mcp_sessions.data import Shelf
+
+from mcp_sessions._session.claims import AUDIENCE, Claims
+from mcp_sessions._session.data import Shelf
 from mcp_sessions.errors import DataGone, StoreFull
 from mcp_sessions.stores.base import Ended, Reach, Record, Standing
 from mcp_sessions.stores.memory import MemoryStore
-from mcp_sessions.tokens import AUDIENCE, Claims
 from stores import revoke
 
 HOUR = 3600

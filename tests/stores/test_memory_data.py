@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-
 from clients import START
-from mcp_sessions.data import Shelf
+
+from mcp_sessions._session.data import Shelf
 from mcp_sessions.errors import DataTooLarge, StoreFull
-from mcp_sessions.stores.memory_data import VALUE_COST, MemoryData
+from mcp_sessions.stores.memory import VALUE_COST, MemoryData
 
 LATER = START + 3600
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from clients import START
+
+from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions.errors import StoreFull
-from mcp_sessions.stores.memory_endings import MemoryEndings
-from mcp_sessions.tokens import AUDIENCE, Claims
+from mcp_sessions.stores.memory import MemoryEndings
 
 HOUR = 3600
 LATER = START - START % HOUR + HOUR  # an hour begins

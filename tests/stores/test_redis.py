@@ -18,25 +18,18 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from redis import exceptions
-from redis.asyncio import Redis, RedisCluster
-
 import redis_servers
 from clients import START, Clock
-from mcp_sessions.data import Shelf
-from mcp_sessions.errors import (
-    ConfigurationError,
-    DataGone,
-    DataNotInteger,
-    DataTooLarge,
-    StoreFull,
-    StoreUnavailable,
-)
+from redis import exceptions
+from redis.asyncio import Redis, RedisCluster
+from redis_servers import HOST, Server, serving
+
+from mcp_sessions._session.claims import AUDIENCE, Claims
+from mcp_sessions._session.data import Shelf
+from mcp_sessions.errors import ConfigurationError, DataGone, DataNotInteger, DataTooLarge, StoreFull, StoreUnavailable
 from mcp_sessions.stores.base import Ended, Record, Standing
 from mcp_sessions.stores.redis import RedisStore
-from mcp_sessions.stores.redis_link import reason_of
-from mcp_sessions.tokens import AUDIENCE, Claims
-from redis_servers import HOST, Server, serving
+from mcp_sessions.stores.redis_connection import reason_of
 from stores import revoke
 
 

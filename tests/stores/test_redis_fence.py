@@ -11,14 +11,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-
 from clients import Clock
+from redis_servers import Server, serving
+
+from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions.errors import ConfigurationError, StoreUnavailable
 from mcp_sessions.stores.base import Record, Standing
 from mcp_sessions.stores.redis import RedisStore
-from mcp_sessions.stores.redis_durability import facts
-from mcp_sessions.tokens import AUDIENCE, Claims
-from redis_servers import Server, serving
+from mcp_sessions.stores.redis_connection import facts
 from stores import revoke
 
 LIVE, ENDED, LOST = Standing.LIVE, Standing.ENDED, Standing.LOST

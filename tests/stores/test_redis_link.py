@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mcp_sessions.errors import StoreUnavailable
-from mcp_sessions.stores.redis_link import Link
+from mcp_sessions.stores.redis_connection import Link
 from mcp_sessions.stores.redis_scripts import Step
 
 PING = Step(("PING",))

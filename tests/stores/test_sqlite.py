@@ -15,15 +15,15 @@ from typing import Any
 
 import anyio
 import pytest
+from clients import START, Clock
 from sqlite_worker import SHELF
 from sqlite_worker import session as workers_session
 
-from clients import START, Clock
-from mcp_sessions.data import Shelf
+from mcp_sessions._session.claims import Claims
+from mcp_sessions._session.data import Shelf
 from mcp_sessions.errors import ConfigurationError, StoreUnavailable
 from mcp_sessions.stores.base import Reach, Record, Standing
 from mcp_sessions.stores.sqlite import SQLiteStore
-from mcp_sessions.tokens import Claims
 from stores import revoke
 
 HOUR = 3600

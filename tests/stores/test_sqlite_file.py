@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-
 from clients import START, Clock
+
 from mcp_sessions.errors import ConfigurationError, StoreFull, StoreUnavailable
 from mcp_sessions.stores import sqlite_file
-from mcp_sessions.stores import sqlite_schema as schema
+from mcp_sessions.stores import sqlite_file as schema
 from mcp_sessions.stores.sqlite_file import Setting, SQLiteFile
 
 NOBODY = 65534

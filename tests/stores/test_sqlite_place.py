@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mcp_sessions.errors import ConfigurationError
-from mcp_sessions.stores import sqlite_place
+from mcp_sessions.stores import sqlite_file
 
 
 @pytest.fixture
@@ -27,65 +27,65 @@ def beside(path: str) -> list[str]:
 def test_only_text_and_paths_name_a_file(path: object) -> None:
     """Bytes do not."""
     with pytest.raises(ConfigurationError, match="takes the path of a file"):
-        sqlite_place.checked(path)
+        sqlite_file.checked(path)
 
 
 @pytest.mark.parametrize("path", ["", ":memory:", "file:sessions.db?mode=ro", "a\0b"])
 def test_what_sqlite_itself_reads_otherwise_is_refused(path: str) -> None:
     """A database in memory would be another one for each thread."""
     with pytest.raises(ConfigurationError, match="use store='memory:'"):
-        sqlite_place.checked(path)
+        sqlite_file.checked(path)
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     """The message says what to write instead."""
     with pytest.raises(ConfigurationError, match="is a folder; name a file in it"):
-        sqlite_place.checked(tmp_path)
+        sqlite_file.checked(tmp_path)
 
 
 def test_the_folder_must_exist(tmp_path: Path) -> None:
     """It is not created: a mistyped path would be a new, empty store."""
     with pytest.raises(ConfigurationError, match="does not exist; create it"):
-        sqlite_place.checked(tmp_path / "missing" / "sessions.db")
+        sqlite_file.checked(tmp_path / "missing" / "sessions.db")
 
 
 def test_a_path_is_absolute_from_then_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server may change its folder later."""
     monkeypatch.chdir(tmp_path)
-    assert sqlite_place.checked("sessions.db") == str(tmp_path / "sessions.db")
-    assert sqlite_place.checked(Path("a?b.db")) == str(tmp_path / "a?b.db")
+    assert sqlite_file.checked("sessions.db") == str(tmp_path / "sessions.db")
+    assert sqlite_file.checked(Path("a?b.db")) == str(tmp_path / "a?b.db")
 
 
 def test_a_database_is_told_by_its_file_and_its_log(path: str) -> None:
     """Another file at the same place is another database; none is none."""
-    assert sqlite_place.find(path) is None
+    assert sqlite_file.find(path) is None
     Path(path).touch()
-    alone = sqlite_place.find(path)
+    alone = sqlite_file.find(path)
     Path(path + "-wal").touch()
-    both = sqlite_place.find(path)
+    both = sqlite_file.find(path)
     assert alone is not None
     assert both is not None
     assert (alone.file, alone.log) == (both.file, None) != (both.file, both.log)
     Path(path + "-2").touch()
     Path(path + "-2").replace(path)
-    replaced = sqlite_place.find(path)
+    replaced = sqlite_file.find(path)
     assert replaced is not None
     assert replaced.file != both.file
-    assert sqlite_place.find(path + "/below") is None
+    assert sqlite_file.find(path + "/below") is None
 
 
 def test_what_cannot_be_told_is_an_error(path: str) -> None:
     """Here, a link to itself."""
     Path(path).symlink_to(path)
     with pytest.raises(OSError, match="symbolic links"):
-        sqlite_place.find(path)
+        sqlite_file.find(path)
 
 
 def test_a_new_file_can_be_read_by_its_owner_alone(path: str) -> None:
     """Whatever the process's mask says; there is no moment at which it was otherwise."""
     before = os.umask(0)
     try:
-        sqlite_place.make_private(path)
+        sqlite_file.make_private(path)
     finally:
         os.umask(before)
     assert os.stat(path).st_mode & 0o777 == 0o600
@@ -96,7 +96,7 @@ def test_a_file_that_is_there_stays_as_it_is(path: str) -> None:
     """Its mode too, which an operator may have chosen."""
     Path(path).write_bytes(b"content")
     Path(path).chmod(0o640)
-    sqlite_place.make_private(path)
+    sqlite_file.make_private(path)
     assert Path(path).read_bytes() == b"content"
     assert os.stat(path).st_mode & 0o777 == 0o640
 
@@ -105,7 +105,7 @@ def test_the_log_of_a_file_that_is_gone_goes_too(path: str) -> None:
     """SQLite would read it into the new file."""
     for part in ("-wal", "-shm"):
         Path(path + part).write_bytes(b"old")
-    sqlite_place.make_private(path)
+    sqlite_file.make_private(path)
     assert beside(path) == ["sessions.db"]
 
 
@@ -114,7 +114,7 @@ def test_one_process_at_a_time_makes_the_file(path: str) -> None:
     Path(path + "-new").touch()
     Path(path + "-wal").touch()
     with pytest.raises(sqlite3.OperationalError, match="locked"):
-        sqlite_place.make_private(path)
+        sqlite_file.make_private(path)
     assert beside(path) == ["sessions.db-new", "sessions.db-wal"]
 
 
@@ -123,8 +123,8 @@ def test_who_died_while_making_it_is_not_waited_for(path: str) -> None:
     Path(path + "-new").touch()
     os.utime(path + "-new", (0, 0))
     with pytest.raises(sqlite3.OperationalError, match="locked"):
-        sqlite_place.make_private(path)
-    sqlite_place.make_private(path)
+        sqlite_file.make_private(path)
+    sqlite_file.make_private(path)
     assert beside(path) == ["sessions.db"]
 
 
@@ -138,7 +138,7 @@ def test_a_file_that_was_made_meanwhile_is_not_replaced(path: str, monkeypatch: 
         return really(*args)
 
     monkeypatch.setattr(os, "open", late)
-    sqlite_place.make_private(path)
+    sqlite_file.make_private(path)
     monkeypatch.undo()
     assert Path(path).read_bytes() == Path(path + "-wal").read_bytes() == b"another's"
     assert "sessions.db-new" not in beside(path)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from clients import START
+
 from mcp_sessions.errors import ConfigurationError
-from mcp_sessions.stores import sqlite_schema as schema
+from mcp_sessions.stores import sqlite_file as schema
 
 
 @pytest.fixture

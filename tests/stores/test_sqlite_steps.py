@@ -9,15 +9,15 @@ from functools import partial
 from typing import Any
 
 import pytest
-
 from clients import START
-from mcp_sessions.data import Shelf
+
+from mcp_sessions._session.claims import AUDIENCE, Claims
+from mcp_sessions._session.data import Shelf
 from mcp_sessions.errors import DataGone
-from mcp_sessions.stores import sqlite_data as data
-from mcp_sessions.stores import sqlite_schema as schema
-from mcp_sessions.stores import sqlite_steps as steps
+from mcp_sessions.stores import sqlite as data
+from mcp_sessions.stores import sqlite as steps
+from mcp_sessions.stores import sqlite_file as schema
 from mcp_sessions.stores.base import Ended, Record, Standing
-from mcp_sessions.tokens import AUDIENCE, Claims
 
 LATER = START + 3600
 ALICE = "alice".ljust(22, "A")
@@ -59,7 +59,7 @@ def test_what_was_issued_before_the_fence_is_lost(connection: sqlite3.Connection
     assert standing(before) is (Standing.LOST if fenced else Standing.LIVE)
     assert standing(ended) is Standing.ENDED
     for one in (before, ended):
-        steps.record(connection, Record.of(one))
+        steps.add_record(connection, Record.of(one))
     seen, _ = steps.seen(connection, before, idle_timeout=None, fenced=fenced, now=START)
     assert seen is standing(before)
 
@@ -74,7 +74,7 @@ def test_only_a_live_sessions_use_is_to_be_noted(connection: sqlite3.Connection)
     """And only when the last note is old enough; a note is never taken back."""
     seen = partial(steps.seen, connection, session(), idle_timeout=300, fenced=True)
     assert seen(now=START) == (Standing.LOST, False)
-    steps.record(connection, Record.of(session()))
+    steps.add_record(connection, Record.of(session()))
     assert seen(now=START + 1) == (Standing.LIVE, False)
     assert seen(now=START + 5) == (Standing.LIVE, True)
     steps.note(connection, session().ref, START + 5)
@@ -87,7 +87,7 @@ def test_only_a_live_sessions_use_is_to_be_noted(connection: sqlite3.Connection)
 
 def test_an_ended_session_stays_ended_for_as_long_as_it_is_recorded(connection: sqlite3.Connection) -> None:
     """Also when its revocation was swept."""
-    steps.record(connection, Record.of(session()))
+    steps.add_record(connection, Record.of(session()))
     assert revoke(connection, session()) is True
     connection.execute("DELETE FROM revoked")
     assert steps.seen(connection, session(), idle_timeout=None, fenced=True, now=START)[0] is Standing.ENDED
@@ -98,7 +98,7 @@ def test_an_ended_session_stays_ended_for_as_long_as_it_is_recorded(connection: 
 
 def test_a_session_that_ended_in_two_ways_is_told_as_expired(connection: sqlite3.Connection) -> None:
     """It is taken once."""
-    steps.record(connection, Record.of(session()))
+    steps.add_record(connection, Record.of(session()))
     take = partial(steps.take_ended, connection, audience=AUDIENCE, idle_timeout=60, lease=30, limit=10)
     assert take(now=LATER) == [Ended(Record.of(session()), "expired")]
     assert take(now=LATER) == []
@@ -107,7 +107,7 @@ def test_a_session_that_ended_in_two_ways_is_told_as_expired(connection: sqlite3
 
 def test_a_finished_session_leaves_nothing_but_its_revocation(connection: sqlite3.Connection) -> None:
     """No row of any table speaks of it."""
-    steps.record(connection, Record.of(session()))
+    steps.add_record(connection, Record.of(session()))
     data.write(connection, shelf(session()), "k", (b"1", None), leeway=60, now=START)
     revoke(connection, session())
     steps.finish(connection, session().ref)
@@ -165,7 +165,7 @@ def test_a_recorded_sessions_data_is_not_swept(connection: sqlite3.Connection) -
     write = partial(data.write, connection, leeway=60, now=START)
     write(shelf(session("before")), "k", (b"1", None))
     for name in ("before", "after"):
-        steps.record(connection, Record.of(session(name)))
+        steps.add_record(connection, Record.of(session(name)))
     for name in ("before", "after", "unrecorded"):
         write(shelf(session(name)), "l", (b"1", None))
     data.sweep(connection, LATER)

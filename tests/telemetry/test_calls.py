@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import pytest
 from opentelemetry.context import Context
 
-from mcp_sessions.jsonrpc import Message, parse
-from mcp_sessions.telemetry import calls
+from mcp_sessions._protocol.jsonrpc import Message, parse
+from mcp_sessions.telemetry import spans
 from mcp_sessions.telemetry.attributes import Stamps
-from mcp_sessions.telemetry.calls import Calls
-from mcp_sessions.telemetry.session_spans import session_of
+from mcp_sessions.telemetry.spans import Calls, session_of
 
 START = f"00-{0x5E:032x}-{0x51:016x}-01"
 
@@ -81,7 +80,7 @@ def test_a_session_id_that_is_somebody_elses_stays_that() -> None:
 
 def test_how_much_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is called all the time is kept while others come and go."""
-    monkeypatch.setattr(calls, "_REMEMBERED", 4)
+    monkeypatch.setattr(spans, "_REMEMBERED", 4)
     known = Calls(Stamps())
     often = known.of(message(name="often"), None, None)
     for number in range(20):

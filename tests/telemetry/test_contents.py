@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan
-
 from apps import Server, sessions
 from clients import Client
-from mcp_sessions.tracing import Content, Redact
+from opentelemetry.sdk.trace import ReadableSpan
 from recorded import process_wide
+
+from mcp_sessions.telemetry.detect import Content, Redact
 
 NAMES = ("gen_ai.tool.call.arguments", "gen_ai.tool.call.result")
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.trace import Tracer
-
 from apps import Server, sessions
 from clients import Client
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import Tracer
+from recorded import Recorder, process_wide
+
 from mcp_sessions import Correlation, Session, current_correlation
 from mcp_sessions.telemetry import SessionSpanProcessor
-from recorded import Recorder, process_wide
 
 CHAT = {"_meta": {"openai/session": "c1"}}
 SESSION = "session.id", "mcp.session.id"

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from clients import Answer
 from starlette.types import Message
 
-from clients import Answer
-from mcp_sessions.jsonrpc import Message as Request
-from mcp_sessions.jsonrpc import parse
-from mcp_sessions.telemetry import hearing
-from mcp_sessions.telemetry.handling import Handling
-from mcp_sessions.telemetry.hearing import Hearing
-from mcp_sessions.telemetry.outcome import Outcome
+from mcp_sessions._protocol.jsonrpc import Message as Request
+from mcp_sessions._protocol.jsonrpc import parse
+from mcp_sessions.telemetry import outcome
+from mcp_sessions.telemetry.outcome import Handling, Hearing, Outcome
 
 ERROR = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"no"}}'
 FAILED = Outcome("-32602", "-32602")
@@ -95,5 +93,5 @@ async def test_what_is_too_long_goes_by_unheard(
     media_type: bytes, body: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing of it is kept either."""
-    monkeypatch.setattr(hearing, "MAX_BYTES", 30)
+    monkeypatch.setattr(outcome, "MAX_BYTES", 30)
     assert await heard(*response(media_type, *pieces(body, 20))) == Outcome()

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from environments import needs
 from opentelemetry import context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, get_current_span, set_span_in_context
 
-from environments import needs
-from mcp_sessions.jsonrpc import Message, parse
-from mcp_sessions.telemetry.leading import TRACE, lead, place
-from mcp_sessions.telemetry.wiring import Telemetry
+from mcp_sessions._protocol.jsonrpc import Message, parse
+from mcp_sessions._server.placement import parts
+from mcp_sessions.telemetry.frameworks import TRACE, lead, place
+from mcp_sessions.telemetry.recorder import Telemetry
 
 pytestmark = needs("mcp<2")
 
@@ -105,7 +107,7 @@ def test_the_scope_that_begins_a_connection_says_nothing(method: str, says: bool
     """Servers keep it for as long as the connection lasts, and with it would be kept what was current."""
     app = import_module("mcp.server.fastmcp").FastMCP("small").streamable_http_app()
     options: dict[str, Any] = {"spans": "enrich", "trace": "request", "metrics": None, "redact": None, "tail": None}
-    telemetry, scope = Telemetry(app, "/mcp", tracked=False, **options), dict[str, Any]()
+    telemetry, scope = Telemetry(partial(parts, app, "/mcp"), tracked=False, **options), dict[str, Any]()
     message = parse(b'{"jsonrpc":"2.0","id":1,"method":"%b"}' % method.encode())
     assert isinstance(message, Message)
     assert telemetry.begin(message, version=None, about=None) is None

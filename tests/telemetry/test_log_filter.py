@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
 from apps import Server, sessions
 from clients import Client
+
 from mcp_sessions import Session
 from mcp_sessions.telemetry import SessionLogFilter
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from apps import Server, sessions
+from clients import Client
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Histogram, InMemoryMetricReader
 
-from apps import Server, sessions
-from clients import Client
-from mcp_sessions.events import RequestRefused, SessionCreated, SessionDeleted, SessionUsed
-from mcp_sessions.jsonrpc import Message, parse
+from mcp_sessions._protocol.jsonrpc import Message, parse
+from mcp_sessions._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionUsed
 from mcp_sessions.telemetry import metrics
 from mcp_sessions.telemetry.metrics import OPERATION_BUCKETS, SESSION_BUCKETS, SessionMetrics
 from mcp_sessions.telemetry.outcome import SUCCESS, Outcome

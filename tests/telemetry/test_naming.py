@@ -6,11 +6,11 @@ import json
 from typing import Any
 
 import pytest
-
 from apps import Server, sessions
 from clients import Client
-from mcp_sessions.jsonrpc import Message, parse
-from mcp_sessions.telemetry.naming import alike, described, target_of, version_of
+
+from mcp_sessions._protocol.jsonrpc import Message, parse
+from mcp_sessions.telemetry.attributes import alike, described, target_of, version_of
 
 HTTP = {"network.transport": "tcp", "network.protocol.name": "http"}
 

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from apps import Server, sessions
+from clients import Client
 from opentelemetry import baggage, context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_OFF
@@ -21,14 +23,12 @@ from opentelemetry.trace import (
     set_span_in_context,
     use_span,
 )
-
-from apps import Server, sessions
-from clients import Client
-from mcp_sessions import Session, current_session
-from mcp_sessions.current import session_variable
-from mcp_sessions.telemetry import SessionSpanProcessor
-from mcp_sessions.telemetry.claimed import is_claimed
 from recorded import Recorder
+
+from mcp_sessions import Session, current_session
+from mcp_sessions._session.current import session_variable
+from mcp_sessions.telemetry import SessionSpanProcessor
+from mcp_sessions.telemetry.spans import is_claimed
 
 Attributes = dict[str, dict[str, Any]]
 OURS = "session.id", "mcp.session.id"

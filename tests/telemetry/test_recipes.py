@@ -18,9 +18,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from otlp import Receiver, receiving
 
 from observe.tools import TOOLS
-from otlp import Receiver, receiving
 
 TESTS = Path(__file__).resolve().parents[1]
 PAGE = (TESTS.parent / "docs" / "tracing.md").read_text("utf-8")
@@ -113,7 +113,7 @@ def received() -> Iterator[dict[str, Receiver]]:
         receivers = {recipe.name: stack.enter_context(receiving()) for recipe in FOUND}
         told = json.dumps([recipe.at(receivers[recipe.name].url) for recipe in FOUND])
         program = [sys.executable, "-c", PROGRAM]
-        environ = {**os.environ, "PYTHONPATH": str(TESTS)}
+        environ = {**os.environ, "PYTHONPATH": str(TESTS / "support")}
         done = subprocess.run(program, input=told, env=environ, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
         yield receivers

@@ -12,17 +12,14 @@ from opentelemetry import baggage, context
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_OFF
 from opentelemetry.trace import NoOpTracerProvider, SpanKind, StatusCode, get_current_span
-
-from mcp_sessions.errors import SessionNotFound
-from mcp_sessions.jsonrpc import Message, parse
-from mcp_sessions.telemetry.handling import Handling
-from mcp_sessions.telemetry.outcome import Outcome
-from mcp_sessions.telemetry.processor import SessionSpanProcessor
-from mcp_sessions.telemetry.request_spans import RequestSpans
-from mcp_sessions.telemetry.sampler import SessionSampler
-from mcp_sessions.telemetry.session_spans import SessionSpans
-from mcp_sessions.tracing import Spans
 from recorded import Recorder
+
+from mcp_sessions._protocol.jsonrpc import Message, parse
+from mcp_sessions.errors import SessionNotFound
+from mcp_sessions.telemetry.detect import Spans
+from mcp_sessions.telemetry.outcome import Handling, Outcome
+from mcp_sessions.telemetry.processor import SessionSampler, SessionSpanProcessor
+from mcp_sessions.telemetry.spans import RequestSpans, SessionSpans
 
 CALLER = f"00-{0xCA:032x}-{0xC1:016x}-01"
 START = f"00-{0x5E:032x}-{0x51:016x}-01"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from apps import Server, sessions
+from clients import Client
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceState, set_span_in_context
 
-from apps import Server, sessions
-from clients import Client
 from mcp_sessions import Session
-from mcp_sessions.telemetry.sampler import SessionSampler, share
+from mcp_sessions.telemetry.processor import SessionSampler, share
 
 REFS = [f"ses_{number:024x}" for number in range(2_000)]
 

@@ -17,11 +17,11 @@ from opentelemetry.trace import (
     Tracer,
     use_span,
 )
+from recorded import Recorder
 
 from mcp_sessions.errors import CreateRefused
-from mcp_sessions.telemetry.session_spans import SessionSpans, below, start_of, traceparent
-from mcp_sessions.tracing import Trace
-from recorded import Recorder
+from mcp_sessions.telemetry.detect import Trace
+from mcp_sessions.telemetry.spans import SessionSpans, below, start_of, traceparent
 
 REMOTE = NonRecordingSpan(SpanContext(1, 1, is_remote=True, trace_flags=TraceFlags(1)))
 

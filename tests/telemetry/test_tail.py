@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from apps import Server, sessions
 from clients import Client, call, http
+
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware
-from mcp_sessions.cli_tail import event_in
+from mcp_sessions.cli.tail import event_in
 
 
 class Watcher:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from apps import Server, sessions
+from clients import SECRET, Client
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
-from apps import Server, sessions
-from clients import SECRET, Client
 from mcp_sessions import MCPSessionMiddleware, Session
 from mcp_sessions.telemetry import SessionMetrics
 

@@ -8,20 +8,20 @@ from typing import Any
 
 import anyio
 import pytest
+from apps import Server, reply, sessions
+from clients import LEGACY, Answer, Client, Clock, call, http
 from opentelemetry import trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode, get_current_span
-from starlette.types import Receive, Scope, Send
-
-from apps import Server, reply, sessions
-from clients import LEGACY, Answer, Client, Clock, call, http
-from mcp_sessions import CreateRefused, Session, current_session
-from mcp_sessions.clientinfo import CLIENT_INFO_KEY
-from mcp_sessions.telemetry import SessionMetrics
 from recorded import ALIAS, process_wide
+from starlette.types import Receive, Scope, Send
 from streaming import Streaming
+
+from mcp_sessions import CreateRefused, Session, current_session
+from mcp_sessions._protocol.labels import CLIENT_INFO_KEY
+from mcp_sessions.telemetry import SessionMetrics
 
 INITIALIZE = {"protocolVersion": LEGACY, "capabilities": {}}
 

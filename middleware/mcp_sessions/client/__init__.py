@@ -6,12 +6,19 @@
 Nothing here needs the server's part of this package, nor any SDK until a transport of it is given.
 """
 
-from .client_sessions import ClientSessions, with_sessions
-from .errors import ClientError, JarUnreadable, NoAnswer, NotOffered, Refused, SessionLost
-from .fastmcp_transport import fastmcp_transport
-from .held import HeldSession
 from .jar import SessionJar
-from .listed import ListedSession, SessionPage
+from .session import (
+    ClientError,
+    HeldSession,
+    JarUnreadable,
+    ListedSession,
+    NoAnswer,
+    NotOffered,
+    Refused,
+    SessionLost,
+    SessionPage,
+)
+from .sessions import ClientSessions, fastmcp_transport, with_sessions
 
 __all__ = [
     "ClientError",

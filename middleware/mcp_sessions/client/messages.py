@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from ..jsonrpc import SESSION_KEY
+from .._protocol.jsonrpc import SESSION_KEY
 
 CREATE: Final = "sessions/create"
 DELETE: Final = "sessions/delete"

@@ -15,9 +15,9 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 
-from ..codes import code_of
+from .._server.placement import code_of
+from .._session.session import Session
 from ..errors import ConfigurationError, Refusal, SessionRequired
-from ..session import Session
 
 __all__ = ["add_exception_handlers", "optional_session", "require_session"]
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, SupportsFloat
 
-from ..current import current_session
+from .._session.current import current_session
+from .._session.session import Session
 from ..errors import SessionRequired
-from ..session import Session
 
 if TYPE_CHECKING:
     from key_value.aio.protocols.key_value import AsyncKeyValue

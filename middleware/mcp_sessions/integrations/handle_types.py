@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
+from .._tokens.handles import Handle, HandleError, pattern
 from ..errors import ConfigurationError
-from ..handles import Handle, HandleError, pattern
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
+from .._server.middleware import MCPSessionMiddleware
 from ..errors import ConfigurationError
-from ..middleware import MCPSessionMiddleware
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 """What Starlette and FastAPI take as `lifespan=`."""

@@ -10,10 +10,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from ..codes import code_of
-from ..current import current_session, framework_scope
+from .._server.placement import code_of
+from .._session.current import current_session, framework_scope
+from .._session.session import Session
 from ..errors import SessionRequired
-from ..session import Session
 
 __all__ = ["current_session", "require_session"]
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from ..errors import ConfigurationError
 from .base import Reach, Store
-from .deadline import Deadline
 from .memory import MemoryStore
+from .timeout import Deadline
 
 Clock = Callable[[], float]
 

@@ -5,17 +5,31 @@ sessions there are and what data they hold on the server. It knows a session by 
 keyed hash of its principal (`subject`), so nothing that is stored is a credential. Every method is
 one atomic step as seen from every worker that shares the store. Whoever breaks this contract lets
 deleted sessions rise from the dead. One test suite, `tests/stores/test_contract.py`, holds for all.
+
+What every store decides alike: when a session is idle, what a sum is, and whether data has room.
+
+Pure functions over what a store holds, so that stores cannot come to differ in an edge. Nothing here
+reads a clock or keeps anything. The rules are those of `stores/base.py` and `data.py`.
+
+How forks stand: each by itself, and with its whole lineage, in the one question that a request asks of a store.
+
+A session that is no fork is asked about as ever. The store knows nothing of lineages: what ends one is a revocation
+under a name of its own (`lineage.mark`).
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
-from ..data import DataStore
-from ..tokens import AUDIENCE, Claims
+from .._session import claims as lineage
+from .._session.claims import AUDIENCE, Claims
+from .._session.data import DataStore, Shelf
+from ..errors import DataNotInteger, DataTooLarge
 
 
 class Standing(Enum):
@@ -228,3 +242,79 @@ class Store(DataStore, Protocol):
 def grain(idle_timeout: int | None) -> int:
     """How many seconds `Record.seen_at` may lag, so that not every request has to write it."""
     return 60 if idle_timeout is None else min(60, idle_timeout // 60)
+
+
+_INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
+_MOST: Final = 2**63 - 1
+
+
+def idle_at(seen: float, idle_timeout: int | None) -> float:
+    """When a session that was noted as seen at a moment is idle: by the grain later, since that note may lag."""
+    return math.inf if idle_timeout is None else seen + idle_timeout + grain(idle_timeout)
+
+
+def seen_by(now: float, idle_timeout: int | None) -> float:
+    """The last moment at which a session that is idle now can have been noted as seen."""
+    return -math.inf if idle_timeout is None else now - idle_timeout - grain(idle_timeout)
+
+
+def is_due_again(seen: float, now: float, idle_timeout: int | None) -> bool:
+    """Whether a use of a session must be noted, so that the note lags by no more than the grain."""
+    return now >= seen + grain(idle_timeout)
+
+
+def added(value: bytes | None, by: int) -> int:
+    """The sum of a value and a number.
+
+    Args:
+        value: A value's JSON, or None for 0.
+        by: What is added.
+
+    Raises:
+        DataNotInteger: The value or the sum is no integer of 64 bits.
+    """
+    if value is not None and _INTEGER.fullmatch(value) is None:
+        raise DataNotInteger("increment needs a value that is a whole number")
+    before = 0 if value is None else int(value)
+    if -_MOST - 1 <= before <= _MOST and -_MOST - 1 <= before + by <= _MOST:
+        return before + by
+    raise DataNotInteger("increment needs a value and a sum of 64 bits at most")
+
+
+def size_of(key: str, value: bytes) -> int:
+    """Bytes that a value counts for against `Shelf.max_bytes`."""
+    return len(key.encode("utf-8")) + len(value)
+
+
+def check_size(shelf: Shelf, size: int) -> None:
+    """Refuse what would not fit.
+
+    Raises:
+        DataTooLarge: The session's data would take more bytes than it may.
+    """
+    if size > shelf.max_bytes:
+        raise DataTooLarge(f"session data would take {size} bytes; the limit is {shelf.max_bytes}")
+
+
+async def standings(store: Store, claims: Sequence[Claims]) -> list[Standing]:
+    """As `Store.standings`; a fork has also ended where all forks of its lineage have.
+
+    Args:
+        store: What is asked.
+        claims: What verified tokens say.
+
+    Raises:
+        StoreUnavailable: Nobody knows.
+    """
+    forks = [place for place, one in enumerate(claims) if one.root is not None]
+    found = await store.standings([*claims, *(lineage.mark(claims[place]) for place in forks)])
+    own = found[: len(claims)]
+    for place, of_lineage in zip(forks, found[len(claims) :], strict=True):
+        own[place] = own[place] if of_lineage is Standing.LIVE else of_lineage
+    return own
+
+
+async def standing(store: Store, claims: Claims) -> Standing:
+    """As `standings`, of one session."""
+    (found,) = await standings(store, (claims,))
+    return found

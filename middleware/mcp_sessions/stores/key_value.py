@@ -15,11 +15,10 @@ from typing import Any, Final, Protocol, SupportsFloat, TypeVar
 
 import anyio
 
-from ..data import Shelf
-from ..tokens import Claims
+from .._session.claims import Claims
+from .._session.data import Shelf
 from . import make
-from .base import Ended, Reach, Record, Standing, Store
-from .rules import added, check_size, size_of
+from .base import Ended, Reach, Record, Standing, Store, added, check_size, size_of
 
 T = TypeVar("T")
 COLLECTION: Final = "mcp_sessions"

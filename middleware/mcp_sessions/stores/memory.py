@@ -1,4 +1,19 @@
-"""A store in this process's memory: for one worker, and for tests.
+"""Names by the moment at which they come due, for stores in memory.
+
+What has an end is found page by page, without a look at everything else that is kept.
+
+Session data in this process's memory, with an end for each value and a limit for them all.
+
+Whether a session may still change its data is not judged here. What is over counts for nothing: it is
+not read, and it is dropped before anything is measured.
+
+What has ended, in this process's memory: sessions one by one, and all that were issued before a moment.
+
+Revocations lie in one set per span of expiry, so that a look-up is two hashes and forgetting is dropping a whole set
+(a scan of a dict of a million entries would stop the loop for 55 ms). Nothing is evicted to make room: a forgotten
+revocation is a deleted session that works again.
+
+A store in this process's memory: for one worker, and for tests.
 
 What has ended is kept by `memory_endings`, data by `memory_data`, and records are kept here. What has an end lies in a
 `Calendar`, since a scan of all would stop the loop. Everything is bounded, and nothing is ever evicted to make room.
@@ -7,20 +22,236 @@ What has ended is kept by `memory_endings`, data by `memory_data`, and records a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
 import msgspec
 
-from ..data import Shelf
+from .._session.claims import Claims
+from .._session.data import Shelf
 from ..errors import DataGone, StoreFull
-from ..tokens import Claims
-from .base import LIVE, Ended, Reach, Record, Standing
-from .calendar import Calendar
-from .memory_data import MemoryData
-from .memory_endings import MemoryEndings
-from .rules import added, idle_at, is_due_again
+from .base import LIVE, Ended, Reach, Record, Standing, added, check_size, idle_at, is_due_again, size_of
+
+_PAGE: Final = 60  # seconds that share one page
+
+
+class Calendar:
+    """Names, each entered for one moment."""
+
+    __slots__ = ("_pages",)
+
+    def __init__(self) -> None:
+        self._pages: dict[int, set[str]] = {}
+
+    def put(self, name: str, moment: float) -> None:
+        """Enter a name, which must not stand at another moment."""
+        self._pages.setdefault(int(moment // _PAGE), set()).add(name)
+
+    def strike(self, name: str, moment: float) -> None:
+        """Remove a name from the moment for which it was entered."""
+        page = int(moment // _PAGE)
+        names = self._pages[page]
+        names.remove(name)
+        if not names:
+            del self._pages[page]
+
+    def due(self, now: float) -> Iterator[str]:
+        """The names on pages that have begun: all that are due, and some that will be within the minute.
+
+        Names may be entered and struck in between; what is entered meanwhile may or may not come.
+        """
+        for page in sorted(page for page in self._pages if page <= now // _PAGE):
+            yield from tuple(self._pages.get(page, ()))
+
+
+VALUE_COST: Final = 200  # bytes that keeping a value takes besides its name and itself
+
+
+class _Values(msgspec.Struct):
+    """One session's data."""
+
+    until: int
+    items: dict[str, bytes] = msgspec.field(default_factory=dict)
+    ends: dict[str, float] = msgspec.field(default_factory=dict)  # of those values that end before the session
+    size: int = 0
+
+
+class MemoryData:
+    """The data of all sessions.
+
+    Args:
+        max_bytes: Bytes that it may take, with `VALUE_COST` for the keeping of each value.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._data: dict[str, _Values] = {}
+        self._ends = Calendar()
+
+    def __len__(self) -> int:
+        """How many sessions have data."""
+        return len(self._data)
+
+    def read(self, owner: str, key: str, now: float) -> bytes | None:
+        """A value, or None where there is none or its time is over."""
+        values = self._data.get(owner)
+        if values is None or key not in values.items:
+            return None
+        return values.items[key] if key not in values.ends or now < values.ends[key] else None
+
+    def items(self, owner: str, now: float) -> list[tuple[str, bytes, float | None]]:
+        """Every value that is there, by its name, with its end."""
+        values = self._data.get(owner, _Values(0))
+        there = ((key, value, values.ends.get(key)) for key, value in values.items.items())
+        return [(key, value, end) for key, value, end in there if end is None or now < end]
+
+    def replace(self, shelf: Shelf, key: str, value: bytes | None, now: float) -> None:
+        """Keep another value, or none, and the time that the old one had.
+
+        Raises:
+            DataTooLarge: The session's data would exceed its limit.
+            StoreFull: The data of all sessions would exceed the limit.
+        """
+        values = self._without_what_is_over(shelf, now)
+        old = values.items.get(key)
+        kept = -size_of(key, old) if old is not None else 0
+        if value is None:
+            values.ends.pop(key, None)
+            values.items.pop(key, None)
+            self._resize(values, kept, count=-int(old is not None))
+        else:
+            more = kept + size_of(key, value)
+            count = int(old is None)
+            check_size(shelf, values.size + more)
+            if self._bytes + more + count * VALUE_COST > self._max_bytes:
+                raise StoreFull
+            values.items[key] = value
+            self._resize(values, more, count=count)
+        self._shelve(shelf.owner, values)
+
+    def end(self, owner: str, key: str, expires_at: float | None) -> None:
+        """Say when a value's time is over; None for as long as the session."""
+        ends = self._data[owner].ends
+        if expires_at is None:
+            ends.pop(key, None)
+        else:
+            ends[key] = expires_at
+
+    def drop(self, owner: str) -> None:
+        """Forget a session's data."""
+        values = self._data.pop(owner, None)
+        if values is not None:
+            self._bytes -= values.size + len(values.items) * VALUE_COST
+            self._ends.strike(owner, values.until)
+
+    def drop_over(self, moment: float, *, keep: Callable[[str], object]) -> None:
+        """Forget the data of sessions that ended by themselves before a moment, but those that are to be kept."""
+        for owner in self._ends.due(moment):
+            if self._data[owner].until <= moment and not keep(owner):
+                self.drop(owner)
+
+    def _without_what_is_over(self, shelf: Shelf, now: float) -> _Values:
+        values = self._data.get(shelf.owner) or _Values(shelf.until)
+        for key in [key for key, end in values.ends.items() if not now < end]:
+            del values.ends[key]
+            self._resize(values, -size_of(key, values.items.pop(key)), count=-1)
+        return values
+
+    def _resize(self, values: _Values, more: int, *, count: int) -> None:
+        values.size += more
+        self._bytes += more + count * VALUE_COST
+
+    def _shelve(self, owner: str, values: _Values) -> None:
+        if not values.items:
+            self.drop(owner)
+        elif owner not in self._data:
+            self._data[owner] = values
+            self._ends.put(owner, values.until)
+
+
+_SPAN: Final = 3600  # seconds of expiry that share one set of revocations
+
+
+class MemoryEndings:
+    """Revocations and cut-offs.
+
+    Args:
+        max_entries: How many of them may be alive at once; the next one is refused.
+    """
+
+    def __init__(self, max_entries: int) -> None:
+        self._max_entries = max_entries
+        self._revoked: dict[int, set[str]] = {}
+        self._revocations = 0
+        self._cut_offs: dict[str, tuple[int, int]] = {}  # by `_whose`: the moment, and when it may go
+        self._cut_off_ends = Calendar()
+
+    def __len__(self) -> int:
+        """How many are kept."""
+        return self._revocations + len(self._cut_offs)
+
+    def cover(self, claims: Claims) -> bool:
+        """Whether a session is among what has ended."""
+        if claims.ref in self._revoked.get(claims.expires_at // _SPAN, ()):
+            return True
+        return bool(self._cut_offs) and self.is_cut_off(claims, claims.issued_at)
+
+    def has(self, ref: str, expires_at: int) -> bool:
+        """Whether a session was revoked by itself."""
+        return ref in self._revoked.get(expires_at // _SPAN, ())
+
+    def is_cut_off(self, one: Claims | Record, issued_at: int) -> bool:
+        """Whether a session was issued before a moment that ended it, of its principal's or of everybody's."""
+        cut_offs = [self._cut_offs.get(_whose(one.audience, subject)) for subject in (None, one.subject)]
+        return any(cut_off is not None and issued_at < cut_off[0] for cut_off in cut_offs)
+
+    def add(self, ref: str, expires_at: int) -> None:
+        """Keep a revocation, which must not be there.
+
+        Raises:
+            StoreFull: There is no room for it.
+        """
+        self._check_room()
+        self._revoked.setdefault(expires_at // _SPAN, set()).add(ref)
+        self._revocations += 1
+
+    def cut(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
+        """Keep a cut-off; of several for one subject the latest moment counts, for the longest time.
+
+        Raises:
+            StoreFull: There is no room for it.
+        """
+        whose = _whose(audience, subject)
+        before = self._cut_offs.get(whose)
+        if before is None:
+            self._check_room()
+        else:
+            moment, until = max(before[0], moment), max(before[1], until)
+            self._cut_off_ends.strike(whose, before[1])
+        self._cut_offs[whose] = (moment, until)
+        self._cut_off_ends.put(whose, until)
+
+    def forget(self, over: float) -> None:
+        """Drop what concerns only sessions that have expired by a moment: revocations a whole span at a time."""
+        for span in [span for span in self._revoked if span < over // _SPAN]:
+            self._revocations -= len(self._revoked.pop(span))
+        for whose in self._cut_off_ends.due(over):
+            until = self._cut_offs[whose][1]
+            if until <= over:
+                del self._cut_offs[whose]
+                self._cut_off_ends.strike(whose, until)
+
+    def _check_room(self) -> None:
+        if len(self) >= self._max_entries:
+            raise StoreFull
+
+
+def _whose(audience: str, subject: str | None) -> str:
+    """Whose sessions a cut-off ends: a principal's or, where the keyed hash is left out, everybody's."""
+    return f"{subject or ''} {audience}"
+
 
 _MINUTE: Final = 60  # seconds between two times of forgetting
 _List = tuple[str, ...]  # what is listed, and of whom

@@ -12,21 +12,23 @@ from typing import Final
 
 from opentelemetry.metrics import MeterProvider, UpDownCounter, get_meter
 
-from ..events import Fact, RequestRefused, SessionCreated, SessionDeleted
-from ..jsonrpc import Message
-from ..protocol import HANDSHAKE_VERSIONS
+from .._protocol.headers import HANDSHAKE_VERSIONS
+from .._protocol.jsonrpc import Message
+from .._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted
 from .attributes import (
     ERROR_TYPE,
     EXECUTE_TOOL,
+    HTTP,
     METHOD,
+    NAMED,
     OPERATION,
     PROTOCOL_VERSION,
     REASON,
     STATUS_CODE,
+    target_of,
 )
-from .naming import HTTP, NAMED, target_of
 from .outcome import Outcome
-from .session_spans import SCOPE
+from .spans import SCOPE
 
 CREATED: Final = "mcp_sessions.session.created"
 ENDED: Final = "mcp_sessions.session.ended"

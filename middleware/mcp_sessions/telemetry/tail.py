@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Final
 
-from ..events import Fact, RequestRefused, SessionCreated, SessionDeleted
-from ..jsonrpc import Message
-from .naming import target_of
+from .._protocol.jsonrpc import Message
+from .._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted
+from .attributes import target_of
 from .outcome import Outcome
 
 _EVENTS: Final[dict[type[Fact], str]] = {SessionCreated: "created", SessionDeleted: "ended"}

@@ -1,0 +1,317 @@
+"""Reading a JSON-RPC message so that no other parser can read it differently.
+
+Only what sessions need is decoded: the envelope, what `params` say the message is about, and
+`_meta`; every value stays the slice of the body that it was. A body that two parsers could
+understand differently is refused here (`members` tells when), never repaired and never passed on.
+Nothing here knows what a session is beyond the name of its key. Source: JSON-RPC 2.0 sections 4 to 6.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from itertools import islice
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from ..errors import (
+    BatchRefused,
+    BatchTooLarge,
+    IdNotStringOrInteger,
+    MetaNotObject,
+    MethodNotString,
+    NotJSONRPC,
+    ParamsNotObject,
+    Refusal,
+)
+from .strict_json import (
+    FLAWS,
+    SHORTEST_MEMBER,
+    check_level,
+    check_utf8,
+    is_all,
+    join,
+    join_into,
+    last_members,
+    masked,
+    string,
+)
+
+SESSION_KEY: Final = "io.modelcontextprotocol/session"
+
+# The member of `params` that says what a method is about.
+TARGETS: Final[dict[str, Literal["name", "uri"]]] = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "resources/subscribe": "uri",
+    "resources/unsubscribe": "uri",
+}
+_READ: Final = frozenset(TARGETS.values())
+
+_VERSION: Final = Raw(b'"2.0"')
+_NULL: Final = Raw(b"null")
+_SPACE: Final = b" \t\n\r"
+
+_array = msgspec.json.Decoder(list[Raw]).decode
+_value = msgspec.json.Decoder(Raw).decode
+
+_Value: TypeAlias = Raw | UnsetType
+_Members: TypeAlias = "dict[str, Raw] | None"
+
+_LABEL: Final = re.compile(r"[A-Za-z0-9_/$-]{0,64}")  # no dot, so no session id
+_MAY_BE_MESSAGE: Final = re.compile(rb"jsonrpc|\\u00(?:6[3aef]|7[023])", re.IGNORECASE)  # or a letter of it, escaped
+_TRIES: Final = 10  # how many times `max_batch` items are read at most, to find whether any is a message
+
+
+class MessageKind(Enum):
+    """What a JSON-RPC message is."""
+
+    REQUEST = "request"
+    NOTIFICATION = "notification"
+    RESPONSE = "response"  # anything without `method`: a client's answer to a request of the server
+
+
+# Before Python 3.12 an enumeration takes as long to find a member as it takes to make a message.
+REQUEST: Final = MessageKind.REQUEST
+NOTIFICATION: Final = MessageKind.NOTIFICATION
+RESPONSE: Final = MessageKind.RESPONSE
+
+
+class Params(msgspec.Struct, omit_defaults=True, frozen=True, gc=False, rename={"meta": "_meta"}):
+    """The members that the `params` of MCP's common methods have, each value as sent."""
+
+    name: _Value = UNSET
+    uri: _Value = UNSET
+    arguments: _Value = UNSET
+    cursor: _Value = UNSET
+    meta: _Members = None
+
+
+NO_PARAMS: Final = Params()
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """One JSON-RPC message, read as far as sessions need it.
+
+    A msgspec struct and not a dataclass, since one is made per request and costs a tenth. Its body
+    holds credentials, so no representation shows it.
+
+    Args:
+        body: The message as it came.
+        kind: Request, notification or response.
+        method: The method; empty for a response.
+        given_id: The id, read or as sent; UNSET unless this is a request.
+        params: What its `params` say, as far as it is read.
+        field: The top-level member `sessionId` as sent, where there is one; MCP itself knows none.
+    """
+
+    body: bytes
+    kind: MessageKind
+    method: str = ""
+    given_id: int | str | Raw | UnsetType = UNSET
+    params: Params = NO_PARAMS
+    field: Raw | None = None
+
+    @property
+    def id(self) -> bytes | None:
+        """JSON text of the id; None unless this is a request."""
+        return None if self.given_id is UNSET else join(self.given_id)
+
+    @property
+    def meta(self) -> dict[str, Raw] | None:
+        """The members of `params._meta`, values as sent; None where absent or null."""
+        return self.params.meta
+
+    @property
+    def names_session(self) -> bool:
+        """Whether `params._meta` names a session, whatever it says of it."""
+        meta = self.params.meta
+        return meta is not None and SESSION_KEY in meta
+
+    @property
+    def about(self) -> Raw | None:
+        """JSON text of the member of `params` that says what the message is about, or None."""
+        if self.method not in TARGETS:
+            return None
+        found: _Value = getattr(self.params, TARGETS[self.method])
+        return None if found is UNSET else found
+
+    def target(self) -> str | None:
+        """The tool, prompt or resource that the message is about, or None where it names none.
+
+        Raises:
+            LoneSurrogate: The name cannot be written down again.
+        """
+        return None if self.about is None else string(self.about)
+
+    @property
+    def label(self) -> str:
+        """The method for logs, where it is spelt as methods are: a client may write anything there, even its id."""
+        return self.method if _LABEL.fullmatch(self.method) else "(unusual method)"
+
+    def __repr__(self) -> str:
+        return f"<Message {self.kind.value} {self.label}>"
+
+    def __rich_repr__(self) -> list[tuple[str, str]]:
+        return [("kind", self.kind.value), ("method", self.label)]
+
+
+class _Envelope(msgspec.Struct, omit_defaults=True, gc=False):
+    """A request or notification as nearly every client writes it."""
+
+    jsonrpc: Literal["2.0"]
+    method: str
+    id: int | str | UnsetType = UNSET
+    params: Params | None = None
+
+
+_common = msgspec.json.Decoder(_Envelope).decode
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Several messages in one body (MCP 2025-03-26 only)."""
+
+    items: tuple[Message, ...]
+
+
+MAX_BATCH: Final = 100
+
+
+def parse(body: bytes, *, max_batch: int = MAX_BATCH) -> Message | Batch:
+    """Read the body of one POST.
+
+    Args:
+        body: The whole body, already bounded in size.
+        max_batch: Messages that a batch may hold.
+
+    Returns:
+        The message, or the batch where the body is an array.
+
+    Raises:
+        ParseError: Not JSON; also its kinds `NotUTF8`, `ByteOrderMark` and `NestingTooDeep`.
+        NotJSONRPC: JSON, but not a JSON-RPC 2.0 message or a batch of them.
+        BatchRefused: Some items of an array are JSON-RPC 2.0 messages and others are not.
+        BatchTooLarge: A batch of more than `max_batch` messages.
+        DuplicateMember: The envelope, `params` or `_meta` gives a member twice.
+        LoneSurrogate: A name or a value that is read here holds one.
+        MethodNotString: `method` is not a string.
+        IdNotStringOrInteger: `id` is neither a string nor written as an integer, or it is -0.
+        ParamsNotObject: `params` is neither an object nor null.
+        MetaNotObject: `params._meta` is neither an object nor null.
+    """
+    if not body.isascii():
+        check_utf8(body)
+    # In one go, where a message has common members only and each once; else level by level.
+    try:
+        found = _common(body)
+    except FLAWS:
+        return _other(body, max_batch)
+    joined = bytearray(len(body))
+    join_into(found, joined)
+    # A null is not written again, and so comes out as too short, too.
+    if not (len(body) - len(joined) < SHORTEST_MEMBER or is_all(body, found)):
+        return _message(body)
+    params = NO_PARAMS if found.params is None else found.params
+    if found.id is UNSET:
+        return Message(body, NOTIFICATION, found.method, UNSET, params)
+    if found.id:
+        return Message(body, REQUEST, found.method, found.id, params)
+    return _message(body)  # 0 and -0 are told apart by their text
+
+
+def _other(body: bytes, max_batch: int) -> Message | Batch:
+    first = body.lstrip(_SPACE)[:1]
+    if first == b"{":
+        return _message(body)
+    if first == b"[":
+        return _batch(body, max_batch)
+    try:
+        _value(body)
+    except FLAWS as flaw:
+        masked(_value, flaw, body, NotJSONRPC)
+    raise NotJSONRPC
+
+
+def _batch(body: bytes, max_batch: int) -> Batch:
+    try:
+        items = _array(body)
+    except FLAWS as flaw:
+        found, mask = masked(_array, flaw, body, NotJSONRPC)
+        items = mask.off(found)
+    # Where the path serves other things too, arrays without any message pass, whatever their length.
+    tried = list(islice(filter(_MAY_BE_MESSAGE.search, items), _TRIES * max_batch + 1))
+    read = tuple(filter(None, map(_message_or_none, tried)))
+    if not read and len(tried) <= _TRIES * max_batch:
+        raise NotJSONRPC
+    if len(items) > max_batch:
+        raise BatchTooLarge
+    if len(read) < len(items):
+        raise BatchRefused  # a server could skip what is no message and execute the rest
+    return Batch(read)
+
+
+def _message_or_none(item: Raw) -> Message | None:
+    try:
+        return _message(bytes(item))
+    except NotJSONRPC:
+        return None
+
+
+def _message(body: bytes) -> Message:
+    envelope = last_members(body)
+    version = envelope.get("jsonrpc")
+    if version is None:
+        raise NotJSONRPC
+    if version != _VERSION and string(version) != "2.0":
+        check_level(body, envelope)  # another parser may take the first of two versions
+        raise NotJSONRPC
+    field = envelope.get("sessionId")
+    if "method" not in envelope:
+        _check_distinct(body, envelope, None, None)
+        return Message(body, MessageKind.RESPONSE, field=field)
+    method = string(envelope["method"])
+    if method is None:
+        raise MethodNotString
+    params = _inner(envelope, "params", ParamsNotObject)
+    meta = None if params is None else _inner(params, "_meta", MetaNotObject)
+    _check_distinct(body, envelope, params, meta)
+    read = NO_PARAMS if params is None else Params(**{**_read(params), "meta": meta})
+    if "id" not in envelope:
+        return Message(body, MessageKind.NOTIFICATION, method, UNSET, read, field)
+    _check_id(envelope["id"])
+    return Message(body, MessageKind.REQUEST, method, envelope["id"], read, field)
+
+
+def _read(params: dict[str, Raw]) -> dict[str, Any]:
+    return {name: params[name] for name in _READ if name in params}
+
+
+def _inner(outer: dict[str, Raw], name: str, wrong: type[Refusal]) -> _Members:
+    raw = outer.get(name, _NULL)
+    return None if raw == _NULL else last_members(raw, wrong)
+
+
+def _check_id(raw: Raw) -> None:
+    """That an id is a text or digits: 1, 1.0 and 1e0 are one id to some parsers and three to others.
+
+    Servers that read -0 answer it with 0.
+    """
+    text = bytes(raw)
+    digits = text.removeprefix(b"-")
+    if not ((digits.isdigit() and text != b"-0") or string(raw) is not None):
+        raise IdNotStringOrInteger
+
+
+def _check_distinct(body: bytes, envelope: dict[str, Raw], params: _Members, meta: _Members) -> None:
+    """That no member is given twice: one proof for all three levels, and where it fails one for each."""
+    inner = params if params is None or meta is None else {**params, "_meta": meta}
+    if is_all(body, envelope if inner is None else {**envelope, "params": inner}):
+        return
+    check_level(body, envelope)
+    if params is not None:
+        check_level(envelope["params"], params)
+    if params is not None and meta is not None:
+        check_level(params["_meta"], meta)

@@ -1,0 +1,251 @@
+"""Which requests need a session: the option `require=`, checked once, then asked about each message.
+
+Accepted are `"never"`, `"always"`, a collection of methods, a mapping of methods to names, and a
+function. Nothing here knows whether a message carries a session, and no rule guards against
+strangers: whoever the server admits may create a session, so authentication stays the server's.
+Source: the data-layer sessions draft, where a server may ask for a session; narrowed to where a
+session can exist, and to where clients do not merely look around before they create one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from ..errors import ConfigurationError
+from .jsonrpc import TARGETS
+
+ENTRANCE: Final = frozenset({"initialize", "notifications/initialized", "server/discover"})
+"""What a client says before it can have a session. No rule may name these."""
+
+SESSION_METHODS: Final = "sessions/"
+"""Methods below this have rules of their own. No rule may name these either."""
+
+LOOKS_AROUND: Final = frozenset({"ping", "tools/list", "prompts/list", "resources/list", "resources/templates/list"})
+"""Requests that pass without a session unless a rule names them."""
+
+NOTIFICATIONS: Final = "notifications/"
+"""Notifications below this pass without a session unless a rule names them. A `tools/call` without an id is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A message without a session, as a `require=` function sees it.
+
+    Args:
+        method: The JSON-RPC method.
+        target: The tool's or prompt's name or the resource's URI; None where there is none that can be read.
+        notification: Whether the message has no id.
+    """
+
+    method: str
+    target: str | None
+    notification: bool
+
+
+Target: TypeAlias = Callable[[], str | None]
+Judge: TypeAlias = Callable[[Asked], bool]
+Rule: TypeAlias = Callable[[str, Target, bool], bool]
+Summary: TypeAlias = Literal["never", "some", "always"]
+Require: TypeAlias = Literal["never", "always"] | Mapping[str, bool | Collection[str]] | Collection[str] | Judge
+
+_FORMS: Final = (
+    'require= takes "never", "always", a set of methods such as {"tools/call"}, a mapping such as '
+    '{"tools/call": ["checkout"], "resources/read": True}, or a function of Asked that returns a bool'
+)
+
+
+class Policy:
+    """The checked form of `require=`.
+
+    Args:
+        require: One of
+
+            - `"never"`: nothing needs a session.
+            - `"always"`: everything does but `ENTRANCE`, `SESSION_METHODS`, `LOOKS_AROUND` and `NOTIFICATIONS`.
+            - `{"tools/call", "prompts/get"}`: messages with these methods do.
+            - `{"tools/call": ["checkout"], "resources/read": True}`: the same, narrowed to names. A message whose
+              name cannot be read counts as named, and so does a resource URI in a spelling that is not `PLAIN_URI`.
+            - a function of `Asked` that returns a bool. It is not asked about `ENTRANCE` and `SESSION_METHODS`.
+
+    Attributes:
+        summary: What clients are told of it.
+
+    Raises:
+        ConfigurationError: It is none of these, or names what cannot need a session.
+    """
+
+    __slots__ = ("_rule", "summary")
+
+    summary: Summary
+
+    def __init__(self, require: Require) -> None:
+        self._rule, self.summary = _compile(require)
+
+    def asks(self, method: str, target: Target, notification: bool) -> bool:
+        """Whether a message must be refused when it carries no session.
+
+        Args:
+            method: The JSON-RPC method.
+            target: Reads the tool's or prompt's name or the resource's URI; called only where a rule depends on it.
+            notification: Whether the message has no id.
+
+        Raises:
+            TypeError: The `require=` function returned something other than a bool.
+        """
+        return self._rule(method, target, notification)
+
+
+def _compile(require: object) -> tuple[Rule, Summary]:
+    if isinstance(require, str):
+        return _word(require)
+    if isinstance(require, Mapping):
+        return _named(require.items())
+    if isinstance(require, Collection):
+        return _named((method, True) for method in require)
+    if callable(require) and not inspect.iscoroutinefunction(require):
+        return _judged(require), "some"
+    raise ConfigurationError(f"{_FORMS}, not {require!r}")
+
+
+# --- one word ------------------------------------------------------------------------------------
+
+
+def _never(_method: str, _target: Target, _notification: bool) -> bool:
+    return False
+
+
+def _always(method: str, _target: Target, notification: bool) -> bool:
+    passes = _is_beyond_rules(method) or method in LOOKS_AROUND
+    return not (passes or (notification and method.startswith(NOTIFICATIONS)))
+
+
+def _is_beyond_rules(method: str) -> bool:
+    return method in ENTRANCE or method.startswith(SESSION_METHODS)
+
+
+_WORDS: Final[Mapping[str, tuple[Rule, Summary]]] = {"never": (_never, "never"), "always": (_always, "always")}
+
+
+def _word(word: str) -> tuple[Rule, Summary]:
+    if word in _WORDS:
+        return _WORDS[word]
+    raise ConfigurationError(f"require={word!r} is no rule; one method goes into a set: require={{{word!r}}}. {_FORMS}")
+
+
+# --- a function ----------------------------------------------------------------------------------
+
+
+def _judged(judge: Callable[..., object]) -> Rule:
+    def rule(method: str, target: Target, notification: bool) -> bool:
+        if _is_beyond_rules(method):
+            return False
+        answer = judge(Asked(method, target(), notification))
+        if isinstance(answer, bool):
+            return answer
+        # Truth would be a guess: a coroutine is true, and a forgotten `return` would open every door.
+        raise TypeError(f"the require= function must return True or False, not {type(answer).__name__}")
+
+    return rule
+
+
+# --- methods, and names by method ----------------------------------------------------------------
+
+PLAIN_URI: Final = re.compile(
+    r"""
+    (?!.*[/:]\.\.?(?:[/?#]|$))                                            # no segment that parsers resolve
+    (?: (?:https?|wss?|ftp)://(?:[a-z0-9-]+\.)*[a-z][a-z0-9-]*            # a host in letters, in lower case
+            (?::(?!(?:80|443|21)/)[1-9][0-9]*)?(?=/)                      # no port that parsers drop
+      | file:///(?!/)
+      | (?!(?:https?|wss?|ftp|file):)[a-z][a-z0-9+.-]*:
+            (?: //[A-Za-z0-9._~-]*(?::[1-9][0-9]*)?(?=[/?#]|$) | (?!//) )  # no user, no empty port
+    )
+    (?: [!-$&-\[\]^-~] | %20 | %[89A-Fa-f][0-9A-Fa-f] )*                  # no escape that hides a letter
+    """,
+    re.VERBOSE,
+)
+"""A resource URI that URL parsers leave as it is, but for the case of letters.
+
+Servers parse URIs: `RES://cart/x/../1` is served as `res://cart/1`. A rule that compared letter by letter could be
+walked around, and one that parsed URIs itself would differ from some server's parser. So a URI is let off for not
+being named only where its spelling is plain.
+"""
+
+_Matcher: TypeAlias = Callable[[Target], bool]
+
+
+def _named(rules: Iterable[tuple[object, object]]) -> tuple[Rule, Summary]:
+    checked = {_method(method): names for method, names in rules}
+    if not checked:
+        raise ConfigurationError('require= names no method; write require="never" if nothing needs a session')
+    matchers = {method: _matcher(method, names) for method, names in checked.items() if names is not False}
+
+    def rule(method: str, target: Target, _notification: bool) -> bool:
+        matches = matchers.get(method)
+        return matches is not None and matches(target)
+
+    return rule, "some" if matchers else "never"
+
+
+def _method(method: object) -> str:
+    if not isinstance(method, str):
+        raise ConfigurationError(f"require= names methods as strings, not {method!r}")
+    if _is_beyond_rules(method):
+        raise ConfigurationError(
+            f"require= cannot name {method!r}: a client sends it to get a session or give it up; take it out"
+        )
+    if "/" in method or method == "ping":
+        return method
+    raise ConfigurationError(
+        f"require= names methods, and {method!r} is none; for a tool of that name write {{'tools/call': [{method!r}]}}"
+    )
+
+
+def _matcher(method: str, names: object) -> _Matcher:
+    if names is True:
+        return lambda _target: True
+    wanted = _names(method, names)
+    if method not in TARGETS:
+        raise ConfigurationError(
+            f"require={{{method!r}: ...}} cannot go by name, only {', '.join(TARGETS)} can; "
+            "write True or use a function"
+        )
+    return _matches_uri(method, wanted) if TARGETS[method] == "uri" else _matches_name(wanted)
+
+
+def _names(method: str, names: object) -> frozenset[str]:
+    if isinstance(names, Collection) and not isinstance(names, str):
+        wanted = [name for name in names if isinstance(name, str) and name]
+        if wanted and len(wanted) == len(names):
+            return frozenset(wanted)
+    raise ConfigurationError(
+        f"require={{{method!r}: {names!r}}} must be a list of names, such as ['checkout']; "
+        "write True for all of them, False for none"
+    )
+
+
+def _matches_name(wanted: frozenset[str]) -> _Matcher:
+    def matches(target: Target) -> bool:
+        name = target()
+        return name is None or name in wanted
+
+    return matches
+
+
+def _matches_uri(method: str, wanted: frozenset[str]) -> _Matcher:
+    for uri in wanted:
+        if not PLAIN_URI.fullmatch(uri):
+            raise ConfigurationError(
+                f"require={{{method!r}: [{uri!r}]}} must spell the URI plainly: scheme and host in lower case, no dot "
+                "segments, no user, no default port, percent-encoded where it is not ASCII; or write True for all"
+            )
+    folded = frozenset(map(str.casefold, wanted))
+
+    def matches(target: Target) -> bool:
+        uri = target()
+        return uri is None or not PLAIN_URI.fullmatch(uri) or uri.casefold() in folded
+
+    return matches

@@ -1,0 +1,219 @@
+"""Splitting an event stream into its events, without reading what they say.
+
+Bytes in, events out. Every byte comes out again, in order and unchanged, so that one event can be
+rewritten while all the others pass as the server wrote them. An event leaves with the byte that
+completes it and never waits for the next. Nothing here reads JSON or sends anything.
+Source: WHATWG HTML, section "Server-sent events" (parsing, and interpreting an event stream).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from .._session.claims import Discreet
+
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_MARK_START: Final = BYTE_ORDER_MARK[:1]
+CR: Final = b"\r"
+LF: Final = b"\n"
+BLANK_LINES: Final = (b"\n", b"\r\n", b"\r")
+"""The lines that complete an event, with each line ending that the format knows."""
+_IDS: Final = re.compile(rb"(?:\A|[\r\n])id: ?([^\r\n]*)")  # the last one counts
+_DATA_LINES: Final = (b"data:", b"data\r", b"data\n")
+_LF, _CR = LF[0], CR[0]  # a byte is found in a seventh of the time that a string of one byte takes
+_USUAL: Final = (b"event: message\r\n", b"", b"event: message\n")  # what stands before the data in most events
+
+
+class Event(Discreet, msgspec.Struct):
+    """A piece of the stream: an event with its blank line, or bytes between events that only pass.
+
+    Args:
+        raw: The exact bytes, ending with the blank line that completes the event.
+        data: The values of its `data` fields, joined by line feeds. None when there is nothing in them (comments,
+            `retry`, priming events) and when the piece is not a whole event.
+        oversized: Whether this is the first piece of an event that is too large to be held.
+        at: Where in `raw` the data begins, if it is one value in the last line; else 0.
+    """
+
+    raw: bytes
+    data: bytes | None = None
+    oversized: bool = False
+    at: int = 0
+
+    @property
+    def id(self) -> str | None:
+        """The event's id, one character a byte as header values are read; None where it has none, or an empty one."""
+        fields = self.raw[: self.at - len(b"data: ")] if self.at else self.raw
+        if fields in _USUAL:
+            return None
+        ids = _IDS.findall(fields)
+        return ids[-1].decode("latin-1") if ids and ids[-1] else None
+
+    def with_data(self, data: bytes) -> bytes:
+        """The event with other data; its other lines, their order and their line endings stay.
+
+        Args:
+            data: What the `data` fields shall hold together. A carriage return, which they cannot hold, becomes a
+                line break; in JSON the two are the same white space.
+
+        Raises:
+            ValueError: The event has no data to replace.
+        """
+        if self.data is None:
+            raise ValueError("only an event with data can be given other data")
+        if self.at and _LF not in data and _CR not in data:
+            return b"".join((self.raw[: self.at], data, self.raw[self.at + len(self.data) :]))
+        values = data.replace(b"\r\n", LF).replace(CR, LF).split(LF)
+        parts: list[bytes] = []
+        # The last data line is the one that is replaced. Were it the first, dropping a later one could join a CR to
+        # the LF of the blank line, and the two would be read as one line ending: the event would lose its end.
+        for line in reversed(self.raw.splitlines(keepends=True)):
+            if not line.startswith(_DATA_LINES):
+                parts.append(line)
+                continue
+            ending = b"\r\n" if line.endswith(b"\r\n") else line[-1:]
+            for value in reversed(values):
+                parts += (ending, value, b"data: ")
+            values = []
+        return b"".join(reversed(parts))
+
+
+class EventStream(Discreet, msgspec.Struct):
+    """One response's event stream, split as it passes.
+
+    The `raw` of all events and then `end()`, joined, are the bytes that were fed.
+
+    Args:
+        max_event_bytes: Bytes of an event, its blank line not counted, that are held at the most. A longer one passes
+            in pieces without data, and the next one is read again.
+        held: The event that is not complete yet.
+        last: The byte before the next chunk; a stream begins where a line begins.
+        opening: Whether what comes next may be a byte order mark.
+        passing: Whether it lies inside an event that was too large to hold.
+    """
+
+    max_event_bytes: int
+    held: bytearray = msgspec.field(default_factory=bytearray)
+    last: bytes = LF
+    opening: bool = True
+    passing: bool = False
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """Take the next bytes of the stream, however they are cut.
+
+        Returns:
+            What is complete now, in order.
+        """
+        if not chunk:
+            return []
+        if self.last == LF and not self.held and not self.passing:
+            event = self._whole(chunk)
+            if event is not None:
+                return [event]
+        return self._pieces(chunk)
+
+    def end(self) -> bytes:
+        """The bytes of an event that the stream left unfinished, as they came."""
+        if not self.held:
+            return b""
+        unfinished = bytes(self.held)
+        self.held.clear()
+        return unfinished
+
+    def _whole(self, chunk: bytes) -> Event | None:
+        """The chunk as one event whose data is one value in its last line, where it is exactly that: nearly always."""
+        fields, _, rest = chunk.partition(b"data: ")
+        ending = b"\r\n\r\n" if rest[-4:] == b"\r\n\r\n" else b"\n\n"
+        data = rest.removesuffix(ending)
+        if len(data) == len(rest) or not data or _LF in data or _CR in data:
+            return None
+        if not _are_fields(fields) or len(chunk) > self.max_event_bytes:
+            return None
+        self.opening = False
+        return Event(chunk, data, at=len(chunk) - len(rest))
+
+    def _pieces(self, chunk: bytes) -> list[Event]:
+        pieces: list[Event] = []
+        if self.opening:
+            chunk = self._open(chunk, pieces)
+        if self.last == CR and chunk.startswith(LF):
+            self._complete_crlf(pieces)
+            chunk = chunk[1:]
+        start = end = 0
+        at_line_start = self.last in (LF, CR)
+        for line in chunk.splitlines(keepends=True):
+            end += len(line)
+            if at_line_start and line in BLANK_LINES:
+                pieces.append(self._complete(chunk[start:end], len(line)))
+                start = end
+            at_line_start = True
+        if start < end:
+            self._keep(chunk[start:], pieces)
+        self.last = chunk[-1:] or self.last
+        return pieces
+
+    def _open(self, chunk: bytes, pieces: list[Event]) -> bytes:
+        """Pass a leading byte order mark, and return what follows it."""
+        start = b"".join((self.held, chunk))
+        self.held.clear()
+        if len(start) < len(BYTE_ORDER_MARK) and BYTE_ORDER_MARK.startswith(start):
+            self.held += start
+            return b""
+        self.opening = False
+        if not start.startswith(BYTE_ORDER_MARK):
+            return start
+        pieces.append(Event(BYTE_ORDER_MARK))
+        return start[len(BYTE_ORDER_MARK) :]
+
+    def _complete_crlf(self, pieces: list[Event]) -> None:
+        """Take the LF whose CR came with the chunk before: it ends no second line."""
+        self.last = LF
+        if self.held:
+            self._keep(LF, pieces)
+        else:
+            # It follows an event that has left, and a parser that waits for it has not seen that event yet.
+            pieces.append(Event(LF))
+
+    def _complete(self, rest: bytes, blank_bytes: int) -> Event:
+        if self.passing:
+            self.passing = False
+            return Event(rest)
+        raw = rest
+        if self.held:
+            raw = b"".join((self.held, rest))
+            self.held.clear()
+        # Counted without the blank line, so that it makes no difference how the stream is cut.
+        if len(raw) - blank_bytes <= self.max_event_bytes:
+            return Event(raw, _data(raw.splitlines()))
+        return Event(raw, oversized=True)
+
+    def _keep(self, rest: bytes, pieces: list[Event]) -> None:
+        if self.passing:
+            pieces.append(Event(rest))
+        elif len(self.held) + len(rest) <= self.max_event_bytes:
+            self.held += rest
+        else:
+            pieces.append(Event(b"".join((self.held, rest)), oversized=True))
+            self.held.clear()
+            self.passing = True
+
+
+def _are_fields(lines: bytes) -> bool:
+    """Whether these are whole lines of one event, without data and without a byte order mark."""
+    if lines in _USUAL:
+        return True
+    fields = lines.splitlines()
+    is_event = lines.endswith(LF) and all(fields) and not any(field.startswith(b"data") for field in fields)
+    return is_event and not lines.startswith(_MARK_START)
+
+
+def _data(lines: list[bytes]) -> bytes | None:
+    values = [_data_value(line) for line in lines if line[:5] == b"data:" or line == b"data"]
+    return b"\n".join(values) if any(values) else None
+
+
+def _data_value(line: bytes) -> bytes:
+    return line[6:] if line[:6] == b"data: " else line[5:]

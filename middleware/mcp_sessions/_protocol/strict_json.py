@@ -1,0 +1,269 @@
+"""How deep a JSON text is nested, told without building it.
+
+A parser that recurses spends stack on every level, and each stops at a depth of its own. So a text
+that is deeper than the deployment allows is refused before any parser sees it. Almost every text is
+proved shallow by counting its brackets; only one with many has its depth measured, in linear time.
+
+Reading one JSON object so that no other parser can read it differently.
+
+One level at a time: names are resolved, every value stays the slice of the text that it was. What
+two parsers could understand differently (not UTF-8, a name given twice, a lone surrogate where it
+would be read) is refused here and never repaired. Nothing here knows JSON-RPC.
+Sources: RFC 8259 sections 4, 7 and 8, RFC 7493 (I-JSON).
+"""
+
+from __future__ import annotations
+
+import re
+from codecs import getincrementaldecoder
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from ..errors import (
+    ByteOrderMark,
+    DuplicateMember,
+    LoneSurrogate,
+    NestingTooDeep,
+    NotJSONRPC,
+    NotUTF8,
+    ParseError,
+    Refusal,
+)
+
+_KEPT: Final = b'[]{}"'
+_OTHERS: Final = bytes(set(range(256)) - set(_KEPT))
+_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
+_STRING: Final = re.compile(rb'"[^"]*"')
+_OPENING: Final = ord("[")
+_MANY: Final = 8  # the part of the brackets that a pass takes off, or each by itself is counted in less time
+
+
+def is_deeper(text: bytes, limit: int) -> bool:
+    """Whether arrays and objects lie in each other more than `limit` levels deep.
+
+    Args:
+        text: JSON text; of one that is not valid any answer may come, since it is refused all the same.
+        limit: Levels that are allowed.
+    """
+    if len(text) <= limit or text.count(b"[") + text.count(b"{") <= limit:
+        return False
+    brackets, levels = _brackets(text), 0
+    # Leaves are taken off level by level while many come off; a deep text would take a pass for each of its levels.
+    while brackets:
+        shorter = brackets.replace(b"[]", b"")
+        if len(brackets) - len(shorter) <= len(brackets) // _MANY:
+            return _is_deeper(brackets, limit - levels)
+        brackets, levels = shorter, levels + 1
+    return levels > limit
+
+
+def _brackets(text: bytes) -> bytes:
+    """The brackets of a text that stand outside of strings, all of one kind."""
+    if b"\\" in text:
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    skeleton = text.translate(None, _OTHERS)
+    # Two quotes side by side are an empty string, or the end of one and the beginning of the next; neither matters.
+    return _STRING.sub(b"", skeleton.replace(b'""', b"")).translate(_ONE_KIND, b'"')
+
+
+def _is_deeper(brackets: bytes, limit: int) -> bool:
+    depth = 0
+    for bracket in brackets:
+        depth += 1 if bracket == _OPENING else -1
+        if depth > limit:
+            return True
+    return False
+
+
+FLAWS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What the decoder raises on a text that it cannot read as asked."""
+
+_SPACE: Final = b" \t\n\r"
+# Characters that no text holds, two bytes each, as is the escaped backslash that one of them stands for.
+_UNASSIGNED: Final = tuple(chr(code).encode() for code in range(0x5F5, 0x600))
+
+read_object: Final = msgspec.json.Decoder(dict[str, Raw]).decode
+"""As `last_members`, but it raises one of `FLAWS`, and does not read a text with escaped lone surrogates."""
+_string = msgspec.json.Decoder(str).decode
+# As `read_object`, but each name becomes an object that equals no other, so what is given twice is there twice.
+_every_member = msgspec.json.Decoder(dict[object, Raw], dec_hook=lambda _type, _name: object()).decode
+_encoder: Final = msgspec.json.Encoder()
+join: Final = _encoder.encode
+"""JSON of names, values and slices: each `Raw` is written as it is."""
+join_into: Final = _encoder.encode_into
+"""The same into a bytearray, which ends where it ends; in one that is long enough nothing has to grow."""
+
+SHORTEST_MEMBER: Final = len('"":0,')
+
+_T = TypeVar("_T")
+
+
+def members(text: bytes, wrong: type[Refusal] = NotJSONRPC) -> dict[str, Raw]:
+    """The members of one object, in order, each value the exact slice of the text.
+
+    Args:
+        text: JSON text of an object.
+        wrong: What to raise where it is some other JSON value.
+
+    Raises:
+        ParseError: Not JSON; also its kinds `NotUTF8` and `NestingTooDeep`.
+        DuplicateMember: Two names are equal once their escapes are resolved.
+        LoneSurrogate: A name holds one. Where a value does, names with an escaped backslash or surrogate
+            pair are refused too: no client sends both, and reading them would take another parser.
+        Refusal: The one named by `wrong`.
+    """
+    found = last_members(text, wrong)
+    check_level(text, found)
+    return found
+
+
+def last_members(text: bytes, wrong: type[Refusal] = NotJSONRPC) -> dict[str, Raw]:
+    """As `members`, but the last of several members of one name stands for all, as in most parsers.
+
+    For what a server answers, which is read to be added to and not to be judged.
+
+    Raises:
+        ParseError: Not JSON; also its kinds `NotUTF8` and `NestingTooDeep`.
+        LoneSurrogate: A name holds one.
+        Refusal: The one named by `wrong`.
+    """
+    try:
+        return read_object(text)
+    except FLAWS as flaw:
+        return _despite(flaw, bytes(text), wrong)
+
+
+def string(raw: bytes) -> str | None:
+    """The string that a JSON value is, or None where it is another value.
+
+    Args:
+        raw: One value as `members` gives it.
+
+    Raises:
+        LoneSurrogate: The string holds one, so it has no UTF-8 form.
+        NotUTF8: The text is not UTF-8.
+    """
+    try:
+        return _string(raw)
+    except msgspec.ValidationError:
+        return None
+    except UnicodeDecodeError:
+        raise NotUTF8 from None
+    except msgspec.DecodeError:
+        raise LoneSurrogate from None
+
+
+def check_utf8(body: bytes) -> None:
+    """That a text is UTF-8 without a byte order mark.
+
+    In pieces, since the decoded whole could take four times the body's size.
+
+    Raises:
+        ByteOrderMark: It begins with one.
+        NotUTF8: It is not.
+    """
+    if body.startswith(b"\xef\xbb\xbf"):
+        raise ByteOrderMark
+    decoder = getincrementaldecoder("utf-8")()
+    try:
+        for start in range(0, len(body), 65536):
+            decoder.decode(body[start : start + 65536])
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        raise NotUTF8 from None
+
+
+def check_level(text: bytes, found: dict[str, Raw]) -> None:
+    """That an object has no members but those found.
+
+    Raises:
+        DuplicateMember: It has, so a name is given twice.
+    """
+    if not is_all(text, found) and _count(bytes(text)) != len(found):
+        raise DuplicateMember
+
+
+def is_all(text: bytes, found: Any) -> bool:
+    """Whether the length of a text proves that it has no members but those found, whatever their order.
+
+    No object of these members is shorter than they are joined, with white space or without, and each
+    further member takes 5 bytes at least: `"":0,`. Long escapes can spoil the proof, and nothing can feign it:
+    no text is joined longer than it can be sent.
+
+    Args:
+        text: JSON text of an object.
+        found: Its members, as a dict or a struct, with objects in it that were taken apart likewise.
+    """
+    joined = bytearray(len(text))
+    join_into(found, joined)
+    if len(text) - len(joined) < SHORTEST_MEMBER:
+        return True
+    return len(bytes(text).translate(None, _SPACE)) - len(joined.translate(None, _SPACE)) < SHORTEST_MEMBER
+
+
+def _count(text: bytes) -> int:
+    """How many members an object has, duplicates included. What lies deeper is skipped, not read."""
+    check_utf8(text)
+    try:
+        return len(_every_member(text))
+    except FLAWS as flaw:
+        return len(masked(_every_member, flaw, text, NotJSONRPC)[0])
+
+
+def _refusal(flaw: Exception, wrong: type[Refusal]) -> Refusal:
+    if isinstance(flaw, msgspec.ValidationError):
+        return wrong()
+    if isinstance(flaw, RecursionError):
+        return NestingTooDeep()
+    return NotUTF8() if isinstance(flaw, UnicodeDecodeError) else ParseError()
+
+
+class Mask:
+    """A text with its surrogate escapes hidden, and the way back.
+
+    msgspec refuses an escaped lone surrogate anywhere, even in what it skips, and TypeScript clients
+    send them in arguments. Three marks, none of which the text contains, stand for an escaped
+    backslash and for the beginnings of the escapes of U+D000 to U+DFFF. Their last three digits stay
+    in an escape, so no flaw of the text can hide behind the mask.
+    """
+
+    def __init__(self, text: bytes) -> None:
+        self._marks = list(islice((mark for mark in _UNASSIGNED if text.isascii() or mark not in text), 3))
+        if len(self._marks) < 3:
+            raise ParseError
+        pair, lower, upper = self._marks
+        text = text.replace(b"\\\\", pair)  # every backslash that is left begins an escape
+        self.text = text.replace(b"\\ud", lower + b"\\u0").replace(b"\\uD", upper + b"\\u0")
+
+    def covers(self, names: Iterable[str]) -> bool:
+        """Whether a name may be another one than it seems."""
+        text = "".join(names).encode()
+        return any(mark in text for mark in self._marks)
+
+    def off(self, values: Iterable[bytes]) -> list[Raw]:
+        """The values as they were sent. All at once: no JSON text contains NUL."""
+        pair, lower, upper = self._marks
+        text = b"\x00".join(values).replace(lower + b"\\u0", b"\\ud").replace(upper + b"\\u0", b"\\uD")
+        return list(map(Raw, text.replace(pair, b"\\\\").split(b"\x00")))
+
+
+def _despite(flaw: Exception, text: bytes, wrong: type[Refusal]) -> dict[str, Raw]:
+    found, mask = masked(read_object, flaw, text, wrong)
+    if mask.covers(found):
+        raise LoneSurrogate
+    return dict(zip(found, mask.off(found.values()), strict=True))
+
+
+def masked(decode: Callable[[bytes], _T], flaw: Exception, text: bytes, wrong: type[Refusal]) -> tuple[_T, Mask]:
+    """What a text holds in which the decoder found a flaw, provided that surrogates were the only one."""
+    if type(flaw) is not msgspec.DecodeError:
+        raise _refusal(flaw, wrong) from None
+    mask = Mask(text)
+    try:
+        return decode(mask.text), mask
+    except FLAWS as other:
+        raise _refusal(other, wrong) from None

@@ -1,0 +1,161 @@
+"""Taking a request body in, bounded in bytes and seconds, and giving it back to the application.
+
+The body is read once, as a whole, before anything is decided. Afterwards the application's
+`receive` gets exactly those bytes in one message, and then the server's own `receive` takes over: a
+made-up `http.disconnect` before the response starts breaks every SSE mode of the official SDK.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Coroutine, Generator
+from types import CoroutineType, coroutine
+from typing import Any, Final
+
+import anyio
+import msgspec
+from starlette.types import Message as ASGIMessage
+from starlette.types import Receive
+
+from .._protocol.headers import CODING, LENGTH, Head
+from ..errors import BodyCutShort, BodyTimeout, BodyTooLarge, EncodingRefused
+
+Steps = Coroutine[Any, Any, ASGIMessage] | Generator[Any, Any, ASGIMessage]
+"""A `receive` that is stepped by hand."""
+
+_BITS_OF_A_DIGIT: Final = 4  # or less
+_HAS_TIMEOUT: Final = sys.version_info >= (3, 11)  # `asyncio.timeout`
+
+
+def read_body(receive: Receive, head: Head, *, max_bytes: int, timeout: float) -> bytes | Awaitable[bytes]:
+    """The whole request body: at once where it came with the head, as most do, else to be awaited.
+
+    Args:
+        receive: The server's `receive`.
+        head: The request's head; a length that is declared too large is refused unread.
+        max_bytes: How many bytes the body may have.
+        timeout: Seconds that it may take to arrive.
+
+    Raises:
+        EncodingRefused: The body is compressed, so others may read something else in it.
+        BodyTooLarge: It has more bytes, or says that it has.
+        BodyTimeout: It did not arrive in time.
+        BodyCutShort: The client left before the end.
+    """
+    declared = head.by_name.get(LENGTH)  # the last copy, since servers refuse a second one
+    if CODING in head.by_name:
+        _check_coding(head.content_encoding)
+    if (
+        declared is not None and len(declared) * _BITS_OF_A_DIGIT >= max_bytes.bit_length()
+    ):  # else it is below the limit
+        _check_length(declared, max_bytes)
+    if not _HAS_TIMEOUT or ("trio" in sys.modules and not _is_on_asyncio()):  # where no timer can begin later
+        return _read_under_timer(receive, max_bytes, timeout)
+    # No timer where the body came with the head: one costs as much as all the rest.
+    arriving = receive()
+    steps: Steps = arriving if type(arriving) is CoroutineType else arriving.__await__()
+    try:
+        pending = steps.send(None)
+    except StopIteration as arrived:
+        first: ASGIMessage = arrived.value
+        if first["type"] == "http.request" and not first.get("more_body", False):
+            body: bytes = first.get("body", b"")
+            if len(body) <= max_bytes:
+                return body
+        return _read_on_asyncio(_rest(first, receive, max_bytes), timeout)
+    return _read_on_asyncio(_suspended(steps, pending, receive, max_bytes), timeout)
+
+
+def _check_coding(coding: str | None) -> None:
+    if coding and coding.strip().lower() != "identity":
+        raise EncodingRefused
+
+
+def _check_length(declared: bytes, max_bytes: int) -> None:
+    if declared.isdigit() and int(declared[:20]) > max_bytes:
+        raise BodyTooLarge
+
+
+def _is_on_asyncio() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:  # trio
+        return False
+    return True
+
+
+async def _read_under_timer(receive: Receive, max_bytes: int, timeout: float) -> bytes:
+    with anyio.move_on_after(timeout):
+        return await _rest(await receive(), receive, max_bytes)
+    raise BodyTimeout
+
+
+async def _read_on_asyncio(rest: Coroutine[Any, Any, bytes], timeout: float) -> bytes:
+    timer = asyncio.timeout(timeout)  # type: ignore[attr-defined]  # from 3.11, as was asked before coming here
+    # Not a cancel scope: `receive` may have opened scopes before it waited, and those must be left in turn.
+    try:
+        async with timer:
+            return await rest
+    except TimeoutError:
+        if timer.expired():
+            raise BodyTimeout from None
+        raise
+
+
+async def _suspended(steps: Steps, pending: Any, receive: Receive, max_bytes: int) -> bytes:
+    return await _rest(await _resume(steps, pending), receive, max_bytes)
+
+
+async def _rest(first: ASGIMessage, receive: Receive, max_bytes: int) -> bytes:
+    chunks, size, message = [_chunk(first)], 0, first
+    while message.get("more_body", False):
+        size += len(chunks[-1])
+        if size > max_bytes:
+            raise BodyTooLarge
+        message = await receive()
+        chunks.append(_chunk(message))
+    if size + len(chunks[-1]) > max_bytes:
+        raise BodyTooLarge
+    return b"".join(chunks)
+
+
+def _chunk(message: ASGIMessage) -> bytes:
+    if message["type"] != "http.request":
+        raise BodyCutShort
+    body: bytes = message.get("body", b"")
+    return body
+
+
+@coroutine
+def _resume(steps: Steps, pending: Any) -> Generator[Any, Any, ASGIMessage]:
+    """Go on with a coroutine that was stepped once by hand, as if it had been awaited from the start."""
+    try:
+        while True:
+            try:
+                sent = yield pending
+            except BaseException as error:  # noqa: BLE001  # cancellation belongs to the inner coroutine
+                pending = steps.throw(error)
+            else:
+                pending = steps.send(sent)
+    except StopIteration as arrived:
+        message: ASGIMessage = arrived.value
+        return message
+
+
+class Replay(msgspec.Struct):
+    """A `receive` that gives the body once and is the server's own from then on.
+
+    Args:
+        body: What is given; None once it was.
+        receive: The server's own.
+    """
+
+    body: bytes | None
+    receive: Receive
+
+    async def __call__(self) -> ASGIMessage:
+        if self.body is None:
+            return await self.receive()
+        body, self.body = self.body, None
+        return {"type": "http.request", "body": body, "more_body": False}

@@ -1,0 +1,214 @@
+"""The operator's view of sessions: who has some, and ending them, from outside the requests they serve.
+
+For a script, an admin route or the command line, beside the middleware: it shares the middleware's
+store and keys, and sees no session id, so it can end a session and never use one. Whether a session
+is ended in mid-request is no matter here: every request that begins afterwards is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Final, final
+
+import anyio
+
+from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, Principal, utc
+from .._tokens.keyfile import Keys, key_source
+from ..errors import ConfigurationError
+from ..stores import make
+from ..stores.base import Reach, Record, Store
+from . import options
+from .lifecycle import ENDED_ALL
+
+_YEAR: Final = 366 * 24 * 3600  # seconds
+
+
+@final
+class Sessions:
+    """The sessions of a deployment, for those who run it.
+
+        async with Sessions(store="redis://sessions:6379/0", keys="env:MCP_SESSION_KEYS") as sessions:
+            await sessions.end_all(Principal(client_id="web", issuer="https://id.example", subject="alice"))
+
+    A principal must be named as the middleware sees it, in every component: it is what a handler
+    reads as `session.principal`.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: str | Store,
+        keys: Keys = None,
+        audience: str = AUDIENCE,
+        lifetime: float | timedelta = _YEAR,  # seconds
+        timeout: float = 5,  # seconds
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
+    ) -> None:
+        """Args:
+            store: The middleware's: the same URL, or the same object.
+            keys: The middleware's; needed for what concerns a principal.
+            audience: The middleware's. Sessions of others that lie in the same store are neither seen nor ended.
+            lifetime: Seconds, or a `timedelta`: no less than the longest lifetime that any session of the
+                store was given, transport sessions included. What ends many sessions at once is kept for so long.
+            timeout: Seconds within which the store has to answer.
+            clock: Unix seconds. It should agree with the servers' clocks to the second.
+            sleep: Waits for so many seconds.
+
+        Raises:
+            ConfigurationError: An option is wrong; the message says the remedy.
+        """
+        self._ring = None if keys is None else key_source(keys)
+        self._store = make(store, clock=clock, timeout=timeout)
+        self._owned = isinstance(store, str)  # who made an object closes it
+        if self._owned and self._store.reach is Reach.PROCESS:
+            raise ConfigurationError(
+                "store='memory:' would be a new and empty store: pass the object that the middleware was given"
+            )
+        self._lifetime = lifetime.total_seconds() if isinstance(lifetime, timedelta) else lifetime
+        if not self._lifetime > 0:
+            raise ConfigurationError("lifetime= must be more than 0 seconds, a number or a timedelta")
+        self._audience = options.name("audience", audience)
+        self._clock = clock
+        self._sleep = sleep
+
+    async def of(self, principal: Principal) -> list[Record]:
+        """The recorded sessions of a principal that are alive, oldest first.
+
+            for record in await sessions.of(Principal(subject="alice")):
+                print(record.ref, record.seen_at)
+
+        Sessions are recorded where the middleware has `tracked=True`; elsewhere there are none to show.
+
+        Raises:
+            ConfigurationError: The principal names nobody, or there are no keys.
+            StoreUnavailable: The store did not answer.
+        """
+        return sorted(await self._of(self._subjects(principal)), key=lambda record: record.created_at)
+
+    async def _of(self, subjects: list[str]) -> list[Record]:
+        found = [await self._store.sessions(subject, audience=self._audience) for subject in subjects]
+        return [record for records in found for record in records]
+
+    async def end(self, ref: str, *, reason: str = "ended") -> bool:
+        """End one recorded session by its public name, as logs and traces show it.
+
+            await sessions.end("ses_mjqxgylsmfzxk5dfon2ca2lo", reason="support")
+
+        Its `on_end` is run by one of the servers, soon.
+
+        Args:
+            ref: The session's public name.
+            reason: What `on_end` and the logs are told.
+
+        Returns:
+            Whether this call ended it; False where no such session is recorded and alive.
+
+        Raises:
+            StoreUnavailable: The store did not take it, so the session still lives.
+        """
+        record = await self._store.find(ref)
+        return record is not None and record.audience == self._audience and await self._revoke(record, reason)
+
+    async def end_all(self, principal: Principal) -> datetime:
+        """End all sessions of a principal, recorded or not, on every server.
+
+            await sessions.end_all(Principal(subject="alice"))  # signed out everywhere
+
+        Sessions are dated to the second, so this one is waited for to end: what the principal creates
+        after the return is not concerned. `on_end` of recorded sessions is run by one of the servers, soon.
+
+        Returns:
+            The moment before which every session of the principal was ended.
+
+        Raises:
+            ConfigurationError: The principal names nobody, or there are no keys.
+            StoreFull: There is no room in the store. Some sessions may live.
+            StoreUnavailable: The store did not take it. Some sessions may live.
+        """
+        moment = math.floor(self._clock()) + 1
+        subjects = self._subjects(principal)
+        # Looked up before the cut-off: by its own contract the store then no longer counts them as alive.
+        records = await self._of(subjects)
+        for subject in subjects:
+            await self._cut_off(moment, subject)
+        for record in records:
+            await self._revoke(record, ENDED_ALL)
+        await self._reach(moment)
+        return utc(moment)
+
+    async def end_all_before(self, moment: datetime) -> None:
+        """End every session that was created before a moment, whoever it belongs to: after a leak, say.
+
+            await sessions.end_all_before(datetime(2026, 7, 28, 12, tzinfo=timezone.utc))
+
+        Recorded ones are refused like the others; their `on_end` is run when they expire.
+
+        Args:
+            moment: Aware (with a time zone) and not in the future. Sessions are dated to the second, so a moment
+                within one takes those of the whole second, and the present second is waited for to end.
+
+        Raises:
+            ConfigurationError: The moment has no time zone or lies ahead.
+            StoreUnavailable: The store did not take it. The sessions may live.
+        """
+        if moment.tzinfo is None:
+            raise ConfigurationError("the moment needs a time zone, as in datetime(..., tzinfo=timezone.utc)")
+        if not moment.timestamp() <= self._clock():
+            raise ConfigurationError("the moment lies ahead: sessions yet to be created cannot be ended")
+        second = math.ceil(moment.timestamp())
+        await self._cut_off(second, None)
+        await self._reach(second)
+
+    async def open(self) -> None:
+        """Connect to the store. Without it, the first call does so.
+
+        Raises:
+            ConfigurationError: The store is not set up to keep what it is given.
+            StoreUnavailable: It cannot be reached.
+        """
+        await self._store.open()
+
+    async def close(self) -> None:
+        """Let go of the store, where it was given as a URL; an object is closed by who made it."""
+        if self._owned:
+            await self._store.close()
+
+    async def __aenter__(self) -> Sessions:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _revoke(self, record: Record, reason: str) -> bool:
+        # With no lease a server may run its `on_end` at once: nobody does so here.
+        return await self._store.revoke(
+            record.ref, audience=record.audience, expires_at=record.expires_at, reason=reason, lease=0
+        )
+
+    async def _cut_off(self, moment: int, subject: str | None) -> None:
+        until = self._until(moment)
+        await self._store.revoke_before(moment, audience=self._audience, subject=subject, until=until)
+
+    async def _reach(self, second: int) -> None:
+        while (left := second - self._clock()) > 0:
+            await self._sleep(left)
+
+    def _subjects(self, principal: object) -> list[str]:
+        """What the store may know a principal as."""
+        if not isinstance(principal, Principal) or principal == Principal():
+            raise ConfigurationError("a principal needs a client_id, an issuer or a subject; see session.principal")
+        if self._ring is None:
+            raise ConfigurationError("keys= is needed, the middleware's, to tell a principal's sessions")
+        return self._ring(self._clock()).subjects(principal)
+
+    def _until(self, moment: int) -> int:
+        """When the last session that was created before a moment ends by itself."""
+        return math.ceil(moment + self._lifetime + MAX_CLOCK_SKEW)

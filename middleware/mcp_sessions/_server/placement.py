@@ -1,0 +1,361 @@
+"""Where the middleware stands: whether it sees who callers are, and the MCP path, and whether it stands there twice.
+
+Were authentication inside, no session could be bound to its user: the principal is known only further in. Of two
+middlewares in front of one endpoint the outer one would overwrite what the inner one writes back. The application is
+walked from the middleware down, along what its routes may serve at the MCP path; authentication is told by the name of
+Starlette's class, which the official SDK and FastMCP use. No code of the application runs meanwhile, and objects of any
+other kind are passed over.
+
+How many worker processes serve this application, as far as a process can see.
+
+Each worker would make random keys of its own, and remember only the sessions that were deleted in
+it. Uvicorn, Gunicorn and Hypercorn leave the number where their children find it: in the command
+line and the environment. A number that stands in a configuration file stays unseen. Nothing is
+started, asked or waited for here.
+
+The JSON-RPC codes of a deployment, for refusals that the application raises itself.
+
+A dependency such as `require_session` stands behind the middleware and knows none of its options. Where a deployment
+has codes of its own (`not_found_code=`, `required_code=`), they travel with each request that is handed over; where it
+has none, nothing does. Nothing here answers a request.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from itertools import islice
+from pathlib import PurePath
+from types import MemberDescriptorType
+from typing import Any, Final, cast
+
+from starlette.routing import Mount, Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ..errors import Refusal, SessionNotFound, SessionRequired
+from . import options
+
+MISPLACED: Final = (
+    "MCPSessionMiddleware stands outside of the application's authentication, where it cannot see whose a session "
+    "is. Use add_sessions(app, ...) instead, which puts it inside; or pass principal=, a function of the ASGI scope "
+    "that tells who the caller is"
+)
+TWICE: Final = (
+    "MCPSessionMiddleware stands twice in front of the MCP endpoint. Each would write its own session into answers, "
+    "and what a handler keeps in its session would be lost. Take one of the two away"
+)
+UNSERVED: Final = (
+    "no route of the application serves path=%r, so MCPSessionMiddleware would see no request and require nothing. "
+    "Pass the path of the MCP endpoint as path=, or path=None for every path (routes that take POST: %s)"
+)
+_ROUTERS_OWN: Final = frozenset({"Router.app", "APIRouter.app"})  # methods that do no more than look at the routes
+_AUTHENTICATION: Final = "AuthenticationMiddleware"
+_OURS: Final = "MCPSessionMiddleware"
+_log: Final = logging.getLogger("mcp_sessions")
+_INNER: Final = ("app", "router", "middleware_stack", "original_router", "endpoint")
+_INNER_LISTS: Final = ("routes", "user_middleware")
+
+
+def authenticates(app: object, endpoint: str | None) -> bool:
+    """Whether authentication takes place inside of `app`, on the way to the endpoint.
+
+    Args:
+        app: The wrapped application.
+        endpoint: The MCP path without a trailing slash, or None for every path.
+    """
+    return any(map(_is_authentication, parts(app, endpoint)))
+
+
+def repeats(app: object, endpoint: str | None) -> bool:
+    """Whether another middleware of ours stands inside of `app` and surely looks at the same requests.
+
+    Args:
+        app: The wrapped application.
+        endpoint: The MCP path without a trailing slash, or None for every path.
+    """
+    inner = ((_path_of(part), path) for part, path in _walk(app, endpoint) if _is_a(part, _OURS))
+    # Behind a mount whose path cannot be told, `path` is None though the endpoint is not.
+    return any(endpoint is None or (path is not None and own in {None, path}) for own, path in inner)
+
+
+def unserved(app: object, endpoint: str | None) -> str | None:
+    """Why no request can come to the endpoint, with the remedy; None where one may, or where it cannot be told.
+
+    Args:
+        app: The wrapped application.
+        endpoint: The MCP path without a trailing slash, or None for every path.
+    """
+    found = list(parts(app, endpoint))
+    is_routed = any(isinstance(part, Router) for part in found)
+    if endpoint is None or not is_routed or any(map(_may_answer, found)):
+        return None
+    return UNSERVED % (endpoint, ", ".join(islice(_posts(app), 5)) or "none")
+
+
+def log_unserved(app: object, endpoint: str | None) -> None:
+    """Log why no request can come to the endpoint. It is no reason not to start: a route may yet be added."""
+    if (reason := unserved(app, endpoint)) is not None:
+        _log.error(reason)
+
+
+async def refuse_start(receive: Receive, send: Send, reason: str) -> None:
+    """Answer the server's start-up event so that it stops and prints the reason."""
+    await receive()
+    await send({"type": "lifespan.startup.failed", "message": reason})
+
+
+def _is_authentication(part: object) -> bool:
+    return _is_a(part, _AUTHENTICATION)
+
+
+def _is_a(part: object, name: str) -> bool:
+    return any(base.__name__ == name for base in _class_of(part).__mro__)
+
+
+def _class_of(part: object) -> type:
+    noted = _attribute(part, "cls")  # what `add_middleware` wrote down and nobody has built yet
+    return noted if isinstance(noted, type) else type(part)
+
+
+def _path_of(ours: object) -> str | None:
+    """The MCP path that a middleware of ours looks at, without a trailing slash; None for every path."""
+    noted = _attribute(ours, "kwargs")
+    if not isinstance(noted, dict):
+        return cast(str | None, _attribute(ours, "path"))
+    usual = inspect.signature(_class_of(ours)).parameters["path"].default
+    return options.path(noted.get("path", usual))
+
+
+def _may_answer(part: object) -> bool:
+    """Whether a part may answer by itself: a route, a router's own default, or what has nothing to look into."""
+    if isinstance(part, Router):
+        return not part.routes or getattr(part.default, "__self__", None) is not part
+    is_middleware = isinstance(_attribute(part, "cls"), type)  # it answers for what is behind it
+    is_open = is_middleware or getattr(part, "__qualname__", None) in _ROUTERS_OWN or any(True for _ in _inside(part))
+    return isinstance(part, Route) or not is_open
+
+
+def _posts(app: object) -> Iterator[str]:
+    """The full paths of the routes that take POST; a router that is mounted twice is looked into once."""
+    seen: set[int] = set()
+    ahead = [(app, "")]
+    for part, above in ahead:
+        path = above + part.path if isinstance(part, (Route, Mount)) else above
+        if isinstance(part, Route) and "POST" in (part.methods or {"POST"}):
+            yield path
+        if id(part) not in seen and not isinstance(part, Route):
+            seen.add(id(part))
+            ahead += [(inner, path) for inner in _inside(part)]
+
+
+def parts(app: object, endpoint: str | None) -> Iterator[object]:
+    """Everything that a request to the endpoint may pass through.
+
+    Args:
+        app: The wrapped application.
+        endpoint: The MCP path without a trailing slash, or None for every path.
+    """
+    return (part for part, _ in _walk(app, endpoint))
+
+
+def _walk(app: object, endpoint: str | None) -> Iterator[tuple[object, str | None]]:
+    """The same, each with the endpoint as that part sees it."""
+    seen: set[tuple[int, str | None]] = set()
+    ahead: list[tuple[object, str | None]] = [(app, endpoint)]
+    while ahead:
+        part, path = ahead.pop()
+        if (id(part), path) in seen or not _may_serve(part, path):
+            continue
+        seen.add((id(part), path))
+        yield part, path
+        ahead += [(inner, _below(part, path)) for inner in _inside(part)]
+
+
+def _inside(part: object) -> Iterator[object]:
+    for name in _INNER:
+        if (inner := _attribute(part, name)) is not None:
+            yield inner
+    for name in _INNER_LISTS:
+        listed = _attribute(part, name)
+        yield from listed if isinstance(listed, (list, tuple)) else ()
+
+
+def _attribute(part: object, name: str) -> Any:
+    """An attribute that is simply there: a property's code may do anything, so it is not run."""
+    value = inspect.getattr_static(part, name, None)
+    return getattr(part, name, None) if isinstance(value, MemberDescriptorType) else value
+
+
+# --- what a route may serve ----------------------------------------------------------------------
+
+
+def _may_serve(part: object, endpoint: str | None) -> bool:
+    """Whether a request at the endpoint, or below it, may come to this part. In doubt, it may."""
+    if endpoint is None or not isinstance(part, (Route, Mount)) or "{" in part.path:
+        return True
+    path = part.path.rstrip("/")
+    return _is_within(path, endpoint) or (isinstance(part, Mount) and _is_within(endpoint, path))
+
+
+def _below(part: object, endpoint: str | None) -> str | None:
+    """The endpoint as the inside of a part sees it; None where that cannot be told."""
+    if endpoint is None or hasattr(part, "original_router"):  # an included router has a prefix of its own
+        return None
+    if not isinstance(part, Mount):
+        return endpoint
+    path = part.path.rstrip("/")
+    return endpoint[len(path) :] if _is_within(endpoint, path) else None
+
+
+def _is_within(path: str, other: str) -> bool:
+    return path == other or path.startswith(other + "/")
+
+
+RANDOM_KEYS: Final = (
+    "keys=None makes random keys in each of the {count} worker processes, and no worker would know the sessions of "
+    'the others. Give all of them the same keys, as in keys="env:MCP_SESSION_KEYS"'
+)
+MEMORY_STORE: Final = (
+    'store="memory:" remembers a deleted session in one of the %d worker processes only; the others go on accepting '
+    "it until it expires. Use a store that the workers share"
+)
+_WORKERS: Final = ("--workers", "-w")
+
+
+def fault(
+    *,
+    random_keys: bool,
+    memory_store: bool,
+    argv: Sequence[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> str | None:
+    """Why these options must not be served by that many workers, with the remedy; None where they may.
+
+    A store in memory is a warning in the log: sessions work, only deleting one is not seen everywhere.
+
+    Args:
+        random_keys: Whether the keys are made in this process.
+        memory_store: Whether deleted sessions are remembered in this process.
+        argv: The command line; None is this process's.
+        environ: The environment; None is this process's.
+    """
+    count = workers(sys.argv if argv is None else argv, os.environ if environ is None else environ)
+    if count <= 1:
+        return None
+    if random_keys:
+        return RANDOM_KEYS.format(count=count)
+    if memory_store:
+        _log.warning(MEMORY_STORE, count)
+    return None
+
+
+def workers(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """The number of worker processes that a server was told to start; 1 where nothing says more.
+
+    Args:
+        argv: The command line that started the server. Its children inherit it.
+        environ: Its environment.
+    """
+    server, arguments = _server(argv), list(argv[1:])
+    if _reloads(server, arguments, environ):
+        return 1  # what Uvicorn does with both
+    told = [_given(arguments) if server else None]
+    if server == "gunicorn":
+        told.append(_given(_split(environ.get("GUNICORN_CMD_ARGS", ""))))
+    if server == "uvicorn":
+        told.append(environ.get("UVICORN_WORKERS"))
+    if server != "hypercorn":
+        told.append(environ.get("WEB_CONCURRENCY"))
+    return _number(next((number for number in told if number), "1"))
+
+
+def _server(argv: Sequence[str]) -> str:
+    """The server that a command line starts, or "" where it is no server's own: `-m` names the package's folder."""
+    program = PurePath(argv[0] if argv else "")
+    name = program.parent.name if program.name == "__main__.py" else program.name.removesuffix(".exe")
+    return name if name in {"uvicorn", "gunicorn", "hypercorn", "fastapi"} else ""
+
+
+def _reloads(server: str, arguments: list[str], environ: Mapping[str, str]) -> bool:
+    if server == "fastapi":
+        return "--reload" in arguments or ("dev" in arguments[:1] and "--no-reload" not in arguments)
+    asked = environ.get("UVICORN_RELOAD", "").lower() in {"1", "true", "t", "yes", "y", "on"}
+    return server == "uvicorn" and ("--reload" in arguments or asked)
+
+
+def _given(arguments: list[str]) -> str | None:
+    """The last number of workers in some arguments, in any of the ways to write it."""
+    found = None
+    for place, argument in enumerate(arguments):
+        if argument in _WORKERS:
+            found = "".join(arguments[place + 1 : place + 2])
+        elif argument.startswith("--workers="):
+            found = argument.removeprefix("--workers=")
+        elif argument.startswith("-w") and argument[2:].removeprefix("=").isdecimal():
+            found = argument[2:].removeprefix("=")
+    return found
+
+
+def _split(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError:  # Gunicorn will say what is wrong with it
+        return []
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else 1
+
+
+Code = Callable[[Refusal], int]
+
+_SCOPE_KEY: Final = "mcp_sessions.code"
+_variable: Final[ContextVar[Code | None]] = ContextVar("mcp_sessions_code", default=None)
+
+
+class Coded:
+    """An application that is told its deployment's codes.
+
+    Args:
+        app: The application.
+        code: The code of a refusal.
+    """
+
+    def __init__(self, app: ASGIApp, code: Code) -> None:
+        self._app = app
+        self._code = code
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[_SCOPE_KEY] = self._code
+        token = _variable.set(self._code)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            _variable.reset(token)
+
+
+def told(app: ASGIApp, code: Code) -> ASGIApp:
+    """The application, which is told the codes where they are not the usual ones.
+
+    Args:
+        app: The application.
+        code: The code of a refusal.
+    """
+    usual = all(code(refusal()) == refusal.code for refusal in (SessionNotFound, SessionRequired))
+    return app if usual else Coded(app, code)
+
+
+def code_of(refusal: Refusal, scope: Mapping[str, Any] | None) -> int:
+    """The code of a refusal, in the deployment whose request is being handled.
+
+    Args:
+        refusal: What is raised.
+        scope: The ASGI scope of the request, or None where only the context tells.
+    """
+    code = _variable.get() if scope is None else scope.get(_SCOPE_KEY)
+    return refusal.code if code is None else code(refusal)

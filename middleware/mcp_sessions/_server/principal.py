@@ -1,0 +1,88 @@
+"""Who a request is authenticated as, read from the ASGI scope.
+
+Authentication happens elsewhere: this room only reads what it left behind. It knows the official
+SDK's and FastMCP's authenticated user (client id, issuer, subject) by its shape, and Starlette's
+`scope["user"]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.authentication import SimpleUser
+from starlette.types import Scope
+
+from .._session.claims import Principal
+from ..errors import ConfigurationError
+
+PrincipalOf = Callable[[Scope], "Principal | str | None"]
+"""The `principal=` option: tells from the scope who a request is authenticated as."""
+
+ReadPrincipal = Callable[[Scope], "Principal | None"]
+
+
+def from_scope(scope: Scope) -> Principal | None:
+    """The principal that an authentication middleware left on the scope, or None when there is none.
+
+    Raises:
+        ConfigurationError: There is a user whom nothing tells from others; only `principal=` can.
+    """
+    user = scope.get("user")
+    if user is None or not getattr(user, "is_authenticated", True):
+        return None
+    token = getattr(user, "access_token", None)
+    found = _from_user(user) if token is None else _from_token(token)
+    if found == Principal():
+        raise ConfigurationError(
+            f"nothing in {type(user).__name__} tells one user from another; pass principal=, a function of the ASGI "
+            "scope that returns who the caller is"
+        )
+    return found
+
+
+def _from_token(token: Any) -> Principal:
+    """The SDK's own three components; the subject falls back to the `sub` claim (FastMCP 3 keeps it only there)."""
+    claims = getattr(token, "claims", None) or {}
+    subject = getattr(token, "subject", None)
+    issuer = claims.get("iss")
+    return Principal(
+        client_id=_text(getattr(token, "client_id", None)),
+        issuer=_text(issuer),
+        subject=_text(claims.get("sub") if subject is None else subject),
+    )
+
+
+def _from_user(user: Any) -> Principal:
+    """Starlette's `BaseUser`: its `identity`. A display name is none, but for `SimpleUser`, which has nothing else."""
+    if isinstance(user, SimpleUser):
+        return Principal(subject=user.username)
+    try:
+        return Principal(subject=_text(user.identity))
+    except (NotImplementedError, AttributeError):
+        return Principal()
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def reader(principal: PrincipalOf | None) -> ReadPrincipal:
+    """The function that the middleware asks on every request.
+
+    Raises:
+        ConfigurationError: `principal` is not callable.
+    """
+    if principal is None:
+        return from_scope
+    if not callable(principal):
+        raise ConfigurationError(
+            "principal= takes a function of the ASGI scope that returns a Principal, a str or None"
+        )
+    return lambda scope: _named(principal(scope))
+
+
+def _named(found: Principal | str | None) -> Principal | None:
+    if found is None or isinstance(found, Principal):
+        return found
+    return Principal(subject=str(found))

@@ -1,0 +1,176 @@
+"""The state that an application may change: small JSON data that the client carries from request to request.
+
+It is read when somebody looks at it and told apart from what came when it leaves. Nothing here seals or opens it
+(`state` does), and nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping
+from typing import Any, NoReturn
+
+import msgspec
+
+from ..errors import StateClosed, StateNotJSON, StoreUnavailable
+from . import data
+
+
+class State(MutableMapping[str, Any]):
+    """Small application data that the client carries, sealed, from request to request.
+
+    A mutable mapping of JSON values. It is last-write-wins: two parallel requests that both change
+    it leave one of the two changes with the client. What must not be lost belongs on the server.
+    """
+
+    __slots__ = ("_check", "_closed", "_received", "_values")
+
+    def __init__(self, payload: bytes | None, *, check: Callable[[bytes], object]) -> None:
+        """Args:
+        payload: The JSON object that the request carried, or None.
+        check: Called with the JSON that would be kept; raises `StateTooLarge`.
+        """
+        self._received = payload
+        self._values: dict[str, Any] | None = None  # until somebody looks
+        self._closed = False
+        self._check = check
+
+    def _load(self) -> dict[str, Any]:
+        if self._values is None:
+            self._values = msgspec.json.decode(self.payload, type=dict[str, Any])
+        return self._values
+
+    def __getitem__(self, key: str) -> Any:
+        return self._load()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._load())
+
+    def __len__(self) -> int:
+        return len(self._load())
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        values = self._writable()
+        changed = {**values, key: value}
+        self._check(encode_state(changed))
+        values[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._writable()[key]
+
+    def __repr__(self) -> str:
+        return f"<State {'closed' if self._closed else 'open'}>"
+
+    def _writable(self) -> dict[str, Any]:
+        if self._closed:
+            raise StateClosed("the response has left; session state can be changed only while the request is handled")
+        return self._load()
+
+    def section(self, name: str) -> MutableMapping[str, Any]:
+        """A part of the state that one library can use without knowing the others.
+
+        Args:
+            name: The section's name, best the name of the library.
+
+        Returns:
+            A mutable mapping that is written back like the state itself.
+        """
+        return Section(self, name)
+
+    def close(self) -> bytes | None:
+        """Refuse further writes and tell what must be sent back.
+
+        Returns:
+            The JSON object to seal, or None when nothing changed.
+
+        Raises:
+            StateTooLarge: A nested value grew past the limit.
+            StateNotJSON: A nested value has no JSON form.
+        """
+        self.shut()
+        if self._values is None:
+            return None
+        payload = encode_state(self._values)
+        if payload == self.payload:
+            return None
+        self._check(payload)
+        return payload
+
+    @property
+    def untouched(self) -> bool:
+        """Whether nobody has looked at it, so that nothing can have changed."""
+        return self._values is None
+
+    def shut(self) -> None:
+        """Refuse further writes: the response has left, or never will."""
+        self._closed = True
+
+    @property
+    def payload(self) -> bytes:
+        """The JSON object as it was received, `{}` when none was."""
+        return b"{}" if self._received is None else self._received
+
+    @property
+    def received(self) -> bool:
+        """Whether the request carried a state at all.
+
+        A session that was never given one and a session whose state is empty are told apart by this.
+        """
+        return self._received is not None
+
+
+class UnreadState(State):
+    """A state that lies in a store which does not answer. Nobody knows it, so to look at it or to write is an error.
+
+    Args:
+        reason: Why the store did not answer.
+    """
+
+    __slots__ = ("_reason",)
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(None, check=len)
+        self._reason = reason
+
+    def _load(self) -> NoReturn:
+        raise StoreUnavailable(self._reason)
+
+
+class Section(MutableMapping[str, Any]):
+    """One library's part of a `State`, kept under its own name."""
+
+    __slots__ = ("_name", "_state")
+
+    def __init__(self, state: State, name: str) -> None:
+        self._state = state
+        self._name = name
+
+    def _values(self) -> dict[str, Any]:
+        values = self._state.get(self._name, {})
+        if not isinstance(values, dict):
+            raise StateNotJSON(f"session state holds a plain value under {self._name!r}, not a section")
+        return values
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values()[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values())
+
+    def __len__(self) -> int:
+        return len(self._values())
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._state[self._name] = {**self._values(), key: value}
+
+    def __delitem__(self, key: str) -> None:
+        values = dict(self._values())
+        del values[key]
+        self._state[self._name] = values
+
+
+def encode_state(values: dict[str, Any]) -> bytes:
+    """JSON of a state, or `StateNotJSON` where a value has none."""
+    try:
+        return data.encode(values)
+    except ValueError as error:
+        raise StateNotJSON(f"session state must be JSON: {error}") from error

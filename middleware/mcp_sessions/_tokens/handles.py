@@ -1,0 +1,309 @@
+"""What an explicit handle says, and how a misquoted one is told: the text, its tag and its errors.
+
+    basket_kkrrrrrrrrrrrrrrrrrrrrrrrrrreeeeeeettttttttttttt        see `LAYOUT`; the docs show the same table
+
+A model copies handles from call to call, so each must prove that it was copied well, is of the type that
+is asked for, and belongs to who sends it: the tag covers all of that. Reading is strict, since a reader that
+mends case or look-alikes gives one object several names. One answer covers what was mistyped, is somebody
+else's or was made up, so that nobody learns which. Nothing here knows a clock, a store or who is calling.
+Sources: SEP-2567 (explicit state handles), RFC 2104 (HMAC), Crockford's base 32 for the alphabet.
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import ClassVar, Final
+
+from .._session.claims import Principal
+from ..errors import ConfigurationError, MCPSessionsError
+from .keys import Key, KeyRing, encode_fields
+
+ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # no i and l beside 1, no o beside 0, no u beside v
+BITS: Final = 5  # a character's, all of them used: no two texts say the same
+
+LAYOUT: Final = {"key": 2, "id": 26, "expiry": 7, "tag": 13}
+"""Characters of each part that follows the type and its underscore, in their order."""
+
+MAX_CHARS: Final = 64
+BODY_CHARS: Final = sum(LAYOUT.values())
+MAX_TYPE_CHARS: Final = MAX_CHARS - 1 - BODY_CHARS
+MAX_EXPIRY: Final = (1 << BITS * LAYOUT["expiry"]) - 1  # Unix seconds, in the year 3058
+
+_TYPE: Final = r"[a-z][a-z0-9]*(?:_[a-z0-9]+)*"
+_CLASS: Final = "[0-9a-hjkmnp-tv-z]"
+_SHAPE: Final = re.compile(rf"({_TYPE})_" + "".join(f"({_CLASS}{{{width}}})" for width in LAYOUT.values()))
+_PURPOSE: Final = "mcp-sessions/handle/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """A handle that was verified.
+
+    Attributes:
+        type: What it is a handle of.
+        id: 26 characters that name the object: safe to log, and worthless as a handle.
+        expires_at: Unix seconds, or None for a handle that does not expire.
+        bound: Whether it works within one session only.
+        text: The handle itself. For an anonymous caller it is a credential; not in `repr`.
+    """
+
+    type: str
+    id: str
+    expires_at: int | None
+    bound: bool
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Whom a handle is for; another holder's handle does not verify.
+
+    Args:
+        audience: The deployment.
+        principal: Who the caller is authenticated as, or None.
+        session: The `ref` of the caller's session, or None.
+    """
+
+    audience: str
+    principal: Principal | None = None
+    session: str | None = None
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+class HandleError(MCPSessionsError, ValueError):
+    """What was sent is not the handle that is asked for. The text tells a model what to do.
+
+    Attributes:
+        reason: Machine-readable cause. No text repeats what was sent.
+    """
+
+    reason: ClassVar[str]
+
+
+class HandleMalformed(HandleError):
+    """It has not the form of a handle, which everybody may know."""
+
+    reason = "malformed"
+
+
+class HandleUnknown(HandleError):
+    """It was mistyped, is somebody else's, was made up, or its key is gone: one answer for all of them."""
+
+    reason = "unknown"
+
+
+class HandleOfOtherType(HandleError):
+    """It is the caller's own, of another type."""
+
+    reason = "other_type"
+
+
+class HandleExpired(HandleError):
+    """It is the caller's own, and its time is over."""
+
+    reason = "expired"
+
+
+# --- minted and verified -------------------------------------------------------------------------
+
+
+def check_type(type: str) -> str:
+    """The type, if it can stand in a handle.
+
+    Raises:
+        ConfigurationError: It cannot.
+    """
+    if isinstance(type, str) and len(type) <= MAX_TYPE_CHARS and re.fullmatch(_TYPE, type):  # type: ignore[redundant-expr]  # as it came
+        return type
+    raise ConfigurationError(
+        f"type={type!r} must be at most {MAX_TYPE_CHARS} lower-case letters and digits, in words joined by "
+        "underscores, as in 'basket' or 'price_list'"
+    )
+
+
+def pattern(type: str) -> str:
+    """The regular expression of a type's handles, for JSON schemas (ECMA 262)."""
+    return f"^{type}_{_CLASS}{{{BODY_CHARS}}}$"
+
+
+def make_id() -> str:
+    """130 random bits, as the part `id` of a new handle."""
+    return _digits(secrets.randbits(BITS * LAYOUT["id"]), "id")
+
+
+def mint(key: Key, type: str, id: str, holder: Holder, *, expires_at: int | None = None) -> str:
+    """The handle of an object. The same arguments give the same text.
+
+    Args:
+        key: The ring's signing key.
+        type: A type that was checked.
+        id: From `make_id`.
+        holder: Whom it is for; with a session, it works there only.
+        expires_at: The first second at which it is refused, Unix seconds above 0, or None.
+    """
+    head = _short_name(key) + id + _digits(expires_at or 0, "expiry")
+    return f"{type}_{head}{_tag(key, type, head, holder)}"
+
+
+def verify(
+    ring: KeyRing, type: str, text: object, holder: Holder, *, now: float, lifetime: float | None = None
+) -> Handle:
+    """The handle that a text is, if it is one of this type and this holder.
+
+    Args:
+        ring: The keys that are valid now.
+        type: The type that is asked for.
+        text: What was sent.
+        holder: Who sent it; a handle that is bound to no session is good in every one.
+        now: Unix seconds.
+        lifetime: Seconds for which this type's handles live, for the text of an error.
+
+    Raises:
+        HandleMalformed: It has not the form of a handle.
+        HandleUnknown: It does not verify.
+        HandleOfOtherType: It verifies, as another type.
+        HandleExpired: It verifies, and its time is over.
+    """
+    shape = _shape(text)
+    if shape is None:
+        raise HandleMalformed(_diagnosis(type, text))
+    found = _authentic(ring, shape, holder)
+    if found is None:
+        words = _words(type)
+        raise HandleUnknown(
+            f"not one of your {words} handles: copy the handle again exactly as it was given, or create a new {words}"
+        )
+    if not found.type == type:
+        raise HandleOfOtherType(f"not {_one(type)} handle: it is {_one(found.type)} handle")
+    if found.expires_at is None or now < found.expires_at:
+        return found
+    raise HandleExpired(_expired(type, lifetime))
+
+
+def _shape(text: object) -> re.Match[str] | None:
+    return _SHAPE.fullmatch(text) if isinstance(text, str) and len(text) <= MAX_CHARS else None
+
+
+def _authentic(ring: KeyRing, shape: re.Match[str], holder: Holder) -> Handle | None:
+    """The handle, if one of the keys made it for this holder, within the holder's session or for all of them."""
+    kind, name, random, expiry, tag = shape.groups()
+    anywhere = Holder(holder.audience, holder.principal)
+    for key in _keys(ring, name):
+        for candidate in {anywhere, holder}:
+            if hmac.compare_digest(_tag(key, kind, name + random + expiry, candidate), tag):
+                return Handle(kind, random, _number(expiry) or None, candidate.session is not None, shape[0])
+    return None
+
+
+def _keys(ring: KeyRing, name: str) -> Iterator[Key]:
+    """Each key of that short name, which one pair of keys in 1,024 shares. A public key makes no handles."""
+    return (key for key in ring if key.handle_key is not None and _short_name(key) == name)
+
+
+def _short_name(key: Key) -> str:
+    return _cut(sha256(f"{_PURPOSE}/{key.kid}".encode("ascii")).digest(), "key")
+
+
+def _tag(key: Key, type: str, head: str, holder: Holder) -> str:
+    assert key.handle_key is not None, "a public key makes no handles"
+    owner = key.subject(holder.principal)
+    said = encode_fields(_PURPOSE, key.kid, holder.audience, owner, holder.session, type, head)
+    return _cut(hmac.digest(key.handle_key, said, "sha256"), "tag")
+
+
+# --- digits --------------------------------------------------------------------------------------
+
+
+def _digits(number: int, part: str) -> str:
+    places = reversed(range(LAYOUT[part]))
+    return "".join(ALPHABET[number >> BITS * place & len(ALPHABET) - 1] for place in places)
+
+
+def _number(digits: str) -> int:
+    number = 0
+    for digit in digits:
+        number = number << BITS | ALPHABET.index(digit)
+    return number
+
+
+def _cut(digest: bytes, part: str) -> str:
+    """The first bits of a digest, as many as the part has."""
+    return _digits(int.from_bytes(digest, "big") >> len(digest) * 8 - BITS * LAYOUT[part], part)
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+_AROUND: Final = " \t\r\n\"'`.,;:!?()[]{}<>*"  # what a model may write around a handle
+_LONGEST_READ: Final = 4 * MAX_CHARS  # of a text that is far too long, no more is looked at
+
+
+def _bare(text: str, _: str) -> bool:
+    bare = text.strip(_AROUND)
+    return bare != text and _shape(bare) is not None
+
+
+def _other_case(text: str, _: str) -> bool:
+    return text.isascii() and _shape(text.lower()) is not None
+
+
+_DIAGNOSES: Final[tuple[tuple[Callable[[str, str], bool], str], ...]] = (
+    (_bare, "not {one} handle as it stands: send it alone, with no spaces, quotes or punctuation around it"),
+    (_other_case, "not {one} handle as it stands: handles are lower case; copy it again exactly as it was given"),
+    (
+        lambda text, kind: not text.startswith(f"{kind}_"),
+        "not {one} handle: those begin with {type}_; copy it again exactly as it was given, or create a new {words}",
+    ),
+    (
+        lambda text, kind: len(text) < _length(kind),
+        "this {words} handle was cut short: copy all {length} characters of it",
+    ),
+    (
+        lambda text, kind: len(text) > _length(kind),
+        "this {words} handle is too long: copy its {length} characters and nothing else",
+    ),
+    (lambda *_: True, "this {words} handle was mistyped: copy it again exactly as it was given"),
+)
+"""What is wrong with a text that has not the form of a handle: the first that is true."""
+
+
+def _diagnosis(type: str, text: object) -> str:
+    if not isinstance(text, str):
+        return f"not {_one(type)} handle: a handle is a string"
+    read = text[:_LONGEST_READ]
+    said = next(said for is_so, said in _DIAGNOSES if is_so(read, type))
+    return said.format(one=_one(type), words=_words(type), type=type, length=_length(type))
+
+
+def _expired(type: str, lifetime: float | None) -> str:
+    words = _words(type)
+    lives = "" if lifetime is None else f" {words} handles live {_duration(lifetime)};"
+    return f"expired:{lives} create a new {words}"
+
+
+def _length(type: str) -> int:
+    return len(type) + 1 + BODY_CHARS
+
+
+def _words(type: str) -> str:
+    return type.replace("_", " ")
+
+
+def _one(type: str) -> str:
+    return f"{'an' if type[0] in 'aeiou' else 'a'} {_words(type)}"
+
+
+_UNITS: Final = ((86_400, 2, "days"), (3_600, 1, "h"), (60, 1, "min"), (1, 0, "s"))
+"""Seconds in a unit, and from how many of them on it is used where it divides evenly."""
+
+
+def _duration(seconds: float) -> str:
+    whole = int(seconds)
+    size, _, unit = next(row for row in _UNITS if whole >= row[0] * row[1] and whole % row[0] == 0)
+    return f"{whole // size} {unit}"

@@ -1,0 +1,319 @@
+"""Session ids: signed tokens that any worker verifies with nothing but the keys.
+
+A token is a JWS in compact form, signed and checked by PyJWT's algorithms. Everything around the signature is
+checked here, by conditions that say what is accepted: the shape before anything is decoded, the header to its
+last member, the type of every claim, who it is for, whose it is, and until when. Nothing but `SessionNotFound`
+leaves `verify`, whatever comes in, and no error text holds a part of a token. Revocation is not judged here,
+and must go by `jti`: an ES256 signature has two valid forms, so the exact text of a token proves nothing.
+Sources: RFC 7515 (JWS), RFC 7519 (JWT), RFC 8725 (best practices), SEP data-layer sessions draft.
+"""
+
+from __future__ import annotations
+
+import re
+from hmac import compare_digest
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from .._session.claims import (
+    MAX_CLIENT_CHARS,
+    MAX_CLOCK_SKEW,
+    MAX_TOKEN_BYTES,
+    SESSION,
+    TYP,
+    Claims,
+    Kind,
+)
+from ..errors import ConfigurationError, SessionExpired, SessionNotFound
+from .keys import Key, KeyRing, base64url, from_base64url
+
+if TYPE_CHECKING:
+    from .._session.claims import Principal
+
+_SHAPE: Final = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
+
+_Random128 = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{21}[AQgw]\Z")]
+_Seconds = Annotated[int, Meta(ge=0, le=253_402_300_799)]  # to the end of the year 9999, as datetime goes
+_Name = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class _Header(msgspec.Struct, forbid_unknown_fields=True):
+    alg: str
+    kid: str
+    typ: Literal["mcp-session+jwt"]
+
+
+class _Payload(msgspec.Struct, omit_defaults=True):
+    """The claims on the wire. Unknown ones pass, so that versions can run side by side."""
+
+    iss: str
+    aud: str
+    jti: _Random128
+    iat: _Seconds
+    exp: _Seconds
+    knd: Kind
+    sub: _Random128 | UnsetType = UNSET
+    tp: Annotated[str, Meta(pattern=r"\A[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}\Z")] | UnsetType = UNSET
+    cli: Annotated[str, Meta(max_length=MAX_CLIENT_CHARS)] | UnsetType = UNSET
+    par: _Name | UnsetType = UNSET
+    root: _Name | UnsetType = UNSET
+    gen: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
+    own: _Name | UnsetType = UNSET
+    up: Annotated[str, Meta(min_length=1, max_length=MAX_TOKEN_BYTES)] | UnsetType = UNSET
+
+
+_HEADERS: Final = msgspec.json.Decoder(_Header)
+_PAYLOADS: Final = msgspec.json.Decoder(_Payload)
+_CLAIM: Final = re.compile(rf"\b({'|'.join(_Payload.__struct_fields__)})`\Z")
+
+
+_UNPROVED: Final = object()  # equals no principal
+
+
+class _Authentic:
+    """A token whose signature, types, issuer and audience were verified under one ring."""
+
+    __slots__ = ("claims", "key", "owner", "ring")
+
+    def __init__(self, ring: KeyRing, key: Key, claims: Claims) -> None:
+        self.ring = ring
+        self.key = key
+        self.claims = claims
+        self.owner: object = None if claims.subject is None else _UNPROVED  # who was last found to own it
+
+    def belongs_to(self, principal: Principal | None) -> bool:
+        owned = self.claims.subject
+        if owned is None or principal is None or not compare_digest(owned, self.key.subject(principal) or ""):
+            return False
+        self.owner = principal
+        return True
+
+
+class Tokens:
+    """Mints and verifies session ids for one issuer and audience, and remembers verified ones.
+
+    The memory holds tokens by their exact text. It saves the signature and parsing, and nothing
+    else: whose a token is, its kind and its times are judged on every request, and what was verified
+    under one ring counts for that ring only, so that nothing outlives the removal of its key.
+    """
+
+    __slots__ = ("_audience", "_generation", "_issuer", "_max_bytes", "_old", "_young")
+
+    def __init__(
+        self, *, issuer: str, audience: str, cache_entries: int = 10_000, max_bytes: int = MAX_TOKEN_BYTES
+    ) -> None:
+        """Args:
+            issuer: Who mints; equal to the claim `iss`.
+            audience: Whom the ids are for; equal to the claim `aud`.
+            cache_entries: How many verified tokens are kept at most, rounded up to an even number, each
+                of up to `max_bytes` and about as much for its claims; 0 keeps none.
+            max_bytes: How long a token may be, in bytes; a longer one is refused unread.
+
+        Raises:
+            ConfigurationError: An option is out of range.
+        """
+        if not issuer or not audience:
+            raise ConfigurationError("issuer and audience must be texts that are not empty")
+        if not cache_entries >= 0:
+            raise ConfigurationError("cache_entries must be 0 (remember no token) or more")
+        self._max_bytes: Final = max_bytes
+        self._issuer: Final = issuer
+        self._audience: Final = audience
+        # Two generations: a full young one becomes the old one, whose entries are thereby dropped at
+        # once. Deleting the first key of a growing dict, one by one, rescans what was deleted before.
+        self._generation: Final = (cache_entries + 1) // 2
+        self._young: dict[str, _Authentic] = {}
+        self._old: dict[str, _Authentic] = {}
+
+    def mint(self, ring: KeyRing, claims: Claims) -> str:
+        """The token that says these claims.
+
+        Args:
+            ring: Whose signing key signs.
+            claims: What it says; `kid` and `subject` are the signing key's.
+
+        Raises:
+            ConfigurationError: The claims would not verify, or their token would be too long.
+        """
+        key = ring.signing
+        if claims.kid != key.kid:
+            raise ConfigurationError("the claims were made for another key than the one that signs")
+        try:
+            payload = msgspec.json.encode(self._payload(claims))
+            _PAYLOADS.decode(payload)  # what we could not verify is never handed out
+        except (ValueError, TypeError) as error:
+            raise ConfigurationError(f"the claims do not make a session id ({_claim_at_fault(error)})") from None
+        header = msgspec.json.encode(_Header(alg=key.algorithm, kid=key.kid, typ=TYP))
+        signed = f"{base64url(header)}.{base64url(payload)}"
+        token = f"{signed}.{base64url(key.sign(signed.encode('ascii')))}"
+        if len(token) <= self._max_bytes:
+            return token
+        raise ConfigurationError(f"a session id would take {len(token)} bytes; the limit is {self._max_bytes}")
+
+    def _payload(self, claims: Claims) -> _Payload:
+        return _Payload(
+            iss=self._issuer,
+            aud=self._audience,
+            jti=claims.jti,
+            iat=claims.issued_at,
+            exp=claims.expires_at,
+            knd=claims.kind,
+            sub=_or_unset(claims.subject),
+            tp=_or_unset(claims.trace),
+            cli=_or_unset(claims.client),
+            par=_or_unset(claims.parent),
+            root=_or_unset(claims.root),
+            gen=claims.generation,
+            own=_or_unset(claims.owner),
+            up=_or_unset(claims.upstream),
+        )
+
+    def verify(
+        self, ring: KeyRing, token: str, *, now: float, principal: Principal | None, kind: str = SESSION
+    ) -> Claims:
+        """The claims of a token that is authentic, for us, of this kind, this caller's, and alive.
+
+        Args:
+            ring: The keys that are valid now.
+            token: The text that the client sent.
+            now: Unix seconds.
+            principal: Who the request is authenticated as, or None.
+            kind: What the token is used as.
+
+        Raises:
+            SessionNotFound: It is not; `reason` says why, for logs only.
+            SessionExpired: It is all of this but alive. Only the session's own holder gets here.
+        """
+        if not (isinstance(token, str) and len(token) <= self._max_bytes):  # type: ignore[redundant-expr]  # as it came
+            raise SessionNotFound("token_size")
+        found = self._young.get(token)
+        if found is None or found.ring is not ring:
+            found = self._found(ring, token)
+        claims = found.claims
+        if not claims.kind == kind:
+            raise SessionNotFound("token_kind")
+        if not claims.issued_at <= now + MAX_CLOCK_SKEW:
+            raise SessionNotFound("token_from_the_future")
+        # Comparing plainly with the principal that owned it before saves a keyed hash on each
+        # request. Both sides are names, not secrets, so the time it takes gives nothing away.
+        if not (principal == found.owner or found.belongs_to(principal)):
+            raise SessionNotFound("token_principal", ref=claims.ref)
+        if now < claims.expires_at:
+            return claims
+        raise SessionExpired(ref=claims.ref)
+
+    def kind(self, ring: KeyRing, token: str) -> Kind | None:
+        """What a token may be used as, or None where it is not authentic; nothing else is judged.
+
+        Args:
+            ring: The keys that are valid now.
+            token: The text that the client sent.
+        """
+        try:
+            return self._found(ring, token).claims.kind if len(token) <= self._max_bytes else None
+        except SessionNotFound:
+            return None
+
+    def _found(self, ring: KeyRing, token: str) -> _Authentic:
+        found = self._young.get(token) or self._old.get(token)
+        if found is None or found.ring is not ring:
+            found = self._authenticate(ring, token)
+            self._keep(token, found)
+        return found
+
+    def authentic(self, ring: KeyRing, token: str) -> Claims:
+        """The claims of a token that was signed with one of these keys, for this audience, by this issuer.
+
+        For looking at tokens, never for serving requests: whose it is, its kind and its times are not judged.
+
+        Args:
+            ring: The keys that are valid now.
+            token: Any text.
+
+        Raises:
+            SessionNotFound: It is not; `reason` says why.
+        """
+        if not len(token) <= self._max_bytes:
+            raise SessionNotFound("token_size")
+        return self._authenticate(ring, token).claims
+
+    def _keep(self, token: str, found: _Authentic) -> None:
+        if self._generation == 0:
+            return
+        if len(self._young) >= self._generation:
+            self._old, self._young = self._young, {}
+        self._young[token] = found
+
+    def _authenticate(self, ring: KeyRing, token: str) -> _Authentic:
+        segments = _SHAPE.fullmatch(token)
+        if segments is None:
+            raise SessionNotFound("token_shape")
+        try:
+            header, payload, signature = map(from_base64url, segments.groups())
+        except ValueError:
+            raise SessionNotFound("token_shape") from None
+        key = _signing_key(ring, header)
+        if not key.verify(token[: segments.end(2)].encode("ascii"), signature):
+            raise SessionNotFound("token_signature")
+        return _Authentic(ring, key, self._claims(key, payload))
+
+    def _claims(self, key: Key, payload: bytes) -> Claims:
+        try:
+            payload.decode("utf-8")  # msgspec does not look at the text that it skips
+            said = _PAYLOADS.decode(payload)
+        except (ValueError, RecursionError) as error:
+            raise SessionNotFound(f"token_{_claim_at_fault(error)}") from None
+        if not said.iss == self._issuer:
+            raise SessionNotFound("token_issuer")
+        if not said.aud == self._audience:
+            raise SessionNotFound("token_audience")
+        return Claims(
+            kind=said.knd,
+            kid=key.kid,
+            jti=said.jti,
+            issued_at=said.iat,
+            expires_at=said.exp,
+            subject=_or_none(said.sub),
+            trace=_or_none(said.tp),
+            client=_or_none(said.cli),
+            parent=_or_none(said.par),
+            root=_or_none(said.root),
+            generation=said.gen,
+            owner=_or_none(said.own),
+            upstream=_or_none(said.up),
+            audience=self._audience,
+        )
+
+
+def _signing_key(ring: KeyRing, header: bytes) -> Key:
+    """The key that the header names, if the header is exactly one of ours."""
+    try:
+        said = _HEADERS.decode(header)
+    except (ValueError, RecursionError):
+        raise SessionNotFound("token_header") from None
+    # Three members, each a name and a text, have twelve quotes; a member given twice brings more,
+    # and without a backslash no quote can hide in a text.
+    if not (header.count(b'"') == 12 and b"\\" not in header):
+        raise SessionNotFound("token_header")
+    key = ring.get(said.kid)
+    if key is None:
+        raise SessionNotFound("token_key_unknown")
+    if not said.alg == key.algorithm:
+        raise SessionNotFound("token_algorithm")
+    return key
+
+
+def _or_unset(value: str | None) -> str | UnsetType:
+    return UNSET if value is None else value
+
+
+def _or_none(value: str | UnsetType) -> str | None:
+    return None if value is UNSET else value
+
+
+def _claim_at_fault(error: Exception) -> str:
+    """`claim_<name>` where the decoder names the member, else `claims`: few words, and no values."""
+    named = _CLAIM.search(str(error))
+    return f"claim_{named[1]}" if named else "claims"

@@ -1,0 +1,174 @@
+"""The `keys=` option: where secrets come from, and when they are read again.
+
+Secrets are given as they are, or named by `"env:NAME"` or `"file:PATH"`. A file is looked at no more
+than once a second and read again when it has changed, so that keys can be rotated without a restart;
+a changed file that cannot be used leaves the keys in force that were there before, and is tried again
+at each look. This is the only place where keys meet a disk or an environment, and no log line or error
+holds a part of one.
+Source: the twelve-factor habit of keys in the environment, and mounted secrets that change in place.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from ..errors import ConfigurationError
+from .keys import REMEDY, KeyRing
+
+Keys = None | str | bytes | Sequence[str | bytes] | KeyRing
+KeySource = Callable[[float], KeyRing]
+
+LOOK_EVERY: Final = 1.0  # seconds between looks at a key file
+
+logger = logging.getLogger("mcp_sessions")
+
+_PEM_BLOCK: Final = re.compile(r"^[ \t]*-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTALL | re.MULTILINE)
+
+
+def is_ephemeral(keys: Keys) -> bool:
+    """Whether keys die with the process."""
+    return keys is None or (isinstance(keys, KeyRing) and keys.ephemeral)
+
+
+def key_source(keys: Keys, *, environ: Mapping[str, str] = os.environ) -> KeySource:
+    """What tells the keys in force, asked on each request with the current time in Unix seconds.
+
+    Args:
+        keys: A secret, `"env:NAME"` (secrets separated by commas or lines), `"file:PATH"` (a secret
+            a line, `#` comments, PEM blocks), a list of any of these, a `KeyRing`, or None for
+            random keys that live and die with this process.
+        environ: The environment.
+
+    Raises:
+        ConfigurationError: A key is missing, unreadable or unfit; the message says the remedy.
+    """
+    if keys is None:
+        logger.warning(
+            "keys=None: random session keys, good for one process only; its sessions end with it. "
+            'Set keys="env:NAME" or keys="file:PATH" to share and keep them'
+        )
+        return _always(KeyRing.random())
+    if isinstance(keys, KeyRing):
+        return _always(keys)
+    items = [keys] if isinstance(keys, (str, bytes)) else keys
+    if not isinstance(items, Sequence):
+        raise ConfigurationError(f"keys= takes secrets, or where they are, not {type(keys).__name__}; {REMEDY}")
+    watched = _WatchedKeys([(_place(item, number), _part(item, environ)) for number, item in enumerate(items)])
+    return watched if watched.paths else _always(watched.ring)
+
+
+def _always(ring: KeyRing) -> KeySource:
+    return lambda _now: ring
+
+
+_Part = list[str | bytes] | Path  # secrets, or the file that holds some
+
+
+def _place(item: str | bytes, number: int) -> str:
+    """What an error calls it, which is never a secret."""
+    if isinstance(item, str) and item.startswith(("env:", "file:")):
+        return f'keys="{item}"'
+    return f"keys[{number}]"
+
+
+def _part(item: str | bytes, environ: Mapping[str, str]) -> _Part:
+    if isinstance(item, str) and item.startswith("env:"):
+        return _from_environment(item.removeprefix("env:"), environ)
+    if isinstance(item, str) and item.startswith("file:"):
+        return Path(item.removeprefix("file:"))
+    return [item]
+
+
+def _from_environment(name: str, environ: Mapping[str, str]) -> list[str | bytes]:
+    # A PEM key in a variable is often one line, with its line ends written out.
+    value = environ.get(name, "")
+    text = value.replace("\\n", "\n") if "-----BEGIN" in value else value
+    if secrets := _split(text.replace(",", "\n")):
+        return secrets
+    raise ConfigurationError(f'keys="env:{name}": the variable {name} is not set or empty; {REMEDY}')
+
+
+def _split(text: str) -> list[str | bytes]:
+    """The secrets in a text, in their order: PEM blocks, and one on each other line."""
+    secrets: list[str | bytes] = []
+    end = 0
+    for block in _PEM_BLOCK.finditer(text):
+        secrets += _lines(text[end : block.start()])
+        if block[1] != "EC PARAMETERS":  # openssl writes it before a P-256 key, which says the same itself
+            secrets.append(block[0])
+        end = block.end()
+    return secrets + _lines(text[end:])
+
+
+def _lines(text: str) -> list[str | bytes]:
+    lines = (line.strip() for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+class _WatchedKeys:
+    """The ring of some parts, made anew when a file among them changes."""
+
+    def __init__(self, parts: Sequence[tuple[str, _Part]]) -> None:
+        self._parts = parts
+        self._looked = float("-inf")
+        self.paths = [part for _, part in parts if isinstance(part, Path)]
+        self._marks = [_mark(path) for path in self.paths]
+        self._complaints: set[str] = set()  # those logged since the last good reading
+        self.ring = self._read()
+
+    def __call__(self, now: float) -> KeyRing:
+        if self._looked <= now < self._looked + LOOK_EVERY:  # a clock that was set back looks again
+            return self.ring
+        self._looked = now
+        marks = [_mark(path) for path in self.paths]  # before reading: a change in between is seen next time
+        if self._complaints or marks != self._marks:  # what made a reading fail may pass and leave the marks alone
+            self._marks = marks
+            self._replace()
+        return self.ring
+
+    def _replace(self) -> None:
+        try:
+            self.ring = self._read()
+        except ConfigurationError as error:
+            if str(error) not in self._complaints:
+                logger.error("key file changed and cannot be used; the keys read before stay in force: %s", error)
+            self._complaints.add(str(error))
+        else:
+            self._complaints.clear()
+            logger.info("key file changed: %r in force", self.ring)
+
+    def _read(self) -> KeyRing:
+        found: list[tuple[str, str | bytes]] = []
+        for place, part in self._parts:
+            some = _load(part) if isinstance(part, Path) else part
+            several = len(some) > 1
+            found += [(f"{place}, secret {n}" if several else place, one) for n, one in enumerate(some, 1)]
+        return KeyRing([secret for _, secret in found], places=[place for place, _ in found])
+
+
+def _mark(path: Path) -> tuple[int, int, int, int] | None:
+    """What changes when a file is written, replaced or given other permissions, or None where there is none."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+
+
+def _load(path: Path) -> list[str | bytes]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigurationError(
+            f'keys="file:{path}": {error.strerror}; write secrets to it, one a line; {REMEDY}'
+        ) from None
+    except ValueError:
+        raise ConfigurationError(f'keys="file:{path}": not a file of UTF-8 text; {REMEDY}') from None
+    if secrets := _split(text):
+        return secrets
+    raise ConfigurationError(f'keys="file:{path}": the file holds no secret; {REMEDY}')

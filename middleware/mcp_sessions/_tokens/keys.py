@@ -1,0 +1,318 @@
+"""The keys that sign session ids, seal states, make handles and hide principals.
+
+One secret gives every key that is needed, by HKDF with a distinct purpose each, once, when the ring
+is made. `keys[0]` signs and every key verifies, found by its `kid`; a key has one algorithm for its
+whole life, so no token can choose another. What is, or was cut from, an asymmetric key never serves
+as an HMAC secret. Nothing here reads a file or an environment, and no `repr` or error shows material.
+Sources: RFC 5869 (HKDF), RFC 7518 section 3 and RFC 8037 (HS256, ES256, EdDSA), RFC 8725 section 3.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets as randomness
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
+from jwt.algorithms import ECAlgorithm, HMACAlgorithm, OKPAlgorithm
+from jwt.exceptions import InvalidKeyError
+
+from ..errors import ConfigurationError, SessionNotFound
+
+if TYPE_CHECKING:
+    from jwt.algorithms import Algorithm
+
+    from .._session.claims import Principal
+
+AlgorithmName = Literal["HS256", "EdDSA", "ES256"]
+
+REMEDY: Final = 'make one with: python -c "import secrets; print(secrets.token_urlsafe(32))"'
+_PEM_REMEDY: Final = "make one with: openssl genpkey -algorithm ed25519"
+
+MIN_SECRET_BYTES: Final = 32
+MIN_DISTINCT_BYTES: Final = 8  # 32 random hexadecimal digits fall short of it once in 27 million
+
+_HMAC: Final = HMACAlgorithm(HMACAlgorithm.SHA256)
+_ALGORITHMS: Final[Mapping[AlgorithmName, Algorithm]] = {
+    "HS256": _HMAC,
+    "EdDSA": OKPAlgorithm(),
+    "ES256": ECAlgorithm(ECAlgorithm.SHA256),
+}
+
+# Whoever holds a public key could sign with it, were it ever taken for an HMAC secret. PyJWT knows
+# whole keys; these are the beginnings of parts of one: of lines, and of P-256, Ed25519 and RSA keys.
+_NEVER_SECRET: Final = (
+    *(b"ssh-", b"ecdsa-", b"sk-ssh-", b"sk-ecdsa-", b"---- BEGIN"),
+    *(b"MIIBIjANBgkq", b"MIIBojANBgkq", b"MIICIjANBgkq"),
+    *(b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48", b"\x30\x2a\x30\x05\x06\x03\x2b\x65\x70"),
+)
+# A PEM that was damaged on its way (a dash lost, another case, one line) is still public, wherever these stand in it.
+_NOWHERE_IN_SECRET: Final = (b"PUBLIC KEY", b"PRIVATE KEY", b"MFKWEWYHKOZI", b"MCOWBQYDK2VW")
+
+_BASE64URL: Final = re.compile(r"[A-Za-z0-9_-]+")
+# By length modulo 4: which last characters leave no bit unused, or only unused bits that are zero.
+_ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+_LAST_CHARACTERS: Final = (
+    frozenset(_ALPHABET),
+    frozenset[str](),
+    frozenset(_ALPHABET[::16]),
+    frozenset(_ALPHABET[::4]),
+)
+
+
+def base64url(data: bytes) -> str:
+    """Unpadded base64url (RFC 7515 section 2)."""
+    return urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+def from_base64url(text: str) -> bytes:
+    """What unpadded base64url says, in its one canonical form: no two texts decode alike.
+
+    Raises:
+        ValueError: It is padded, has other characters, or sets bits that a decoder would drop.
+    """
+    if _BASE64URL.fullmatch(text) and text[-1:] in _LAST_CHARACTERS[len(text) % 4]:
+        return urlsafe_b64decode(text + "==")
+    raise ValueError("not canonical base64url")
+
+
+def encode_fields(*fields: str | None) -> bytes:
+    """One byte string for a row of texts, such that no two rows share one.
+
+    Every text is preceded by its length, and None differs from the empty text. Lone surrogates are
+    kept, because an issuer or user name from somebody's JSON may hold them.
+    """
+    parts = ["-" if field is None else f"{len(field)}:{field}" for field in fields]
+    return "".join(parts).encode("utf-8", "surrogatepass")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Key:
+    """One key of a ring, with all that is derived from it.
+
+    Attributes:
+        kid: Its name in token headers: 8 base64url characters.
+        algorithm: The one algorithm that it signs and verifies with.
+        verifying: The HMAC key or the public key.
+        signing: The HMAC key or the private key; None for a public key, which only verifies.
+        state_cipher: Seals states; None for a public key, as are the next two.
+        handle_key: Authenticates explicit handles, 32 bytes.
+        principal_key: Hides principals in tokens, 32 bytes.
+        bridge_cipher: Seals the transport ids of wrapped servers; None for a public key.
+    """
+
+    kid: str
+    algorithm: AlgorithmName
+    verifying: Any = field(repr=False)
+    signing: Any = field(default=None, repr=False)
+    state_cipher: AESGCM | None = field(default=None, repr=False)
+    handle_key: bytes | None = field(default=None, repr=False)
+    principal_key: bytes | None = field(default=None, repr=False)
+    bridge_cipher: AESGCM | None = field(default=None, repr=False)
+
+    def sign(self, message: bytes) -> bytes:
+        """The signature of a message; only for a key that can sign, as `KeyRing.signing` always can."""
+        return _ALGORITHMS[self.algorithm].sign(message, self.signing)
+
+    def verify(self, message: bytes, signature: bytes) -> bool:
+        """Whether the signature is this key's over the message."""
+        return _ALGORITHMS[self.algorithm].verify(message, self.verifying, signature)
+
+    def subject(self, principal: Principal | None) -> str | None:
+        """The principal as tokens name it: a keyed hash, so that an id tells nobody who holds it.
+
+        Args:
+            principal: Who the request is authenticated as, or None.
+
+        Returns:
+            22 base64url characters, or None for an anonymous request.
+
+        Raises:
+            SessionNotFound: This is a public key, so it cannot tell whose a session is.
+        """
+        if principal is None:
+            return None
+        if self.principal_key is None:
+            raise SessionNotFound("principal_under_public_key")
+        fields = encode_fields(principal.client_id, principal.issuer, principal.subject)
+        return base64url(hmac.digest(self.principal_key, fields, "sha256")[:16])
+
+
+class KeyRing:
+    """The keys of a deployment; immutable.
+
+    Zero-downtime rotation, each step rolled out everywhere before the next: `[old, new]`,
+    `[new, old]`, and `[new]` once the longest lifetime has passed.
+
+    Attributes:
+        signing: The first key, which signs and seals.
+        ephemeral: Whether the keys live and die with this process.
+    """
+
+    __slots__ = ("_keys", "ephemeral", "signing")
+
+    def __init__(
+        self, secrets: Sequence[str | bytes], *, ephemeral: bool = False, places: Sequence[str] | None = None
+    ) -> None:
+        """Args:
+            secrets: Secrets of at least 32 bytes (HS256), private PEM keys (Ed25519: EdDSA, P-256: ES256),
+                and after the first place also public PEM keys, which only verify. White space around
+                a `str` does not count; `bytes` count as they are.
+            ephemeral: Whether the keys live and die with this process.
+            places: What an error calls each of the secrets; None calls them `keys[0]` and so on.
+
+        Raises:
+            ConfigurationError: A key is missing, weak, of an unknown kind, or given twice.
+        """
+        if isinstance(secrets, (str, bytes)) or not secrets:
+            raise ConfigurationError(f"keys must be a list of at least one secret; {REMEDY}")
+        named = places or [f"keys[{place}]" for place in range(len(secrets))]
+        keys = [_key(place, secret) for place, secret in zip(named, secrets, strict=True)]
+        if keys[0].signing is None:
+            raise ConfigurationError(
+                "keys[0] is a public key, and keys[0] must sign: put a secret or private key first"
+            )
+        self.signing: Final = keys[0]
+        self.ephemeral: Final = ephemeral
+        self._keys: Final = {key.kid: key for key in keys}
+        if len(self._keys) != len(keys):
+            raise ConfigurationError("keys holds the same key twice: remove one")
+
+    @classmethod
+    def random(cls) -> KeyRing:
+        """A ring of one random key, for a single process: its sessions die with it."""
+        return cls([randomness.token_bytes(MIN_SECRET_BYTES)], ephemeral=True)
+
+    def get(self, kid: str) -> Key | None:
+        """The key of that name, or None."""
+        return self._keys.get(kid)
+
+    def __iter__(self) -> Iterator[Key]:
+        """Every key, the one that signs first."""
+        return iter(self._keys.values())
+
+    def subjects(self, principal: Principal) -> list[str]:
+        """What stores may know a principal as: every key that was ever the first has another name for it.
+
+        Args:
+            principal: Who it is.
+        """
+        # No session was minted here under a key that only verifies.
+        names = [key.subject(principal) for key in self if key.principal_key is not None]
+        return [name for name in names if name is not None]
+
+    def __repr__(self) -> str:
+        return f"<KeyRing {' '.join(self._keys)}>"
+
+
+def _key(place: str, secret: str | bytes) -> Key:
+    material = _material(place, secret)
+    if b"-----BEGIN" not in material and b"-----END" not in material:
+        return _symmetric(place, material)
+    return _public(place, material) if b"PUBLIC KEY-----" in material else _private(place, material)
+
+
+def _material(place: str, secret: str | bytes) -> bytes:
+    if isinstance(secret, bytes):
+        return secret
+    if not isinstance(secret, str):
+        raise ConfigurationError(f"{place} is neither str nor bytes; {REMEDY}")
+    try:
+        return secret.strip().encode("utf-8")
+    except UnicodeEncodeError:
+        raise ConfigurationError(f"{place} is not text that UTF-8 can hold; {REMEDY}") from None
+
+
+def _symmetric(place: str, secret: bytes) -> Key:
+    _check_secret(place, secret)
+    signing = _derive("HS256", secret, "signing")
+    kid = base64url(_derive("HS256", secret, "kid")[:6])
+    return _full_key(kid, "HS256", secret, signing=signing, verifying=signing)
+
+
+def _check_secret(place: str, secret: bytes) -> None:
+    if len(secret) < MIN_SECRET_BYTES:
+        hint = ' (to name a variable or a file that holds it, write "env:NAME" or "file:PATH")'
+        raise ConfigurationError(
+            f"{place} is too short: a secret has at least {MIN_SECRET_BYTES} bytes; {REMEDY}"
+            f"{hint if place.startswith('keys[') else ''}"
+        )
+    if len(set(secret)) < MIN_DISTINCT_BYTES or secret in (secret + secret)[1:-1]:
+        raise ConfigurationError(f"{place} is not random: it is one text repeated, or of very few characters; {REMEDY}")
+    try:
+        _HMAC.prepare_key(secret)
+        lookalike = secret.startswith(_NEVER_SECRET) or any(part in secret.upper() for part in _NOWHERE_IN_SECRET)
+    except InvalidKeyError:
+        lookalike = True
+    if lookalike:
+        raise ConfigurationError(f"{place} is an asymmetric key or JWK, or a part of one, not a secret; {REMEDY}")
+
+
+def _private(place: str, pem: bytes) -> Key:
+    try:
+        private = load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ConfigurationError(f"{place} is not an unencrypted private or public key in PEM; {_PEM_REMEDY}") from None
+    if isinstance(private, Ed25519PrivateKey):
+        raw = private.private_bytes_raw()
+    elif isinstance(private, EllipticCurvePrivateKey) and isinstance(private.curve, SECP256R1):
+        raw = private.private_numbers().private_value.to_bytes(32, "big")
+    else:
+        raise ConfigurationError(f"{place} is a private key, but neither Ed25519 nor P-256; {_PEM_REMEDY}")
+    public = private.public_key()
+    return _full_key(_public_kid(public), _algorithm(public), raw, signing=private, verifying=public)
+
+
+def _public(place: str, pem: bytes) -> Key:
+    try:
+        public = load_pem_public_key(pem)
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigurationError(f"{place} is not a public key in PEM; {_PEM_REMEDY}") from None
+    if isinstance(public, Ed25519PublicKey) or (
+        isinstance(public, EllipticCurvePublicKey) and isinstance(public.curve, SECP256R1)
+    ):
+        return Key(kid=_public_kid(public), algorithm=_algorithm(public), verifying=public)
+    raise ConfigurationError(f"{place} is a public key, but neither Ed25519 nor P-256; {_PEM_REMEDY}")
+
+
+def _algorithm(public: Ed25519PublicKey | EllipticCurvePublicKey) -> AlgorithmName:
+    return "EdDSA" if isinstance(public, Ed25519PublicKey) else "ES256"
+
+
+def _public_kid(public: Ed25519PublicKey | EllipticCurvePublicKey) -> str:
+    der = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return base64url(hashlib.sha256(der).digest()[:6])
+
+
+def _full_key(kid: str, algorithm: AlgorithmName, source: bytes, *, signing: Any, verifying: Any) -> Key:
+    return Key(
+        kid=kid,
+        algorithm=algorithm,
+        verifying=verifying,
+        signing=signing,
+        state_cipher=AESGCM(_derive(algorithm, source, "state")),
+        handle_key=_derive(algorithm, source, "handle"),
+        principal_key=_derive(algorithm, source, "principal"),
+        bridge_cipher=AESGCM(_derive(algorithm, source, "bridge")),
+    )
+
+
+def _derive(algorithm: AlgorithmName, source: bytes, purpose: str) -> bytes:
+    info = f"mcp-sessions/1/{algorithm}/{purpose}".encode("ascii")
+    return HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(source)

@@ -1,0 +1,182 @@
+"""The command line: make keys, look at session ids and check them, list and end sessions, examine or watch a server.
+
+A token is never printed, only what it says. Exit codes: 0 done or accepted, 1 refused, 2 the command
+cannot be carried out as given, 3 the store did not answer, so that nobody knows: try again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, Claims, looks_like_ours, utc
+from .._tokens.jwt import Tokens
+from .._tokens.keyfile import key_source
+from .._tokens.keys import base64url, from_base64url
+from ..errors import ConfigurationError, SessionNotFound, StoreUnavailable
+from . import probe, sessions, tail
+from .terminal import OK, UNKNOWN, USAGE, named, refuse, show, text
+
+_LAST_SECOND: Final = 253_402_300_799
+_UNVERIFIED: Final = "NOT VERIFIED: anybody could have written what follows. `verify` checks it with the keys.\n"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Carry out one command.
+
+    Args:
+        argv: The arguments; None takes the process's own.
+
+    Returns:
+        The exit code: 0 done or accepted, 1 refused, 2 the command cannot be carried out as given, 3 the
+        store did not answer.
+    """
+    try:
+        given = _parser().parse_args(argv)
+    except SystemExit as stopped:  # argparse has said why
+        return USAGE if stopped.code else OK
+    try:
+        code: int = given.command(given)
+    except ConfigurationError as error:
+        sys.stderr.write(f"{error}\n")
+        return USAGE
+    except StoreUnavailable as error:
+        sys.stderr.write(f"{error} ({error.reason}): it may or may not have been done; try again\n")
+        return UNKNOWN
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="mcp-sessions", description="Keys, session ids and sessions of mcp-sessions.")
+    commands = parser.add_subparsers(
+        required=True, metavar="keygen | inspect | verify | list | end | end-all | probe | tail"
+    )
+    keygen = commands.add_parser("keygen", help="print a new key; redirect it to a file that only the server reads")
+    keygen.add_argument("--algorithm", choices=list(_MAKERS), default="HS256")
+    keygen.set_defaults(command=_keygen)
+    inspect = commands.add_parser("inspect", help="show what a session id or a state token says, unverified")
+    inspect.set_defaults(command=_inspect)
+    verify = commands.add_parser("verify", help="check a session id with the keys")
+    verify.add_argument(
+        "--keys", type=named, action="append", required=True, metavar="env:NAME|file:PATH", help="may be repeated"
+    )
+    verify.add_argument("--audience", default=AUDIENCE, help=f"the middleware's ({AUDIENCE})")
+    verify.add_argument("--issuer", default="mcp-sessions", help="the middleware's (mcp-sessions)")
+    verify.set_defaults(command=_verify)
+    for command in (inspect, verify):
+        command.add_argument("--file", metavar="PATH", help="the file that holds the token (standard input)")
+    sessions.add_commands(commands)
+    probe.add_command(commands)
+    tail.add_command(commands)
+    return parser
+
+
+def _token(given: argparse.Namespace) -> str:
+    return text(given.file, option="--file ")
+
+
+# --- keygen --------------------------------------------------------------------------------------
+
+
+def _pem(key: Any) -> str:
+    pem: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return pem.decode("ascii")
+
+
+_MAKERS: Final[Mapping[str, Callable[[], str]]] = {
+    "HS256": lambda: f"{secrets.token_urlsafe(32)}\n",
+    "EdDSA": lambda: _pem(Ed25519PrivateKey.generate()),
+    "ES256": lambda: _pem(generate_private_key(SECP256R1())),
+}
+
+
+def _keygen(given: argparse.Namespace) -> int:
+    sys.stdout.write(_MAKERS[given.algorithm]())
+    return OK
+
+
+# --- inspect -------------------------------------------------------------------------------------
+
+
+def _inspect(given: argparse.Namespace) -> int:
+    token = _token(given)
+    said = _session_id(token) if looks_like_ours(token) else _state(token)
+    if said is None:
+        return refuse("neither a session id nor a state token of mcp-sessions")
+    sys.stdout.write(_UNVERIFIED)
+    show(said)
+    return OK
+
+
+def _session_id(token: str) -> dict[str, object] | None:
+    try:
+        header, claims = (json.loads(from_base64url(part)) for part in token.split(".")[:2])
+    except (ValueError, RecursionError):
+        return None
+    if not (isinstance(header, dict) and isinstance(claims, dict)):
+        return None
+    claims |= {name: _time(claims[name]) for name in ("iat", "exp") if name in claims}
+    parts = (("header", header), ("claim", claims))
+    return {"token": "session id", **{f"{part} {name}": said[name] for part, said in parts for name in said}}
+
+
+def _time(seconds: object) -> object:
+    known = isinstance(seconds, int) and 0 <= seconds <= _LAST_SECOND
+    return f"{seconds} ({utc(seconds).isoformat()})" if known and isinstance(seconds, int) else seconds
+
+
+def _state(token: str) -> dict[str, object] | None:
+    version, _, rest = token.partition(".")
+    kid, _, sealed = rest.partition(".")
+    try:
+        size = len(from_base64url(sealed))
+    except ValueError:
+        return None
+    if version != "v1" or len(kid) != len(base64url(bytes(6))):
+        return None
+    return {"token": "state", "version": version, "kid": kid, "sealed bytes": size}
+
+
+# --- verify --------------------------------------------------------------------------------------
+
+
+def _verify(given: argparse.Namespace) -> int:
+    now = time.time()
+    ring = key_source(given.keys)(now)
+    tokens = Tokens(issuer=given.issuer, audience=given.audience, cache_entries=0)
+    try:
+        claims = tokens.authentic(ring, _token(given))
+    except SessionNotFound as refusal:
+        return refuse(refusal.reason)
+    fault = _fault(claims, now)
+    if fault is not None:
+        return refuse(fault)
+    checked = {"accepted": "signature, form, issuer, audience, times", "not checked": "whose it is, whether it ended"}
+    show({**checked, **_said(claims)})
+    return OK
+
+
+def _fault(claims: Claims, now: float) -> str | None:
+    if not claims.issued_at <= now + MAX_CLOCK_SKEW:
+        return "token_from_the_future"
+    return None if now < claims.expires_at else "expired"
+
+
+def _said(claims: Claims) -> dict[str, object]:
+    return {
+        "ref": claims.ref,
+        "kind": claims.kind,
+        "kid": claims.kid,
+        "owner": "anonymous" if claims.subject is None else f"a principal (hash {claims.subject})",
+        "issued": utc(claims.issued_at).isoformat(),
+        "expires": utc(claims.expires_at).isoformat(),
+    }

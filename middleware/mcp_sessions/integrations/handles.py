@@ -1,0 +1,242 @@
+"""`Handles`: a server's explicit handles, with its keys, its clock and whoever is calling.
+
+    handles = Handles("env:MCP_SESSION_KEYS", lifetimes={"basket": DAY})
+
+It needs no middleware: keys come from where sessions' keys come from, and the caller is read from the
+session where there is one, else from what authentication left. What a handle says is decided in `handles`;
+here the time is read, and a session's data is told which handles it holds. No handle is logged.
+Source: SEP-2567 (explicit state handles).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import EllipsisType, MappingProxyType
+from typing import Any, Final, TypeVar
+
+from .._server import options
+from .._server.options import Seconds
+from .._server.principal import from_scope
+from .._session.claims import Principal
+from .._session.current import current_session, framework_scope
+from .._session.session import Session
+from .._tokens.handles import Handle, Holder, check_type, make_id, mint, verify
+from .._tokens.keyfile import Keys, key_source
+from ..errors import ConfigurationError
+from . import handle_types
+from .handle_types import HandleType
+
+DATA_KEY: Final = "mcp-sessions/handles"
+"""Where a session's data holds what it keeps: the public parts of each handle, never its text."""
+
+_NONE: Final[Mapping[str, Seconds | None]] = MappingProxyType({})
+_Self = TypeVar("_Self", bound="Handles")
+
+
+def current_principal() -> Principal | None:
+    """Who is calling: the session's principal, else whom the framework's own authentication found, else None."""
+    session = current_session()
+    if session is not None:
+        return session.principal
+    scope = framework_scope()
+    if scope is not None:
+        return from_scope(dict(scope))
+    auth = sys.modules.get("mcp.server.auth.middleware.auth_context")
+    return None if auth is None else from_scope({"user": auth.auth_context_var.get()})
+
+
+class Handles:
+    """Mints and verifies the handles of one server.
+
+    A handle works for the principal it was minted for. With no principal (an open server) whoever
+    holds a handle can use it: it is then a credential.
+    """
+
+    __slots__ = ("_audience", "_clock", "_lifetime", "_lifetimes", "_principal", "_ring")
+
+    def __init__(
+        self,
+        keys: Keys,
+        *,
+        audience: str = "mcp-sessions",
+        lifetime: Seconds | None = None,
+        lifetimes: Mapping[str, Seconds | None] = _NONE,
+        principal: Callable[[], Principal | None] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Args:
+            keys: As for the middleware, best the same: secrets, `"env:NAME"`, `"file:PATH"` or a `KeyRing`.
+            audience: Who the handles are for. Give each server its own where several share keys.
+            lifetime: Seconds or a `timedelta` for which a handle works; None for ever.
+            lifetimes: The same for single types, as in `{"basket": timedelta(hours=24)}`.
+            principal: Tells who is calling. By default the principal of the current session, or where
+                there is no session the user whom the SDK or FastMCP authenticated.
+            clock: Unix seconds.
+
+        Raises:
+            ConfigurationError: An option is wrong; the message says the remedy.
+        """
+        self._ring: Final = key_source(keys)
+        if not (isinstance(audience, str) and audience):  # type: ignore[redundant-expr]  # as it came
+            raise ConfigurationError("audience must be a text that is not empty")
+        if not (principal is None or callable(principal)):
+            raise ConfigurationError("principal= takes a function that returns a Principal or None")
+        self._audience: Final = audience
+        self._lifetime: Final = _seconds("lifetime", lifetime)
+        self._lifetimes: Final = {
+            check_type(kind): _seconds(f"lifetimes[{kind!r}]", value) for kind, value in lifetimes.items()
+        }
+        self._principal: Final = principal
+        self._clock: Final = clock
+
+    def mint(
+        self, type: str, *, session: Session | None = None, principal: Principal | EllipsisType | None = ...
+    ) -> str:
+        """A new handle, for the caller.
+
+        Args:
+            type: What it is a handle of: at most 15 lower-case letters, digits and underscores.
+            session: The session that the handle works in alone; None for no such bound.
+            principal: Whom it is for; by default who is calling.
+
+        Raises:
+            ConfigurationError: The type is none.
+        """
+        now = self._clock()
+        lives = self._lives(check_type(type))
+        expires_at = None if lives is None else int(now) + lives
+        holder = self._holder(principal, session)
+        return mint(self._ring(now).signing, type, make_id(), holder, expires_at=expires_at)
+
+    def verify(
+        self,
+        type: str,
+        handle: object,
+        *,
+        session: Session | EllipsisType | None = ...,
+        principal: Principal | EllipsisType | None = ...,
+    ) -> str:
+        """The id of the object that a handle names: 26 characters, safe to log, fit as a key in a database.
+
+        Args:
+            type: The type that is asked for.
+            handle: What the model sent.
+            session: The session it was sent in; by default the current one.
+            principal: Who sent it; by default who is calling.
+
+        Raises:
+            HandleError: It is no handle of this type and caller; the text tells the model what to do.
+        """
+        return self.read(type, handle, session=session, principal=principal).id
+
+    def read(
+        self,
+        type: str,
+        handle: object,
+        *,
+        session: Session | EllipsisType | None = ...,
+        principal: Principal | EllipsisType | None = ...,
+    ) -> Handle:
+        """Like `verify`, with all that the handle says.
+
+        Raises:
+            HandleError: It is no handle of this type and caller.
+        """
+        now = self._clock()
+        within = current_session() if isinstance(session, EllipsisType) else session
+        holder = self._holder(principal, within)
+        return verify(self._ring(now), type, handle, holder, now=now, lifetime=self._lives(check_type(type)))
+
+    def type(self, type: str) -> HandleType:
+        """What makes an argument a handle, as in `Annotated[str, handles.type("basket")]`.
+
+        The tool gets the verified id, or a `Handle` where that stands in the place of `str`.
+
+        Raises:
+            ConfigurationError: The type is none.
+        """
+        return HandleType(check_type(type), self.read)
+
+    def install(self: _Self) -> _Self:  # noqa: PYI019  # Self comes with Python 3.11
+        """Let `HandleOf["basket"]` mean these handles, in arguments that are declared from now on.
+
+        Returns:
+            The same handles.
+        """
+        handle_types.install(self.type)
+        return self
+
+    # --- what a session holds: for a model whose context was compacted ---------------------------
+
+    async def keep(self, session: Session, type: str, handle: str) -> str:
+        """Note in a session's data that it holds a handle, so that `of` can tell it again.
+
+        Returns:
+            The same handle.
+
+        Raises:
+            HandleError: It is no handle of this type that works in this session.
+            DataError: The session's data cannot take it.
+        """
+        found = self.read(type, handle, session=session)
+        entry = [found.type, found.expires_at, found.bound]
+        await session.data.update(DATA_KEY, lambda kept: {**self._live(kept), found.id: entry}, default={})
+        return handle
+
+    async def of(self, session: Session, type: str | None = None) -> list[str]:
+        """The live handles that a session keeps, the longest kept first.
+
+        They are made anew under the key that signs now; each names what it named.
+
+        Args:
+            session: The session.
+            type: Only this type's, or None for all.
+        """
+        kept = self._live(await session.data.get(DATA_KEY, {}))
+        signing = self._ring(self._clock()).signing
+        within = self._holder(..., session)
+        anywhere = replace(within, session=None)
+        return [
+            mint(signing, kind, name, within if bound else anywhere, expires_at=expires_at)
+            for name, (kind, expires_at, bound) in kept.items()
+            if type in {None, kind}
+        ]
+
+    async def forget(self, session: Session, id: str) -> None:
+        """Let a session no longer keep the handle of an object, by the object's id.
+
+        Raises:
+            DataError: The session's data cannot be changed.
+        """
+
+        def without(kept: dict[str, Any]) -> dict[str, Any]:
+            return {other: entry for other, entry in self._live(kept).items() if other != id}
+
+        await session.data.update(DATA_KEY, without, default={})
+
+    def _live(self, kept: dict[str, Any]) -> dict[str, Any]:
+        now = self._clock()
+        return {name: entry for name, entry in kept.items() if entry[1] is None or now < entry[1]}
+
+    def _lives(self, type: str) -> int | None:
+        return self._lifetimes.get(type, self._lifetime)
+
+    def _holder(self, principal: Principal | EllipsisType | None, session: Session | None) -> Holder:
+        owner = self._caller(session) if isinstance(principal, EllipsisType) else principal
+        return Holder(self._audience, owner, None if session is None else session.ref)
+
+    def _caller(self, session: Session | None) -> Principal | None:
+        if self._principal is not None:
+            return self._principal()
+        return current_principal() if session is None else session.principal
+
+    def __repr__(self) -> str:
+        return f"<Handles of {self._audience}>"
+
+
+def _seconds(option: str, value: object) -> int | None:
+    """A lifetime in whole seconds, as a handle says it."""
+    return None if value is None else int(options.seconds(option, value, least=1))

@@ -1,0 +1,156 @@
+"""`docs/handles.md` says what is so: its code runs, its errors are the errors, and its figures are computed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from environments import require
+
+require("mcp>=2")
+
+import fastmcp
+import mcp
+from clients import SECRET, Clock
+from mcp.types import TextContent
+
+from integrations.test_explicit_handles import held
+from mcp_sessions._session.claims import Principal
+from mcp_sessions._tokens.handles import ALPHABET, BITS, LAYOUT, MAX_CHARS, MAX_TYPE_CHARS, HandleError, make_id
+from mcp_sessions.integrations.handles import Handles
+
+PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "handles.md").read_text("utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+SDK, FASTMCP, BY_HAND, KEEPING = BLOCKS
+"""The blocks, in their order."""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Only asyncio, since FastMCP's client speaks nothing else."""
+    return "asyncio"
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Blocks one after the other, as in one file."""
+    monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
+
+    def run(*blocks: str) -> dict[str, Any]:
+        names: dict[str, Any] = {"__name__": "page"}
+        for block in blocks:
+            exec(compile(block, "handles.md", "exec", dont_inherit=True), names)  # the page's own code
+        return names
+
+    return run
+
+
+async def test_the_server_of_the_sdk_gives_and_takes_handles(run: Callable[..., dict[str, Any]]) -> None:
+    """With the SDK's own client: an item goes into its basket, and a misquote into none."""
+    names = run(SDK)
+    async with mcp.Client(names["mcp"]) as client:
+        created = await client.call_tool("create_basket")
+        basket = (created.structured_content or {})["result"]
+        added = await client.call_tool("add_item", {"basket": basket, "item": "shoes"})
+        refused = await client.call_tool("add_item", {"basket": basket[:-1], "item": "shoes"})
+    assert added.structured_content == {"result": ["shoes"]}
+    assert refused.is_error
+    assert isinstance(refused.content[0], TextContent)
+    assert "this basket handle was cut short: copy all 55 characters of it" in refused.content[0].text
+    assert len(names["baskets"]) == 1
+
+
+async def test_the_server_of_fastmcp_gives_and_takes_handles(run: Callable[..., dict[str, Any]]) -> None:
+    """With FastMCP's own client."""
+    names = run(FASTMCP)
+    async with fastmcp.Client(names["mcp"]) as client:
+        browser = (await client.call_tool("open_browser")).data
+        closed = await client.call_tool("close_browser", {"browser": browser})
+        with pytest.raises(fastmcp.exceptions.ToolError, match="those begin with browser_"):
+            await client.call_tool("close_browser", {"browser": "the first"})
+    assert closed.data == f"closed {names['handles'].verify('browser', browser)}"
+
+
+def test_verifying_by_hand_says_what_is_wrong(
+    run: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the comment says is printed."""
+    run(FASTMCP, BY_HAND)
+    assert capsys.readouterr().out == BY_HAND.split("  # ")[1].splitlines()[0] + "\n"
+
+
+async def test_a_session_tells_its_handles_again(run: Callable[..., dict[str, Any]]) -> None:
+    """The three tools, called one after the other."""
+    names, session = run(FASTMCP, KEEPING), held("ses_page", None)
+    browser = await names["create_browser"](session)
+    assert await names["list_browsers"](session) == [browser]
+    await names["forget_browser"](session, names["handles"].verify("browser", browser, session=session))
+    assert await names["list_browsers"](session) == []
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the first table under a heading."""
+    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    lines = [line.strip("| ") for line in section.splitlines() if line.startswith("|")]
+    return [re.split(r" *\| *", line) for line in lines[2:]]
+
+
+def test_the_layout_is_the_one_in_force() -> None:
+    """Parts, widths and bits; the alphabet; and the example."""
+    table = {row[0]: row[1:3] for row in rows("The layout")}
+    assert {part: cells for part, cells in table.items() if part in LAYOUT} == {
+        part: [str(width), str(BITS * width)] for part, width in LAYOUT.items()
+    }
+    assert table["type"][0] == f"1 to {MAX_TYPE_CHARS}"
+    assert f"`{ALPHABET}`" in PAGE
+    assert f"That is {MAX_CHARS} characters at most." in PAGE
+
+
+def refusals() -> dict[str, str]:
+    """What is said, with its reason, of each kind of slip."""
+    clock = Clock()
+    handles = Handles(SECRET, lifetimes={"basket": 86_400}, clock=clock)
+    good = handles.mint("basket", principal=None)
+    slips: list[object] = [
+        *(
+            good[:31] + ("0" if good[31] != "0" else "1") + good[32:],
+            handles.mint("basket", principal=Principal("desk")),
+        ),
+        *(handles.mint("browser"), good[:-1], good + "0", good[:9] + "u" + good[10:], f"`{good}`", good.upper(), "x"),
+    ]
+    said = {}
+    for sent in [*slips, good]:
+        clock.now += 86_400 * (sent == good)
+        with pytest.raises(HandleError) as refused:
+            handles.verify("basket", sent)
+        said[str(refused.value)] = refused.value.reason
+    return said
+
+
+def test_every_error_is_on_the_page() -> None:
+    """As it is raised, with its reason; and the page knows no other."""
+    table = {row[2]: row[1].strip("`") for row in rows("What a model is told")}
+    assert table.pop("the same: nobody learns which it was") == "unknown"
+    assert table == refusals()
+
+
+def test_the_chances_are_computed() -> None:
+    """From the widths that are in force, for a handle that is tried twice."""
+    misquote = 2 / 2 ** (BITS * LAYOUT["tag"])
+    assert misquote == 2**-64
+    assert f"2^-64, or {misquote:.1e}." in PAGE
+    assert f"with a chance of {misquote * 1e6 * 365.25 * 1000:.1e}." in PAGE
+    assert f"with a chance of {1e24 / 2 / 2 ** (BITS * LAYOUT['id']):.1e}, once there are 10^12" in PAGE
+    assert len(ALPHABET) ** len(make_id()) == 2 ** (BITS * LAYOUT["id"])
+
+
+def test_the_page_says_what_is_not_so() -> None:
+    """The two limits that a reader must not miss."""
+    assert "A mix-up of two handles of one type and one user is not detected." in PAGE
+    assert "No evaluation with models was run." in PAGE

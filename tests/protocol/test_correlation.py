@@ -1,0 +1,462 @@
+"""correlation.py: what a client calls its conversation is found, made safe to show, and never becomes a session."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from msgspec import Raw
+from opentelemetry import baggage, context
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+
+from mcp_sessions._protocol.headers import Head
+from mcp_sessions._protocol.jsonrpc import SESSION_KEY, Message, parse
+from mcp_sessions._protocol.labels import (
+    CONVERSATION,
+    DEFAULT_CHAIN,
+    MAX_BAGGAGE,
+    MAX_CHARS,
+    Correlate,
+    Source,
+    baggage_member,
+    propagated,
+)
+from mcp_sessions._session.claims import SESSION, Claims, Correlation, looks_like_ours
+from mcp_sessions._session.session import Session
+from mcp_sessions._tokens.jwt import Tokens
+from mcp_sessions._tokens.keys import KeyRing
+from mcp_sessions.errors import ConfigurationError, SessionNotFound
+
+NOW = 1_800_000_000
+RING = KeyRing(["vB1kTn0RzJmYwq3uXo7sLd5cHf9aGe2i"])
+TOKENS = Tokens(issuer="mcp-sessions", audience="mcp-sessions")
+TOKEN = TOKENS.mint(
+    RING, Claims(kind=SESSION, kid=RING.signing.kid, jti="A" * 22, issued_at=NOW, expires_at=NOW + 3600)
+)
+
+
+def found(meta: Mapping[str, Any] | None, *sources: str | Source, **headers: str) -> Correlation | None:
+    """What is found in a request of that `_meta` and those headers; of the default sources where none are given."""
+    params = {} if meta is None else {"_meta": meta}
+    message = parse(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": params}).encode())
+    assert isinstance(message, Message)
+    head = Head.of([(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()])
+    return Correlate(sources or DEFAULT_CHAIN).find(message.meta, head.first)
+
+
+def name(meta: Mapping[str, Any] | None, *sources: str | Source, **headers: str) -> str | None:
+    """As `found`, the name alone."""
+    correlation = found(meta, *sources, **headers)
+    return None if correlation is None else correlation.id
+
+
+# --- each source by itself -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("meta", "source"),
+    [
+        ({"baggage": "gen_ai.conversation.id=c1"}, "baggage:gen_ai.conversation.id"),
+        ({"baggage": "userId=alice,session.id=c1"}, "baggage:session.id"),
+        ({"openai/session": "c1"}, "meta:openai/session"),
+        ({"vscode.conversationId": "c1", "vscode.requestId": "r"}, "meta:vscode.conversationId"),
+        ({"ai.opencode/sessionID": "c1"}, "meta:ai.opencode/sessionID"),
+        ({"antigravity.google/conversation_id": "c1"}, "meta:antigravity.google/conversation_id"),
+        ({"threadId": "c1", "x-codex-turn-metadata": {"session_id": "s"}}, "meta:threadId"),
+        ({"agent-session-id": "c1"}, "meta:agent-session-id"),
+        ({"goose-session-id": "c1"}, "meta:goose-session-id"),
+        ({"a2a/taskId": "t", "a2a/contextId": "c1"}, "meta:a2a/contextId"),
+        ({"contextId": "c1"}, "meta:contextId"),
+    ],
+)
+def test_what_hosts_send_in_meta_is_found(meta: dict[str, Any], source: str) -> None:
+    """One by one, each among the other members that its host sends, and the answer says where it stood."""
+    assert found({"progressToken": 3, **meta}) == Correlation("c1", source)
+
+
+def test_a_host_s_header_is_found() -> None:
+    """Also where there is no `_meta` at all."""
+    assert found(None, x_openai_session="c1") == Correlation("c1", "header:x-openai-session")
+
+
+def test_each_source_of_the_default_chain_is_tried_above() -> None:
+    """A source that is added gets its test."""
+    assert len(DEFAULT_CHAIN) == len(set(DEFAULT_CHAIN)) == 12
+
+
+def test_a_header_is_found_by_its_name() -> None:
+    """However its name is spelt in the option, and the first of several copies."""
+    assert found(None, "header:X-Conversation-Id", x_conversation_id="c1") == Correlation(
+        "c1", "header:X-Conversation-Id"
+    )
+    head = Head.of([(b"x-chat", b"first"), (b"x-chat", b"second")])
+    assert Correlate(["header:x-chat"]).find(None, head.first) == Correlation("first", "header:x-chat")
+
+
+def test_a_function_of_the_application_s_own_is_a_source() -> None:
+    """It sees what `_meta` holds, decoded, and any header; the answer says its name."""
+
+    def zcode(meta: Mapping[str, Any], header: Callable[[str], str | None]) -> str | None:
+        nested: Any = meta.get("com.zcode/request-context", {}).get("session_id")
+        return nested or header("X-Chat")
+
+    assert found({"com.zcode/request-context": {"session_id": "c1"}}, zcode) == Correlation("c1", "zcode")
+    assert found({}, zcode, x_chat="c2") == Correlation("c2", "zcode")
+    assert found(None, zcode) is None
+
+
+def test_a_source_may_be_any_object_that_can_be_called() -> None:
+    """Then the answer says its type."""
+
+    class Chat:
+        def __call__(self, meta: Mapping[str, Any], header: object) -> str | None:
+            return meta.get("chat")
+
+    assert found({"chat": "c1"}, Chat()) == Correlation("c1", "Chat")
+
+
+def test_a_function_never_sees_a_session_id_of_ours() -> None:
+    """It could pass it on under another form."""
+    seen: list[Mapping[str, Any]] = []
+
+    def look(meta: Mapping[str, Any], header: object) -> None:
+        seen.append(meta)
+
+    assert found({SESSION_KEY: {"sessionId": TOKEN}, "other": 1}, look) is None
+    assert seen == [{}, {"other": 1}]
+
+
+def test_a_function_that_fails_on_a_request_finds_nothing_there() -> None:
+    """The request goes on: clients choose what the function reads."""
+
+    def hasty(meta: Mapping[str, Any], header: object) -> str | None:
+        return meta["chat"]["id"] if meta else None
+
+    assert name({"chat": {"id": "c1"}}, hasty) == "c1"
+    assert name({"chat": 3}, hasty) is None
+    assert name({"chat": {"id": 3}}, hasty) is None
+    assert name({"else": 3}, hasty, "meta:openai/session") is None
+    assert name({"else": 3, "openai/session": "c2"}, hasty, "meta:openai/session") == "c2"
+
+
+def test_a_function_is_spared_what_has_no_python_form() -> None:
+    """Here a text that nobody could write down again."""
+    chat = lambda meta, header: ",".join(meta) or None  # noqa: E731  # a lambda is what people write
+    meta = {"bad": Raw(b'"\\ud800"'), "good": Raw(b"1")}
+    assert Correlate([chat]).find(meta, lambda name: None) == Correlation("good", "<lambda>")
+
+
+# --- the order -----------------------------------------------------------------------------------
+
+
+def test_the_first_source_that_says_something_wins() -> None:
+    """In the order in which they are given, not in that of the request."""
+    meta = {"contextId": "a2a", "openai/session": "chatgpt"}
+    assert name(meta) == "chatgpt"
+    assert name(meta, "meta:contextId", "meta:openai/session") == "a2a"
+    assert name(meta, "header:x-chat", "meta:contextId", x_chat="header") == "header"
+
+
+def test_what_is_not_fit_does_not_hide_what_is() -> None:
+    """The next source has its turn."""
+    assert name({"openai/session": "a\nb", "contextId": "c1"}) == "c1"
+
+
+def test_a_request_that_says_nothing_has_no_correlation() -> None:
+    """With `_meta` or without."""
+    assert found(None) is None
+    assert found({}) is None
+    assert found({"progressToken": 1, SESSION_KEY: {"sessionId": TOKEN}}) is None
+
+
+# --- what is fit to be shown ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, MAX_CHARS])
+def test_a_name_of_that_length_passes(size: int) -> None:
+    """Counted in characters, escaped or not."""
+    assert name({"contextId": "x" * size}) == "x" * size
+    assert name({"contextId": "\u00e9" * size}) == "\u00e9" * size
+    assert name({"contextId": "\U0001f642" * (size // 2 or 1)}) is not None
+
+
+@pytest.mark.parametrize("text", ["", "x" * (MAX_CHARS + 1), "x" * 100_000])
+def test_an_empty_name_or_one_too_long_is_left_out(text: str) -> None:
+    """It is not cut: two names could become one."""
+    assert name({"contextId": text}) is None
+    assert name(None, "header:x-chat", x_chat=text) is None
+    assert name({"baggage": f"session.id={text}"}) is None
+
+
+@pytest.mark.parametrize(
+    "flaw",
+    [
+        *("\n", "\r", "\t", "\0", "\x1b[31m", "\x7f", "\x85"),
+        *("\u2028", "\u2029", "\u200b", "\u202e", "\ufeff", "\ue000"),
+    ],
+)
+def test_what_would_change_a_log_s_lines_or_look_never_passes(flaw: str) -> None:
+    """Control characters, line breaks of every kind, what turns the direction of writing, what nobody can see."""
+    assert name({"contextId": f"a{flaw}b"}) is None
+    escaped = "".join(f"%{byte:02x}" for byte in flaw.encode())
+    assert name({"baggage": f"session.id=a{escaped}b"}) is None
+    assert name({}, lambda meta, header: f"a{flaw}b" if header("x") else None, x="1") is None
+
+
+def test_a_name_of_spaces_is_none() -> None:
+    """Though one within a name passes."""
+    assert name({"contextId": "   "}) is None
+    assert name({"contextId": "my chat"}) == "my chat"
+
+
+@pytest.mark.parametrize("value", [None, 7, 1.5, True, [], ["c1"], {}, {"id": "c1"}])
+def test_only_a_string_is_a_name(value: object) -> None:
+    """Nothing is guessed from another value."""
+    assert name({"contextId": value}) is None
+    assert name({"baggage": value}) is None
+
+
+@pytest.mark.parametrize("text", [TOKEN, f"Bearer {TOKEN}", f"x{TOKEN}y"])
+def test_a_session_id_of_ours_never_passes(text: str) -> None:
+    """From no source: it is a credential, and this goes to logs."""
+    assert name({"contextId": text}) is None
+    short = f"{TOKEN.partition('.')[0]}.."
+    assert len(short) <= MAX_CHARS
+    for dressed in (short, f"chat {short}"):
+        assert name({"contextId": dressed}) is None
+        assert name({"baggage": f"session.id={dressed.replace(' ', '%20')}"}) is None
+        assert name(None, "header:x-chat", x_chat=dressed) is None
+        assert name({"chat": dressed}, lambda meta, header: meta.get("chat")) is None
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+).map(lambda value: json.dumps(value).encode())
+keys = st.sampled_from(["baggage", "contextId", "openai/session", SESSION_KEY]) | st.text()
+metas = st.none() | st.dictionaries(keys, (json_values | st.binary()).map(Raw), max_size=5)
+
+
+@given(meta=metas, header=st.none() | st.text())
+@example(meta={"contextId": Raw(b'"' + b"\\u0041" * MAX_CHARS + b'"')}, header=None)
+@example(meta={"baggage": Raw(b'"session.id=%ff%"'), "contextId": Raw(b"")}, header="")
+@example(meta={"baggage": Raw(b'"session.id=%e2%82"')}, header="\ud800")
+def test_whatever_is_sent_nothing_is_raised_and_nothing_unfit_passes(
+    meta: dict[str, Raw] | None, header: str | None
+) -> None:
+    """Any bytes for `_meta`'s values, any text for headers."""
+    chain = Correlate([*DEFAULT_CHAIN, lambda meta, header: next(map(str, meta.values()), header("any"))])
+    correlation = chain.find(meta, lambda name: header)
+    if correlation is not None:
+        assert 0 < len(correlation.id) <= MAX_CHARS
+        assert correlation.id.isprintable()
+        assert not looks_like_ours(correlation.id)
+        assert len(correlation.id.splitlines()) == 1
+
+
+# --- trust never rises ---------------------------------------------------------------------------
+
+
+def test_a_correlation_has_nothing_that_a_session_has() -> None:
+    """No `ref` to find data by, no state, no owner: a name, and where it stood."""
+    correlation = Correlation("c1", "meta:contextId")
+    public = {attribute for attribute in dir(correlation) if not attribute.startswith("_")}
+    assert public == {"id", "source"}
+    assert Session not in type(correlation).__mro__
+    with pytest.raises(FrozenInstanceError):
+        correlation.id = "other"  # type: ignore[misc]
+
+
+def test_a_correlation_is_not_accepted_as_a_session() -> None:
+    """Neither itself nor the name in it, even where it says the very ref of a session that lives."""
+    ref = TOKENS.authentic(RING, TOKEN).ref
+    correlation = found({"contextId": ref})
+    assert correlation == Correlation(ref, "meta:contextId")
+    for claimed in (correlation, correlation.id):
+        with pytest.raises(SessionNotFound):
+            TOKENS.verify(RING, claimed, now=NOW, principal=None)  # type: ignore[arg-type]
+
+
+# --- the option ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", [None, False])
+def test_correlation_may_be_off(option: Any) -> None:
+    """Then there is nothing to ask."""
+    assert Correlate.of(option) is None
+
+
+@pytest.mark.parametrize("option", [True, DEFAULT_CHAIN, [*DEFAULT_CHAIN], ["meta:contextId"]])
+def test_correlation_may_be_on(option: Any) -> None:
+    """With the default chain, or one's own."""
+    chain = Correlate.of(option)
+    assert chain is not None
+    assert chain.find({"contextId": Raw(b'"c1"')}, lambda name: None) == Correlation("c1", "meta:contextId")
+
+
+async def _async_source(meta: object, header: object) -> None: ...
+
+
+def _wrong(meta: object, header: object) -> int:
+    return 3
+
+
+def _narrow(meta: object) -> None: ...
+
+
+def _hasty(meta: dict[str, str], header: object) -> str:
+    return meta["chat"]
+
+
+@pytest.mark.parametrize(
+    ("option", "remedy"),
+    [
+        ("meta:contextId", r"correlate='meta:contextId' must be True, False or a sequence of sources, as in"),
+        (b"meta", "must be True, False or a sequence of sources"),
+        (1, "must be True, False or a sequence of sources"),
+        ([], "must be True, False or a sequence of sources"),
+        ({"meta:contextId"}, "must be True, False or a sequence of sources"),
+        (["contextId"], "'contextId' is no source; write 'baggage:MEMBER', 'meta:KEY', 'header:NAME', or a function"),
+        (["cookie:chat"], "'cookie:chat' is no source"),
+        (["meta:"], "'meta:' is no source"),
+        (["meta:contextId", 3], "3 is no source"),
+        ([f"meta:{SESSION_KEY}"], "holds session ids, which are credentials; leave it out"),
+        (["header:Authorization"], "'header:authorization' holds a credential, and logs would show it"),
+        (["header:Mcp-Session-Id"], "'header:mcp-session-id' holds a credential"),
+        (["header:cookie"], "holds a credential"),
+        (["header:x chat"], "'x chat' is no header's name; write one as in 'header:x-conversation-id'"),
+        (["baggage:session id"], "correlate: 'session id' names no member of W3C baggage"),
+        ([_async_source], "must be a plain function that returns a string or None"),
+        ([_wrong], "must be a plain function that returns a string or None"),
+        ([_narrow], "must take the two and return None there"),
+        ([_hasty], r"raised KeyError\('chat'\) for a request without _meta and headers"),
+    ],
+)
+def test_a_wrong_option_fails_at_construction_with_the_remedy(option: Any, remedy: str) -> None:
+    """Not at the first request."""
+    with pytest.raises(ConfigurationError, match=remedy):
+        Correlate.of(option)
+
+
+# --- baggage as it comes -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("session.id=c1", "c1"),
+        ("a=1,session.id=c1,b=2", "c1"),
+        (" a = 1 ,\t session.id\t=\tc1 ; ttl=3;secure , b=2", "c1"),
+        ("session.id=a=b", "a=b"),
+        ("session.id=my%20chat", "my chat"),
+        ("session.id=caf%C3%A9", "café"),
+        ("session.id=100%", "100%"),
+        ("session.id=a+b%2Bc", "a+b+c"),
+        ("session.id=%zz", "%zz"),
+        ("session.id=old,session.id=new", "new"),
+        ("broken,,=,session.id=c1,x", "c1"),
+        ("session.id=%ff", None),
+        ("session.id=", None),
+        ("session.id", None),
+        ("Session.Id=c1", None),
+        ('session.id="c1"', None),
+        ("session.id=c 1", None),
+        ("session.id=c1;p=é", None),
+        ("xsession.id=c1", None),
+        ("café=c1", None),
+        ("", None),
+    ],
+)
+def test_baggage_is_read_as_its_standard_has_it(text: str, says: str | None) -> None:
+    """White space, properties, percent-encoding; what is malformed is passed over, and never repaired."""
+    assert name({"baggage": text}, "baggage:session.id") == says
+
+
+@pytest.mark.parametrize(("size", "says"), [(MAX_BAGGAGE, "c1"), (MAX_BAGGAGE + 1, None)])
+def test_baggage_has_a_limit(size: int, says: str | None) -> None:
+    """Its standard's own."""
+    text = "session.id=c1,a="
+    assert name({"baggage": text.ljust(size, "x")}) == says
+
+
+@given(st.text(min_size=1, max_size=MAX_CHARS // 4))
+def test_what_opentelemetry_writes_is_read(text: str) -> None:
+    """The Python SDK's own propagator, which writes a space as a plus."""
+    carrier: dict[str, str] = {}
+    W3CBaggagePropagator().inject(carrier, baggage.set_baggage(CONVERSATION, text, context.Context()))
+    written = text.replace(" ", "+")
+    assert name({"baggage": carrier["baggage"]}) == (written if written.isprintable() else None)
+
+
+# --- baggage on its way out ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, "gen_ai.conversation.id=c1"),
+        ("", "gen_ai.conversation.id=c1"),
+        ("a=1", "a=1,gen_ai.conversation.id=c1"),
+        (" a = 1;p=2 , b=%20", "a = 1;p=2,b=%20,gen_ai.conversation.id=c1"),
+        ("gen_ai.conversation.id=old;p=2,a=1", "a=1,gen_ai.conversation.id=c1"),
+        ("a=1,broken,é=2,b=\r\nx: y,c=3", "a=1,c=3,gen_ai.conversation.id=c1"),
+    ],
+)
+def test_the_conversation_is_added_to_baggage_or_replaced_there(before: str | None, after: str) -> None:
+    """What others have put there stays; what no header may hold goes."""
+    assert propagated(before, "c1") == after
+
+
+def test_the_member_may_have_another_name() -> None:
+    """And the one of the default name is then somebody else's."""
+    assert propagated("gen_ai.conversation.id=c1,session.id=c2", "c3", member="session.id") == (
+        "gen_ai.conversation.id=c1,session.id=c3"
+    )
+
+
+@pytest.mark.parametrize("id", ["", "a\nb", "x" * (MAX_CHARS + 1), f"{TOKEN.partition('.')[0]}.."])
+def test_what_is_not_fit_to_be_shown_is_not_carried_out(id: str) -> None:
+    """Least of all a session id of ours."""
+    assert propagated("a=1", id) == "a=1"
+    assert propagated(None, id) == ""
+
+
+def test_where_there_is_no_room_what_others_have_put_there_stays() -> None:
+    """It was there first, and nobody may be asked to carry more."""
+    full = "a=".ljust(MAX_BAGGAGE - len(",gen_ai.conversation.id=c1"), "x")
+    assert len(propagated(full, "c1")) == MAX_BAGGAGE
+    assert propagated(full, "c12") == full
+
+
+@given(text=st.text(min_size=1, max_size=MAX_CHARS), before=st.text())
+@example(text='a b+c,d;e"f\\g%h', before="a=1;p=2")
+def test_what_is_carried_out_is_read_again(text: str, before: str) -> None:
+    """Here and by OpenTelemetry, as far as it is fit; and the result is always good for a header."""
+    carried = propagated(before, text)
+    fit = text if text.isprintable() and not text.isspace() else None
+    assert name({"baggage": carried}) == (fit or name({"baggage": before}))
+    assert all("\x20" <= character <= "\x7e" or character == "\t" for character in carried)
+    if fit is not None:
+        read = W3CBaggagePropagator().extract({"baggage": carried}, context.Context())
+        assert baggage.get_baggage(CONVERSATION, read) == text.strip()
+
+
+@pytest.mark.parametrize(
+    ("option", "member"), [(None, None), (False, None), (True, CONVERSATION), ("session.id", "session.id")]
+)
+def test_the_option_says_which_member_to_write(option: Any, member: str | None) -> None:
+    """Or that nothing is written."""
+    assert baggage_member(option) == member
+
+
+@pytest.mark.parametrize("option", ["", "session id", "é", 3, ["session.id"]])
+def test_a_member_s_name_is_a_token(option: Any) -> None:
+    """Else the option fails at construction, with the remedy."""
+    with pytest.raises(ConfigurationError, match=r"propagate: .* names no member of W3C baggage; write one"):
+        baggage_member(option)

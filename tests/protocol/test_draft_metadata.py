@@ -1,0 +1,115 @@
+"""The draft's metadata: where a session is named, how strictly it is read, how it is written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_sessions._protocol.draft import REMEMBERED, Named, encode, metadata, named, without_state
+from mcp_sessions._protocol.jsonrpc import SESSION_KEY, Message, parse
+from mcp_sessions.errors import DuplicateMember, LoneSurrogate, MalformedSession
+
+
+def message(meta: str) -> Message:
+    parsed = parse(b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":%s}}' % meta.encode())
+    assert isinstance(parsed, Message)
+    return parsed
+
+
+def carrying(session: str) -> Message:
+    return message(f'{{"{SESSION_KEY}":{session}}}')
+
+
+@pytest.mark.parametrize("meta", ["null", "{}", '{"session":{"sessionId":"a"}}', f'{{"{SESSION_KEY.upper()}":{{}}}}'])
+def test_a_message_without_the_key_names_no_session(meta: str) -> None:
+    """The key is compared exactly."""
+    assert named(message(meta)) is None
+
+
+def test_a_session_inside_of_arguments_is_not_a_session() -> None:
+    """What a model writes into a tool's arguments can never select one."""
+    arguments = b'{"_meta":{"%s":{"sessionId":"a"}}}' % SESSION_KEY.encode()
+    body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","arguments":%s}}' % arguments
+    parsed = parse(body)
+    assert isinstance(parsed, Message)
+    assert named(parsed) is None
+
+
+@pytest.mark.parametrize(
+    ("session", "expected"),
+    [
+        ('{"sessionId":"a"}', Named("a", None)),
+        ('{"sessionId":"a","state":"s"}', Named("a", "s")),
+        ('{"state":"","sessionId":"","later":[1]}', Named("", "")),
+        ('{"sess\\u0069onId":"\\u0061"}', Named("a", None)),
+    ],
+)
+def test_a_named_session_is_an_id_and_perhaps_a_state(session: str, expected: Named) -> None:
+    """Members that we do not know may stand beside them; an empty state is not an absent one."""
+    assert named(carrying(session)) == expected
+
+
+@pytest.mark.parametrize(
+    "session",
+    [
+        *("null", "[]", '"a"', "1", "true", "{}"),
+        *('{"state":"s"}', '{"sessionId":null}', '{"sessionId":1}', '{"sessionId":["a"]}', '{"sessionid":"a"}'),
+        *('{"sessionId":"a","state":null}', '{"sessionId":"a","state":{}}', '{"sessionId":"a","state":1}'),
+    ],
+)
+def test_anything_else_is_malformed(session: str) -> None:
+    """It is refused, never taken for no session."""
+    with pytest.raises(MalformedSession):
+        named(carrying(session))
+
+
+@pytest.mark.parametrize(("beyond", "is_read_again"), [(0, False), (1, True)])
+def test_what_a_client_sends_each_time_is_read_once(beyond: int, is_read_again: bool) -> None:
+    """Up to a length that what is remembered may have."""
+    room = REMEMBERED - len('{"sessionId":""}') + beyond
+    text = json.dumps({"sessionId": "x" * room}, separators=(",", ":"))
+    assert (named(carrying(text)) is not named(carrying(text))) == is_read_again
+
+
+def test_what_two_parsers_read_differently_is_refused() -> None:
+    """A second `sessionId`, even one that is spelt with an escape."""
+    for second in ("sessionId", "session\\u0049d"):
+        with pytest.raises(DuplicateMember):
+            named(carrying(f'{{"sessionId":"a","{second}":"b"}}'))
+
+
+def test_an_id_that_cannot_be_written_again_is_refused() -> None:
+    """The error has to echo it."""
+    with pytest.raises(LoneSurrogate):
+        named(carrying('{"sessionId":"\\ud800"}'))
+
+
+@given(st.text(), st.none() | st.text())
+def test_ids_and_states_are_read_as_they_were_meant(session_id: str, state: str | None) -> None:
+    """Whatever characters they hold."""
+    session: dict[str, Any] = {"sessionId": session_id} if state is None else {"sessionId": session_id, "state": state}
+    assert named(carrying(json.dumps(session, ensure_ascii=False))) == Named(session_id, state)
+
+
+def test_no_text_about_a_named_session_holds_its_id() -> None:
+    """It is a credential, verified or not."""
+    assert repr(Named("a-credential", "a-state")) == "<Named>"
+
+
+def test_metadata_says_when_the_session_ends_in_utc() -> None:
+    """`expiresAt` is ISO 8601; a state is there only where there is a new one."""
+    plain = metadata("a", expires_at=0, state=None)
+    assert plain == {"sessionId": "a", "expiresAt": "1970-01-01T00:00:00Z"}
+    assert metadata("a", expires_at=0, state="s") == {**plain, "state": "s"}
+    assert json.loads(encode(plain)) == plain
+
+
+def test_metadata_without_a_state_is_encoded_once() -> None:
+    """Every echo of one session is the same bytes, kept from the first."""
+    first = without_state("a", 60)
+    assert json.loads(first) == metadata("a", expires_at=60, state=None)
+    assert without_state("a", 60) is first

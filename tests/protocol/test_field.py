@@ -1,0 +1,125 @@
+"""dialects/field.py: the top-level `sessionId`, where else it may stand, and the header that mirrors it."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_sessions._protocol.jsonrpc import Message, parse
+from mcp_sessions._protocol.sep1364 import agreed, capabilities, check_header, field, params
+from mcp_sessions._session.claims import BESIDE, FIELD, SESSION, TRANSPORT, Kind
+from mcp_sessions.errors import (
+    DuplicateMember,
+    FieldHeaderMissing,
+    FieldNotString,
+    LoneSurrogate,
+    Refusal,
+    SessionFieldMismatch,
+    SessionHeaderMismatch,
+)
+
+
+def message(members: str) -> Message:
+    parsed = parse(b'{"jsonrpc":"2.0","id":1,"method":"m"%s}' % members.encode())
+    assert isinstance(parsed, Message)
+    return parsed
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ("", None),
+        (',"sessionId":null', None),
+        (',"sessionId":"a"', "a"),
+        (',"sess\\u0069onId":"\\u0061"', "a"),
+        (',"sessionId":""', ""),
+        (',"params":{"sessionId":"a"}', None),
+        (',"sessionid":"a"', None),
+    ],
+)
+def test_the_field_is_a_text_beside_the_method(members: str, said: str | None) -> None:
+    """Null means absent, and names are compared exactly."""
+    assert field(message(members)) == said
+
+
+@pytest.mark.parametrize(
+    ("members", "refusal"),
+    [
+        (',"sessionId":1', FieldNotString),
+        (',"sessionId":["a"]', FieldNotString),
+        (',"sessionId":"\\ud800"', LoneSurrogate),
+        (',"sessionId":"a","sessionId":"b"', DuplicateMember),
+    ],
+)
+def test_anything_else_is_refused(members: str, refusal: type[Refusal]) -> None:
+    """Also what two parsers would read differently."""
+    with pytest.raises(refusal):
+        field(message(members))
+
+
+def test_places_that_agree_name_one_session() -> None:
+    """And those that name none say nothing."""
+    assert agreed() is None
+    assert agreed(None, None) is None
+    assert agreed("a", None, "a") == "a"
+    with pytest.raises(SessionFieldMismatch):
+        agreed("a", "b", None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "header", "is_ours"),
+    [
+        (FIELD, "this", True),
+        (TRANSPORT, "this", True),
+        (SESSION, "this", True),
+        (None, "this", False),
+        (BESIDE, "the server's", False),
+    ],
+)
+def test_the_header_mirrors_the_field_or_is_the_server_s_own(kind: Kind | None, header: str, is_ours: bool) -> None:
+    """The second for sessions alone that began beside a transport session of the server's."""
+    check_header("this", kind, header, is_ours=is_ours)
+
+
+@pytest.mark.parametrize(
+    ("kind", "header", "is_ours"),
+    [
+        (FIELD, "other", True),
+        (FIELD, "the server's", False),
+        (TRANSPORT, "other", True),
+        (None, "other", False),
+        (BESIDE, "this", True),
+        (BESIDE, "other", True),
+    ],
+)
+def test_any_other_header_is_refused(kind: Kind | None, header: str, is_ours: bool) -> None:
+    """Nobody guesses which of the two was meant."""
+    with pytest.raises(SessionHeaderMismatch):
+        check_header("this", kind, header, is_ours=is_ours)
+
+
+@pytest.mark.parametrize("kind", [FIELD, TRANSPORT, BESIDE, None])
+def test_no_header_is_refused(kind: Kind | None) -> None:
+    """It is required."""
+    with pytest.raises(FieldHeaderMissing):
+        check_header("this", kind, None, is_ours=False)
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ("", None),
+        (',"params":null', None),
+        (',"params":{"capabilities":null}', None),
+        (',"params":{"capabilities":[]}', None),
+        (',"params":{"capabilities":{"a":1e400}}', b'{"a":1e400}'),
+    ],
+)
+def test_capabilities_are_an_object_in_the_params(members: str, said: bytes | None) -> None:
+    """Kept as they were written."""
+    found = capabilities(message(members))
+    assert (None if found is None else bytes(found)) == said
+
+
+def test_params_are_none_where_there_are_none() -> None:
+    """So that who looks for a member finds none."""
+    assert params(message("")) == {}

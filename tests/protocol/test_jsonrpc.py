@@ -1,0 +1,664 @@
+"""The strict reader: what it accepts, every parser reads alike; what it refuses, it names."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from jsontext import Number, Object, load, names, seeds, texts, values, write
+
+from mcp_sessions._protocol import jsonrpc
+from mcp_sessions._protocol.jsonrpc import Batch, Message, MessageKind, parse
+from mcp_sessions._protocol.strict_json import members
+from mcp_sessions.errors import (
+    BatchRefused,
+    BatchTooLarge,
+    ByteOrderMark,
+    DuplicateMember,
+    IdNotStringOrInteger,
+    LoneSurrogate,
+    MetaNotObject,
+    MethodNotString,
+    NestingTooDeep,
+    NotJSONRPC,
+    NotUTF8,
+    ParamsNotObject,
+    ParseError,
+    Refusal,
+)
+
+CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":%b}'
+
+
+def call(params: bytes) -> Message:
+    """A tool call with these params, as read."""
+    message = parse(CALL % params)
+    assert isinstance(message, Message)
+    return message
+
+
+def read(body: bytes) -> Message:
+    """A body that is one message, as read."""
+    message = parse(body)
+    assert isinstance(message, Message)
+    return message
+
+
+# --- what a message is ---------------------------------------------------------------------------
+
+
+def test_a_request_is_read_as_far_as_sessions_need_it() -> None:
+    """Method, id, what it is about, and the members of _meta; each value is the text that was sent."""
+    for extra in (b"", b',"extra":0'):
+        body = CALL % b'{"name":"add","arguments":{"a": 1e400},"_meta":{"x": [1 ,2]}%b}' % extra
+        message = read(body)
+        assert (message.kind, message.method, message.id, message.body) == (
+            MessageKind.REQUEST,
+            "tools/call",
+            b"1",
+            body,
+        )
+        assert message.about == msgspec.Raw(b'"add"')
+        assert message.meta is not None
+        assert bytes(message.meta["x"]) == b"[1 ,2]"
+
+
+def test_a_message_without_an_id_is_a_notification() -> None:
+    """And without params it is about nothing and has no _meta."""
+    message = read(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
+    assert (message.kind, message.id, message.about, message.meta) == (MessageKind.NOTIFICATION, None, None, None)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b'"id":1,"result":{}',
+        b'"id":null,"error":{}',
+        b'"id":1.5,"result":1',
+        b'"result":{}',
+        b'"id":[],"params":7',
+        b'"a":1',
+    ],
+)
+def test_a_message_without_a_method_is_a_response_and_passes(rest: bytes) -> None:
+    """Clients post their answers to the server's requests; whether they fit is the server's to judge."""
+    message = read(b'{"jsonrpc":"2.0",' + rest + b"}")
+    assert (message.kind, message.method, message.id, message.meta) == (MessageKind.RESPONSE, "", None, None)
+
+
+@pytest.mark.parametrize("absent", [b"{}", b'{"_meta":null}', b'{"_meta": null }'])
+def test_null_is_absent(absent: bytes) -> None:
+    """`params: null` and `_meta: null` are sent by legitimate clients."""
+    assert call(absent).meta is None
+    assert call(b"null").about is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Method", "METHOD", "method\0", " method", "_META", "_meta ", "Params", "\N{FULLWIDTH LATIN SMALL LETTER M}ethod"],
+)
+def test_names_are_compared_exactly(name: str) -> None:
+    """A name that only looks like one of ours is another member."""
+    message = read(write({"jsonrpc": "2.0", "method": "ping", name: [], "params": {name: False}}))
+    assert (message.method, message.meta) == ("ping", None)
+
+
+def test_escapes_in_names_and_values_are_resolved() -> None:
+    """`"\\u006dethod"` is `"method"` for every parser, and so for this one."""
+    message = read(
+        b'{"jsonrpc":"2\\u002e0","\\u006dethod":"tools\\/c\\u0061ll","p\\u0061rams":{"\\u005fmeta":{"\\/":1}}}'
+    )
+    assert (message.method, list(message.meta or {})) == ("tools/call", ["/"])
+
+
+@pytest.mark.parametrize("space", [b" ", b"\n", b"\r\n\t "])
+def test_white_space_around_a_message_is_allowed(space: bytes) -> None:
+    """RFC 8259 section 2."""
+    assert read(space + CALL % b"{}" + space).method == "tools/call"
+
+
+# --- what a message is about ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("method", "member"), jsonrpc.TARGETS.items())
+def test_the_target_is_the_member_that_the_method_names(method: str, member: str) -> None:
+    """Decoded, escapes and all."""
+    message = read(
+        write({"jsonrpc": "2.0", "method": method, "params": {"name": "x", "uri": "x", member: "é\n\U0001f600"}}, 3)
+    )
+    assert message.target() == "é\n\U0001f600"
+
+
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [
+        ("tools/list", {"name": "x", "uri": "x", "": "x"}),
+        ("tools/call", None),
+        ("tools/call", {}),
+        ("tools/call", {"uri": "x"}),
+        ("tools/call", {"name": None}),
+        ("tools/call", {"name": ["x"]}),
+        ("resources/read", {"name": "x"}),
+        ("TOOLS/CALL", {"name": "x"}),
+    ],
+)
+def test_other_messages_have_no_target(method: str, params: Any) -> None:
+    """None, and never the value of a member that merely has the name."""
+    assert read(write({"jsonrpc": "2.0", "method": method, "params": params})).target() is None
+
+
+@pytest.mark.parametrize("method", ["eyJh.eyJq.sig", "x" * 65, "a b", "tools/call\\n", "caf\u00e9"])
+def test_a_method_that_is_none_is_not_shown(method: str) -> None:
+    """A client may write anything there, even its session id; what is no method's spelling has no place in a log."""
+    message = parse(f'{{"jsonrpc":"2.0","id":1,"method":"{method}"}}'.encode())
+    assert isinstance(message, Message)
+    assert message.label == "(unusual method)"
+    assert method not in repr(message)
+
+
+def test_no_representation_shows_what_a_message_carries() -> None:
+    """The body holds the session id, a credential."""
+    message = call(b'{"_meta":{"io.modelcontextprotocol/session":{"sessionId":"secret"}}}')
+    assert repr(message) == "<Message request tools/call>"
+    assert message.__rich_repr__() == [("kind", "request"), ("method", "tools/call")]
+
+
+def test_a_message_cannot_be_changed() -> None:
+    """What was checked is what is passed on."""
+    with pytest.raises(AttributeError):
+        call(b"{}").method = "ping"  # type: ignore[misc]
+
+
+# --- batches -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("space", [b"", b"\n "])
+def test_an_array_is_a_batch_of_messages(space: bytes) -> None:
+    """Each read by the same rules, each with its own text."""
+    batch = parse(space + b'[ {"jsonrpc":"2.0","method":"a","id":"x"} ,{"jsonrpc":"2.0","result":"\\ud800"}]')
+    assert isinstance(batch, Batch)
+    assert [item.kind for item in batch.items] == [MessageKind.REQUEST, MessageKind.RESPONSE]
+    assert batch.items[1].body == b'{"jsonrpc":"2.0","result":"\\ud800"}'
+
+
+@pytest.mark.parametrize(
+    ("body", "refusal"),
+    [
+        (b"[]", NotJSONRPC),
+        (b"[1]", NotJSONRPC),
+        (b"[[]]", NotJSONRPC),
+        (b'[[{"jsonrpc":"2.0","method":"a"}]]', NotJSONRPC),
+        (b'[{"jsonrpc":"1.0","method":"a"},{"method":"a"}]', NotJSONRPC),
+        (b'[{"jsonrpc":"2.0","method":"a"},null]', BatchRefused),
+        (b'[null,{"jsonrpc":"2.0","method":"a"}]', BatchRefused),
+        (b'[{"jsonrpc":"1.0"},{"jsonrpc":"2.0","result":1}]', BatchRefused),
+        (b'["jsonrpc",{"\\u006A\\u0073\\u006F\\u006E\\u0072\\u0070\\u0063":"2.0","method":"a"}]', BatchRefused),
+        (b'[1,{"jsonrpc":"2.0","method":1}]', MethodNotString),
+        (b'[1,{"jsonrpc":"2.0","jsonrpc":"1.0"}]', DuplicateMember),
+        (b'[{"jsonrpc":"2.0","method":"a"},{"jsonrpc":"2.0","method":"a","method":"b"}]', DuplicateMember),
+        (b'[{"jsonrpc":"2.0","method":"a"},]', ParseError),
+        (b'[{"jsonrpc":"2.0","method":"\\ud800"},', ParseError),
+        (b"[" * 100_000, NestingTooDeep),
+    ],
+)
+def test_a_batch_is_refused_whole(body: bytes, refusal: type[Refusal]) -> None:
+    """One item that is refused refuses the batch."""
+    with pytest.raises(refusal) as caught:
+        parse(body)
+    assert caught.type is refusal
+
+
+@pytest.mark.parametrize(("length", "passes"), [(2, True), (3, True), (4, False)])
+def test_a_batch_has_a_greatest_length(length: int, passes: bool) -> None:
+    """It may have that many messages and no more; whether they are messages is judged first."""
+    body = b"[" + b",".join([b'{"jsonrpc":"2.0","method":"a"}'] * length) + b"]"
+    with nullcontext() if passes else pytest.raises(BatchTooLarge):
+        parse(body, max_batch=3)
+    with pytest.raises(NotJSONRPC):
+        parse(body.replace(b"2.0", b"1.0"), max_batch=3)
+
+
+@pytest.mark.parametrize("letter", "jsonrpc")
+def test_a_message_is_found_in_an_array_however_its_version_is_spelt(letter: str) -> None:
+    """Any letter may be escaped, and any number of other items may stand before it."""
+    name = "jsonrpc".replace(letter, f"\\u{ord(letter):04x}")
+    with pytest.raises(BatchRefused):
+        parse(b'[1,{"%b":"2.0","method":"a"}]' % name.encode())
+    with pytest.raises(BatchTooLarge):
+        parse(b'[%b{"%b":"2.0","method":"a"}]' % (b"{}," * 1000, name.encode()), max_batch=3)
+
+
+@pytest.mark.parametrize(("length", "refusal"), [(30, NotJSONRPC), (31, BatchTooLarge)])
+def test_whether_an_array_holds_a_message_is_not_asked_without_end(length: int, refusal: type[Refusal]) -> None:
+    """Of items that could be messages, ten times as many are read as a batch may hold."""
+    with pytest.raises(refusal):
+        parse(b"[%b1]" % (b'{"jsonrpc":"1.0"},' * length), max_batch=3)
+
+
+@given(st.lists(st.sampled_from([b"1", b"{}", b'{"jsonrpc":"1.0","method":"a"}', b'{"jsonrpc":"2.0","method":"a"}'])))
+def test_an_array_is_no_batch_only_if_no_item_is_a_message(items: list[bytes]) -> None:
+    """And a batch only if every item is one."""
+    messages = sum(b"2.0" in item for item in items)
+    refusal = BatchRefused if messages else NotJSONRPC
+    with pytest.raises(refusal) if messages < len(items) or not items else nullcontext():
+        parse(b"[%b]" % b",".join(items))
+
+
+# --- not JSON ------------------------------------------------------------------------------------
+
+NOT_JSON = [
+    *"nan NaN Infinity -Infinity +1 01 -01 00 .5 -.5 1. 1.e1 1e 1e+ 1E- - -- 0x1 1_0 ١ 1a 1,5 True nul truex".split(),
+    *"' 'a' a undefined /**/ 1//c 1/**/ # [ ] [1 [1,] [,1] [1,,2] [1;2] [1]] {1:2} [}".split(),
+    *r'" "a "\" "\x" "\'" "\0" "\u12" "\u00g0" "\U0041" "\u{41}" "a""b" "a"b "\ud8zz" "\uDC0'.split(),
+    *'{ } {"a" {"a": {"a":1 {"a":1, {"a":1,} {,} {a:1} {"a":1}} {"a"} {:1} {null:1} {"a":1:2} {"a"=1}'.split(),
+    "[1 2]",
+    '{"a" 1}',
+    '{"a":1 "b":2}',
+    '"\t"',
+    '"\n"',
+    '"\0"',
+    '"\x1f"',
+    "\x0b1",
+    "\x0c1",
+    "\xa01",
+    "\u20281",
+    "1\0",
+    "1 1",
+    "",
+    " ",
+    "{}{}",
+    "[][]",
+    r'"\ud800" x',
+    r'["\ud800" "\ud800"]',
+    r'"\\" "',
+]
+
+
+@pytest.mark.parametrize("text", NOT_JSON)
+@pytest.mark.parametrize("where", [CALL, CALL % b'{"arguments":{"a":%b}}', CALL % b'{"x":"\\ud800","a":%b}', b"%b"])
+def test_what_is_not_json_is_refused_wherever_it_stands(text: str, where: bytes) -> None:
+    """The classes of malformed text, as params, in what is skipped, beside a lone surrogate, and as the body."""
+    body = where % text.encode()
+    with pytest.raises(ParseError) as caught:
+        parse(body)
+    assert caught.type is ParseError
+    with pytest.raises(ValueError):  # noqa: PT011  # the standard library's word is not ours to match
+        load(body)
+
+
+@pytest.mark.parametrize(
+    "text", ["1", "-0", "1e5", "null", "true", '"a"', '"\\ud800"', ' "{}" ', "1" + "0" * 5000, '"[]"', "\n7\n"]
+)
+def test_json_that_is_neither_object_nor_array_is_no_message(text: str) -> None:
+    """JSON-RPC 2.0 knows objects, and arrays of them."""
+    with pytest.raises(NotJSONRPC):
+        parse(text.encode())
+
+
+JSON = [
+    *"0 -0 -1 1e400 -1E-400 1.0 0e0 18446744073709551616123 [] {} [[],{}]".split(),
+    *r'"" "\/\b\f\n\r\t\"\\" "\u0000" "\ud83d\ude00" "\uD83D\uDE00" "\ud55c" "\ud800" "\udfff\ud800" "\\ud800"'.split(),
+    *r'"\\\ud800" "\ud83d\ud83d\ude00" {"a":1,"a":2} {"\ud800":1,"\udc00":2} "\u05f5\uDFFF"'.split(),
+    '"\u2028"',
+    '"\x7f"',
+    '"\U0001f600"',
+    '"\u05f5\u05f6\\ud800"',
+    '[ 1 ,\n2 ,\t"a b" ]',
+    "1" + "0" * 5000,
+]
+
+
+@pytest.mark.parametrize("text", JSON)
+@pytest.mark.parametrize("space", [b"", b" "])
+def test_legitimate_oddities_pass_and_keep_their_text(text: str, space: bytes) -> None:
+    """Numbers beyond floats, every escape, lone surrogates and duplicates in arguments."""
+    for extra in (b"", b',"b":1'):
+        message = call(b'{"name":"x",%b"arguments":%b%b}' % (space, text.encode(), extra))
+        assert message.target() == "x"
+        assert bytes(members(members(message.body)["params"])["arguments"]) == text.encode()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"\xff", b"\xc3", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82", b"\x80", b"a" * 70000 + b"\xc3"],
+    ids=len,
+)
+def test_a_body_that_is_not_utf8_is_refused(text: bytes) -> None:
+    """Overlong forms, encoded surrogates and cut characters, also where nothing looks."""
+    for body in (CALL % b'{"arguments":"%b"}' % text, CALL % b'{"%b":1}' % text, CALL % b"{}" + text):
+        with pytest.raises(NotUTF8):
+            parse(body)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le"])
+def test_other_encodings_are_refused(encoding: str) -> None:
+    """RFC 8259 section 8.1."""
+    with pytest.raises(ParseError):
+        parse((CALL % b"{}").decode().encode(encoding))
+
+
+def test_a_byte_order_mark_is_refused() -> None:
+    """Some parsers skip it and some do not."""
+    with pytest.raises(ByteOrderMark):
+        parse(b"\xef\xbb\xbf" + CALL % b"{}")
+
+
+@pytest.mark.parametrize("shift", range(4))
+def test_a_character_may_lie_anywhere_in_a_large_body(shift: int) -> None:
+    """The check of the encoding goes piece by piece and loses nothing between the pieces."""
+    name = "a" * shift + "\U0001f600" * 20_000
+    assert call(write({"name": name})).target() == name
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":', b'[{"a":'])
+@pytest.mark.parametrize("where", [CALL, CALL % b'{"a":%b}', CALL % b'{"a":"\\ud800","b":%b}', b"%b"])
+def test_what_is_nested_too_deeply_is_refused(opening: bytes, where: bytes) -> None:
+    """A parser that recurses further would crash where this one stops."""
+    with pytest.raises(NestingTooDeep):
+        parse(where % (opening * 100_000))
+
+
+@pytest.mark.parametrize("rest", [b"", b',"\\u0062bb":1', b',"b":"\\ud800"'])
+def test_deep_nesting_passes_up_to_a_limit(rest: bytes) -> None:
+    """At least as deep as the official SDK reads; beyond, refused and never a crash."""
+
+    def outcomes() -> list[bool]:
+        return [deep(depth) for depth in (1, 200, 900, 960, 970, 980, 985, 990, 995, 1000, 1010, 200_000)]
+
+    def deep(depth: int) -> bool:
+        try:
+            parse(CALL % b'{"a":%b%b%b}' % (b"[" * depth, b"]" * depth, rest))
+        except NestingTooDeep:
+            return False
+        return True
+
+    with ThreadPoolExecutor(1) as shallow:
+        accepted = shallow.submit(outcomes).result()
+    assert accepted == sorted(accepted, reverse=True)
+    assert accepted[:3] == [True] * 3
+    assert not accepted[-1]
+
+
+# --- duplicate members ---------------------------------------------------------------------------
+
+TWICE = [
+    b'"%b":{},"%b":{}',
+    b'"%b":{},"%b":{"a":22222222}',
+    b'"%b":{"a":1},"%b":{}',
+    b' "%b" : {} , "%b" : {} ',
+    b'\n"%b":\t{"a":" "},\n"x":[ 1, 2 ],\n"%b"\n:{}\n',
+    b'"%b":{},"x":"\\ud800","%b":{}',
+    b'"x":"a\\u0020b","%b":null,"%b":null',
+]
+
+
+@pytest.mark.parametrize("twice", TWICE)
+@pytest.mark.parametrize(
+    ("level", "name"),
+    [
+        (b'{"jsonrpc":"2.0","method":"a",%b}', b"params"),
+        (b'{"jsonrpc":"2.0","method":"a",%b}', b"x1"),
+        (b'{"jsonrpc":"2.0","result":"a",%b}', b"id"),
+        (b'{"jsonrpc":"2.0","result":"a",%b}', b""),
+        (CALL % b"{%b}", b"_meta"),
+        (CALL % b"{%b}", b"name"),
+        (CALL % b'{"_meta":{%b}}', b"io.modelcontextprotocol/session"),
+        (CALL % b'{"_meta":{%b},"z":" "}', b"\xc3\xa9"),
+    ],
+)
+def test_a_member_given_twice_is_refused(level: bytes, name: bytes, twice: bytes) -> None:
+    """Some parsers take the first and some the last."""
+    with pytest.raises(DuplicateMember):
+        parse(level % (twice % (name, name)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"jsonrpc":"2.0","method":"a","\\u006dethod":"b"}',
+        b'{"jsonrpc":"2.0","\\u006Dethod":"b","method":"a","x":"\\ud800"}',
+        b'{"jsonrpc":"1.0","method":"a","jsonrpc":"2.0"}',
+        b'{"jsonrpc":"2.0","method":"a","jsonrpc":"1.0"}',
+        b'{"jsonrpc":"2.0","method":"a","json\\u0072pc":2}',
+        b'{"jsonrpc":"2.0","method":"a","params":{"_meta":{},"\\u005fmeta":{}}}',
+        b'{"jsonrpc":"2.0","method":"a","params":{"_meta":{"a\\/b":1,"a/b":1}}}',
+        b'{"jsonrpc":"2.0","method":"a","params":{"\\ud83d\\ude00":1,"\xf0\x9f\x98\x80":1}}',
+        b'{"jsonrpc":"2.0","method":"a","params":{"\\n":1,"\\u000a":1}}',
+        b'{"jsonrpc":"2.0","method":"a","params":{"\\u00e9":1,"\xc3\xa9":1}}',
+    ],
+)
+def test_a_member_given_twice_in_two_spellings_is_refused(body: bytes) -> None:
+    """Names are compared as parsers compare them: once their escapes are resolved."""
+    with pytest.raises(DuplicateMember):
+        parse(body)
+
+
+@pytest.mark.parametrize("space", ["", " ", "\n\t"])
+@pytest.mark.parametrize("spelling", ["{}", "\\u006b{}", "k\\u0020 {}"])
+def test_many_members_in_any_spelling_are_not_duplicates(space: str, spelling: str) -> None:
+    """White space and escapes make a text longer too, and are told apart from a member too many."""
+    text = ",".join(f'{space}"{spelling.format(number)}"{space}:{space}"a b"' for number in range(1000))
+    assert call(b'{%b,"name":"x"}' % text.encode()).target() == "x"
+    assert len(call(b'{"_meta":{%b}}' % text.encode()).meta or ()) == 1000
+
+
+@pytest.mark.parametrize("level", [b'{"\\u0061bc":1,%b}', b'{"\\u0061bc":1,"_meta":{"\\u0061bc":1,%b}}'])
+def test_no_value_is_read_to_count_the_members_around_it(level: bytes) -> None:
+    """What lies deeper is skipped, so an escape in a name cannot make the reader build a large value."""
+    body = b'{"\\u0061bc":1,' + (CALL % (level % (b'"x":[%b0]' % (b"{}," * 100_000))))[1:]
+    tracemalloc.start()
+    read(body)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 6 * len(body)
+
+
+def test_no_member_joins_longer_than_it_can_be_sent() -> None:
+    """The proof by length rests on this: joined, every character of a name takes the shortest form there is."""
+    name = "".join(map(chr, (*range(0xD800), *range(0xE000, sys.maxunicode + 1))))
+    two, six = '"\\\b\f\n\r\t', 0x20 - 5  # what has a short escape, and how many others need a long one
+    shortest = len(name.encode()) + len(two) + 5 * six
+    assert len(msgspec.json.encode({name: msgspec.Raw(b"1")})) == shortest + len('{"":1}')
+    assert len(msgspec.json.encode(name)) == shortest + len('""')
+
+
+# --- members that are not as they must be --------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["1.0", "2", "2.0 ", "", None, 2, [], {}])
+def test_another_version_is_not_json_rpc(version: Any) -> None:
+    """`jsonrpc` is exactly the string "2.0"."""
+    for member in ("method", "result"):
+        with pytest.raises(NotJSONRPC):
+            parse(json.dumps({"jsonrpc": version, member: "a"}).encode())
+
+
+def test_no_version_is_not_json_rpc() -> None:
+    """Nor is an empty object."""
+    for body in (b"{}", b'{"method":"a","id":1}'):
+        with pytest.raises(NotJSONRPC):
+            parse(body)
+
+
+@pytest.mark.parametrize("method", [b"null", b"1", b"[]", b'["a"]', b"{}", b"true"])
+def test_a_method_that_is_not_a_string_is_refused(method: bytes) -> None:
+    """Null too: it is there."""
+    with pytest.raises(MethodNotString):
+        parse(b'{"jsonrpc":"2.0","id":1,"method":%b}' % method)
+
+
+@pytest.mark.parametrize("params", [b"[]", b"[1]", b'"a"', b"0", b"false"])
+def test_params_that_are_not_an_object_are_refused(params: bytes) -> None:
+    """MCP has no positional params."""
+    with pytest.raises(ParamsNotObject):
+        parse(CALL % params)
+
+
+@pytest.mark.parametrize("meta", [b"[]", b"[1]", b'"a"', b"0", b"false", b'"\\ud800"'])
+def test_a_meta_that_is_not_an_object_is_refused(meta: bytes) -> None:
+    """As malformed params, which is what the session metadata in it would be."""
+    with pytest.raises(MetaNotObject):
+        parse(CALL % b'{"_meta":%b}' % meta)
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "1", "-1", "-10", "18446744073709551616123", '""', '"1"', '"\\u0031"', '"\\ud83d\\ude00"']
+)
+def test_an_id_is_a_string_or_an_integer_and_keeps_its_text(text: str) -> None:
+    """However large, and with its escapes."""
+    assert read(b'{"jsonrpc":"2.0","method":"a","id": %b }' % text.encode()).id == text.encode()
+
+
+@pytest.mark.parametrize(
+    "text", ["1.0", "1e2", "1E2", "-1.5", "0.0", "-0", "-0e0", "true", "false", "null", "[]", "[1]", "{}"]
+)
+def test_any_other_id_is_refused(text: str) -> None:
+    """1.0 is the id 1 to one parser and another id to the next, -0 is answered as 0; a null id is no notification."""
+    with pytest.raises(IdNotStringOrInteger):
+        parse(b'{"jsonrpc":"2.0","method":"a","id":%b}' % text.encode())
+
+
+# --- surrogates ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"jsonrpc":"2.0","id":1,"method":"a\\ud800"}',
+        b'{"jsonrpc":"2.0","id":"\\udc00","method":"a"}',
+        b'{"jsonrpc":"2.\\ud83d\\u0030","method":"a"}',
+        b'{"jsonrpc":"2.0","\\ud800":1,"result":1}',
+        CALL % b'{"\\udbff":1}',
+        CALL % b'{"_meta":{"\\uDC00\\uD800":1}}',
+        CALL % b'{"_meta":{"a\\\\":1,"b":"\\ud800"}}',
+    ],
+)
+def test_a_lone_surrogate_in_what_is_read_is_refused(body: bytes) -> None:
+    """It has no UTF-8 form. Beside one, a name is also refused for a backslash."""
+    with pytest.raises(LoneSurrogate):
+        parse(body)
+
+
+def test_a_target_with_a_lone_surrogate_is_refused_when_asked_for() -> None:
+    """The message as such passes."""
+    with pytest.raises(LoneSurrogate):
+        call(b'{"name":"\\ud800"}').target()
+
+
+def test_a_surrogate_pair_is_a_character() -> None:
+    """In names as in values, and beside a lone surrogate in a value."""
+    message = call(
+        b'{"name":"\\uD83D\\ude00","_meta":{"\\ud83d\\ude00":"\\ud800"},"x":"\\ud800"}'.replace(
+            b'"_meta":{"\\ud83d\\ude00":"\\ud800"},', b""
+        )
+    )
+    assert message.target() == "\U0001f600"
+    assert list(call(b'{"_meta":{"\\ud83d\\ude00":1}}').meta or {}) == ["\U0001f600"]
+
+
+def test_a_text_with_every_mark_of_the_mask_is_refused_only_beside_a_lone_surrogate() -> None:
+    """Where no unassigned characters are left to stand for the escapes."""
+    every = "".join(map(chr, range(0x5F5, 0x600))).encode()
+    assert call(b'{"name":"%b"}' % every).target() == every.decode()
+    assert call(b'{"name":"%b","b":"\\ud800"}' % every[6:]).target() == every[6:].decode()
+    with pytest.raises(ParseError):
+        call(b'{"name":"%b","b":"\\ud800"}' % every)
+
+
+def test_a_large_body_is_not_copied_more_than_twice() -> None:
+    """Neither decoded as a whole nor built into objects."""
+    body = CALL % b'{"arguments":[%b0]}' % (b'"\xf0\x9f\x98\x80 a", ' * 50_000)
+    tracemalloc.start()
+    parse(body)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2.6 * len(body)
+
+
+# --- for all messages ----------------------------------------------------------------------------
+
+
+def agrees(body: bytes) -> bool:
+    """Whether the reader refuses a body, or reads in it what the standard library reads."""
+    try:
+        message = parse(body)
+    except Refusal:
+        return True
+    found = load(body)
+    if isinstance(message, Batch):
+        return len(message.items) == len(found) and all(agrees(item.body) for item in message.items)
+    envelope = dict(found)
+    params = envelope.get("params") if "method" in envelope else None
+    meta = dict(params).get("_meta") if params is not None else None
+    about = dict(params).get(jsonrpc.TARGETS.get(message.method)) if params is not None else None
+    return (
+        len(envelope) == len(found)
+        and envelope["jsonrpc"] == "2.0"
+        and message.method == envelope.get("method", "")
+        and (message.id is None or load(message.id) == envelope["id"])
+        and (message.kind is MessageKind.REQUEST) == ("method" in envelope and "id" in envelope)
+        and (params is None or len(dict(params)) == len(params))
+        and (message.meta is None if meta is None else same(message.meta, meta))
+        and (None if message.about is None else load(message.about)) == about
+    )
+
+
+def same(mine: dict[str, msgspec.Raw] | None, other: Object) -> bool:
+    """Whether both read the same members, in the same order, each once."""
+    return mine is not None and [(name, load(value)) for name, value in mine.items()] == list(other)
+
+
+odd = st.one_of(values(), st.just("2.0"))
+metas = st.one_of(st.none(), st.dictionaries(names, values(), max_size=3))
+common = st.sampled_from(["name", "uri", "arguments", "cursor"])
+some_params = st.dictionaries(common, values(), max_size=3) | st.dictionaries(names | common, values(), max_size=3)
+requests = st.fixed_dictionaries(
+    {
+        "jsonrpc": st.just("2.0"),
+        "method": texts | st.sampled_from([*jsonrpc.TARGETS]),
+        "params": st.tuples(some_params, metas).map(lambda p: {**p[0], "_meta": p[1]}),
+    },
+    optional={"id": texts | st.integers().map(lambda i: Number(str(i))), "extra": values()},
+)
+strange = st.lists(
+    st.tuples(st.sampled_from(["jsonrpc", "id", "method", "params", "x"]), odd | metas | some_params), max_size=5
+).map(lambda pairs: Object([("jsonrpc", "2.0"), *pairs]))
+
+
+@given(requests, seeds)
+def test_every_proper_message_is_read_as_the_standard_library_reads_it(value: dict[str, Any], seed: int | None) -> None:
+    """In every spelling; only a name with a backslash may be refused, where a lone surrogate stands beside it."""
+    body = write(value, seed)
+    assert agrees(body)
+    if r"\ud" not in body.decode().lower():
+        assert read(body).method == value["method"]
+
+
+@given(strange | st.lists(requests, max_size=3), seeds)
+@example(Object([("jsonrpc", "2.0"), ("method", "a"), ("method", "a")]), 0)
+@example([{"jsonrpc": "2.0", "method": "a", "params": {}}], None)
+def test_every_strange_message_is_refused_or_read_as_the_standard_library_reads_it(
+    value: Any, seed: int | None
+) -> None:
+    """Whatever is read must be what every other parser reads."""
+    assert agrees(write(value, seed))
+
+
+@given(requests, seeds, st.lists(st.tuples(st.integers(0), st.integers(0, 3), st.binary(max_size=3)), max_size=3))
+def test_every_damaged_message_is_refused_or_read_as_the_standard_library_reads_it(
+    value: dict[str, Any], seed: int | None, damage: list[tuple[int, int, bytes]]
+) -> None:
+    """Bytes cut out and others put in, anywhere."""
+    body = write(value, seed)
+    for at, cut, put in damage:
+        place = at % (len(body) + 1)
+        body = body[:place] + put + body[place + cut :]
+    assert agrees(body)

@@ -1,0 +1,70 @@
+"""Reading one object at a time: names resolved, values as they were sent, and nothing that two parsers read apart."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from jsontext import broken_texts, load, seeds, write
+
+from mcp_sessions._protocol.strict_json import last_members, members, string
+from mcp_sessions.errors import DuplicateMember, LoneSurrogate, NotJSONRPC, NotUTF8, SessionMissing
+
+
+def test_members_are_the_slices_of_one_object() -> None:
+    """In order, each without the space around it."""
+    found = members(b' { "b" : [ 1 ] , "a" : "\\ud800" } ')
+    assert [(name, bytes(value)) for name, value in found.items()] == [("b", b"[ 1 ]"), ("a", b'"\\ud800"')]
+
+
+def test_members_of_another_value_are_what_the_caller_calls_them() -> None:
+    """Not JSON-RPC unless told otherwise."""
+    with pytest.raises(NotJSONRPC):
+        members(b"[]")
+    with pytest.raises(SessionMissing):
+        members(b"null", SessionMissing)
+
+
+@pytest.mark.parametrize("text", [b'{"\\u0061":"%b"}', b'{"%b":1}', b'{"a":"\\ud800","%b":1}'])
+def test_members_of_a_text_that_is_not_utf8_are_refused(text: bytes) -> None:
+    """For texts whose encoding nobody has checked."""
+    with pytest.raises(NotUTF8):
+        members(text % b"\xff")
+
+
+def test_the_last_of_several_members_can_stand_for_all() -> None:
+    """For what servers answer; where requests are read, it is a refusal."""
+    assert {name: bytes(value) for name, value in last_members(b'{"a":1,"b":2,"a":3}').items()} == {
+        "a": b"3",
+        "b": b"2",
+    }
+    with pytest.raises(DuplicateMember):
+        members(b'{"a":1,"b":2,"a":3}')
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [(b'"a\\n\\ud83d\\ude00"', "a\n\U0001f600"), (b'""', ""), (b"1", None), (b"null", None), (b'["a"]', None)],
+)
+def test_a_string_is_decoded_and_another_value_is_none(text: bytes, value: str | None) -> None:
+    """So that a caller can refuse it in its own words."""
+    assert string(text) == value
+
+
+def test_a_string_that_cannot_be_written_down_is_refused() -> None:
+    """A lone surrogate, or bytes that are no characters."""
+    with pytest.raises(LoneSurrogate):
+        string(b'"\\ud800"')
+    with pytest.raises(NotUTF8):
+        string(b'"\xff"')
+
+
+@given(broken_texts, seeds)
+@example("\ud800", None)
+def test_every_string_is_decoded_or_refused_for_its_surrogates(text: str, seed: int | None) -> None:
+    """As the standard library decodes it, which knows no refusal."""
+    written = write(text, seed).strip()
+    try:
+        assert string(written) == load(written)
+    except LoneSurrogate:
+        with pytest.raises(UnicodeEncodeError):
+            text.encode()

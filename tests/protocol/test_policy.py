@@ -1,0 +1,332 @@
+"""`require=`: which messages need a session, in each of its forms."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import AnyUrl, ValidationError
+
+from mcp_sessions._protocol.jsonrpc import TARGETS
+from mcp_sessions._protocol.policy import ENTRANCE, LOOKS_AROUND, PLAIN_URI, Asked, Policy, Require
+from mcp_sessions.errors import ConfigurationError
+
+SESSION_METHODS = ["sessions/create", "sessions/delete", "sessions/anything"]
+unread = partial(pytest.fail, "a rule read a name that it does not depend on")
+OTHERS = ["tools/call", "prompts/get", "resources/read", "completion/complete", "tasks/get", "acme/own", ""]
+
+
+def asks(require: Require, method: str, target: str | None = None, *, notification: bool = False) -> bool:
+    """What a policy made of `require` says of one message."""
+    return Policy(require).asks(method, lambda: target, notification)
+
+
+# --- "never" and "always" ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("notification", [False, True])
+@pytest.mark.parametrize("method", [*ENTRANCE, *LOOKS_AROUND, *SESSION_METHODS, *OTHERS])
+def test_never_asks_for_nothing(method: str, notification: bool) -> None:
+    """And it does not even look at the name."""
+    assert Policy("never").asks(method, unread, notification) is False
+
+
+@pytest.mark.parametrize(
+    ("methods", "asked"),
+    [(ENTRANCE, False), (LOOKS_AROUND, False), (SESSION_METHODS, False), (OTHERS, True), (["notifications/x"], True)],
+)
+def test_always_asks_for_every_request_but_those_that_come_before_a_session(methods: list[str], asked: bool) -> None:
+    """The handshake, discovery, lists, ping and the session methods pass; a method that nobody knows does not."""
+    policy = Policy("always")
+    assert {policy.asks(method, unread, False) for method in methods} == {asked}
+
+
+@pytest.mark.parametrize(
+    ("method", "asked"),
+    [
+        ("notifications/initialized", False),
+        ("notifications/cancelled", False),
+        ("notifications/acme", False),
+        ("ping", False),
+        ("tools/call", True),
+        ("acme/own", True),
+    ],
+)
+def test_always_lets_notifications_pass_but_no_call_without_an_id(method: str, asked: bool) -> None:
+    """Leaving out the id does not turn a call into a notification: some servers would run it."""
+    assert Policy("always").asks(method, unread, True) is asked
+
+
+# --- methods -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "require", [{"tools/call", "ping"}, ["tools/call", "ping"], {"tools/call": True, "ping": True}]
+)
+def test_named_methods_need_a_session_and_no_others_do(require: Require) -> None:
+    """Lists, ping and notifications are no exception once they are named."""
+    policy = Policy(require)
+    assert policy.asks("tools/call", unread, False)
+    assert policy.asks("tools/call", unread, True)
+    assert policy.asks("ping", unread, False)
+    assert not policy.asks("prompts/get", unread, False)
+    assert not policy.asks("tools/list", unread, False)
+
+
+def test_a_notification_needs_a_session_where_it_is_named() -> None:
+    """Only the one that is named."""
+    assert asks({"notifications/progress"}, "notifications/progress", notification=True)
+    assert not asks({"notifications/progress"}, "notifications/cancelled", notification=True)
+
+
+def test_a_method_may_be_listed_as_needing_none() -> None:
+    """`False` is for configuration that is computed."""
+    policy = Policy({"tools/call": False, "prompts/get": True})
+    assert not policy.asks("tools/call", unread, False)
+    assert policy.asks("prompts/get", unread, False)
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
+@pytest.mark.parametrize(
+    ("target", "asked"),
+    [("checkout", True), ("pay", True), ("search", False), ("Checkout", False), ("", False), (None, True)],
+)
+def test_a_rule_by_name_asks_for_those_names_and_for_what_it_cannot_read(
+    method: str, target: str | None, asked: bool
+) -> None:
+    """Names are compared exactly; a name that cannot be read may be any, so it counts as named."""
+    assert asks({method: ["checkout", "pay"]}, method, target) is asked
+    assert not Policy({method: ["checkout"]}).asks("tools/list", unread, False)
+
+
+@pytest.mark.parametrize("method", [method for method, member in TARGETS.items() if member == "uri"])
+@pytest.mark.parametrize(
+    ("uri", "asked"),
+    [
+        ("res://cart/1", True),
+        ("res://cart/2", False),
+        ("res://cart", False),
+        ("res://Cart/1", True),
+        (None, True),
+    ],
+)
+def test_a_rule_by_uri_asks_for_that_resource(method: str, uri: str | None, asked: bool) -> None:
+    """A host has no case, so neither has the comparison."""
+    assert asks({method: ["res://cart/1"]}, method, uri) is asked
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "RES://cart/1",
+        "res://cart/./1",
+        "res://cart/x/../1",
+        "res://cart/x/%2e%2E/1",
+        "res://cart/%31",
+        "res://%63art/1",
+        "res://@cart/1",
+        "res://cart:/1",
+        "res://cart:080/1",
+        " res://cart/1",
+        "res://ca\trt/1",
+        "res://cart/1\n",
+        "res:\\\\cart\\1",
+        "res://cart/\u00e4",
+        "res:.",
+        "res://cart/..",
+        "http:cart/1",
+        "http:////cart/1",
+        "http://cart",
+        "http://cart:80/1",
+        "http://127.1/1",
+        "http://0x7f.1/1",
+        "http://user@cart/1",
+        "HTTP://cart/1",
+        "http://Cart/1",
+        "file://localhost/1",
+        "file:1",
+        "file:////1",
+        "file:///x/../1",
+        "cart",
+        "",
+    ],
+)
+def test_a_uri_in_an_odd_spelling_counts_as_named(uri: str) -> None:
+    """Some parser may take it for the resource that needs a session."""
+    assert asks({"resources/read": ["res://elsewhere"]}, "resources/read", uri)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "res://cart/2",
+        "res://42",
+        "res:cart:2",
+        "res:///cart",
+        "res://cart?x=1#y",
+        "res://cart/{id}",
+        "urn:isbn:0451450523",
+        "postgres://db:5432/table",
+        "file:///home/me/My%20notes.v1..txt",
+        "file:///C:/x/.hidden",
+        "http://localhost:8080/a/..b",
+        "https://example.com/%C3%A4?q=.",
+        "https://xn--bcher-kva.example/",
+        "data://config",
+    ],
+)
+def test_a_usual_uri_that_is_not_named_passes(uri: str) -> None:
+    """Failing closed costs the usual resources nothing."""
+    assert not asks({"resources/read": ["res://elsewhere"]}, "resources/read", uri)
+    assert asks({"resources/read": [uri]}, "resources/read", uri)
+
+
+NAMED = ["res://cart/a", "res:///a", "http://cart/a", "http://cart:8080/a", "file:///a", "http://cart/%C3%A4", "res:a"]
+PIECES = [
+    "res", "RES", "http", "HTTP", "file", ":", "/", "//", "\\", "cart", "Cart", "a", "%61", "%C3%A4", "%c3%a4",
+    "\u00e4", ".", "..", "%2e", "x", " ", "\t", "\n", "@", ":80", ":8080", "?", "#", "localhost", "%",
+]  # fmt: skip
+spellings = st.sampled_from(NAMED).flatmap(
+    lambda uri: st.tuples(
+        st.integers(0, len(uri)), st.integers(0, 4), st.lists(st.sampled_from(PIECES), max_size=4)
+    ).map(lambda cut: uri[: cut[0]] + "".join(cut[2]) + uri[cut[0] + cut[1] :])
+)
+
+
+def parsed(uri: str) -> str | None:
+    """The URI as the official SDK's servers parse it, or None where they refuse it."""
+    try:
+        return str(AnyUrl(uri))
+    except ValidationError:
+        return None
+
+
+@given(spellings)
+@example("HTTP:\\cart:80/x/%2e%2e/a")
+@example("res://cart/a")
+@example("no scheme")
+def test_no_spelling_that_a_server_takes_for_a_named_resource_passes(uri: str) -> None:
+    """Whatever the SDK's parser makes into a named URI is asked about."""
+    served = parsed(uri)
+    for named in NAMED:
+        assert served != parsed(named) or asks({"resources/read": [named]}, "resources/read", uri)
+
+
+@given(spellings)
+@example("https://example.com/a")
+def test_a_plain_uri_is_one_that_the_parser_leaves_alone(uri: str) -> None:
+    """That is what makes comparing plain URIs safe."""
+    assert PLAIN_URI.fullmatch(uri) is None or parsed(uri) in (uri, None)
+
+
+# --- a function ----------------------------------------------------------------------------------
+
+
+def test_a_function_is_asked_about_the_message() -> None:
+    """It sees the method, the name and whether there is an id, and its answer counts."""
+    seen: list[Asked] = []
+
+    def judge(asked: Asked) -> bool:
+        seen.append(asked)
+        return asked.target == "checkout"
+
+    assert asks(judge, "tools/call", "checkout")
+    assert not asks(judge, "tools/list")
+    assert not asks(judge, "notifications/progress", notification=True)
+    assert seen == [
+        Asked("tools/call", "checkout", notification=False),
+        Asked("tools/list", None, notification=False),
+        Asked("notifications/progress", None, notification=True),
+    ]
+
+
+@pytest.mark.parametrize("method", [*ENTRANCE, *SESSION_METHODS])
+def test_a_function_is_not_asked_about_what_comes_before_a_session(method: str) -> None:
+    """A function that always says yes would lock every client out."""
+    assert Policy(lambda _asked: True).asks(method, unread, False) is False
+
+
+@pytest.mark.parametrize("answer", [None, 0, 1, "", "yes"])
+def test_a_function_that_does_not_answer_yes_or_no_is_refused(answer: Any) -> None:
+    """A forgotten `return` must not open the door."""
+    with pytest.raises(TypeError, match=f"must return True or False, not {type(answer).__name__}"):
+        asks(lambda _asked: answer, "tools/call")
+
+
+def test_what_a_function_raises_reaches_the_caller() -> None:
+    """It is the deployment's own error, and no answer."""
+
+    def judge(_asked: Asked) -> bool:
+        raise LookupError("no such tenant")
+
+    with pytest.raises(LookupError, match="no such tenant"):
+        asks(judge, "tools/call")
+
+
+# --- what clients are told -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("require", "summary"),
+    [
+        ("never", "never"),
+        ("always", "always"),
+        (["tools/call"], "some"),
+        ({"tools/call": ["checkout"]}, "some"),
+        ({"tools/call": False}, "never"),
+        (lambda _asked: False, "some"),
+    ],
+)
+def test_the_summary_says_how_much_needs_a_session(require: Require, summary: str) -> None:
+    """It is advertised, so that a client knows whether to create a session first."""
+    assert Policy(require).summary == summary
+
+
+# --- what is refused at construction -------------------------------------------------------------
+
+
+async def judge_later(_asked: Asked) -> None:
+    """A coroutine is true, whatever it would have said."""
+
+
+@pytest.mark.parametrize(
+    ("require", "remedy"),
+    [
+        ("tools/call", r"require=\{'tools/call'\}"),
+        ("Always", r'"never", "always"'),
+        ("", r'"never", "always"'),
+        (None, r'"never", "always".* not None'),
+        (True, r'"never", "always".* not True'),
+        (judge_later, r"function of Asked that returns a bool, not <function judge_later"),
+        ([], r'write require="never"'),
+        ({}, r'write require="never"'),
+        (b"never", r"methods as strings, not 110"),
+        ([["tools/call"]], r"methods as strings, not \['tools/call'\]"),
+        (["checkout"], r"\{'tools/call': \['checkout'\]\}"),
+        ([""], r"'' is none"),
+        (["initialize"], r"cannot name 'initialize'.* take it out"),
+        (["notifications/initialized"], r"take it out"),
+        ({"server/discover": True}, r"take it out"),
+        ({"sessions/create": False}, r"take it out"),
+        ({"sessions/delete": ["x"]}, r"take it out"),
+        ({"tools/call": "checkout"}, r"\['checkout'\]; write True"),
+        ({"tools/call": []}, r"True for all of them, False for none"),
+        ({"tools/call": ["checkout", ""]}, r"must be a list of names"),
+        ({"tools/call": ["checkout", {}]}, r"must be a list of names"),
+        ({"tools/call": 1}, r"must be a list of names"),
+        ({"tools/call": None}, r"must be a list of names"),
+        ({"tools/list": ["checkout"]}, r"cannot go by name, only tools/call.* write True or use a function"),
+        ({"resources/read": ["res://cart/../1"]}, r"must spell the URI plainly.* or write True"),
+        ({"resources/read": ["http://cart:80/1"]}, r"must spell the URI plainly"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_the_remedy(require: Any, remedy: str) -> None:
+    """At construction, so that no server starts with a rule that is not the one its author meant."""
+    with pytest.raises(ConfigurationError, match=remedy):
+        Policy(require)

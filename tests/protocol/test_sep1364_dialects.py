@@ -1,0 +1,130 @@
+"""The two alternatives of SEP-1364 as rules: what is of which, what each method is about, and what needs a session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mcp_sessions import ConfigurationError, SEP1364Create, SEP1364Initialize
+from mcp_sessions._protocol.decision import Subject, subject
+from mcp_sessions._protocol.draft import Named
+from mcp_sessions._protocol.jsonrpc import Message, parse
+from mcp_sessions._protocol.sep1364 import Opted, agrees_on_version
+from mcp_sessions.errors import SessionFieldMismatch, SessionNotFound
+
+BOTH = Opted(SEP1364Create(), SEP1364Initialize())
+NEITHER = Opted(None, None)
+
+
+def message(method: str, members: str = "", *, id: str = '"id":1,') -> Message:
+    parsed = parse(f'{{"jsonrpc":"2.0",{id}"method":"{method}"{members}}}'.encode())
+    assert isinstance(parsed, Message)
+    return parsed
+
+
+@pytest.mark.parametrize(
+    ("method", "members", "about"),
+    [
+        ("session/create", "", Subject.OPEN),
+        ("sessions/create", ',"params":{"capabilities":{}}', Subject.OPEN),
+        ("sessions/create", ',"params":{"sessionId":"a"}', Subject.OPEN),
+        ("sessions/create", ',"params":{"other":1}', None),
+        ("sessions/create", "", None),
+        ("sessions/delete", "", Subject.DELETE),
+        ("session/delete", "", Subject.DELETE),
+        ("terminate", "", Subject.DELETE),
+        ("initialize", ',"sessionId":"a"', None),
+        ("tools/list", ',"sessionId":"a"', None),
+    ],
+)
+def test_what_a_method_is_about(method: str, members: str, about: Subject | None) -> None:
+    """None leaves it to the table of methods; without the dialects all is left to it."""
+    assert BOTH.subject(message(method, members)) is about
+    assert NEITHER.subject(message(method, members)) is None
+
+
+@pytest.mark.parametrize("method", ["session/create", "sessions/delete", "session/delete", "terminate"])
+def test_a_notification_is_out_of_place(method: str) -> None:
+    """Nothing could answer it."""
+    assert BOTH.subject(message(method, id="")) is Subject.MISPLACED
+
+
+@pytest.mark.parametrize(
+    "method", ["sessions/create", "session/create", "sessions/delete", "session/delete", "terminate"]
+)
+def test_methods_about_sessions_may_name_one_in_their_params(method: str) -> None:
+    """Other methods may not: there the name is the method's own business."""
+    assert BOTH.said(message(method, ',"params":{"sessionId":"a"}')) == "a"
+    assert BOTH.said(message("tools/call", ',"params":{"sessionId":"a"}')) is None
+    assert NEITHER.said(message(method, ',"params":{"sessionId":"a"}')) is None
+
+
+def test_metadata_and_field_name_one_session() -> None:
+    """The metadata's, which may carry a state; where they differ, neither."""
+    in_meta = Named("a", "state")
+    assert BOTH.named(message("m", ',"sessionId":"a"'), in_meta) is in_meta
+    assert BOTH.named(message("m"), in_meta) is in_meta
+    assert BOTH.named(message("m", ',"sessionId":"a"'), None) == Named("a", None)
+    assert BOTH.named(message("m", ',"sessionId":null'), None) is None
+    with pytest.raises(SessionFieldMismatch):
+        BOTH.named(message("m", ',"sessionId":"b"'), in_meta)
+
+
+def test_a_server_without_sessions_finds_none() -> None:
+    """Whatever the client sends; one that sends none is served."""
+    sessionless = Opted(None, SEP1364Initialize(sessionless=True))
+    assert sessionless.named(message("m"), None) is None
+    with pytest.raises(SessionNotFound):
+        sessionless.named(message("m", ',"sessionId":"a"'), None)
+
+
+@pytest.mark.parametrize(
+    ("method", "needs"),
+    [
+        ("initialize", False),
+        ("notifications/initialized", False),
+        ("ping", False),
+        ("sessions/create", False),
+        ("sessions/delete", False),
+        ("tools/list", True),
+        ("tools/call", True),
+        ("notifications/progress", True),
+        ("server/discover", True),
+    ],
+)
+def test_what_needs_a_session_where_sessions_are_required(method: str, needs: bool) -> None:
+    """Every other method but three; nothing does where they are not required."""
+    said = message(method)
+    assert SEP1364Create(required=True).requires(said, subject(said)) is needs
+    assert not SEP1364Create().requires(said, subject(said))
+    assert not NEITHER.requires(said, subject(said))
+
+
+@pytest.mark.parametrize(
+    ("asked", "spoken", "agrees"),
+    [
+        ('{"protocolVersion":"456"}', '{"protocolVersion":"456"}', True),
+        ('{"protocolVersion":"456"}', '{"protocolVersion":"4\\u00356"}', True),
+        ('{"protocolVersion":"456"}', '{"protocolVersion":"455"}', False),
+        ("{}", "{}", False),
+        ('{"protocolVersion":"456"}', "{}", False),
+    ],
+)
+def test_whether_the_version_was_agreed_upon_at_once(asked: str, spoken: str, agrees: bool) -> None:
+    """Then the client need not confirm it."""
+    answer = f'{{"jsonrpc":"2.0","id":1,"result":{spoken}}}'.encode()
+    assert agrees_on_version(message("initialize", f',"params":{asked}'), answer) is agrees
+
+
+@pytest.mark.parametrize("option", ["draft", [SEP1364Create], [SEP1364Create(), SEP1364Create()], None, 7, [None]])
+def test_a_wrong_option_says_what_to_write(option: Any) -> None:
+    """Each dialect once."""
+    with pytest.raises(ConfigurationError, match=r"dialects=\[SEP1364Create\(\), SEP1364Initialize\(\)\]"):
+        Opted.of(option)
+
+
+def test_a_right_option_is_taken_in_any_order() -> None:
+    """A tuple does as well."""
+    assert Opted.of((SEP1364Initialize(), SEP1364Create())) == BOTH
+    assert Opted.of([SEP1364Create()]) == Opted(SEP1364Create(), None)

@@ -1,0 +1,332 @@
+"""The event stream splitter: what goes in comes out, and single events can be rewritten on the way."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mcp_sessions._protocol.sse import BYTE_ORDER_MARK, Event, EventStream
+
+MESSAGE = b'event: message\r\nid: 7\r\ndata: {"jsonrpc":"2.0","id":1,"result":{}}\r\n\r\n'
+JSON = b'{"jsonrpc":"2.0","id":1,"result":{}}'
+
+LINES = [
+    b"data: a",
+    b"data:b",
+    b"data:  c",
+    b"data",
+    b"data:",
+    b"database: no",
+    b": hello",
+    b"id: 1",
+    b"odd",
+    b"\xef\xbb\xbf",
+]
+ENDINGS = [b"\n", b"\r", b"\r\n"]
+
+streams = st.lists(st.sampled_from([*LINES, *ENDINGS, *ENDINGS, *ENDINGS, BYTE_ORDER_MARK[:2]]), max_size=40).map(
+    b"".join
+)
+
+
+def passed(chunks: Iterable[bytes], *, limit: int = 1 << 20) -> tuple[list[Event], bytes]:
+    """What a stream makes of these chunks."""
+    stream = EventStream(max_event_bytes=limit)
+    return [event for chunk in chunks for event in stream.feed(chunk)], stream.end()
+
+
+def data(stream: bytes) -> list[bytes]:
+    """The data of the events of a stream, fed whole."""
+    return [event.data for event in passed([stream])[0] if event.data is not None]
+
+
+def bytewise(stream: bytes) -> list[bytes]:
+    """A stream cut after every byte."""
+    return [stream[at : at + 1] for at in range(len(stream))]
+
+
+def facts(events: list[Event]) -> list[tuple[bytes | None, bool]]:
+    """What a caller acts upon, without the pieces that only pass."""
+    return [(event.data, event.oversized) for event in events if event.data is not None or event.oversized]
+
+
+def by_the_book(stream: bytes) -> list[bytes]:
+    """The events of a stream as the standard's own steps find them: slow, whole, and written apart from ours."""
+    text = stream.removeprefix(BYTE_ORDER_MARK).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    found, values = [], list[bytes]()
+    for line in text.split(b"\n")[:-1]:
+        field, _, value = line.partition(b":")
+        if line == b"":
+            found += [b"\n".join(values)] if any(values) else []
+            values = []
+        elif field == b"data":
+            values.append(value.removeprefix(b" "))
+    return found
+
+
+# --- whole, byte by byte, with trailing matter ---------------------------------------------------
+
+
+def test_an_event_comes_out_whole_with_its_data() -> None:
+    """The usual chunk, one event, yields that event and nothing else."""
+    events, rest = passed([MESSAGE])
+    assert [(event.raw, event.data, event.oversized) for event in events] == [(MESSAGE, JSON, False)]
+    assert rest == b""
+
+
+def test_an_event_comes_out_byte_by_byte() -> None:
+    """However slowly the bytes come, the data is the same and no byte is lost."""
+    events, rest = passed(bytewise(MESSAGE))
+    assert facts(events) == [(JSON, False)]
+    assert b"".join(event.raw for event in events) + rest == MESSAGE
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b"id: 7\ndata: x\n\n", "7"),
+        (b"data: x\nid:7\n\n", "7"),
+        (b"event: message\r\nid: 7\r\ndata: \r\n\r\n", "7"),
+        (b"id: 7\rdata: x\r\r", "7"),
+        (b"id: 6\nid:  7 \n\n", " 7 "),
+        (b"id: \xc3\xa9\n\n", "\u00c3\u00a9"),
+        (b"id: 6\nid:\ndata: x\n\n", None),
+        (b'data: {"id: 7":"id: 7"}\n\n', None),
+        (b"uid: 7\n: id: 7\n\n", None),
+        (b"data: x\n\n", None),
+    ],
+)
+def test_an_event_may_have_an_id(raw: bytes, expected: str | None) -> None:
+    """The last one counts, with its characters as a header's are read; an empty one is none."""
+    assert Event(raw).id == expected
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (b"id: 7\ndata: x\n\n", "7"),
+        (b"event: message\r\nid: 7\r\ndata: id: 8\r\n\r\n", "7"),
+        (b"event: message\r\ndata: id: 8\r\n\r\n", None),
+        (b"data: id: 8\nid: 7\n\n", "7"),
+    ],
+)
+def test_an_event_of_a_stream_has_the_same_id(raw: bytes, expected: str | None) -> None:
+    """Though its data, where that comes last, is not looked at for it."""
+    ((event,), _) = passed([raw])
+    assert event.id == Event(raw).id == expected
+
+
+def test_trailing_matter_waits_for_its_blank_line_or_the_end() -> None:
+    """What follows an event is held; the end gives it back as it came, once."""
+    stream = EventStream(max_event_bytes=100)
+    assert [event.raw for event in stream.feed(MESSAGE + b"data: unfini")] == [MESSAGE]
+    assert stream.feed(b"shed\r\n") == []
+    assert stream.end() == b"data: unfinished\r\n"
+    assert stream.end() == b""
+
+
+def test_many_events_come_in_one_chunk() -> None:
+    """Each is a piece of its own."""
+    events, _ = passed([MESSAGE * 3 + b"data: last\n\n"])
+    assert [event.raw for event in events] == [MESSAGE, MESSAGE, MESSAGE, b"data: last\n\n"]
+
+
+def test_an_empty_chunk_changes_nothing() -> None:
+    """Servers send empty bodies to open or to close a response."""
+    events, rest = passed([b"", b"data: a\n", b"", b"\n", b""])
+    assert [event.raw for event in events] == [b"data: a\n\n"]
+    assert rest == b""
+
+
+# --- lines and fields ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stream", "expected"),
+    [
+        (b"data: a\n\n", [b"a"]),
+        (b"data:a\n\n", [b"a"]),
+        (b"data:  a \n\n", [b" a "]),
+        (b"data: a\ndata:b\n\n", [b"a\nb"]),
+        (b"data: a\ndata\ndata: b\n\n", [b"a\n\nb"]),
+        (b"data\n\n", []),
+        (b"data:\n\n", []),
+        (b"data: \n\n", []),
+        (b"data\ndata\n\n", []),
+        (b"id: 1\nretry: 500\ndata: \n\n", []),
+        (b": a comment\n\n", []),
+        (b"\n\n\n", []),
+        (b"database: a\n\n", []),
+        (b" data: a\n\n", []),
+        (b"Data: a\n\n", []),
+        (b"data : a\n\n", []),
+        (b"event: x\ndata: a\nid\n\n", [b"a"]),
+        (b"data: a\x0b\x0c\x1c\xc2\x85\xe2\x80\xa8b\n\n", [b"a\x0b\x0c\x1c\xc2\x85\xe2\x80\xa8b"]),
+        (b"data: a\r\rdata: b\r\n\r\ndata: c\n\n", [b"a", b"b", b"c"]),
+        (b"data: a\n\r\ndata: b\r\n\ndata: c\r\n\rdata: d\n\r", [b"a", b"b", b"c", b"d"]),
+        (b"data: a\r\n\n\r\n\rdata: b\n\n", [b"a", b"b"]),
+        (b"data: a\r\ndata: b\n\n", [b"a\nb"]),
+        (b"data: a\n", []),
+    ],
+)
+def test_lines_and_fields_are_read_as_the_standard_says(stream: bytes, expected: list[bytes]) -> None:
+    """Every line ending, also mixed; one leading space; several data lines; what is not data."""
+    assert data(stream) == by_the_book(stream) == expected
+
+
+def test_a_stream_shows_nothing_of_what_passes() -> None:
+    """Events hold credentials, and tracebacks are logged."""
+    stream = EventStream(max_event_bytes=100)
+    assert [repr(event) for event in stream.feed(b"data: secret\n\ndata: half")] == ["<Event>"]
+    assert repr(stream) == "<EventStream>"
+
+
+@given(streams)
+def test_any_stream_reads_as_the_standard_says(stream: bytes) -> None:
+    """The splitter finds the events that the standard's own steps find."""
+    assert data(stream) == by_the_book(stream)
+
+
+@given(streams, st.lists(st.integers(0, 200)), st.sampled_from([0, 1, 5, 9, 1 << 20]))
+@example(b"data: a\r\n\r\ndata: b\r\n\r\n", [10], 1 << 20)
+@example(BYTE_ORDER_MARK + b"data: a\n\n", [1, 2], 1 << 20)
+def test_how_a_stream_is_cut_makes_no_difference(stream: bytes, cuts: list[int], limit: int) -> None:
+    """The same bytes, the same data, and the same events too large, wherever the chunks end."""
+    at = sorted({min(cut, len(stream)) for cut in cuts} | {0, len(stream)})
+    for chunks in ([stream[i:j] for i, j in pairwise(at)], bytewise(stream)):
+        events, rest = passed(chunks, limit=limit)
+        assert b"".join(event.raw for event in events) + rest == stream
+        assert facts(events) == facts(passed([stream], limit=limit)[0])
+
+
+# --- no byte waits -------------------------------------------------------------------------------
+
+
+def test_a_crlf_cut_in_two_completes_the_event_at_its_cr() -> None:
+    """The event does not wait for the LF, and the LF passes at once and is no second blank line."""
+    stream = EventStream(max_event_bytes=100)
+    assert [event.data for event in stream.feed(b"data: a\r\n\r")] == [b"a"]
+    assert [(event.raw, event.data) for event in stream.feed(b"\n")] == [(b"\n", None)]
+    assert stream.feed(b"data: b\r") == []
+    assert stream.feed(b"\n") == []
+    assert [(event.raw, event.data) for event in stream.feed(b"\r\n")] == [(b"data: b\r\n\r\n", b"b")]
+
+
+def test_the_lf_of_a_cut_crlf_is_no_part_of_the_next_event() -> None:
+    """So the next event can be rewritten like any other."""
+    stream = EventStream(max_event_bytes=100)
+    stream.feed(b"data: a\r\n\r")
+    assert [(event.raw, event.data) for event in stream.feed(b"\ndata: b\r\n\r\n")] == [
+        (b"\n", None),
+        (b"data: b\r\n\r\n", b"b"),
+    ]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2, 3, 4])
+def test_a_leading_byte_order_mark_passes_and_is_not_read(cut: int) -> None:
+    """One mark, also cut in pieces, hides no field; it is not part of the event."""
+    stream = BYTE_ORDER_MARK + b"data: a\n\n"
+    events, _ = passed([stream[:cut], stream[cut:]])
+    assert [(event.raw, event.data) for event in events] == [(BYTE_ORDER_MARK, None), (b"data: a\n\n", b"a")]
+
+
+@pytest.mark.parametrize(
+    "stream", [BYTE_ORDER_MARK * 2 + b"data: a\n\n", b"\xef\xbbdata: a\n\n", b"\n\xef\xbb\xbfdata: a\n\n"]
+)
+def test_bytes_like_a_mark_elsewhere_belong_to_the_line(stream: bytes) -> None:
+    """A second mark, half a mark, or a mark further on makes a field of another name."""
+    assert data(stream) == []
+
+
+def test_half_a_mark_is_given_back_at_the_end() -> None:
+    """Nothing is lost even of a stream of two bytes."""
+    assert passed([b"\xef", b"\xbb"]) == ([], b"\xef\xbb")
+
+
+# --- an event that is too large ------------------------------------------------------------------
+
+
+def test_an_event_over_the_limit_passes_in_pieces() -> None:
+    """What was held leaves at once, only the first piece says so, and the next event is read again."""
+    stream = EventStream(max_event_bytes=10)
+    assert stream.feed(b"data: 1234") == []
+    pieces = [event for chunk in (b"5", b"678\r", b"\n", b"\r\ndata: ok\n\n") for event in stream.feed(chunk)]
+    assert [(event.raw, event.data, event.oversized) for event in pieces] == [
+        (b"data: 12345", None, True),
+        (b"678\r", None, False),
+        (b"\n", None, False),
+        (b"\r\n", None, False),
+        (b"data: ok\n\n", b"ok", False),
+    ]
+
+
+@pytest.mark.parametrize(("limit", "oversized"), [(9, False), (8, True)])
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_limit_counts_an_event_without_its_blank_line(limit: int, oversized: bool, ending: bytes) -> None:
+    """An event that arrives complete is judged like one that arrives in pieces."""
+    event = b"data: ab"[: 9 - len(ending)].ljust(9 - len(ending), b"x") + ending + ending
+    assert [found.oversized for found in passed([event], limit=limit)[0]] == [oversized]
+
+
+def test_an_event_over_the_limit_is_never_held() -> None:
+    """32 MiB of one event pass with no more memory than the limit and a few chunks."""
+    chunk, limit = b"x" * 65536, 1 << 18
+    stream = EventStream(max_event_bytes=limit)
+    stream.feed(b"data: ")
+    tracemalloc.start()
+    total = sum(len(event.raw) for _ in range(512) for event in stream.feed(chunk))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert total == 512 * len(chunk) + len(b"data: ")
+    assert peak < 3 * limit
+
+
+# --- rewriting one event -------------------------------------------------------------------------
+
+
+def rewritten(raw: bytes, value: bytes) -> bytes:
+    """The one event of `raw` with other data."""
+    [event] = passed([raw])[0]
+    return event.with_data(value)
+
+
+@pytest.mark.parametrize(
+    ("raw", "value", "expected"),
+    [
+        (MESSAGE, b"{}", b"event: message\r\nid: 7\r\ndata: {}\r\n\r\n"),
+        (b"data:a\n\n", b" b", b"data:  b\n\n"),
+        (b"data: a\n\n", b"", b"data: \n\n"),
+        (b"data: a\r\r", b"x\ny\r\nz\rw", b"data: x\rdata: y\rdata: z\rdata: w\r\r"),
+        (b": c\ndata: a\nid: 1\r\ndata: b\rdata\nretry: 5\n\r\n", b"x", b": c\nid: 1\r\ndata: x\nretry: 5\n\r\n"),
+        (b"data: a\rdata: b\n\n", b"x", b"data: x\n\n"),
+        (b"data: a\rdata: b\r\n\n", b"x", b"data: x\r\n\n"),
+        (b"database: a\ndata: b\n\n", b"x", b"database: a\ndata: x\n\n"),
+        (b"data: a\r\n\r", b"x", b"data: x\r\n\r"),
+    ],
+)
+def test_only_the_data_lines_are_replaced(raw: bytes, value: bytes, expected: bytes) -> None:
+    """Other lines, their order and all line endings stay; a value of several lines takes several fields."""
+    assert rewritten(raw, value) == expected
+
+
+@given(streams, st.lists(st.sampled_from([b"x", b" ", b"data: ", *ENDINGS])).map(b"".join))
+def test_a_rewritten_event_is_one_event_with_that_data(stream: bytes, value: bytes) -> None:
+    """No value breaks the framing, neither its own event's nor that of the events around it."""
+    events, rest = passed([stream])
+    fresh = value.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    changed = b"".join(event.raw if event.data is None else event.with_data(value) for event in events) + rest
+    written = [fresh if fresh.strip(b"\n") else None for event in events if event.data is not None]
+    assert data(changed) == [value for value in written if value is not None]
+
+
+@pytest.mark.parametrize("raw", [b": comment\n\n", b"id: 1\ndata:\n\n", b"\n"])
+def test_an_event_without_data_is_not_given_any(raw: bytes) -> None:
+    """A priming event or a comment that began to speak would be a message that nobody sent."""
+    [event] = passed([raw])[0]
+    with pytest.raises(ValueError, match="only an event with data"):
+        event.with_data(b"x")

@@ -1,0 +1,69 @@
+"""dialects/transport.py: what a session header of ours is to a request, and who needs no transport session."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from mcp_sessions._protocol.draft import Named, Role, role, speaks_draft
+from mcp_sessions._protocol.jsonrpc import Message, parse
+from mcp_sessions._session.claims import SESSION, TRANSPORT, Kind
+from mcp_sessions.errors import Refusal, SessionHeaderAlone, SessionHeaderMismatch
+
+THIS = Named("this", None)
+
+
+@pytest.mark.parametrize(
+    ("header", "named", "kind", "is_role"),
+    [
+        (None, None, None, Role.ABSENT),
+        (None, THIS, None, Role.ABSENT),
+        ("this", THIS, SESSION, Role.MIRROR),
+        ("this", THIS, None, Role.MIRROR),
+        ("transport", None, TRANSPORT, Role.TRANSPORT),
+        ("forged", None, None, Role.TRANSPORT),
+        ("transport", THIS, TRANSPORT, Role.TRANSPORT),
+    ],
+)
+def test_a_header_mirrors_the_session_or_names_a_transport_session(
+    header: str | None, named: Named | None, kind: Kind | None, is_role: Role
+) -> None:
+    """The two live side by side; what is not authentic goes the way of a dead transport session."""
+    assert role(header, named, kind) is is_role
+
+
+@pytest.mark.parametrize(
+    ("header", "named", "kind", "refusal"),
+    [
+        ("session", None, SESSION, SessionHeaderAlone),
+        ("other", THIS, SESSION, SessionHeaderMismatch),
+        ("forged", THIS, None, SessionHeaderMismatch),
+    ],
+)
+def test_a_header_that_contradicts_the_body_is_refused(
+    header: str, named: Named | None, kind: Kind | None, refusal: type[Refusal]
+) -> None:
+    """A session id never stands for a transport session, and two sessions are never guessed between."""
+    with pytest.raises(refusal):
+        role(header, named, kind)
+
+
+@pytest.mark.parametrize(
+    ("params", "speaks"),
+    [
+        ({"capabilities": {"experimental": {"sessions": {}}}}, True),
+        ({"capabilities": {"experimental": {"other": {}}}}, False),
+        ({"capabilities": {"sessions": {}}}, False),
+        ({"capabilities": {"experimental": None}}, False),
+        ({"capabilities": []}, False),
+        ({}, False),
+        (None, False),
+    ],
+)
+def test_a_client_that_declares_sessions_speaks_the_draft(params: Any, speaks: bool) -> None:
+    """It creates sessions itself, so it is given none by `initialize`."""
+    message = parse(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).encode())
+    assert isinstance(message, Message)
+    assert speaks_draft(message) is speaks

@@ -1,0 +1,189 @@
+"""The question before an answer of our own: what is asked, in whose name, and what admits."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from apps import Server, reply, sessions
+from clients import SESSION_KEY, Answer, Client, Header, Incoming, http
+from starlette.types import Receive, Scope, Send
+
+from mcp_sessions._protocol.jsonrpc import Message, parse
+from mcp_sessions._server.answers import Answer as Judged
+from mcp_sessions._server.answers import ask
+
+META = {
+    SESSION_KEY: {"sessionId": "a"},
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+    "progressToken": "p",
+    "com.example/own": 1,
+}
+HEADERS: list[Header] = [
+    (b"authorization", b"Bearer x"),
+    (b"origin", b"https://app"),
+    (b"content-length", b"999"),
+    (b"mcp-method", b"tools/call"),
+    (b"mcp-name", b"checkout"),
+    (b"accept-encoding", b"gzip"),  # a compressed answer could not be judged
+    (b"transfer-encoding", b"chunked"),  # beside a length, a way to smuggle
+]
+
+
+def request(**members: Any) -> Message:
+    params = {"name": "checkout", "arguments": {"card": 1}, "_meta": META}
+    parsed = parse(json.dumps({"jsonrpc": "2.0", "method": "tools/call", "params": params, **members}).encode())
+    assert isinstance(parsed, Message)
+    return parsed
+
+
+class TestTheQuestion:
+    @pytest.mark.parametrize(("modern", "method"), [(False, "ping"), (True, "server/discover")])
+    async def test_it_is_the_caller_s_own_envelope_and_nothing_of_the_request(self, modern: bool, method: str) -> None:
+        """Same headers and `_meta` envelope; no name, no arguments, no session, and a true length."""
+        server = Server()
+        scope = http(headers=HEADERS, state={"kept": 1}, user="alice")
+        judged = await ask(server, scope, Incoming(), request(id="x"), modern=modern)
+        assert judged.admits
+        envelope = {name: META[name] for name in META if name.startswith("io.") and name != SESSION_KEY}
+        assert server.last.json == {"jsonrpc": "2.0", "id": "x", "method": method, "params": {"_meta": envelope}}
+        headers = {b"authorization": b"Bearer x", b"origin": b"https://app"}
+        headers[b"content-length"] = b"%d" % len(server.last.body)
+        assert server.last.headers == {**headers, **({b"mcp-method": method.encode()} if modern else {})}
+        assert server.last.scope["user"] == "alice"
+
+    async def test_it_leaves_the_caller_s_scope_alone(self) -> None:
+        """What the server writes on its scope for the question does not show in the request."""
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            scope["user"] = scope["state"]["user"] = "asked"
+            assert scope["mcp_session"] is None
+
+        scope = http(headers=HEADERS, state={})
+        await ask(app, scope, Incoming(), request(id=1), modern=True)
+        assert scope == http(headers=HEADERS, state={})
+
+    async def test_a_notification_is_asked_about_with_an_id(self) -> None:
+        """So that the server answers at all."""
+        server = Server()
+        assert (await ask(server, http(), Incoming(), request(), modern=False)).admits
+        assert server.last.json["id"] == "admission"
+
+    async def test_a_caller_who_leaves_ends_the_question_too(self) -> None:
+        """After the body the server's own `receive` goes on."""
+        heard: list[str] = []
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            heard.extend([(await receive())["type"], (await receive())["type"]])
+
+        await ask(app, http(), Incoming({"type": "http.disconnect"}), request(id=1), modern=False)
+        assert heard == ["http.request", "http.disconnect"]
+
+
+class TestWhatAdmits:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            '{"jsonrpc":"2.0","id":7,"result":{}}',
+            '{"jsonrpc":"2.0","id":7,"error":{"code":-32601,"message":"Method not found"}}',
+        ],
+    )
+    @pytest.mark.parametrize("status", [200, 404])
+    @pytest.mark.parametrize("sse", [False, True])
+    async def test_a_success_and_a_missing_method_do(self, text: str, status: int, sse: bool) -> None:
+        """Modern servers answer an unknown method with HTTP 404; events count like a body."""
+        judged = Judged(b"7")
+        body = f"event: message\r\ndata: {text}\r\n\r\n" if sse else text
+        await reply(judged, body.encode(), status=status)
+        assert judged.admits
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "Unauthorized",
+            "[]",
+            "{}",
+            '{"error":"invalid_token"}',
+            '{"jsonrpc":"2.0","id":7,"error":{"message":"x"}}',
+            '{"jsonrpc":"2.0","id":7,"error":{"code":-32600,"message":"x"}}',
+            '{"jsonrpc":"2.0","id":7,"error":null}',
+            '{"jsonrpc":"2.0","id":8,"error":{"code":-32601,"message":"x"}}',
+            '{"jsonrpc":"2.0","error":{"code":-32601,"message":"x"}}',
+            '{"jsonrpc":"2.0","id":"7","result":{}}',
+            '{"jsonrpc":"2.0","method":"notifications/message"}',
+        ],
+    )
+    @pytest.mark.parametrize("sse", [False, True])
+    async def test_nothing_else_does(self, text: str, sse: bool) -> None:
+        """Whatever was not meant as an answer to this caller is passed on to it."""
+        judged = Judged(b"7")
+        await reply(judged, (f"data: {text}\n\n" if sse else text).encode())
+        assert not judged.admits
+
+
+class TestThroughTheMiddleware:
+    @pytest.mark.parametrize(
+        ("status", "text"), [(400, b"bad"), (401, b""), (403, b"origin"), (404, b"gone"), (200, b"data: {}\n\n")]
+    )
+    @pytest.mark.parametrize("modern", [False, True])
+    async def test_the_server_s_refusal_reaches_the_caller_as_it_came(
+        self, status: int, text: bytes, modern: bool
+    ) -> None:
+        """An expired access token must give 401, not "Session not found"."""
+
+        async def guard(scope: Scope, send: Send) -> bool:
+            await reply(send, text, status=status, media_type=b"text/own")
+            return True
+
+        server = Server(guard=guard)
+        client = Client(sessions(server), modern=modern)
+        for attempt in (client.send("sessions/create"), client.tool(session={"sessionId": "forged"})):
+            answer = await attempt
+            assert (answer.status, answer.body) == (status, text)
+            assert answer.headers[b"content-type"] == b"text/own"
+        assert server.methods == ["server/discover" if modern else "ping"] * 2
+
+    async def test_a_refused_caller_ends_no_session(self) -> None:
+        """The delete did not happen, so the session lives on."""
+        shut = False
+
+        async def guard(scope: Scope, send: Send) -> bool:
+            if shut:
+                await reply(send, b"", status=401)
+            return shut
+
+        client = Client(sessions(Server(guard=guard)))
+        session = await client.create()
+        shut = True
+        assert (await client.delete(session)).status == 401
+        shut = False
+        assert (await client.tool(session=session)).result["content"] != "nobody"
+
+    async def test_what_is_forwarded_is_not_asked_about(self) -> None:
+        """The server judges the request itself."""
+        server = Server()
+        client = Client(sessions(server))
+        session = await client.create()
+        await client.tool(session=session)
+        assert server.methods == ["server/discover", "tools/call"]
+
+    async def test_admission_of_one_s_own_asks_nobody(self) -> None:
+        """Behind the guards, the answer is ours at once."""
+        server = Server()
+        client = Client(sessions(server, admission="own"))
+        await client.delete(await client.create())
+        assert (await client.tool(session={"sessionId": "forged"})).error["code"] == -32043
+        assert not server.seen
+
+    async def test_a_token_in_the_header_never_reaches_the_question(self) -> None:
+        """Neither the mirror nor the metadata is in what the server is asked."""
+        server = Server()
+        client = Client(sessions(server))
+        session = await client.create()
+        token = session["sessionId"].encode()
+        answer: Answer = await client.send("sessions/delete", None, (b"mcp-session-id", token), session=session)
+        assert answer.result == {"resultType": "complete"}
+        assert not any(token in repr((seen.scope, seen.body)).encode() for seen in server.seen)

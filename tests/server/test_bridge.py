@@ -1,0 +1,477 @@
+"""bridge.py: clients of a server that keeps transport sessions see our ids, and the server sees its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+import pytest
+from apps import Server, sessions
+from clients import Answer, Client, Clock, Header, Incoming, call, http
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.types import Receive, Scope, Send
+from stateful import HEADER, Stateful
+
+from mcp_sessions import MCPSessionMiddleware, Principal, Session
+from mcp_sessions._server.context import WAY, Crossing, has_servers_own
+from mcp_sessions._server.options import DAY
+from mcp_sessions._server.transport import Bridge
+from mcp_sessions._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted
+from mcp_sessions.errors import CreateRefused, StoreUnavailable
+from mcp_sessions.stores.memory import MemoryStore
+
+DEADLINE = 30  # seconds after which a test that hangs fails
+
+both = pytest.mark.parametrize("sse", [False, True], ids=["json", "sse"])
+
+
+def by_user(scope: Scope) -> Principal | None:
+    """Whoever the header `user` names."""
+    name = dict(scope["headers"]).get(b"user")
+    return None if name is None else Principal("client", None, name.decode())
+
+
+@dataclass
+class Bridged:
+    """A stateful server behind the bridge, and clients of it."""
+
+    server: Stateful
+    app: MCPSessionMiddleware
+    facts: list[Fact]
+    answers: list[Answer] = field(default_factory=list)
+
+    async def opens(self, *headers: Header) -> str:
+        """Shake hands as a client does; the id that it gets."""
+        answer = await self.send("initialize", None, *headers)
+        return answer.headers[HEADER].decode()
+
+    async def send(self, method: str, ours: str | None, *headers: Header, **more: Any) -> Answer:
+        """Send a message with a transport id of ours; what the client sees."""
+        named = [] if ours is None else [(HEADER, ours.encode())]
+        return self._seen(await Client(self.app, modern=False).send(method, {}, *named, *headers, **more))
+
+    async def bodyless(self, method: str, ours: str | None, *headers: Header) -> Answer:
+        """Send a GET or DELETE."""
+        named = [] if ours is None else [(HEADER, ours.encode())]
+        return self._seen(await call(self.app, http(method=method, headers=[*named, *headers])))
+
+    def _seen(self, answer: Answer) -> Answer:
+        self.answers.append(answer)
+        return answer
+
+    def reasons(self) -> list[str]:
+        """Why requests were refused."""
+        return [fact.reason for fact in self.facts if isinstance(fact, RequestRefused)]
+
+
+def bridged(server: Stateful | None = None, **options: Any) -> Bridged:
+    server, facts = server or Stateful(), list[Fact]()
+    app = sessions(server, bridge=True, listen=facts.append, principal=by_user, **options)
+    return Bridged(server, app, facts)
+
+
+# --- both ways -----------------------------------------------------------------------------------
+
+
+@both
+async def test_initialize_names_ours_for_the_servers(sse: bool) -> None:
+    """A signed id, longer than the server's and without it."""
+    world = bridged(Stateful(sse=sse))
+    ours = await world.opens()
+    assert ours.count(".") == 2
+    assert list(world.server.counts) == ["servers-1"]
+    assert [fact for fact in world.facts if isinstance(fact, SessionCreated)] != []
+
+
+@both
+async def test_the_server_hears_its_own_id_and_the_client_sees_ours_alone(sse: bool) -> None:
+    """On requests, notifications, posted responses and DELETE; whatever the status."""
+    world = bridged(Stateful(sse=sse))
+    ours = await world.opens()
+    assert (await world.send("tools/call", ours)).result == {"content": 1}
+    assert (await world.send("notifications/initialized", ours, id=None)).status == 202
+    reply = {"jsonrpc": "2.0", "id": 9, "result": {}}
+    world.answers.append(await Client(world.app, modern=False).post(reply, (HEADER, ours.encode())))
+    for answer in world.answers:
+        assert answer.headers[HEADER] == ours.encode()
+    assert (await world.bodyless("DELETE", ours)).status == 200
+    assert world.server.ids == [None, *["servers-1"] * 4]
+    for answer in world.answers:
+        assert b"servers-" not in repr(answer.messages).encode()
+
+
+async def test_its_requests_have_its_session() -> None:
+    """So an unchanged client of a stateful server has `session.data` and a state that is kept for it."""
+    world = bridged()
+    ours = await world.opens()
+    for _ in range(2):
+        await world.send("tools/call", ours)
+    [_, first, second] = world.server.sessions
+    assert first is not None
+    assert second is not None
+    assert first.ref == second.ref
+
+
+async def test_a_session_in_meta_rides_over_it() -> None:
+    """`_meta` names the session, the header the transport: made, used and deleted over one connection."""
+    world = bridged()
+    ours = await world.opens()
+    made = [(await world.send("sessions/create", ours)).result["session"] for _ in range(2)]
+    for held in made:
+        answer = await world.send("tools/call", ours, session={"sessionId": held["sessionId"]})
+        assert answer.session is not None
+        assert answer.session["sessionId"] == held["sessionId"]
+    refs = {session.ref for session in world.server.sessions[-2:] if session is not None}
+    assert len(refs) == 2
+    assert set(world.server.ids[1:]) == {"servers-1"}
+    assert (await world.send("sessions/delete", ours, session={"sessionId": made[0]["sessionId"]})).result == {}
+    assert (await world.send("tools/call", ours)).result == {"content": 3}
+
+
+async def test_two_clients_with_equal_ids_never_meet() -> None:
+    """Each has a transport session of its own, and so its own answers to request 1."""
+    world = bridged()
+    one, other = await world.opens(), await world.opens()
+    assert one != other
+    counted = [(await world.send("tools/call", ours, id=1)).result["content"] for ours in (one, other, one)]
+    assert counted == [1, 1, 2]
+    assert world.server.ids[2:] == ["servers-1", "servers-2", "servers-1"]
+
+
+@pytest.mark.parametrize("options", [{"transport": "off"}, {"keys": None}], ids=["off", "keys that die"])
+async def test_it_needs_no_dialect_and_no_lasting_key(options: dict[str, Any]) -> None:
+    """The server's own sessions die with the process, too."""
+    world = bridged(**options)
+    ours = await world.opens()
+    assert (await world.send("tools/call", ours)).result == {"content": 1}
+
+
+async def test_a_client_that_speaks_the_draft_gets_an_id_too() -> None:
+    """It is how it finds its transport session again."""
+    world = bridged()
+    params: dict[str, Any] = {"capabilities": {"experimental": {"sessions": {}}}}
+    answer = await Client(world.app, modern=False).send("initialize", params)
+    assert answer.headers[HEADER].count(b".") == 2
+
+
+async def test_a_server_that_names_none_gets_the_plain_dialect() -> None:
+    """It keeps no sessions, so ours is one of those that it knows nothing of; there is no stream to be had."""
+    server = Server()
+    app = sessions(server, bridge=True)
+    ours = (await Client(app, modern=False).send("initialize")).headers[HEADER]
+    assert (await Client(app, modern=False).tool("whoami", (HEADER, ours))).result["content"].startswith("ses_")
+    assert HEADER not in server.last.headers
+    assert (await call(app, http(method="GET", headers=[(HEADER, ours)]))).status == 405
+
+
+async def test_the_modern_era_knows_no_transport_sessions() -> None:
+    """Its requests reach the server without an id, and its answers have none."""
+    world = bridged()
+    answer = await Client(world.app).send("tools/list")
+    assert HEADER not in answer.headers
+    assert world.server.ids == [None]
+
+
+@pytest.mark.parametrize(
+    ("named", "seen"),
+    [([], []), ([b"servers-1"], [b"ours"]), ([b"servers-2"], []), ([b"servers-1", b"servers-2"], [])],
+    ids=["none", "its own", "another", "two"],
+)
+async def test_no_response_names_another_id(named: list[bytes], seen: list[bytes]) -> None:
+    """Whatever the server says there, the client sees the id that it came with, or none."""
+
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        headers = [(HEADER, value) for value in named]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b""})
+
+    answer = await call(Bridge(app), {**http(), WAY: Crossing("ours", "servers-1")})
+    assert [value for name, value in answer.start["headers"] if name == HEADER] == seen
+
+
+# --- begun, or not -------------------------------------------------------------------------------
+
+
+@both
+async def test_a_failed_initialize_names_none(sse: bool) -> None:
+    """Though the server has begun a transport session, and says so in the head."""
+    world = bridged(Stateful(sse=sse, fails=True))
+    answer = await world.send("initialize", None)
+    assert answer.error["code"] == -32602
+    assert [HEADER in message.get("headers", ()) for message in answer.messages] == [False] * len(answer.messages)
+    assert HEADER not in answer.headers
+    assert world.facts == []
+
+
+async def test_a_request_without_an_id_is_the_servers_to_refuse() -> None:
+    """Its own answer, but for the id that it names there."""
+    world = bridged()
+    answer = await world.send("tools/call", None)
+    assert (answer.status, answer.error["message"]) == (400, "Missing session ID")
+    assert HEADER not in answer.headers
+
+
+async def test_initialize_begins_anew_whatever_it_carries() -> None:
+    """A live id, a dead one, or the server's own."""
+    world = bridged()
+    first = await world.opens()
+    for carried in (first, first[:-4] + "AAAA", "servers-1"):
+        answer = await world.send("initialize", carried)
+        assert answer.headers[HEADER].decode() != first
+    assert world.server.ids == [None] * 4
+
+
+async def test_the_session_of_a_handshake_does_not_stick_to_the_scope_that_the_server_keeps() -> None:
+    """Servers with transport sessions keep the request that began one."""
+    world = bridged()
+    client = Client(world.app, modern=False)
+    created = await client.send("sessions/create", {}, (HEADER, (await world.opens()).encode()))
+    held = {"sessionId": created.result["session"]["sessionId"]}
+    assert (await client.send("initialize", session=held)).status == 200
+    kept = world.server.seen[-1].scope
+    assert kept["mcp_session"] is kept["state"]["mcp_session"] is None
+
+
+async def test_nor_does_it_where_the_server_fails() -> None:
+    """What it keeps of the request is the same."""
+    kept: list[Any] = []
+
+    async def fails(scope: Scope, receive: Receive, send: Send) -> None:
+        kept.append(scope)
+        raise LookupError
+
+    client = Client(sessions(fails, bridge=True, admission="own"), modern=False)
+    held = await client.create()
+    with pytest.raises(LookupError):
+        await client.send("initialize", session=held)
+    (scope,) = kept
+    assert scope["mcp_session"] is scope["state"]["mcp_session"] is None
+
+
+@pytest.mark.parametrize(
+    ("refusal", "status", "code"), [(CreateRefused("not today"), 200, -31045), (StoreUnavailable(), 503, -32603)]
+)
+async def test_who_gets_no_id_is_told_and_leaves_nothing_behind(refusal: Exception, status: int, code: int) -> None:
+    """Nobody could ever use what the server has begun, so it is ended there."""
+
+    def refuse(_session: Session, _params: dict[str, Any], _scope: Scope) -> None:
+        raise refusal
+
+    world = bridged(Stateful(sse=True), on_create=refuse)
+    answer = await world.send("initialize", None)
+    assert (answer.status, answer.error["code"]) == (status, code)
+    assert HEADER not in answer.headers
+    assert world.server.counts == {}
+    assert [seen.scope["method"] for seen in world.server.seen] == ["POST", "DELETE"]
+
+
+async def test_an_id_that_cannot_be_carried_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
+    """The specification asks for visible ASCII; the log says what is wrong."""
+    world = bridged(Stateful(names="servers "), transport="off")
+    assert HEADER not in (await world.send("initialize", None)).headers
+    assert "no visible ASCII, or too long" in caplog.text
+
+
+# --- refused -------------------------------------------------------------------------------------
+
+
+async def expire(world: Bridged, ours: str) -> tuple[str, tuple[Header, ...]]:
+    world.app._options.clock.now += 31 * DAY  # type: ignore[attr-defined]
+    return ours, ()
+
+
+async def end(world: Bridged, ours: str) -> tuple[str, tuple[Header, ...]]:
+    await world.bodyless("DELETE", ours, (b"user", b"alice"))
+    return ours, ()
+
+
+async def forge(world: Bridged, ours: str) -> tuple[str, tuple[Header, ...]]:
+    return ours[:-4] + "AAAA", ()
+
+
+async def steal(world: Bridged, ours: str) -> tuple[str, tuple[Header, ...]]:
+    return ours, ((b"user", b"bob"),)
+
+
+async def name_the_servers(world: Bridged, ours: str) -> tuple[str, tuple[Header, ...]]:
+    return "servers-1", ()
+
+
+@pytest.mark.parametrize("method", ["POST", "GET", "DELETE"])
+@pytest.mark.parametrize("spoil", [expire, end, forge, steal, name_the_servers])
+async def test_a_bad_id_is_refused_here(spoil: Callable[..., Any], method: str) -> None:
+    """The specification's 404, in the same words for all; the server never hears one of its ids."""
+    world = bridged(clock=Clock())
+    user = (b"user", b"alice")
+    ours = await world.opens(user)
+    spoilt, headers = await spoil(world, ours)
+    before = len(world.server.seen)
+    who = headers or (user,)
+    if method == "POST":
+        answer = await world.send("tools/call", spoilt, *who)
+    else:
+        answer = await world.bodyless(method, spoilt, *who)
+    assert (answer.status, answer.error["code"]) == (404, -32043)
+    assert answer.error["message"] == "Session not found"
+    assert set(world.server.ids[before:]) <= {None}
+
+
+@pytest.mark.parametrize("method", ["POST", "DELETE"])
+async def test_the_servers_guards_come_first(method: str) -> None:
+    """An expired access token is a 401, whatever became of the session."""
+    world = bridged()
+    await world.opens()
+    world.server.guard = 401
+    answer = (
+        await world.send("tools/call", "servers-1") if method == "POST" else await world.bodyless("DELETE", "servers-1")
+    )
+    assert answer.status == 401
+
+
+async def test_an_id_given_twice_is_refused() -> None:
+    """Two readers may take different ones."""
+    world = bridged()
+    ours = await world.opens()
+    assert (await world.send("tools/call", ours, (HEADER, b"servers-1"))).status == 400
+
+
+async def test_what_the_server_has_forgotten_is_a_404() -> None:
+    """Its own, as it came; ours lives on, since another worker may remember: the caller was led astray."""
+    world = bridged()
+    ours = await world.opens()
+    remembered = world.server.counts.pop("servers-1")
+    answer = await world.send("tools/call", ours)
+    assert (answer.status, answer.error["message"]) == (404, "Session not found")
+    world.server.counts["servers-1"] = remembered
+    assert (await world.send("tools/call", ours)).result == {"content": 1}
+
+
+# --- ended ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("admission", ["ask", "own"])
+async def test_delete_ends_it_on_both_sides(admission: str) -> None:
+    """Whoever judges the callers."""
+    world = bridged(admission=admission)
+    ours = await world.opens()
+    assert (await world.bodyless("DELETE", ours)).status == 200
+    assert world.server.counts == {}
+    assert [fact.reason for fact in world.facts if isinstance(fact, SessionDeleted)] == ["deleted"]
+    assert (await world.bodyless("DELETE", ours)).status == 404
+    assert (await world.send("tools/call", ours)).status == 404
+
+
+@pytest.mark.parametrize(("said", "answered"), [(405, 200), (404, 200), (403, 403), (500, 500)])
+async def test_delete_ends_ours_unless_the_server_refuses(said: int, answered: int) -> None:
+    """A server that ends nothing, or has forgotten, keeps nobody from leaving; one that forbids it does."""
+    world = bridged(Stateful(deletes=said))
+    ours = await world.opens()
+    assert (await world.bodyless("DELETE", ours)).status == answered
+    lives = (await world.send("tools/call", ours)).status == 200
+    assert lives is (answered != 200)
+
+
+# --- streams -------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def listening(world: Bridged, ours: str, *headers: Header) -> AsyncIterator[Answer]:
+    """A client that has opened a stream."""
+    answer = Answer()
+    scope = http(method="GET", headers=[(HEADER, ours.encode()), *headers])
+    with anyio.fail_after(DEADLINE):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(world.app, scope, Incoming(), answer)
+            await world.server.listening.wait()
+            yield answer
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("headers", [(), ((b"last-event-id", b"6"),)], ids=["new", "taken up"])
+async def test_a_client_listens(headers: tuple[Header, ...]) -> None:
+    """To its own transport session's stream, with our id in the head."""
+    world = bridged()
+    ours = await world.opens()
+    async with listening(world, ours, *headers) as answer:
+        assert answer.headers[HEADER] == ours.encode()
+        assert b"notifications/message" in answer.body
+        assert world.server.ids[-1] == "servers-1"
+
+
+async def test_a_stream_ends_with_its_session() -> None:
+    """Nothing is said: no request waits for an answer there."""
+    world = bridged()
+    ours = await world.opens()
+    await world.send("tools/call", ours)
+    session = world.server.sessions[-1]
+    assert session is not None
+    async with listening(world, ours) as answer:
+        before = len(answer.messages)
+        await session.end("over")
+        assert [message["body"] for message in answer.messages[before:]] == [b""]
+        assert answer.messages[-1]["more_body"] is False
+
+
+async def test_a_stream_of_a_session_that_has_ended_is_not_taken_up() -> None:
+    """Event 2 answered a request of it; the transport session lives, and listens to others."""
+    world = bridged(Stateful(sse=True))
+    ours = await world.opens()
+    held = {"sessionId": (await world.send("sessions/create", ours)).result["session"]["sessionId"]}
+    await world.send("tools/call", ours, session=held)
+    await world.send("sessions/delete", ours, session=held)
+    answer = await world.bodyless("GET", ours, (b"last-event-id", b"2"))
+    assert (answer.status, world.reasons()) == (404, ["ended"])
+    async with listening(world, ours, (b"last-event-id", b"9")) as other:
+        assert other.status == 200
+
+
+async def test_a_store_that_does_not_answer_is_no_dead_session() -> None:
+    """Neither for a stream nor for a DELETE: the client may try again."""
+
+    class Away(MemoryStore):
+        async def standing(self, claims: Any) -> Any:
+            raise StoreUnavailable
+
+    world = bridged(store=Away())
+    ours = await world.opens()
+    for method in ("GET", "DELETE"):
+        assert (await world.bodyless(method, ours)).status == 503
+
+
+# --- its place -----------------------------------------------------------------------------------
+
+
+async def test_the_server_sees_nothing_of_the_bridge() -> None:
+    """What crosses is not on its scope, and cannot be printed by accident."""
+    world = bridged()
+    ours = await world.opens()
+    await world.send("tools/call", ours)
+    assert all(WAY not in seen.scope for seen in world.server.seen)
+    assert repr(Crossing(ours, "servers-1")) == "<Crossing>"
+
+
+async def test_what_is_beside_the_endpoint_is_left_alone() -> None:
+    """Another server's ids, at another path."""
+    server = Stateful()
+    app = sessions(Starlette(routes=[Mount("/other", app=server)]), bridge=True)
+    answer = await call(app, http(path="/other/", headers=[(HEADER, b"servers-1")]), b'{"method":"ping","id":1}')
+    assert server.ids == ["servers-1"]
+    assert answer.status == 404
+
+
+@pytest.mark.parametrize(
+    ("scope", "has"),
+    [
+        (http(), False),
+        (http(headers=[(HEADER, b"servers-1")]), True),
+        ({**http(), WAY: Crossing("ours", "servers-1")}, True),
+    ],
+    ids=["neither", "header", "bridge"],
+)
+def test_the_servers_own_session_is_told_wherever_it_travels(scope: Scope, has: bool) -> None:
+    """In the header where there is no bridge, and sealed in ours where there is one."""
+    assert has_servers_own(scope) is has

@@ -1,0 +1,241 @@
+"""The end of a session: in one order, by one worker, and to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+from clients import START
+
+from mcp_sessions._server import lifecycle as room
+from mcp_sessions._server.lifecycle import Endings, Streams
+from mcp_sessions._session.claims import AUDIENCE, SESSION, Claims, utc
+from mcp_sessions._session.data import Data, Shelf
+from mcp_sessions._session.events import Fact, SessionDeleted
+from mcp_sessions._session.session import EndedSession
+from mcp_sessions.errors import StoreUnavailable
+from mcp_sessions.stores.base import Record, Standing
+from mcp_sessions.stores.memory import MemoryStore
+
+END = START + 3600
+TRACE = f"00-{1:032x}-{2:016x}-01"
+CLAIMS = Claims(kind=SESSION, jti="j" * 22, issued_at=START, expires_at=END, subject=None, kid="k", trace=TRACE)
+DEADLINE = 30  # seconds after which a test that hangs fails
+
+
+class Store(MemoryStore):
+    """A store that may be away, and tells when a session was forgotten."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=lambda: START)
+        self.away = 0  # how many calls fail
+        self.finished: list[str] = []
+        self.has_finished = anyio.Event()
+
+    def _answer(self) -> None:
+        if self.away > 0:
+            self.away -= 1
+            raise StoreUnavailable
+
+    async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
+        self._answer()
+        return await super().revoke(ref, audience=audience, expires_at=expires_at, reason=reason, lease=lease)
+
+    async def finish(self, ref: str) -> None:
+        self._answer()
+        await super().finish(ref)
+        self.finished.append(ref)
+        self.has_finished.set()
+
+
+class Stream:
+    """A stream that is open until it is cut."""
+
+    claims = CLAIMS
+    is_spared = False
+    is_cut = False
+
+    async def cut(self) -> None:
+        self.is_cut = True
+
+
+class Worker:
+    """One worker, and what happens on it, in order."""
+
+    def __init__(self, store: Store, on_end: Callable[..., Any] | None = None, **options: float) -> None:
+        self.steps: list[str] = []
+        self.facts: list[Fact] = []
+        self.store = store
+        self.streams = Streams(store)
+        self.endings = Endings(
+            store,
+            self.streams,
+            on_end=on_end,
+            emit=self.facts.append,
+            keep=self.keep,
+            clock=lambda: START + 90,
+            **{"pause": 0, **options},
+        )
+
+    def keep(self, owner: str, until: int) -> Data:
+        return Data(self.store, Shelf(owner, until, 1000), clock=lambda: START, max_value_bytes=1000)
+
+    async def recorded(self) -> Worker:
+        """With a record of the session."""
+        await self.store.record(Record(CLAIMS.ref, None, START, END, seen_at=START))
+        return self
+
+    async def end(self) -> None:
+        with anyio.fail_after(DEADLINE):
+            await self.endings.end(CLAIMS, "logout")
+
+
+async def test_everything_happens_in_its_order() -> None:
+    """When the hook runs, the session is refused, its streams have ended, and its data can still be read."""
+    seen: list[Any] = []
+
+    async def on_end(session: EndedSession, reason: str) -> None:
+        seen.append((session.ref, session.created_at, session.expires_at, reason))
+        seen.append((await store.standing(CLAIMS), stream.is_cut, await session.data.get("browser")))
+        seen.extend(worker.facts)
+
+    store, stream = Store(), Stream()
+    worker = await Worker(store, on_end).recorded()
+    await worker.keep(CLAIMS.ref, END).set("browser", 7)
+    worker.streams.add(stream)
+    await worker.end()
+    assert seen == [
+        (CLAIMS.ref, utc(START), utc(END), "logout"),
+        (Standing.ENDED, True, 7),
+        SessionDeleted(CLAIMS.ref, "logout", 90, TRACE),
+    ]
+    assert await worker.keep(CLAIMS.ref, END).get("browser") is None
+    assert await store.take_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=10) == []
+    assert await store.standing(CLAIMS) is Standing.ENDED
+
+
+@pytest.mark.parametrize("tracked", [True, False])
+async def test_of_all_who_end_it_one_runs_the_hook(tracked: bool) -> None:
+    """Whether sessions are recorded or not; the others end their streams."""
+    ran: list[str] = []
+    store = Store()
+    workers = [Worker(store, lambda session, reason: ran.append(session.ref)) for _ in range(5)]
+    if tracked:
+        await workers[0].recorded()
+    streams = [Stream() for _ in workers]
+    for worker, stream in zip(workers, streams, strict=True):
+        worker.streams.add(stream)
+    async with anyio.create_task_group() as group:
+        for worker in workers:
+            group.start_soon(worker.end)
+    assert ran == [CLAIMS.ref]
+    assert all(stream.is_cut for stream in streams)
+    assert sum(len(worker.facts) for worker in workers) == 1
+
+
+async def test_without_a_hook_the_data_is_forgotten_all_the_same() -> None:
+    """It dies with its session."""
+    worker = Worker(Store())
+    await worker.keep(CLAIMS.ref, END).set("a", 1)
+    await worker.end()
+    assert await worker.keep(CLAIMS.ref, END).get("a") is None
+
+
+async def test_a_caller_who_leaves_does_not_leave_it_half_ended() -> None:
+    """The request is cancelled while the hook runs, and the hook runs to its end."""
+    inside, go, ran = anyio.Event(), anyio.Event(), []
+
+    async def on_end(session: EndedSession, reason: str) -> None:
+        inside.set()
+        await go.wait()
+        ran.append(reason)
+
+    worker = Worker(Store(), on_end)
+    async with anyio.create_task_group() as group:
+        group.start_soon(worker.end)
+        await inside.wait()
+        group.cancel_scope.cancel()
+        go.set()
+    assert ran == ["logout"]
+    assert worker.store.finished == [CLAIMS.ref]
+
+
+async def test_what_the_store_did_not_take_has_not_ended() -> None:
+    """No stream is cut, no hook runs, and who asked for it learns so."""
+    ran: list[str] = []
+    worker, stream = Worker(Store(), lambda session, reason: ran.append(reason)), Stream()
+    worker.streams.add(stream)
+    worker.store.away = 1
+    with pytest.raises(StoreUnavailable):
+        await worker.end()
+    assert (ran, stream.is_cut, worker.facts) == ([], False, [])
+    await worker.end()
+    assert (ran, stream.is_cut) == (["logout"], True)
+
+
+class TestAHookThat:
+    async def test_raises_has_run(self, caplog: pytest.LogCaptureFixture) -> None:
+        """The session has ended all the same, and the log says what was raised."""
+
+        async def on_end(session: EndedSession, reason: str) -> None:
+            raise LookupError
+
+        worker = Worker(Store(), on_end)
+        await worker.end()
+        assert worker.store.finished == [CLAIMS.ref]
+        assert caplog.messages == [f"on_end raised LookupError for session {CLAIMS.ref}"]
+
+    async def test_takes_too_long_is_stopped(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Before another worker could take over and run it a second time."""
+
+        async def on_end(session: EndedSession, reason: str) -> None:
+            await anyio.sleep_forever()
+
+        worker = Worker(Store(), on_end, patience=0.01)
+        await worker.end()
+        assert worker.store.finished == [CLAIMS.ref]
+        assert caplog.messages == [f"on_end took more than 0.01 s for session {CLAIMS.ref} and was stopped"]
+        assert room.PATIENCE < room.LEASE
+
+    @pytest.mark.parametrize("anyio_backend", ["asyncio"])
+    async def test_awaits_what_it_has_cancelled_has_run(self) -> None:
+        """On asyncio the task's cancellation comes back to who awaits it; it must not cancel the ending."""
+
+        async def on_end(session: EndedSession, reason: str) -> None:
+            task = asyncio.create_task(anyio.sleep_forever())
+            await anyio.wait_all_tasks_blocked()
+            task.cancel()
+            await task
+
+        worker = Worker(Store(), on_end)
+        await worker.end()
+        assert worker.store.finished == [CLAIMS.ref]
+
+
+class TestForgetting:
+    async def test_a_store_that_was_away_is_told_later(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Else another worker would run the hook again, though it has run."""
+        ran: list[str] = []
+
+        def on_end(session: EndedSession, reason: str) -> None:
+            ran.append(reason)
+            worker.store.away = 3
+
+        worker = await Worker(Store(), on_end).recorded()
+        await worker.end()
+        assert worker.store.finished == []
+        with anyio.fail_after(DEADLINE):
+            await worker.store.has_finished.wait()
+        assert (ran, worker.store.finished) == (["logout"], [CLAIMS.ref])
+        assert caplog.messages == [f"session {CLAIMS.ref} is over, and its data stays until the store answers"]
+
+    async def test_it_is_not_tried_for_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """By then its lease has run out, and another worker has it."""
+        monkeypatch.setattr(room, "TRIES", 2)
+        worker = Worker(Store())
+        worker.store.away = 3
+        await worker.endings._forget_later(CLAIMS.ref)
+        assert (worker.store.away, worker.store.finished) == (1, [])

@@ -1,0 +1,247 @@
+"""Taking a body in: bounded in bytes and seconds, whole or in pieces, and given back exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from clients import Incoming, chunks
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.types import Message, Receive
+
+from mcp_sessions._protocol.headers import Head
+from mcp_sessions._server.body import Replay, read_body
+from mcp_sessions.errors import BodyCutShort, BodyTimeout, BodyTooLarge, EncodingRefused, Refusal
+
+DISCONNECT: Message = {"type": "http.disconnect"}
+
+
+class Slow:
+    """A `receive` that lets other tasks run before each message, as a socket does."""
+
+    def __init__(self, *messages: Message) -> None:
+        self._incoming = Incoming(*messages)
+
+    async def __call__(self) -> Message:
+        await checkpoint()
+        await checkpoint()
+        return await self._incoming()
+
+
+async def read(receive: Receive, head: Head, *, max_bytes: int, timeout: float) -> bytes:
+    """The body, whether it was there at once or had to be awaited."""
+    body = read_body(receive, head, max_bytes=max_bytes, timeout=timeout)
+    return body if isinstance(body, bytes) else await body
+
+
+async def take(*messages: Message, head: Head | None = None, slow: bool = False, timeout: float = 30) -> bytes:
+    receive = Slow(*messages) if slow else Incoming(*messages)
+    return await read(receive, head or Head.of([]), max_bytes=10, timeout=timeout)
+
+
+@pytest.mark.parametrize("slow", [False, True])
+@pytest.mark.parametrize("pieces", [[b""], [b"0123456789"], [b"01234", b"", b"56789"], [b"%d" % n for n in range(10)]])
+async def test_a_body_arrives_whole_however_it_was_cut(pieces: list[bytes], slow: bool) -> None:
+    """One chunk with the head, or many one by one."""
+    assert await take(*chunks(*pieces), slow=slow) == b"".join(pieces)
+
+
+@given(st.lists(st.binary(max_size=4), min_size=1, max_size=6))
+def test_size_is_judged_by_the_sum_alone(pieces: list[bytes]) -> None:
+    """Cutting a body differently neither saves nor condemns it."""
+    body = b"".join(pieces)
+
+    async def attempt() -> bytes | None:
+        try:
+            return await take(*chunks(*pieces))
+        except BodyTooLarge:
+            return None
+
+    assert anyio.run(attempt) == (body if len(body) <= 10 else None)
+
+
+async def test_a_message_without_body_or_flag_is_an_empty_whole() -> None:
+    """Both members are optional in ASGI."""
+    assert await take({"type": "http.request"}) == b""
+
+
+@pytest.mark.parametrize(("size", "fits"), [(9, True), (10, True), (11, False)])
+@pytest.mark.parametrize("slow", [False, True])
+async def test_the_limit_itself_still_fits(size: int, fits: bool, slow: bool) -> None:
+    """One under and at the limit pass, one over does not."""
+    if fits:
+        assert len(await take(*chunks(b"x" * size), slow=slow)) == size
+    else:
+        with pytest.raises(BodyTooLarge):
+            await take(*chunks(b"x" * size), slow=slow)
+
+
+async def test_reading_stops_at_the_first_byte_too_many() -> None:
+    """What comes after the limit is never asked for: a sender without end cannot fill the memory."""
+    receive = Incoming(*chunks(b"x" * 6, b"x" * 6, b"x" * 6))
+    with pytest.raises(BodyTooLarge):
+        await read(receive, Head.of([]), max_bytes=10, timeout=30)
+    assert len(receive.messages) == 1
+
+
+@pytest.mark.parametrize("length", ["11", "9" * 19, "9" * 5000])
+async def test_a_length_declared_too_large_is_refused_unread(length: str) -> None:
+    """Not even the first message is taken."""
+    receive = Incoming(*chunks(b"{}"))
+    with pytest.raises(BodyTooLarge):
+        await read(receive, Head.of([(b"content-length", length.encode())]), max_bytes=10, timeout=30)
+    assert receive.messages
+
+
+@pytest.mark.parametrize("length", ["10", "0", "-11", "x", "1e9", ""])
+async def test_a_length_that_fits_or_says_nothing_is_not_trusted(length: str) -> None:
+    """What counts is what arrives; framing is the server's business."""
+    assert await take(*chunks(b"{}"), head=Head.of([(b"content-length", length.encode())])) == b"{}"
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "identity, gzip", "x", ""])
+async def test_a_compressed_body_is_refused(encoding: str) -> None:
+    """We would read other bytes than the application, so nobody does."""
+    if encoding:
+        with pytest.raises(EncodingRefused):
+            await take(*chunks(b"{}"), head=Head.of([(b"content-encoding", encoding.encode())]))
+    else:
+        assert await take(*chunks(b"{}"), head=Head.of([(b"content-encoding", encoding.encode())])) == b"{}"
+
+
+@pytest.mark.parametrize("encoding", ["identity", " Identity "])
+async def test_identity_is_no_encoding(encoding: str) -> None:
+    """It changes nothing."""
+    assert await take(*chunks(b"{}"), head=Head.of([(b"content-encoding", encoding.encode())])) == b"{}"
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+@pytest.mark.parametrize("slow", [False, True])
+async def test_a_client_that_leaves_in_the_middle_is_cut_short(before: int, slow: bool) -> None:
+    """Half a message is never taken for a whole one."""
+    arrived = chunks(*[b"x"] * 3)[:before]
+    with pytest.raises(BodyCutShort):
+        await take(*arrived, DISCONNECT, slow=slow)
+
+
+@pytest.mark.parametrize("arrived", [[], chunks(b"x", b"")[:1]])
+@pytest.mark.parametrize("slow", [False, True])
+async def test_a_body_that_does_not_come_times_out(arrived: list[Message], slow: bool) -> None:
+    """Whether nothing came at all or only its beginning."""
+    with pytest.raises(BodyTimeout):
+        await take(*arrived, slow=slow, timeout=0.001)
+
+
+async def test_cancelling_the_request_reaches_the_server_s_receive() -> None:
+    """A request that is given up while it waits for its first byte leaves nothing waiting behind it."""
+    waiting, seen = anyio.Event(), []
+
+    async def receive() -> Message:
+        waiting.set()
+        try:
+            return await Incoming()()
+        except BaseException as error:
+            seen.append(type(error))
+            raise
+
+    async def request() -> None:
+        await read(receive, Head.of([]), max_bytes=10, timeout=30)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(request)
+        await waiting.wait()
+        group.cancel_scope.cancel()
+    assert seen == [anyio.get_cancelled_exc_class()]
+
+
+@pytest.mark.parametrize("timeout", [30, 0.001])
+async def test_a_receive_that_opens_scopes_of_its_own_is_served(timeout: float) -> None:
+    """Starlette's `BaseHTTPMiddleware` waits in a task group: our time limit lies around it, never inside."""
+
+    async def receive() -> Message:
+        async with anyio.create_task_group() as group:
+            group.start_soon(anyio.sleep_forever)
+            if timeout == 30:
+                group.cancel_scope.cancel()
+        return chunks(b"{}")[0]
+
+    if timeout == 30:
+        assert await read(receive, Head.of([]), max_bytes=10, timeout=timeout) == b"{}"
+    else:
+        with pytest.raises(BodyTimeout):
+            await read(receive, Head.of([]), max_bytes=10, timeout=timeout)
+
+
+class Pending:
+    """What a `receive` may give that is no coroutine: anything that can be awaited."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+
+    def __await__(self) -> Generator[Any, Any, Message]:
+        return (yield from self._receive().__await__())
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_a_receive_may_give_any_awaitable(slow: bool) -> None:
+    """A server need not write it as a coroutine."""
+    receive = Slow(*chunks(b"a", b"b")) if slow else Incoming(*chunks(b"ab"))
+    assert await read(lambda: Pending(receive), Head.of([]), max_bytes=10, timeout=30) == b"ab"
+
+
+async def test_an_error_of_the_server_s_receive_is_not_swallowed() -> None:
+    """Before and after the first suspension alike."""
+
+    async def at_once() -> Message:
+        raise OSError("gone")
+
+    async def later() -> Message:
+        await checkpoint()
+        raise OSError("gone")
+
+    for receive in (at_once, later):
+        with pytest.raises(OSError, match="gone"):
+            await read(receive, Head.of([]), max_bytes=10, timeout=30)
+
+
+async def test_a_receive_that_goes_on_after_an_exception_is_gone_on_with() -> None:
+    """A server that takes a time-out of its own for an empty last chunk is heard."""
+
+    async def receive() -> Message:
+        with anyio.move_on_after(0.001):
+            await anyio.sleep_forever()
+        await checkpoint()
+        return chunks(b"late")[0]
+
+    assert await read(receive, Head.of([]), max_bytes=10, timeout=30) == b"late"
+
+
+async def test_after_the_body_receive_is_the_server_s_own() -> None:
+    """The application gets the body once and then the very next message of the server; no disconnect is made up."""
+    follows: Message = {"type": "http.disconnect", "from": "the server"}
+    replay = Replay(b"{}", Incoming(follows))
+    assert await replay() == {"type": "http.request", "body": b"{}", "more_body": False}
+    assert await replay() is follows
+    with anyio.move_on_after(0.001) as scope:
+        await replay()
+    assert scope.cancelled_caught
+
+
+def test_every_refusal_here_is_one_of_the_error_tree() -> None:
+    """So that one `except` in the shell serves."""
+    assert all(issubclass(error, Refusal) for error in (BodyCutShort, BodyTimeout, BodyTooLarge, EncodingRefused))
+
+
+async def test_a_time_out_that_is_not_ours_passes_as_it_is() -> None:
+    """A server may have one of its own; only what our timer ended is a body that took too long."""
+
+    async def receive() -> Message:
+        await checkpoint()
+        raise TimeoutError("the server's own")
+
+    with pytest.raises(TimeoutError, match="the server's own"):
+        await read(receive, Head.of([]), max_bytes=10, timeout=30)

@@ -1,0 +1,213 @@
+"""The server's start and stop: what runs beside the application lives shorter than it, and the store longer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import pytest
+from clients import Clock, Incoming
+from starlette.types import Message, Receive, Scope, Send
+
+from mcp_sessions._server.lifecycle import Sweeper
+from mcp_sessions._server.lifespan import Beside, Lifespan
+from mcp_sessions.errors import ConfigurationError, StoreUnavailable
+from mcp_sessions.stores.memory import MemoryStore
+
+STARTUP, SHUTDOWN = {"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}
+
+
+class Noted(Beside):
+    """Notes its steps in place of doing anything.
+
+    Args:
+        steps: Where.
+    """
+
+    def __init__(self, steps: list[str]) -> None:
+        super().__init__(MemoryStore(), None, closes=True)
+        self.steps = steps
+
+    async def open(self) -> None:
+        self.steps.append("opened")
+
+    def started(self) -> None:
+        self.steps.append("started")
+
+    async def stopping(self) -> None:
+        self.steps.append("stopping")
+
+    async def stopped(self) -> None:
+        self.steps.append("stopped")
+
+
+class Life:
+    """One life, whose steps are written down in their order.
+
+    Args:
+        says: What the application answers to each thing that it hears.
+    """
+
+    def __init__(self, *says: str) -> None:
+        self.steps: list[str] = []
+        self._says = says
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        for said in self._says:
+            self.steps.append(f"the application hears {(await receive())['type']}")
+            await send({"type": said})
+
+    async def run(self) -> list[str]:
+        """What happened, in order."""
+
+        async def hear(message: Message) -> None:
+            self.steps.append(f"the server hears {message['type']}")
+
+        await Lifespan(self.app, Noted(self.steps)).run({"type": "lifespan"}, Incoming(STARTUP, SHUTDOWN), hear)
+        return self.steps
+
+
+@pytest.mark.parametrize("end", ["complete", "failed"])
+async def test_ours_begins_after_the_application_and_ends_before_it(end: str) -> None:
+    """The store is closed when the application has stopped, well or not, while the event loop still runs."""
+    assert await Life("lifespan.startup.complete", f"lifespan.shutdown.{end}").run() == [
+        "the application hears lifespan.startup",
+        "the server hears lifespan.startup.complete",
+        "started",
+        "stopping",
+        "the application hears lifespan.shutdown",
+        "stopped",
+        f"the server hears lifespan.shutdown.{end}",
+    ]
+
+
+async def test_an_application_that_does_not_start_starts_nothing() -> None:
+    """Nor is anything stopped."""
+    assert await Life("lifespan.startup.failed").run() == [
+        "the application hears lifespan.startup",
+        "the server hears lifespan.startup.failed",
+    ]
+
+
+async def test_an_application_without_a_lifespan_goes_on_serving() -> None:
+    """It returns at once, which servers take for "not supported": nothing must be closed under it."""
+    assert await Life().run() == []
+
+
+class TestARouter:
+    @asynccontextmanager
+    async def own(self, app: object) -> AsyncIterator[str]:
+        """What the router does around its own life."""
+        self.steps.append("the application starts")
+        yield f"state of {app}"
+        self.steps.append("the application stops")
+
+    async def test_ours_is_around_its_own(self) -> None:
+        """What the router yields is passed on."""
+        self.steps: list[str] = []
+        async with Noted(self.steps).around(self.own, "app") as state:
+            self.steps.append("serves")
+        assert state == "state of app"
+        assert self.steps == [
+            "opened",
+            "the application starts",
+            "started",
+            "serves",
+            "stopping",
+            "the application stops",
+            "stopped",
+        ]
+
+    async def test_lives_at_once_are_ended_once(self) -> None:
+        """With the last of them, as where an application is mounted twice."""
+        self.steps = []
+        beside = Noted(self.steps)
+        async with beside.around(self.own, "app"):
+            async with beside.around(self.own, "app"):
+                """A life in a life."""
+            assert not {"stopping", "stopped"} & set(self.steps)
+        assert self.steps[-3:] == ["stopping", "the application stops", "stopped"]
+
+    async def test_what_fails_at_its_start_is_not_left_open(self) -> None:
+        """Neither is anything started."""
+        self.steps = []
+
+        def fails(app: object) -> AbstractAsyncContextManager[None]:
+            raise LookupError(app)
+
+        with pytest.raises(LookupError):
+            await Noted(self.steps).around(fails, "app").__aenter__()
+        assert self.steps == ["opened", "stopped"]
+
+
+class Store(MemoryStore):
+    """Notes when it is opened and closed.
+
+    Args:
+        trouble: Raised then.
+    """
+
+    def __init__(self, trouble: Exception | None = None) -> None:
+        super().__init__(clock=Clock())
+        self.steps: list[str] = []
+        self._trouble = trouble
+
+    async def open(self) -> None:
+        self._note("open")
+
+    async def close(self) -> None:
+        self._note("close")
+
+    def _note(self, step: str) -> None:
+        self.steps.append(step)
+        if self._trouble is not None:
+            raise self._trouble
+
+
+class Sweeps(Sweeper):
+    """Notes when it is started and stopped."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+
+    def start(self) -> None:
+        self.steps.append("start")
+
+    async def stop(self) -> None:
+        self.steps.append("stop")
+
+
+class TestBeside:
+    @pytest.mark.parametrize("closes", [True, False])
+    async def test_a_store_that_is_not_ours_stays_open(self, closes: bool) -> None:
+        """Who made it closes it."""
+        store = Store()
+        beside = Beside(store, None, closes=closes)
+        await beside.open()
+        beside.started()
+        await beside.stopping()
+        await beside.stopped()
+        assert store.steps == ["open", *["close"] * closes]
+
+    async def test_a_store_that_is_away_is_told_in_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
+        """It keeps the server neither from starting nor from stopping."""
+        beside = Beside(Store(StoreUnavailable()), None, closes=True)
+        await beside.open()
+        await beside.stopped()
+        assert "the session store does not answer (store_unavailable)" in caplog.text
+        assert "the session store was not closed (store_unavailable)" in caplog.text
+
+    async def test_a_store_that_is_set_up_wrongly_is_an_error(self) -> None:
+        """With the remedy."""
+        with pytest.raises(ConfigurationError, match="use appendonly"):
+            await Beside(Store(ConfigurationError("use appendonly")), None, closes=True).open()
+
+    async def test_somebody_sweeps_while_the_application_lives(self) -> None:
+        """From when it has started until it is told to stop."""
+        sweeper = Sweeps()
+        beside = Beside(Store(), sweeper, closes=True)
+        await beside.open()
+        assert sweeper.steps == []
+        beside.started()
+        await beside.stopping()
+        assert sweeper.steps == ["start", "stop"]

@@ -1,0 +1,214 @@
+"""What a caller may create, and every limit of the package: one under and at it pass, one over does not."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+from apps import Server, sessions
+from clients import START, Client, Clock, chunks
+from starlette.types import Message
+from trio.testing import MockClock
+
+from mcp_sessions._protocol.headers import Head
+from mcp_sessions._protocol.jsonrpc import MAX_BATCH, parse
+from mcp_sessions._server.body import read_body
+from mcp_sessions._server.runtime import CreateLimit
+from mcp_sessions._session.claims import MAX_TOKEN_BYTES
+from mcp_sessions._session.events import Fact, RequestRefused, SessionCreated
+from mcp_sessions._tokens.jwt import Tokens
+from mcp_sessions._tokens.keys import KeyRing
+from mcp_sessions._tokens.seal import sealed_size
+from mcp_sessions.errors import BodyTimeout, CreateLimited, NotJSONRPC, SessionNotFound
+from mcp_sessions.stores.memory import MemoryStore
+
+# --- sessions created ----------------------------------------------------------------------------
+
+
+def admitted(limit: CreateLimit, subject: str | None, now: float, times: int) -> int:
+    """How many of so many attempts get through."""
+    count = 0
+    for _ in range(times):
+        try:
+            limit.spend(subject, now=now)
+        except CreateLimited:
+            continue
+        count += 1
+    return count
+
+
+def test_each_caller_has_a_budget_of_its_own() -> None:
+    """One who has spent it takes nothing from another; anonymous callers share one."""
+    limit = CreateLimit(3)
+    assert [admitted(limit, subject, START, 5) for subject in ("a", "b", None, "a", None)] == [3, 3, 3, 0, 0]
+
+
+def test_the_next_minute_brings_a_new_budget() -> None:
+    """Windows are whole minutes, and the refusal says when the next one begins."""
+    limit = CreateLimit(1)
+    assert START % 60 == 0
+    assert admitted(limit, "a", START, 2) == 1
+    for now, seconds in ((START, 60), (START + 59, 1), (START + 59.9, 1)):
+        with pytest.raises(CreateLimited) as refused:
+            limit.spend("a", now=now)
+        assert refused.value.retry_after == seconds
+    assert admitted(limit, "a", START + 60, 2) == 1
+
+
+def test_a_clock_that_is_set_back_begins_a_new_window() -> None:
+    """Nobody is locked out until the old time comes again."""
+    limit = CreateLimit(1)
+    assert admitted(limit, "a", START, 2) == 1
+    assert admitted(limit, "a", START - 3600, 2) == 1
+
+
+def test_memory_is_bounded_and_callers_beyond_it_share_a_budget() -> None:
+    """However many names come, no more are kept, and those that are known keep their own budget."""
+    limit = CreateLimit(2, max_callers=3)
+    assert [admitted(limit, name, START, 1) for name in "abc"] == [1, 1, 1]
+    assert sum(admitted(limit, f"new {n}", START, 1) for n in range(1000)) == 2
+    assert admitted(limit, "a", START, 5) == 1
+    assert len(limit._created) == 4
+
+
+async def test_creating_too_many_is_refused_with_429() -> None:
+    """Code, text and `Retry-After` are its own; the fact is heard, and nothing was created."""
+    heard: list[Fact] = []
+    client = Client(sessions(Server(), create_limit=2, clock=Clock(START + 50), listen=heard.append))
+    first, second = await client.create(), await client.create()
+    refused = await client.send("sessions/create")
+    assert (refused.status, refused.headers[b"retry-after"]) == (429, b"10")
+    assert refused.error == {"code": -31029, "message": "Too many sessions; try again later"}
+    assert [type(fact) for fact in heard] == [SessionCreated, SessionCreated, RequestRefused]
+    assert (await client.tool(session=first)).session is not None
+    assert (await client.tool(session=second)).session is not None
+
+
+async def test_one_principal_s_limit_is_not_another_s() -> None:
+    """What one user spends, another still has; deleting brings nothing back."""
+    users = ["alice"]
+    client = Client(sessions(Server(), create_limit=1, principal=lambda scope: users[0]))
+    await client.delete(await client.create())
+    assert (await client.send("sessions/create")).status == 429
+    users[0] = "bob"
+    assert (await client.send("sessions/create")).status == 200
+
+
+# --- every limit ---------------------------------------------------------------------------------
+
+Passes = Callable[[int], Awaitable[bool]]  # whether an input of that size passes
+
+
+async def body(size: int) -> bool:
+    client = Client(sessions(Server(), max_body_bytes=300), modern=False)
+    answer = await client.post(b'{"jsonrpc":"2.0","id":1,"method":"ping"}'.ljust(size))
+    assert answer.status in {200, 413}
+    return answer.status == 200
+
+
+async def declared(size: int) -> bool:
+    client = Client(sessions(Server(), max_body_bytes=300), modern=False)
+    answer = await client.post({"jsonrpc": "2.0", "id": 1, "method": "ping"}, (b"content-length", b"%d" % size))
+    return answer.status == 200
+
+
+async def batch(size: int) -> bool:
+    answer = await Client(sessions(Server()), modern=False).post([{"jsonrpc": "2.0", "method": "a"}] * size)
+    assert answer.status in {202, 400}
+    return answer.status == 202
+
+
+async def token(size: int) -> bool:
+    """Whether it is looked into at all."""
+    with pytest.raises(SessionNotFound) as refused:
+        Tokens(issuer="i", audience="a").verify(KeyRing.random(), "a" * size, now=START, principal=None)
+    return refused.value.reason != "token_size"
+
+
+async def named(size: int) -> bool:
+    """Whether a session id of that length is looked into, through the whole middleware."""
+    heard: list[Fact] = []
+    client = Client(sessions(Server(), max_token_bytes=600, listen=heard.append))
+    await client.tool(session={"sessionId": "a" * size})
+    return [fact.reason for fact in heard if isinstance(fact, RequestRefused)] != ["token_size"]
+
+
+async def nesting(size: int) -> bool:
+    client = Client(sessions(Server(), max_nesting=20), modern=False)
+    levels = size - 3  # the message, its params and their arguments are levels, too
+    text = b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"arguments":{"a":%b}}}'
+    answer = await client.post(text % (b"[" * levels + b"]" * levels))
+    return answer.status == 200
+
+
+async def sealed_state(size: int) -> bool:
+    payload = b'{"text":"%b"}' % (b"x" * 100)
+    limit = 2 * sealed_size(len(payload)) - size  # the state stays, and the limit moves the other way
+    client = Client(sessions(Server(remember=try_to_remember), max_state_bytes=limit))
+    held = await client.create()
+    said: str = (await client.tool("remember", session=held, text="x" * 100)).result["content"]
+    return said == "kept"
+
+
+async def try_to_remember(session: object, arguments: dict[str, str]) -> str:
+    try:
+        session.state.update(arguments)  # type: ignore[attr-defined]
+    except ValueError:
+        return "too large"
+    return "kept"
+
+
+async def created(size: int) -> bool:
+    client = Client(sessions(Server(), create_limit=5))
+    return [(await client.send("sessions/create")).status for _ in range(size)][-1] == 200
+
+
+async def revocations(size: int) -> bool:
+    client = Client(sessions(Server(), store=MemoryStore(max_entries=5)))
+    return [(await client.delete(await client.create())).status for _ in range(size)][-1] == 200
+
+
+LIMITS: dict[str, tuple[Passes, int]] = {
+    "max_body_bytes": (body, 300),
+    "max_body_bytes, as declared": (declared, 300),
+    "max_batch": (batch, MAX_BATCH),
+    "max_nesting": (nesting, 20),
+    "max_token_bytes": (named, 600),
+    "a token's bytes": (token, MAX_TOKEN_BYTES),
+    "max_state_bytes": (sealed_state, sealed_size(111)),
+    "create_limit": (created, 5),
+    "MemoryStore(max_entries)": (revocations, 5),
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+async def test_a_limit_is_the_largest_size_that_passes(limit: str) -> None:
+    """One under, at it, and one over. (Of one event in a stream: `test_sse`.)"""
+    passes, size = LIMITS[limit]
+    assert [await passes(size - 1), await passes(size), await passes(size + 1)] == [True, True, False]
+
+
+@pytest.mark.parametrize(("seconds", "passes"), [(29, True), (31, False)])
+def test_a_body_may_take_as_long_as_it_is_given(seconds: int, passes: bool) -> None:
+    """Counted for the whole body, on a clock that jumps."""
+    arriving = chunks(b"a", b"b")
+
+    async def receive() -> Message:
+        await trio.sleep(seconds / 2)
+        return arriving.pop(0)
+
+    async def take() -> bool:
+        try:
+            body = read_body(receive, Head.of([]), max_bytes=10, timeout=30)
+            return not isinstance(body, bytes) and await body == b"ab"
+        except BodyTimeout:
+            return False
+
+    assert trio.run(take, clock=MockClock(autojump_threshold=0)) is passes
+
+
+def test_a_long_array_that_is_no_batch_is_said_to_be_none() -> None:
+    """Where a path serves other things too, such a body passes; a batch of that length does not."""
+    with pytest.raises(NotJSONRPC):
+        parse(b"[" + b",".join([b"1"] * (MAX_BATCH + 1)) + b"]")

@@ -1,0 +1,442 @@
+"""The shell: what is none of our business passes as the very same objects, and MCP is found wherever it is mounted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from apps import Server, reply, sessions
+from asgiref.testing import ApplicationCommunicator
+from clients import SECRET, START, Answer, Client, Clock, Header, Incoming, call, http
+from starlette.applications import Starlette
+from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from streaming import Streaming
+
+from mcp_sessions import ConfigurationError, MCPSessionMiddleware
+from mcp_sessions._session.session import EndedSession
+from mcp_sessions.errors import StoreUnavailable
+from mcp_sessions.stores.base import Record
+from mcp_sessions.stores.memory import MemoryStore
+
+FORM: list[Header] = [(b"content-type", b"application/x-www-form-urlencoded")]
+JSON: list[Header] = [(b"content-type", b"application/json")]
+
+
+class Probe:
+    """An application that keeps the very objects that it was called with."""
+
+    def __init__(self) -> None:
+        self.called: list[tuple[Any, ...]] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.called.append((scope, receive, send))
+
+
+async def passes(scope: Scope, **options: Any) -> bool:
+    """Whether the application is called with the very objects that the server gave, and the scope as it was."""
+    probe, receive, answer, before = Probe(), Incoming(), Answer(), dict(scope)
+    await sessions(probe, **options)(scope, receive, answer)
+    (called,) = probe.called
+    assert scope == before
+    return all(one is other for one, other in zip(called, (scope, receive, answer), strict=True))
+
+
+class TestNoneOfOurBusiness:
+    @pytest.mark.parametrize("kind", ["websocket", "later"])
+    async def test_other_kinds_of_connections_pass(self, kind: str) -> None:
+        """Even on the MCP path."""
+        assert await passes({"type": kind, "path": "/mcp", "headers": []})
+
+    @pytest.mark.parametrize("path", ["/", "/health", "/mcpx", "/token"])
+    @pytest.mark.parametrize("method", ["GET", "POST"])
+    async def test_other_paths_pass(self, path: str, method: str) -> None:
+        """Whatever they carry; headers are not even read."""
+        assert await passes(http(method, path, [(b"mcp-session-id", b"a"), (b"mcp-session-id", b"b")]))
+
+    @pytest.mark.parametrize("method", ["GET", "DELETE", "OPTIONS", "HEAD", "PUT", "post"])
+    @pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/mcp/x"])
+    async def test_other_methods_pass(self, method: str, path: str) -> None:
+        """Streams, preflights and the server's own transport sessions."""
+        assert await passes(http(method, path, [(b"mcp-session-id", b"the-server-s-own")]))
+        assert await passes(http(method, path, [(b"last-event-id", b"1")]))
+
+    @pytest.mark.parametrize(("path", "endpoint"), [("/mcp/token", "/mcp"), ("/token", None), ("/mcp", None)])
+    async def test_a_form_passes_wherever_other_things_may_live(self, path: str, endpoint: str | None) -> None:
+        """An OAuth token request is no MCP."""
+        assert await passes(http(path=path, headers=FORM), path=endpoint)
+        assert await passes(http(path=path, headers=[]), path=endpoint)
+
+    async def test_at_the_endpoint_itself_a_form_is_refused(self) -> None:
+        """A server that reads it as JSON all the same would be reached past every policy."""
+        server = Server()
+        answer = await call(sessions(server), http(headers=FORM), b"grant_type=x")
+        assert (answer.status, answer.error["code"]) == (400, -32700)
+        assert not server.seen
+
+    async def test_the_lifespan_of_the_application_is_its_own(self) -> None:
+        """Start and end reach it and come back."""
+        started: list[str] = []
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            for step in ("startup", "shutdown"):
+                started.append((await receive())["type"])
+                await send({"type": f"lifespan.{step}.complete"})
+
+        incoming = Incoming({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
+        answer = await call(sessions(app), {"type": "lifespan"}, incoming)
+        assert started == ["lifespan.startup", "lifespan.shutdown"]
+        assert [message["type"] for message in answer.messages] == [
+            "lifespan.startup.complete",
+            "lifespan.shutdown.complete",
+        ]
+
+
+class TestTheSessionHeader:
+    @pytest.mark.parametrize("method", ["GET", "DELETE", "POST"])
+    @pytest.mark.parametrize("path", ["/mcp", "/mcp/x"])
+    async def test_two_of_them_are_refused(self, method: str, path: str) -> None:
+        """Two readers could take different ones."""
+        twice: list[Header] = [*JSON, (b"mcp-session-id", b"a"), (b"mcp-session-id", b"a")]
+        server = Server()
+        answer = await call(sessions(server), http(method, path, twice), b"{}")
+        assert (answer.status, answer.error["code"]) == (400, -32600)
+        assert not any(b"mcp-session-id" in seen.headers for seen in server.seen)
+
+    @pytest.mark.parametrize("admission", ["ask", "own"])
+    @pytest.mark.parametrize("method", ["GET", "DELETE"])
+    async def test_one_of_ours_without_a_body_stands_alone(self, method: str, admission: str) -> None:
+        """A session of the draft lives in the metadata; a request without one cannot name it by the header."""
+        server = Server()
+        app = sessions(server, admission=admission)
+        token = (await Client(app).create())["sessionId"].encode()
+        server.seen.clear()
+        answer = await call(app, http(method, headers=[(b"mcp-session-id", token)]))
+        assert (answer.status, answer.error["code"]) == (400, -32020)
+        asked = [seen.headers for seen in server.seen]
+        assert asked == ([{}] if (method, admission) == ("DELETE", "ask") else [])
+
+    async def test_a_delete_passes_the_server_s_guards_before_we_refuse_it(self) -> None:
+        """Who is turned away learns nothing else: 401 comes first, and our id does not come along."""
+        shut = False
+        seen: list[dict[bytes, bytes]] = []
+
+        async def guard(scope: Scope, send: Send) -> bool:
+            if shut:
+                seen.append(dict(scope["headers"]))
+                await reply(send, b"who are you?", status=401)
+            return shut
+
+        app = sessions(Server(guard=guard))
+        token = (await Client(app).create())["sessionId"].encode()
+        shut = True
+        answer = await call(app, http("DELETE", headers=[(b"mcp-session-id", token), (b"x-kept", b"1")]))
+        assert (answer.status, answer.body) == (401, b"who are you?")
+        assert seen == [{b"x-kept": b"1"}]
+
+    async def test_one_of_ours_beside_a_form_is_not_forwarded_either(self) -> None:
+        """Nothing that looks like ours reaches the application."""
+        app = sessions(Server(), path=None)
+        token = (await Client(app).create())["sessionId"].encode()
+        answer = await call(app, http(path="/token", headers=[*FORM, (b"mcp-session-id", token)]))
+        assert (answer.status, answer.error["code"]) == (400, -32020)
+
+
+async def test_a_stream_of_a_session_is_not_taken_up_when_the_session_has_ended() -> None:
+    """Its events are known by their ids."""
+    server = Streaming()
+    client = Client(sessions(server))
+    session = await client.create()
+    server.go.set()
+    await client.tool("work", session=session)
+    assert (await call(client.app, http("GET", headers=[(b"last-event-id", b"1")]))).status == 200
+    await client.delete(session)
+    assert (await call(client.app, http("GET", headers=[(b"last-event-id", b"1")]))).status == 404
+
+
+class TestWhereItIsMounted:
+    @pytest.mark.parametrize(
+        ("path", "root", "endpoint"),
+        [
+            ("/mcp", "", "/mcp"),
+            ("/mcp/", "", "/mcp"),
+            ("/mcp/messages", "", "/mcp"),
+            ("/api/mcp", "/api", "/mcp"),
+            ("/mcp", "/api", "/mcp"),
+            ("/anything", "", None),
+            ("/", "", "/"),
+        ],
+    )
+    async def test_the_endpoint_is_found(self, path: str, root: str, endpoint: str | None) -> None:
+        """With and without a slash, below it, behind a mount or a proxy, and everywhere where no path is given."""
+        app = sessions(Server(), path=endpoint)
+        client = Client(app)
+        body = (
+            b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"_meta":{"io.modelcontextprotocol/session":1}}}'
+        )
+        answer = await call(app, http(path=path, root_path=root, headers=client.headers("tools/call")), body)
+        assert answer.error["code"] == -32602
+
+    async def test_it_is_one_of_starlette_s_middlewares(self) -> None:
+        """Given to an application by its class, in front of a route and of a mount."""
+        server = Server()
+        app = Starlette(
+            routes=[Mount("/tools", app=server), Mount("/", app=server)],
+            middleware=[Middleware(MCPSessionMiddleware, keys=SECRET, path="/tools")],
+        )
+        body = b'{"jsonrpc":"2.0","id":1,"method":"sessions/create"}'
+        answer = await call(app, http(path="/tools/", headers=JSON, query_string=b""), body)
+        assert "session" in answer.result
+        assert server.methods == ["ping"]
+
+    @pytest.mark.filterwarnings("ignore:.*Request.stream:pytest.PytestUnraisableExceptionWarning")  # Starlette's own
+    async def test_it_works_behind_a_middleware_that_wraps_receive(self) -> None:
+        """Starlette's `BaseHTTPMiddleware` waits for each message in a task group of its own."""
+
+        async def outer(request: Request, call_next: RequestResponseEndpoint) -> Response:
+            return await call_next(request)
+
+        async def endpoint(request: Request) -> Response:
+            return Response(await request.body())
+
+        inner = Starlette(routes=[Route("/mcp", endpoint, methods=["POST"])])
+        app = BaseHTTPMiddleware(sessions(inner), dispatch=outer)
+        body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}'
+        assert (await call(app, http(headers=JSON, query_string=b""), body)).body == body
+
+
+class TestBounds:
+    @pytest.mark.parametrize(("room", "status"), [(-1, 413), (0, 202), (1, 202)])
+    async def test_a_body_may_be_as_large_as_the_limit(self, room: int, status: int) -> None:
+        """One byte more is HTTP 413 and reaches nobody."""
+        server = Server()
+        body = b'{"jsonrpc":"2.0","method":"m"}'
+        answer = await call(sessions(server, max_body_bytes=len(body) + room), http(), body)
+        assert answer.status == status
+        assert len(server.seen) == (status == 202)
+
+    async def test_a_body_that_does_not_come_is_a_time_out(self) -> None:
+        """HTTP 408 with a JSON-RPC error that answers no request."""
+        answer = await call(sessions(Server(), body_timeout=0.001), http(), Incoming())
+        assert (answer.status, answer.json["id"], answer.error["code"]) == (408, None, -32600)
+
+
+class Anybody(AuthenticationBackend):
+    """Everybody is somebody."""
+
+    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, SimpleUser]:
+        return AuthCredentials(), SimpleUser("somebody")
+
+
+class TestMisplaced:
+    async def test_outside_of_authentication_it_does_not_start(self) -> None:
+        """Sessions could be bound to nobody; the server stops and prints the remedy."""
+        app = sessions(AuthenticationMiddleware(Server(), backend=Anybody()))
+        answer = await call(app, {"type": "lifespan"}, Incoming({"type": "lifespan.startup"}))
+        (said,) = answer.messages
+        assert said == {"type": "lifespan.startup.failed", "message": app.fault}
+        assert "add_sessions(app, ...)" in said["message"]
+
+    async def test_where_nothing_starts_the_requests_fail(self) -> None:
+        """On the MCP path alone; the rest of the application works."""
+        app = sessions(AuthenticationMiddleware(Server(), backend=Anybody()))
+        with pytest.raises(ConfigurationError, match="principal="):
+            await call(app, http())
+        assert (await call(app, http(path="/other"))).status == 202
+
+    async def test_a_principal_option_makes_it_right_again(self) -> None:
+        """Then nothing has to be seen on the scope."""
+        app = sessions(AuthenticationMiddleware(Server(), backend=Anybody()), principal=lambda scope: "me")
+        assert app.fault is None
+        assert (await Client(app).create())["sessionId"]
+
+
+class Store(MemoryStore):
+    """A store that says what is asked of it, and may refuse.
+
+    Args:
+        opening: What `open` raises.
+    """
+
+    def __init__(self, clock: Clock, *, opening: Exception | None = None) -> None:
+        super().__init__(clock=clock)
+        self.steps: list[str] = []
+        self.swept = anyio.Event()
+        self._opening = opening
+
+    async def open(self) -> None:
+        self.steps.append("open")
+        if self._opening is not None:
+            raise self._opening
+
+    async def close(self) -> None:
+        self.steps.append("close")
+        if self._opening is not None:
+            raise self._opening
+
+    async def lead(self, worker: str, *, audience: str, seconds: float) -> bool:
+        self.swept.set()
+        return await super().lead(worker, audience=audience, seconds=seconds)
+
+
+STARTED, STOPPED = {"type": "lifespan.startup.complete"}, {"type": "lifespan.shutdown.complete"}
+
+
+class TestItsOwnStartAndStop:
+    async def live(self, app: Any, *, between: Any = None) -> list[Message]:
+        """Start an application up and shut it down; what it says."""
+        answer, incoming = Answer(), Incoming({"type": "lifespan.startup"})
+
+        async def receive() -> Message:
+            if not incoming.messages:
+                await between()
+                return {"type": "lifespan.shutdown"}
+            return await incoming()
+
+        with anyio.fail_after(5):
+            await app({"type": "lifespan"}, receive, answer)
+        return answer.messages
+
+    async def nothing(self) -> None:
+        """Between start and stop."""
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        for step in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{step}.complete"})
+
+    @pytest.mark.parametrize("ours", [True, False])
+    async def test_the_store_is_opened_first_and_closed_last(self, ours: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        """One that was given as an object is closed by who made it."""
+        store = Store(Clock())
+        monkeypatch.setattr("mcp_sessions._server.runtime.stores.make", lambda given, **options: store)
+        app = sessions(self.app, store="memory:" if ours else store)
+        assert await self.live(app, between=self.nothing) == [STARTED, STOPPED]
+        assert store.steps == (["open", "close"] if ours else ["open"])
+
+    async def test_a_store_that_is_set_up_wrongly_stops_the_start(self) -> None:
+        """The server says what to do, and does not serve."""
+        app = sessions(self.app, store=Store(Clock(), opening=ConfigurationError("use appendonly")))
+        answer = await call(app, {"type": "lifespan"}, Incoming({"type": "lifespan.startup"}))
+        assert answer.messages == [{"type": "lifespan.startup.failed", "message": "use appendonly"}]
+
+    async def test_a_store_that_is_away_does_not(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What needs no session is served meanwhile; nor does it keep the server from stopping."""
+        store = Store(Clock(), opening=StoreUnavailable())
+        monkeypatch.setattr("mcp_sessions._server.runtime.stores.make", lambda given, **options: store)
+        app = sessions(self.app, store="memory:")
+        assert await self.live(app, between=self.nothing) == [STARTED, STOPPED]
+        assert "the session store does not answer (store_unavailable)" in caplog.text
+        assert "the session store was not closed (store_unavailable)" in caplog.text
+
+    async def test_where_sessions_are_tracked_it_sweeps_while_the_application_lives(self) -> None:
+        """An expired session's `on_end` runs between start and stop, when what the application opened is there."""
+        clock, steps = Clock(), []
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            steps.append("the application starts")
+            await self.app(scope, receive, send)
+
+        def on_end(session: EndedSession, reason: str) -> None:
+            steps.append(reason)
+            ended.set()
+
+        ended, store = anyio.Event(), Store(clock)
+        options: dict[str, Any] = {"clock": clock, "tracked": True, "lifetime": 60, "sweep_interval": 0.001}
+        tracked = sessions(app, store=store, on_end=on_end, **options)
+        await store.record(Record("ses_a", None, START, START + 60, seen_at=START))
+        clock.now += 60
+        await self.live(tracked, between=ended.wait)
+        assert steps == ["the application starts", "expired"]
+        store.swept = anyio.Event()
+        await anyio.wait_all_tasks_blocked()
+        assert not store.swept.is_set()
+
+    async def test_without_a_lifespan_it_sweeps_from_the_first_request(self) -> None:
+        """As inside of a route, where start and stop are not seen."""
+        store = Store(Clock())
+        app = sessions(Server(), store=store, tracked=True)
+        await Client(app).create()
+        with anyio.fail_after(5):
+            await store.swept.wait()
+
+
+class TestConstruction:
+    def test_a_wrong_option_fails_at_once(self) -> None:
+        """With the remedy in the message."""
+        with pytest.raises(ConfigurationError, match="path='mcp' must begin with '/'"):
+            MCPSessionMiddleware(Server(), keys=SECRET, path="mcp")
+
+    def test_without_keys_it_says_what_that_means(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Sessions end with the process."""
+        MCPSessionMiddleware(Server())
+        assert "good for one process only" in caplog.text
+
+    def test_the_wrapped_application_can_be_reached(self) -> None:
+        """As with every middleware."""
+        server = Server()
+        assert sessions(server).app is server
+
+
+def driven(app: ASGIApp, scope: Scope) -> Any:
+    """An application under asgiref's driver, which has no types."""
+    driver: Any = ApplicationCommunicator
+    return driver(app, scope)
+
+
+class TestUnderAnotherDriver:
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        """The driver of asgiref knows asyncio alone."""
+        return "asyncio"
+
+    async def test_a_session_is_created(self) -> None:
+        """Driven as a server drives an application: message by message, with the response awaited."""
+        peer = driven(sessions(Server()), http(headers=JSON))
+        await peer.send_input({"type": "http.request", "body": b'{"jsonrpc":"2.0","id":1,', "more_body": True})
+        assert await peer.receive_nothing(timeout=0.01, interval=0.001)
+        await peer.send_input({"type": "http.request", "body": b'"method":"sessions/create"}'})
+        start = await peer.receive_output()
+        assert start["status"] == 200
+        assert b'"session":{"sessionId":"' in (await peer.receive_output())["body"]
+        await peer.wait()
+
+    async def test_a_stream_passes_event_by_event(self) -> None:
+        """The first event is there before the second exists."""
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await receive()
+            headers = [(b"content-type", b"text/event-stream")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": b'data: {"n":1}\n\n', "more_body": True})
+            await receive()
+            await send({"type": "http.response.body", "body": b""})
+
+        created = await Client(sessions(Server(), admission="own"), modern=False).create()
+        client = Client(Server(), modern=False)
+        peer = driven(sessions(app), http(headers=JSON))
+        body = str(client.message("tools/call", session=created)).replace("'", '"').encode()
+        await peer.send_input({"type": "http.request", "body": body})
+        assert (await peer.receive_output())["type"] == "http.response.start"
+        assert (await peer.receive_output())["body"] == b'data: {"n":1}\n\n'
+        await peer.send_input({"type": "http.disconnect"})
+        assert (await peer.receive_output())["body"] == b""
+        await peer.wait()
+
+
+async def test_an_application_that_answers_nothing_of_mcp_is_left_in_peace() -> None:
+    """A plain web application behind us works as before."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await reply(send, b"hello", media_type=b"text/plain")
+
+    assert (await call(sessions(app, path=None), http("GET", "/"))).body == b"hello"

@@ -1,0 +1,137 @@
+"""New sessions: each is another, nobody has too many, and what comes to nothing leaves nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from clients import START, Clock
+from living import ALICE, BOB, PARAMS, SCOPE, Away, mint, named, options_of, reopen
+from starlette.types import Scope
+
+from mcp_sessions._server import sessions as minting
+from mcp_sessions._server.options import HOUR
+from mcp_sessions._session.claims import AUDIENCE, TRANSPORT, utc
+from mcp_sessions._session.events import Fact
+from mcp_sessions._session.session import Session
+from mcp_sessions.errors import CreateLimited, CreateRefused, StoreUnavailable
+from mcp_sessions.stores.memory import MemoryStore
+
+
+async def test_every_session_is_another() -> None:
+    """Ids and references are random."""
+    options = options_of(Clock())
+    made = [(await mint(options)).session for _ in range(100)]
+    assert len({session.id for session in made}) == len({session.ref for session in made}) == 100
+
+
+async def test_a_caller_may_have_a_budget() -> None:
+    """Each session costs one of it, whatever becomes of it."""
+    options = options_of(Clock(), create_limit=1)
+    await mint(options, ALICE)
+    with pytest.raises(CreateLimited):
+        await mint(options, ALICE)
+    await mint(options, BOB)
+
+
+async def test_an_id_is_short_and_visible_ascii() -> None:
+    """At most 512 bytes with default options, between 0x21 and 0x7E, as the specification asks."""
+    session_id = (await mint(options_of(Clock()), ALICE)).session.id
+    assert len(session_id) <= 512
+    assert all(0x21 <= ord(character) <= 0x7E for character in session_id)
+
+
+async def test_a_transport_session_has_a_lifetime_of_its_own() -> None:
+    """Whatever the lifetime of other sessions is."""
+    options = options_of(Clock(), transport_lifetime=100 * HOUR)
+    live = await minting.mint(options, principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
+    assert live.session.expires_at == utc(START + 100 * HOUR)
+
+
+async def test_what_cannot_be_recorded_is_not_made() -> None:
+    """Nothing that the hook would have made has to be freed, since it did not run."""
+    ran, store = list[str](), Away()
+    options = options_of(
+        Clock(), store=store, tracked=True, on_create=lambda session, params, scope: ran.append(session.ref)
+    )
+    with pytest.raises(StoreUnavailable):
+        await mint(options)
+    assert ran == []
+    store.is_away = False
+    ref = (await mint(options)).session.ref
+    assert ran == [ref]
+
+
+class TestOnCreate:
+    async def test_it_may_fill_the_state_and_the_data(self) -> None:
+        """It is told what the caller asked for, and the request that asks."""
+        told: list[object] = []
+
+        async def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
+            told.extend([session.principal, params, scope])
+            session.state["plan"] = params["plan"]
+            await session.data.set("credits", 3)
+
+        options = options_of(Clock(), on_create=on_create)
+        opened = await reopen(named(await mint(options, ALICE)), options, ALICE)
+        assert told == [ALICE, PARAMS, SCOPE]
+        assert opened.session.state == {"plan": "free"}
+        assert await opened.session.data.get("credits") == 3
+
+    @pytest.mark.parametrize("tracked", [True, False])
+    @pytest.mark.parametrize("error", [CreateRefused("no more"), LookupError()])
+    async def test_what_it_refuses_was_never_there(self, tracked: bool, error: Exception) -> None:
+        """No data, no record and no fact is left, and `on_end` has nothing to free."""
+        clock, facts, ended, refused = Clock(), list[Fact](), list[str](), list[Session]()
+        store = MemoryStore(clock=clock)
+
+        async def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
+            await session.data.set("browser", 7)
+            refused.append(session)
+            raise error
+
+        options = options_of(
+            clock,
+            store=store,
+            tracked=tracked,
+            on_create=on_create,
+            on_end=lambda session, reason: ended.append(reason),
+            listen=facts.append,
+        )
+        with pytest.raises(type(error)):
+            await mint(options)
+        assert await refused[0].data.get("browser") is None
+        assert await store.find(refused[0].ref) is None
+        clock.now += 10 * HOUR
+        assert await store.take_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=10) == []
+        assert (facts, ended) == ([], [])
+
+    async def test_a_caller_who_leaves_leaves_nothing_behind(self) -> None:
+        """What was kept is forgotten, even though the request is being cancelled."""
+        inside, store, made = anyio.Event(), MemoryStore(), list[Session]()
+
+        async def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
+            await session.data.set("browser", 7)
+            made.append(session)
+            inside.set()
+            await anyio.sleep_forever()
+
+        options = options_of(Clock(), store=store, on_create=on_create)
+        async with anyio.create_task_group() as group:
+            group.start_soon(mint, options)
+            await inside.wait()
+            group.cancel_scope.cancel()
+        assert await made[0].data.get("browser") is None
+
+    async def test_where_nothing_was_kept_the_store_is_not_asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A refusal of a session without a record and without data costs nothing."""
+        store, forgotten = MemoryStore(), list[str]()
+        monkeypatch.setattr(store, "finish", forgotten.append)
+
+        def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
+            raise CreateRefused
+
+        with pytest.raises(CreateRefused):
+            await mint(options_of(Clock(), store=store, on_create=on_create))
+        assert forgotten == []

@@ -1,0 +1,204 @@
+"""Every option, right and wrong: a wrong one fails at construction and says what to write instead."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from apps import Server, sessions
+from clients import OFFERED, SECRET, START
+
+from mcp_sessions import ConfigurationError
+from mcp_sessions._server.options import MEBIBYTE
+from mcp_sessions._server.principal import from_scope
+from mcp_sessions._server.runtime import Options
+from mcp_sessions._session.claims import SESSION, Claims
+from mcp_sessions._session.events import Fact, SessionCreated
+from mcp_sessions.errors import DataTooLarge, InvalidParams, SessionExpired, SessionRequired
+from mcp_sessions.stores.base import Standing
+from mcp_sessions.stores.memory import MemoryStore
+
+CLAIMS = Claims(kind=SESSION, jti="j" * 22, issued_at=START, expires_at=START + 60, subject=None, kid="k")
+
+
+def options_of(**options: Any) -> Options:
+    return sessions(Server(), **options)._options
+
+
+def test_the_defaults_need_nothing_but_keys() -> None:
+    """What the documentation promises."""
+    options = options_of()
+    assert (options.path, options.audience, options.lifetime) == ("/mcp", "mcp-sessions", 7 * 86400)
+    assert (options.idle_timeout, options.lists, options.asks) == (None, None, True)
+    assert (options.max_body_bytes, options.max_state_bytes, options.body_timeout) == (4 * MEBIBYTE, 4096, 30)
+    assert (options.max_batch, options.max_nesting, options.create_limit) == (100, 1_000, None)
+    assert isinstance(options.store, MemoryStore)
+    assert (options.tracked, options.on_create, options.lets_unknown_in) == (False, None, False)
+    assert options.principal is from_scope
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "kept"),
+    [
+        ("path", None, None),
+        ("path", "/a/b/", "/a/b"),
+        ("path", "/", ""),
+        ("lifetime", timedelta(days=1), 86400.0),
+        ("idle_timeout", 60, 60.0),
+        ("body_timeout", 0.5, 0.5),
+        ("lists", "stable", "stable"),
+        ("lists", "session", "session"),
+        ("lists", "untouched", "untouched"),
+        ("not_found_code", -40004, -40004),
+        ("required_code", 1, 1),
+        ("max_body_bytes", 1, 1),
+        ("max_batch", 1, 1),
+        ("create_limit", None, None),
+        ("audience", "https://api.example/mcp", "https://api.example/mcp"),
+    ],
+)
+def test_a_right_value_is_kept(option: str, value: object, kept: object) -> None:
+    """Durations become seconds, and a trailing slash makes no difference."""
+    assert getattr(options_of(**{option: value}), option) == kept
+
+
+def test_admission_by_oneself_does_not_ask() -> None:
+    """`"own"` trusts the guards outside of the middleware."""
+    assert not options_of(admission="own").asks
+
+
+def test_a_store_is_a_name_or_an_object() -> None:
+    """An object in this process's memory is used as it is, and closed by who made it."""
+    store = MemoryStore()
+    options = options_of(store=store)
+    assert options.store is store
+    assert not options.closes_store
+    assert options_of(store="memory:").closes_store
+
+
+def test_sessions_are_recorded_and_swept_where_they_are_tracked() -> None:
+    """Then the store knows when a session was last used, and the client's state need not say it."""
+    assert (options_of().tracked, options_of(idle_timeout=60).idle_in_state) == (False, True)
+    tracked = options_of(tracked=True, idle_timeout=60)
+    assert (tracked.tracked, tracked.idle_in_state) == (True, False)
+
+
+@pytest.mark.parametrize("idle", [None, 60])
+async def test_how_a_session_stands_is_asked_of_its_record_where_there_is_one(idle: int | None) -> None:
+    """Without a record it is lost; where nothing is tracked, whatever was not ended is live."""
+    assert await options_of(idle_timeout=idle).standing(CLAIMS) is Standing.LIVE
+    assert await options_of(idle_timeout=idle, tracked=True).standing(CLAIMS) is Standing.LOST
+
+
+async def test_data_has_the_limits_that_were_asked_for() -> None:
+    """Of all that a session keeps, and of one value."""
+    data = options_of(max_data_bytes=20, max_value_bytes=10).keep("ses_a", START + 60)
+    await data.set("a", "x" * 8)
+    with pytest.raises(DataTooLarge, match="max_value_bytes"):
+        await data.set("a", "x" * 9)
+    with pytest.raises(DataTooLarge, match="the limit is 20"):
+        await data.set("b", "x" * 8)
+
+
+def test_a_store_that_does_not_answer_refuses_unless_it_is_told_otherwise() -> None:
+    """`on_store_error` is the one option that lets anybody in unknown."""
+    assert not options_of().lets_unknown_in
+    assert options_of(on_store_error="allow").lets_unknown_in
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "remedy"),
+    [
+        *(("path", value, "must begin with '/', as in path='/mcp'; None means every path") for value in ("mcp", "", 1)),
+        *(
+            ("path", value, r"a pattern never matches; use add_sessions\(app, path=\.\.\.\) or path=None")
+            for value in ("/{tenant}/mcp", "/{path:path}", "/mcp}", "{")
+        ),
+        *(("audience", value, "audience=.* must be printable ASCII") for value in ("", "a\n", "ä", None, 1)),
+        *(("bridge", value, "bridge=.* must be True or False") for value in ("yes", 1, None)),
+        *(("issuer", value, "issuer=.* must be printable ASCII") for value in ("", "\x00", None)),
+        *(
+            (name, value, f"{name}=.* must be from {least} to 3155760000 seconds, a number or a timedelta")
+            for name, least in (
+                *(("lifetime", 1), ("idle_timeout", 1), ("body_timeout", 0.001)),
+                *(("store_timeout", 0.001), ("sweep_interval", 0.001)),
+            )
+            for value in (0, -1, float("inf"), float("nan"), True, "60", timedelta(0), least / 2, 1e15)
+        ),
+        ("lifetime", None, "must be from 1 to 3155760000 seconds"),
+        *(
+            (name, value, f"{name}=.* must be a whole number of at least 1")
+            for name in (
+                *("max_body_bytes", "max_state_bytes", "max_event_bytes", "max_batch", "max_nesting"),
+                *("max_data_bytes", "max_value_bytes"),
+            )
+            for value in (0, -1, 1.5, True, "1", None)
+        ),
+        *(("max_token_bytes", value, "max_token_bytes=.* at least 512") for value in (511, 0, 1.5, None)),
+        *(("token_cache", value, "token_cache=.* at least 0") for value in (-1, 1.5, None)),
+        *(("create_limit", value, "create_limit=.* at least 1") for value in (0, -1, 1.5, True, "1")),
+        *(
+            (name, value, f"{name}=.* must be a whole number")
+            for name in ("not_found_code", "required_code")
+            for value in (1.5, True, "x")
+        ),
+        *(("lists", value, "must be one of 'stable', 'session', 'untouched'") for value in ("all", True, ["stable"])),
+        *(("admission", value, "must be one of 'ask', 'own'") for value in ("never", None, False)),
+        *(("store", value, r"store= names no store; use 'memory:' \(one process\)") for value in ("memory", "x:", "")),
+        ("store", object(), "store= is a object, which lacks add, close"),
+        ("store", None, "store= takes a store, not None"),
+        *(("on_store_error", value, "must be one of 'refuse', 'allow'") for value in ("ignore", None, True)),
+        *(("tracked", value, "tracked=.* must be True or False") for value in (1, None, "yes")),
+        *((name, "print", f"{name}= takes a function") for name in ("listen", "on_create", "on_end", "redact")),
+        *(("metrics", value, r"metrics= takes a SessionMetrics\(\), not ") for value in (True, print, object())),
+        ("principal", "alice", "principal= takes a function"),
+        ("require", "sometimes", "require="),
+        ("keys", "short", "too short"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_the_remedy(option: str, value: object, remedy: str) -> None:
+    """At construction, by name."""
+    with pytest.raises(ConfigurationError, match=remedy):
+        options_of(**{option: value})
+
+
+def test_no_error_text_holds_a_key() -> None:
+    """What is nearly a key is a secret too."""
+    with pytest.raises(ConfigurationError) as refused:
+        options_of(keys=[SECRET, "nearly-a-secret"])
+    assert "nearly" not in str(refused.value)
+
+
+def test_codes_are_the_deployment_s() -> None:
+    """Two codes are options; all others are fixed."""
+    options = options_of(not_found_code=-1, required_code=-2)
+    assert options.code(SessionExpired()) == -1
+    assert options.code(SessionRequired()) == -2
+    assert options.code(InvalidParams()) == -32602
+
+
+@pytest.mark.parametrize(
+    ("require", "settings"),
+    [
+        ("never", b'{"required":"never"}'),
+        ("always", b'{"required":"always"}'),
+        ({"tools/call"}, b'{"required":"some"}'),
+    ],
+)
+def test_clients_are_told_what_is_required(require: Any, settings: bytes) -> None:
+    """In one word; and what is offered beyond the draft, unless nothing is."""
+    assert options_of(require=require, extensions=()).settings == settings
+    assert json.loads(options_of(require=require).settings) == json.loads(settings) | OFFERED
+
+
+def test_a_listener_hears_every_fact_after_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """And with no listener, the log hears it all the same."""
+    heard: list[Fact] = []
+    fact = SessionCreated("ses_a", 60)
+    with caplog.at_level("DEBUG", logger="mcp_sessions"):
+        options_of(listen=heard.append).emit(fact)
+        options_of().emit(fact)
+    assert heard == [fact]
+    assert len(caplog.messages) == 2

@@ -1,0 +1,396 @@
+"""A middleware outside of the application's authentication does not serve, nor does one in front of another."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apps import Server, sessions
+from clients import SECRET, Answer, Client, Incoming, call, http
+from environments import INSTALLED
+from fastapi import APIRouter, FastAPI
+from packaging.version import Version
+from starlette.applications import Starlette
+from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import HTTPConnection
+from starlette.routing import Host, Mount, Route, Router
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from started import start
+
+from mcp_sessions import ConfigurationError, MCPSessionMiddleware, add_sessions
+from mcp_sessions._server.placement import MISPLACED, TWICE, authenticates, repeats, unserved
+
+
+class Header(AuthenticationBackend):
+    """Everybody is who they say they are."""
+
+    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, SimpleUser] | None:
+        return AuthCredentials(), SimpleUser(conn.headers["user"])
+
+
+class AuthenticationMiddlewareOfOurs(AuthenticationMiddleware):
+    """What an application derives from Starlette's."""
+
+
+class Slotted:
+    """A middleware without a `__dict__`."""
+
+    __slots__ = ("app",)
+
+    def __init__(self, app: object) -> None:
+        self.app = app
+
+
+class Hostile:
+    """An object whose attributes must not be asked for."""
+
+    app = property(lambda self: pytest.fail("ran the application's code"))
+
+
+NOTED = [Middleware(AuthenticationMiddleware, backend=Header())]
+
+
+def built(app: Any) -> Any:
+    """An application whose middleware stack was built, as after its first request."""
+    app.middleware_stack = app.build_middleware_stack()
+    return app
+
+
+def authenticated(app: ASGIApp) -> ASGIApp:
+    """An application inside of authentication."""
+    return AuthenticationMiddleware(app, backend=Header())
+
+
+def fastapi(*, prefix: str = "", inner: ASGIApp) -> FastAPI:
+    """A FastAPI application with an included router that has the MCP route."""
+    router = APIRouter(routes=[Route("/mcp", inner)])
+    app = FastAPI()
+    app.include_router(router, prefix=prefix)
+    return app
+
+
+def endless(path: str = "/mcp") -> Router:
+    """A router that is mounted in itself."""
+    router = Router()
+    router.routes.append(Mount(path, router))
+    return router
+
+
+def self_wrapped() -> Slotted:
+    """A middleware in front of itself."""
+    middleware = Slotted(None)
+    middleware.app = middleware
+    return middleware
+
+
+SERVER = Server()
+
+INSIDE: dict[str, Callable[[], object]] = {
+    "the wrapped app itself": lambda: authenticated(SERVER),
+    "behind another middleware": lambda: CORSMiddleware(authenticated(SERVER)),
+    "behind a middleware with slots": lambda: Slotted(authenticated(SERVER)),
+    "a class derived from Starlette's": lambda: AuthenticationMiddlewareOfOurs(SERVER, backend=Header()),
+    "noted down in an application": lambda: Starlette(middleware=NOTED),
+    "built in an application": lambda: built(Starlette(middleware=NOTED)),
+    "noted down in FastAPI": lambda: FastAPI(middleware=NOTED),
+    "at the route": lambda: Starlette(routes=[Route("/mcp", authenticated(SERVER))]),
+    "at a route below": lambda: Starlette(routes=[Route("/mcp/more", authenticated(SERVER))]),
+    "at a route with parameters": lambda: Starlette(routes=[Route("/{name}", authenticated(SERVER))]),
+    "in a mounted app": lambda: Starlette(routes=[Mount("/mcp", Starlette(middleware=NOTED))]),
+    "in an app that is mounted below": lambda: Starlette(routes=[Mount("/mcp/more", Starlette(middleware=NOTED))]),
+    "in an app that is mounted at the root": lambda: Starlette(routes=[Mount("", Starlette(middleware=NOTED))]),
+    "at a host": lambda: Starlette(routes=[Host("a.example", Starlette(middleware=NOTED))]),
+    "in a router that FastAPI included": lambda: fastapi(inner=authenticated(SERVER)),
+    "in a mounted FastAPI with a prefix": lambda: Starlette(
+        routes=[Mount("/v1", fastapi(prefix="/api", inner=authenticated(SERVER)))]
+    ),
+}
+
+NOT_INSIDE: dict[str, Callable[[], object]] = {
+    "a plain server": lambda: SERVER,
+    "a plain application": lambda: built(Starlette(routes=[Route("/mcp", SERVER), Mount("/mcp", SERVER)])),
+    "a plain FastAPI": lambda: built(fastapi(inner=SERVER)),
+    "another route": lambda: Starlette(routes=[Route("/admin", authenticated(SERVER))]),
+    "another mount": lambda: Starlette(routes=[Mount("/admin", authenticated(SERVER))]),
+    "a router without an end": endless,
+    "a middleware in front of itself": self_wrapped,
+    "a property": Hostile,
+    "no application": lambda: None,
+}
+
+
+@pytest.mark.parametrize("make", INSIDE.values(), ids=INSIDE)
+def test_authentication_on_the_way_to_the_endpoint_is_found(make: Callable[[], object]) -> None:
+    """Wherever it stands: noted down, built, in a route, a mount, a host or an included router."""
+    paths = ["/mcp", "/v1/api/mcp", None]
+    assert any(authenticates(make(), path) for path in paths[:2])
+    assert authenticates(make(), None)
+
+
+@pytest.mark.parametrize("make", NOT_INSIDE.values(), ids=NOT_INSIDE)
+def test_authentication_elsewhere_is_not_ours(make: Callable[[], object]) -> None:
+    """What cannot serve the endpoint does not matter; circles and strange objects end the walk, not the program."""
+    assert not authenticates(make(), "/mcp")
+
+
+def test_paths_are_taken_relative_to_the_mount() -> None:
+    """Inside of a mount, the endpoint is what remains of its path."""
+    app = Router([Mount("/v1", Router([Route("/v1/mcp", authenticated(SERVER))]))])
+    assert not authenticates(app, "/v1/mcp")
+    assert authenticates(app, "/v1/v1/mcp")
+
+
+# --- another one inside --------------------------------------------------------------------------
+
+
+def noted(**options: Any) -> list[Middleware]:
+    """Ours as an application notes it down."""
+    return [Middleware(MCPSessionMiddleware, keys=SECRET, **options)]
+
+
+def added(path: str) -> Starlette:
+    """An application to whose route sessions were added."""
+    return add_sessions(Starlette(routes=[Route(path, SERVER, methods=["POST"])]), path=path, keys=SECRET)
+
+
+REPEATED: dict[str, Callable[[], object]] = {
+    "the wrapped app itself": lambda: sessions(SERVER),
+    "behind another middleware": lambda: CORSMiddleware(sessions(SERVER)),
+    "for every path": lambda: sessions(SERVER, path=None),
+    "noted down": lambda: Starlette(middleware=noted()),
+    "noted down with its path": lambda: FastAPI(middleware=noted(path="/mcp/")),
+    "built": lambda: built(Starlette(middleware=noted())),
+    "at the route": lambda: added("/mcp"),
+    "in a mounted app": lambda: Starlette(routes=[Mount("/", sessions(SERVER))]),
+    "in an app that is mounted above": lambda: Starlette(routes=[Mount("/mcp", sessions(SERVER, path="/"))]),
+}
+NOT_REPEATED: dict[str, Callable[[], object]] = {
+    "a plain server": lambda: SERVER,
+    "of another path": lambda: sessions(SERVER, path="/other"),
+    "noted down with another path": lambda: Starlette(middleware=noted(path="/other")),
+    "at another route": lambda: added("/other"),
+    "in another mount": lambda: Starlette(routes=[Mount("/other", sessions(SERVER))]),
+    "in a mount whose path nobody knows": lambda: Starlette(routes=[Mount("/{tenant}", sessions(SERVER, path=None))]),
+}
+
+
+@pytest.mark.parametrize("make", REPEATED.values(), ids=REPEATED)
+def test_another_middleware_of_ours_for_the_same_requests_is_found(make: Callable[[], object]) -> None:
+    """However it came there."""
+    assert repeats(make(), "/mcp")
+    assert repeats(make(), None)
+
+
+@pytest.mark.parametrize("make", NOT_REPEATED.values(), ids=NOT_REPEATED)
+def test_one_for_other_requests_is_none_of_our_business(make: Callable[[], object]) -> None:
+    """And neither is one of which that cannot be told: what works must not stop."""
+    assert not repeats(make(), "/mcp")
+
+
+async def test_of_two_in_front_of_each_other_the_outer_one_does_not_start() -> None:
+    """The server is told why, and the remedy; where nothing starts, every MCP request fails."""
+    app = sessions(sessions(SERVER))
+    assert await started(app) == [{"type": "lifespan.startup.failed", "message": TWICE}]
+    with pytest.raises(ConfigurationError, match="Take one of the two away"):
+        await call(app, http())
+
+
+# --- what becomes of a misplaced middleware ------------------------------------------------------
+
+
+async def started(app: ASGIApp) -> list[Message]:
+    """What an application answers to the server's start-up event."""
+    said: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Message) -> None:
+        said.append(message)
+
+    await app({"type": "lifespan", "asgi": {"version": "3.0"}}, receive, send)
+    return said
+
+
+async def test_a_misplaced_middleware_does_not_start() -> None:
+    """The server is told why, and the remedy."""
+    app = sessions(authenticated(SERVER))
+    assert await started(app) == [{"type": "lifespan.startup.failed", "message": MISPLACED}]
+    assert "add_sessions(app, ...)" in MISPLACED
+    assert "principal=" in MISPLACED
+
+
+async def test_without_a_start_every_mcp_request_fails() -> None:
+    """A mounted application hears of no start-up: it fails closed, and other paths pass."""
+    server = Server()
+    app = sessions(authenticated(server))
+    for method in ("GET", "POST", "DELETE"):
+        with pytest.raises(ConfigurationError, match="add_sessions"):
+            await call(app, http(method))
+    assert server.seen == []
+    assert (await call(app, http(path="/health", headers=[(b"user", b"ann")]))).status == 202
+
+
+async def test_routes_may_be_added_until_the_first_call() -> None:
+    """The application is looked at when it serves first, not when it is wrapped."""
+    inner = Starlette()
+    app = sessions(inner)
+    inner.router.routes.append(Route("/mcp", authenticated(SERVER)))
+    with pytest.raises(ConfigurationError):
+        await call(app, http())
+
+
+async def test_routes_may_be_added_by_the_start_itself() -> None:
+    """What an application mounts in its lifespan is seen before the first request is served."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        app.router.routes.append(Route("/mcp", authenticated(SERVER)))
+        yield
+
+    app = sessions(Starlette(lifespan=lifespan))
+    incoming = Incoming({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
+    answer = Answer()
+    await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, incoming, answer)
+    assert answer.messages[0]["type"] == "lifespan.startup.complete"
+    with pytest.raises(ConfigurationError):
+        await call(app, http())
+
+
+async def test_with_a_principal_of_its_own_it_may_stand_anywhere() -> None:
+    """`principal=` tells whose the session is, so nothing has to be seen on the scope."""
+    app = sessions(authenticated(Server()), principal=lambda scope: dict(scope["headers"])[b"user"].decode())
+    client = Client(app)
+    answer = await client.send("sessions/create", None, (b"user", b"ann"))
+    session = {"sessionId": answer.result["session"]["sessionId"]}
+    assert "result" in (await client.tool("whoami", (b"user", b"ann"), session=session)).json
+    assert (await client.tool("whoami", (b"user", b"bob"), session=session)).error["code"] == -32043
+
+
+async def test_inside_of_authentication_it_serves() -> None:
+    """The other way round is right: authentication outside, sessions inside."""
+    client = Client(authenticated(sessions(Server())))
+    answer = await client.send("sessions/create", None, (b"user", b"ann"))
+    session = {"sessionId": answer.result["session"]["sessionId"]}
+    assert (await client.tool("whoami", (b"user", b"bob"), session=session)).error["code"] == -32043
+
+
+# --- a path that nothing serves -------------------------------------------------------------------
+
+
+async def own_default(scope: Scope, receive: Receive, send: Send) -> None:
+    """What a router does with a request that no route takes."""
+
+
+MOUNTED = Mount("/api", Router([Route("/mcp", SERVER), Route("/health", SERVER, methods=["GET"])]))
+OTHER = Route("/rpc", SERVER, methods=["POST"])
+
+UNSERVED: dict[str, tuple[Callable[[], object], str]] = {
+    "mounted": (lambda: Starlette(routes=[MOUNTED]), "/api/mcp"),
+    "built": (lambda: built(Starlette(routes=[OTHER])), "/rpc"),
+    "behind middleware": (lambda: CORSMiddleware(Starlette(routes=[OTHER], middleware=NOTED)), "/rpc"),
+    "in a router with middleware": (lambda: Router([OTHER], middleware=NOTED), "/rpc"),
+    "in FastAPI": (lambda: built(FastAPI(routes=[OTHER])), "/rpc"),
+    "at a host": (lambda: Router([Host("a.example", Router([OTHER]))]), "/rpc"),
+    "in a mount without an end": (lambda: endless("/other"), "none"),
+    "many": (lambda: Router([Route(f"/{n}", SERVER) for n in range(9)]), "/0, /1, /2, /3, /4"),
+}
+
+MAY_BE_SERVED: dict[str, Callable[[], object]] = {
+    **NOT_INSIDE,
+    "a mount of another app": lambda: Router([OTHER, Mount("", SERVER)]),
+    "a mounted function": lambda: Router([OTHER, Mount("/mcp", own_default)]),
+    "an application without routes yet": Starlette,
+    "a default of its own": lambda: Router([OTHER], default=own_default),
+    "an included router": lambda: fastapi(prefix="/api", inner=SERVER),
+}
+for name in ("another route", "another mount", "a router without an end"):
+    del MAY_BE_SERVED[name]
+
+
+@pytest.mark.parametrize(("make", "found"), UNSERVED.values(), ids=UNSERVED)
+def test_a_path_that_no_route_serves_is_told_with_those_that_take_post(make: Callable[[], object], found: str) -> None:
+    """With their full paths, five at most."""
+    told = unserved(make(), "/mcp")
+    assert told is not None
+    assert "path='/mcp'" in told
+    assert told.endswith(f"(routes that take POST: {found})")
+    assert unserved(make(), None) is None
+
+
+@pytest.mark.parametrize("make", MAY_BE_SERVED.values(), ids=MAY_BE_SERVED)
+def test_in_doubt_a_path_is_served(make: Callable[[], object]) -> None:
+    """Nothing is said of applications that cannot be looked into."""
+    assert unserved(make(), "/mcp") is None
+
+
+@pytest.mark.parametrize(("path", "lines"), [("/mcp", 1), ("/api/mcp", 0), (None, 0)])
+async def test_the_start_logs_a_path_that_nothing_serves(
+    path: str | None, lines: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once and with the remedy; the application starts, since a route may yet be added."""
+    app = sessions(Starlette(routes=[MOUNTED]), path=path)
+    incoming = Incoming({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
+    answer = Answer()
+    await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, incoming, answer)
+    assert answer.messages[0]["type"] == "lifespan.startup.complete"
+    assert [(line.name, line.levelname) for line in caplog.records] == [("mcp_sessions", "ERROR")] * lines
+    assert caplog.text.count("/api/mcp") == lines
+
+
+# --- under a real server -------------------------------------------------------------------------
+
+STARLETTE = """
+from starlette.applications import Starlette
+from starlette.authentication import AuthenticationBackend
+from starlette.middleware import Middleware
+from starlette.middleware.authentication import AuthenticationMiddleware
+from starlette.routing import Route
+noted = [Middleware(AuthenticationMiddleware, backend=AuthenticationBackend())]
+"""
+SDK = """
+from mcp.server.auth.provider import AccessToken
+from mcp.server.auth.settings import AuthSettings
+class Verifier:
+    async def verify_token(self, token): return None
+server = Server("s", token_verifier=Verifier(), auth=AuthSettings(
+    issuer_url="https://auth.example", resource_server_url="http://127.0.0.1:8000/mcp"))
+"""
+FASTMCP = """
+from fastmcp import FastMCP
+from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
+server = FastMCP("s", auth=StaticTokenVerifier({}))
+"""
+OUTSIDE = """
+from mcp_sessions import MCPSessionMiddleware
+KEYS = "a secret of the placement tests, at least 32 bytes"
+"""
+IMPORT_SDK = (
+    "from mcp.server.mcpserver import MCPServer as Server"
+    if Version(INSTALLED["mcp"]).major > 1
+    else "from mcp.server.fastmcp import FastMCP as Server"
+)
+WRAPPED = "app = MCPSessionMiddleware(inner, keys=KEYS)"
+SERVED = {
+    "the official SDK": f"{IMPORT_SDK}\n{SDK}\n{OUTSIDE}\ninner = server.streamable_http_app()\n{WRAPPED}",
+    "FastMCP": f"{FASTMCP}\n{OUTSIDE}\ninner = server.http_app()\n{WRAPPED}",
+    "Starlette": f"{STARLETTE}\n{OUTSIDE}\napp = Starlette(middleware=noted)\n"
+    "app.add_middleware(MCPSessionMiddleware, keys=KEYS)",
+    "FastAPI": f"{STARLETTE}\n{OUTSIDE}\nfrom fastapi import FastAPI\napp = FastAPI(middleware=noted)\n"
+    "app.add_middleware(MCPSessionMiddleware, keys=KEYS)",
+}
+
+
+@pytest.mark.parametrize("source", SERVED.values(), ids=SERVED)
+def test_uvicorn_ends_and_prints_the_remedy(source: str, tmp_path: Path) -> None:
+    """An error in a constructor would be logged and served around; a failed start-up ends the process."""
+    ended = start(tmp_path, source, "app")
+    assert ended.returncode == 3
+    assert MISPLACED in ended.stdout
+    assert "Application startup complete" not in ended.stdout

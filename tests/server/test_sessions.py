@@ -1,0 +1,311 @@
+"""The operator's view: who has sessions, and ending them from outside the requests they serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clients import SECRET, START, Clock
+
+from mcp_sessions._server.operator import Sessions
+from mcp_sessions._session.claims import AUDIENCE, Claims, Principal, utc
+from mcp_sessions._tokens.keys import KeyRing
+from mcp_sessions.errors import ConfigurationError
+from mcp_sessions.stores.base import Record, Standing, Store
+from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores.sqlite import SQLiteStore
+
+OLD = "the secret that signed before, at least 32 bytes"
+ALICE = Principal(client_id="web", issuer="https://id.example", subject="alice")
+BOB = Principal(client_id="web", issuer="https://id.example", subject="bob")
+DAY = 24 * 3600
+PUBLIC = """-----BEGIN PUBLIC KEY-----
+MCowBQYDK2VwAyEA11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=
+-----END PUBLIC KEY-----"""
+
+
+class Deployment:
+    """A store, the clock of its servers, and what they would mint and ask."""
+
+    def __init__(self, keys: list[str]) -> None:
+        self.clock = Clock(START + 0.25)
+        self.store: Store = MemoryStore(clock=self.clock)
+        self.slept: list[float] = []
+        self.sessions = Sessions(store=self.store, keys=[*keys], clock=self.clock, sleep=self.sleep)
+
+    async def sleep(self, seconds: float) -> None:
+        """Time passes, a little less than was asked for."""
+        self.slept.append(seconds)
+        self.clock.now += max(seconds - 0.001, 0.001)
+
+    async def mint(
+        self, jti: str, principal: Principal | None = None, *, secret: str = SECRET, record: bool = True
+    ) -> Claims:
+        """A session as a server mints it now, with a lifetime of a week."""
+        key = KeyRing([secret]).signing
+        now = int(self.clock.now)
+        claims = Claims(
+            kind="session",
+            kid=key.kid,
+            jti=jti,
+            issued_at=now,
+            expires_at=now + 7 * DAY,
+            subject=key.subject(principal),
+        )
+        if record:
+            await self.store.record(Record(claims.ref, claims.subject, now, claims.expires_at, now))
+        return claims
+
+    async def live(self, *claims: Claims) -> list[bool]:
+        """Which of them a server would take."""
+        return [standing is Standing.LIVE for standing in await self.store.standings(claims)]
+
+    async def taken(self) -> list[tuple[str, str]]:
+        """What a server's sweeper finds to do: a session's name, and why it ended."""
+        ended = await self.store.take_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=100)
+        return sorted((found.record.ref, found.reason) for found in ended)
+
+
+@pytest.fixture
+def deployment() -> Deployment:
+    return Deployment([SECRET, OLD, PUBLIC])
+
+
+# --- of ------------------------------------------------------------------------------------------
+
+
+async def test_a_principal_s_sessions_are_listed_oldest_first(deployment: Deployment) -> None:
+    """Under every key that was ever the first, since each has another name for them."""
+    newer = await deployment.mint("b", ALICE)
+    deployment.clock.now -= 60
+    older = await deployment.mint("a", ALICE, secret=OLD)
+    await deployment.mint("c", BOB)
+    await deployment.mint("d")
+    deployment.clock.now += 60
+    assert [record.ref for record in await deployment.sessions.of(ALICE)] == [older.ref, newer.ref]
+
+
+async def test_what_is_not_recorded_ended_or_expired_is_not_listed(deployment: Deployment) -> None:
+    """It is the sessions that are alive."""
+    ended = await deployment.mint("a", ALICE)
+    await deployment.mint("b", ALICE, record=False)
+    await deployment.sessions.end(ended.ref)
+    assert await deployment.sessions.of(ALICE) == []
+    await deployment.mint("c", ALICE)
+    deployment.clock.now += 7 * DAY
+    assert await deployment.sessions.of(ALICE) == []
+
+
+# --- end -----------------------------------------------------------------------------------------
+
+
+async def test_a_recorded_session_is_ended_by_its_public_name(deployment: Deployment) -> None:
+    """Others stay; a server runs its `on_end` at once, with the reason that was given."""
+    one, other = await deployment.mint("a", ALICE), await deployment.mint("b", ALICE)
+    assert await deployment.sessions.end(one.ref, reason="support")
+    assert await deployment.live(one, other) == [False, True]
+    assert await deployment.taken() == [(one.ref, "support")]
+
+
+async def test_ending_what_is_not_there_says_so(deployment: Deployment) -> None:
+    """Never recorded, or ended before."""
+    unrecorded, one = await deployment.mint("a", record=False), await deployment.mint("b")
+    assert not await deployment.sessions.end(unrecorded.ref)
+    assert await deployment.live(unrecorded) == [True]
+    assert await deployment.sessions.end(one.ref)
+    assert not await deployment.sessions.end(one.ref)
+
+
+async def test_another_audience_s_sessions_are_neither_seen_nor_ended(deployment: Deployment) -> None:
+    """Though they lie in the same store, and are the same principal's under the same keys."""
+    one = await deployment.mint("a", ALICE)
+    others = Sessions(
+        store=deployment.store, keys=SECRET, audience="other", clock=deployment.clock, sleep=deployment.sleep
+    )
+    assert await others.of(ALICE) == []
+    assert not await others.end(one.ref)
+    await others.end_all(ALICE)
+    await others.end_all_before(utc(int(deployment.clock.now)))
+    assert await deployment.live(one) == [True]
+    assert [record.ref for record in await deployment.sessions.of(ALICE)] == [one.ref]
+
+
+# --- end_all -------------------------------------------------------------------------------------
+
+
+async def test_all_sessions_of_a_principal_are_ended(deployment: Deployment) -> None:
+    """Recorded or not, under every key, in this second or long ago; nobody else's."""
+    deployment.clock.now -= DAY
+    long_ago = await deployment.mint("a", ALICE, secret=OLD, record=False)
+    deployment.clock.now += DAY
+    now, bob, nobody = await deployment.mint("b", ALICE), await deployment.mint("c", BOB), await deployment.mint("d")
+    await deployment.sessions.end_all(ALICE)
+    assert await deployment.live(long_ago, now, bob, nobody) == [False, False, True, True]
+
+
+async def test_what_is_created_after_the_return_lives(deployment: Deployment) -> None:
+    """Sessions are dated to the second, so the present one is over when the call returns, and not a moment later."""
+    moment = await deployment.sessions.end_all(ALICE)
+    assert moment == utc(START + 1)
+    assert deployment.slept[0] == 0.75
+    assert START + 1 <= deployment.clock.now < START + 1.01
+    assert await deployment.live(await deployment.mint("a", ALICE)) == [True]
+
+
+async def test_what_is_created_while_it_waits_is_ended(deployment: Deployment) -> None:
+    """Whoever still signs in within the same second must do so again."""
+    minted: list[Claims] = []
+
+    async def meanwhile(seconds: float) -> None:
+        minted.append(await deployment.mint("a", ALICE, record=False))
+        deployment.clock.now += seconds
+
+    sessions = Sessions(store=deployment.store, keys=SECRET, clock=deployment.clock, sleep=meanwhile)
+    await sessions.end_all(ALICE)
+    assert await deployment.live(*minted) == [False]
+
+
+async def test_on_end_of_recorded_ones_is_handed_to_a_server(deployment: Deployment) -> None:
+    """At once, with a reason of its own."""
+    old, new = await deployment.mint("a", ALICE, secret=OLD), await deployment.mint("b", ALICE)
+    await deployment.mint("c", BOB)
+    await deployment.sessions.end_all(ALICE)
+    assert await deployment.taken() == sorted([(old.ref, "ended_all"), (new.ref, "ended_all")])
+    assert await deployment.sessions.of(ALICE) == []
+
+
+async def test_the_end_lasts_as_long_as_a_session_could(deployment: Deployment) -> None:
+    """A year unless told otherwise, and a minute for clocks that disagree."""
+    key = KeyRing([SECRET]).signing
+    claims = Claims(
+        kind="session",
+        kid=key.kid,
+        jti="a",
+        issued_at=START,
+        expires_at=START + 400 * DAY,
+        subject=key.subject(ALICE),
+    )
+    await deployment.sessions.end_all(ALICE)
+    deployment.clock.now = START + 366 * DAY
+    assert await deployment.live(claims) == [False]
+
+
+@pytest.mark.parametrize("lifetime", [7 * DAY, timedelta(days=7)])
+async def test_it_is_kept_no_longer_than_is_told(lifetime: float | timedelta) -> None:
+    """A store that holds many of them may be told the deployment's own lifetime."""
+    kept: list[tuple[int, int]] = []
+
+    class Noting(MemoryStore):
+        async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
+            kept.append((moment, until))
+
+    clock = Clock(START)
+    await Sessions(store=Noting(clock=clock), keys=SECRET, lifetime=lifetime, clock=clock).end_all_before(utc(START))
+    assert kept == [(START, START + 7 * DAY + 60)]
+
+
+# --- end_all_before ------------------------------------------------------------------------------
+
+
+async def test_everybody_s_sessions_before_a_moment_are_ended(deployment: Deployment) -> None:
+    """Of named and of anonymous callers; later ones stay."""
+    early = [await deployment.mint("a", ALICE), await deployment.mint("b", BOB), await deployment.mint("c")]
+    deployment.clock.now += 10
+    late = await deployment.mint("d", ALICE)
+    await deployment.sessions.end_all_before(datetime(2027, 1, 15, 8, 0, 10, tzinfo=timezone.utc))
+    assert await deployment.live(*early, late) == [False, False, False, True]
+    assert not deployment.slept
+
+
+async def test_the_moment_may_be_now(deployment: Deployment) -> None:
+    """The present second counts as a whole, and is waited for to end."""
+    one = await deployment.mint("a")
+    await deployment.sessions.end_all_before(datetime.fromtimestamp(deployment.clock.now, timezone.utc))
+    assert await deployment.live(one, await deployment.mint("b")) == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("moment", "complaint"),
+    [
+        (datetime(2026, 7, 28), "needs a time zone"),  # noqa: DTZ001  # what is refused
+        (datetime(2027, 1, 15, 8, 0, 1, tzinfo=timezone.utc), "lies ahead"),
+    ],
+)
+async def test_a_moment_that_means_something_else_is_refused(
+    moment: datetime, complaint: str, deployment: Deployment
+) -> None:
+    """Local time differs from server to server; sessions that do not exist yet cannot be ended."""
+    one = await deployment.mint("a")
+    with pytest.raises(ConfigurationError, match=complaint):
+        await deployment.sessions.end_all_before(moment)
+    assert await deployment.live(one) == [True]
+
+
+# --- options -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("principal", [None, Principal(), "alice"])
+async def test_a_principal_that_names_nobody_is_refused(principal: Any, deployment: Deployment) -> None:
+    """Anonymous sessions belong to nobody, so nobody's can be told from another's; a bare name is no principal."""
+    for call in (deployment.sessions.of(principal), deployment.sessions.end_all(principal)):
+        with pytest.raises(ConfigurationError, match="needs a client_id, an issuer or a subject"):
+            await call
+
+
+OWN: Callable[[], Store] = MemoryStore
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ({"keys": SECRET, "store": "memory:"}, "pass the object that the middleware was given"),
+        ({"keys": SECRET, "store": "redis"}, "names no store"),
+        ({"keys": SECRET, "store": OWN(), "lifetime": 0}, "lifetime= must be more than 0"),
+        ({"keys": SECRET, "store": OWN(), "lifetime": float("nan")}, "lifetime= must be more than 0"),
+        ({"keys": SECRET, "store": OWN(), "audience": ""}, "audience='' must be printable ASCII"),
+        ({"keys": SECRET, "store": OWN(), "audience": None}, "audience=None must be printable ASCII"),
+    ],
+)
+def test_options_that_would_end_nothing_are_refused(options: dict[str, Any], remedy: str) -> None:
+    """A new memory knows none of the servers' sessions."""
+    with pytest.raises(ConfigurationError, match=remedy):
+        Sessions(**options)
+
+
+async def test_without_keys_a_session_can_be_ended_and_no_principal_told(deployment: Deployment) -> None:
+    """A session is found by its public name; a principal is stored as a keyed hash."""
+    one = await deployment.mint("a", ALICE)
+    sessions = Sessions(store=deployment.store, clock=deployment.clock)
+    with pytest.raises(ConfigurationError, match="keys= is needed"):
+        await sessions.of(ALICE)
+    assert await sessions.end(one.ref)
+
+
+async def test_it_opens_and_closes_what_it_was_given_by_name(tmp_path: Path) -> None:
+    """A file that a server wrote to is seen, and let go of at the end."""
+    path = tmp_path / "sessions.db"
+    key = KeyRing([SECRET]).signing
+    server = SQLiteStore(path, clock=Clock())
+    await server.record(Record("ses_one", key.subject(ALICE), START, START + DAY, START))
+    await server.close()
+    async with Sessions(store=f"sqlite:{path}", keys=SECRET, clock=Clock()) as sessions:
+        assert [record.ref for record in await sessions.of(ALICE)] == ["ses_one"]
+
+
+async def test_an_object_stays_open() -> None:
+    """The middleware beside it still needs it."""
+    closed: list[bool] = []
+
+    class Closing(MemoryStore):
+        async def close(self) -> None:
+            closed.append(True)
+
+    store = Closing(clock=Clock())
+    async with Sessions(store=store, keys=SECRET, clock=Clock()):
+        assert not closed
+    assert not closed
+    await store.close()
+    assert closed

@@ -1,0 +1,213 @@
+"""Options from the environment: every one that a variable can hold, and nothing passed over."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import generated
+import pytest
+from apps import Server
+from clients import SECRET, Client
+from environments import needs
+from redis_servers import PROGRAM
+from settings_page import COMMAND, PAGE, PARAMETERS, settings_table
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from mcp_sessions import ConfigurationError, MCPSessionMiddleware, add_sessions
+from mcp_sessions._server import runtime
+from mcp_sessions._server.options import IN_CODE, OTHER_KEYS, PREFIX, SERVICE_LINK, SETTINGS, from_env, variable
+
+
+@pytest.fixture(autouse=True)
+def environ(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """An environment with no settings in it."""
+    for name in [*map(variable, SETTINGS), OTHER_KEYS, PROGRAM]:  # the last is for other tests
+        monkeypatch.delenv(name, raising=False)
+    return monkeypatch
+
+
+def test_an_empty_environment_sets_nothing() -> None:
+    """So that the defaults stay the middleware's."""
+    assert from_env() == {}
+
+
+HOUR, DAY = 3600, 24 * 3600
+READ: dict[str, dict[str, Any]] = {
+    "audience": {"https://api.example/mcp": "https://api.example/mcp"},
+    "path": {"/api/mcp": "/api/mcp", "*": None},
+    "lifetime": {"90": 90, "90s": 90, "15m": 900, "12h": 12 * HOUR, "7d": 7 * DAY, "1.5h": 5400, " 12h ": 12 * HOUR},
+    "require": {
+        "never": "never",
+        "always": "always",
+        "tools/call, prompts/get": ("tools/call", "prompts/get"),
+        '{"tools/call": ["checkout"]}': {"tools/call": ["checkout"]},
+    },
+    "extensions": {"none": (), "fork": ("fork",), "fork,list": ("fork", "list")},
+    "correlate": {
+        "true": True,
+        "false": False,
+        "meta:openai/session,header:x-id": ("meta:openai/session", "header:x-id"),
+    },
+    "propagate": {"true": True, "session.id": "session.id"},
+    "tracked": {"true": True, "TRUE": True, "1": True, "false": False, "0": False},
+    "max_batch": {"7": 7},
+    "keys": {"file:/run/keys": "file:/run/keys", "env:OTHER": "env:OTHER", SECRET: "env:MCP_SESSIONS_KEYS"},
+}
+CASES = [(option, text, value) for option, forms in READ.items() for text, value in forms.items()]
+
+
+@pytest.mark.parametrize(("option", "text", "value"), CASES)
+def test_a_setting_is_read_in_its_form(environ: pytest.MonkeyPatch, option: str, text: str, value: Any) -> None:
+    """As the table says."""
+    environ.setenv(variable(option), text)
+    assert from_env() == {option: value}
+
+
+def test_what_is_given_in_code_wins(environ: pytest.MonkeyPatch) -> None:
+    """And what is not comes from the environment."""
+    environ.setenv("MCP_SESSIONS_LIFETIME", "1h")
+    environ.setenv("MCP_SESSIONS_ERA", "legacy")
+    assert from_env(lifetime=60, on_end=print) == {"lifetime": 60, "era": "legacy", "on_end": print}
+
+
+def test_keys_are_found_under_the_name_that_they_have_in_code(environ: pytest.MonkeyPatch) -> None:
+    """Where no other name is given."""
+    environ.setenv("MCP_SESSION_KEYS", SECRET)
+    assert from_env() == {"keys": "env:MCP_SESSION_KEYS"}
+    assert from_env(keys="file:/run/keys") == {"keys": "file:/run/keys"}
+    environ.setenv("MCP_SESSIONS_KEYS", SECRET)
+    assert from_env() == {"keys": "env:MCP_SESSIONS_KEYS"}
+
+
+WRONG = {
+    "MCP_SESSIONS_LIFTIME": ("1h", "MCP_SESSIONS_LIFTIME is no setting; did you mean MCP_SESSIONS_LIFETIME?"),
+    "MCP_SESSIONS_lifetime": ("1h", "MCP_SESSIONS_lifetime is no setting; did you mean MCP_SESSIONS_LIFETIME?"),
+    "MCP_SESSIONS_ZQX": ("1", "MCP_SESSIONS_ZQX is no setting; these are settings: MCP_SESSIONS_KEYS, "),
+    "MCP_SESSIONS_ON_END": ("free", "no variable holds on_end=; give it in code, as in from_env(on_end=...)"),
+    "MCP_SESSIONS_STORE": ("  ", "MCP_SESSIONS_STORE is empty; remove it, or write `memory:`"),
+    "MCP_SESSIONS_LIFETIME": ("soon", "MCP_SESSIONS_LIFETIME='soon' must be seconds, or a number with"),
+    "MCP_SESSIONS_MAX_BATCH": ("many", "MCP_SESSIONS_MAX_BATCH='many' must be a whole number"),
+    "MCP_SESSIONS_TRACKED": ("perhaps", "MCP_SESSIONS_TRACKED='perhaps' must be `true` or `false`"),
+    "MCP_SESSIONS_REQUIRE": ("{tools}", "MCP_SESSIONS_REQUIRE='{tools}' must be `never`, `always`"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_setting_says_what_to_write(environ: pytest.MonkeyPatch, name: str) -> None:
+    """One that is misspelled, empty, or written in another form."""
+    text, said = WRONG[name]
+    environ.setenv(name, text)
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        from_env()
+
+
+LINKS = {
+    "SERVICE_HOST": "10.0.0.11",
+    "SERVICE_PORT": "80",
+    "SERVICE_PORT_HTTP": "80",
+    "PORT": "tcp://10.0.0.11:80",
+    "PORT_80_TCP": "tcp://10.0.0.11:80",
+    "PORT_80_TCP_PROTO": "tcp",
+    "PORT_80_TCP_PORT": "80",
+    "PORT_80_TCP_ADDR": "10.0.0.11",
+    "PORT_53_UDP": "udp://10.0.0.11:53",
+    "PORT_99_SCTP_ADDR": "10.0.0.11",
+}
+
+
+def test_what_kubernetes_says_of_a_service_is_no_setting(environ: pytest.MonkeyPatch) -> None:
+    """It says so to every pod beside one that is called as this package is."""
+    environ.setenv("MCP_SESSIONS_LIFETIME", "1h")
+    for rest, text in LINKS.items():
+        environ.setenv(f"MCP_SESSIONS_{rest}", text)
+    assert from_env() == {"lifetime": HOUR}
+
+
+@pytest.mark.parametrize("rest", ["PORTS", "PORT_80", "PORT_TCP", "SERVICE", "service_host", "A_PORT"])
+def test_what_only_looks_like_a_service_is_refused(environ: pytest.MonkeyPatch, rest: str) -> None:
+    """As everything is that names no option."""
+    environ.setenv(f"MCP_SESSIONS_{rest}", "80")
+    with pytest.raises(ConfigurationError, match=f"MCP_SESSIONS_{rest} is no setting"):
+        from_env()
+
+
+def test_no_option_is_called_as_a_service_is() -> None:
+    """Or its variable would be passed over."""
+    assert not [option for option in PARAMETERS if SERVICE_LINK.fullmatch(option.upper())]
+
+
+async def test_the_middleware_takes_them(environ: pytest.MonkeyPatch) -> None:
+    """With the one call that makes it, and where it is placed in another way."""
+    environ.setenv("MCP_SESSIONS_KEYS", SECRET)
+    environ.setenv("MCP_SESSIONS_REQUIRE", "tools/call")
+    environ.setenv("MCP_SESSIONS_REQUIRED_CODE", "-40001")
+    for app in (MCPSessionMiddleware.from_env(Server(), admission="own"), _added(**from_env(admission="own"))):
+        client = Client(app)
+        assert (await client.tool()).error["code"] == -40001
+        assert (await client.tool(session=await client.create())).status == 200
+
+
+def _added(**given: Any) -> Any:
+    return add_sessions(Starlette(routes=[Route("/mcp", Server())]), path="/mcp", **given)
+
+
+def test_every_default_can_be_written(environ: pytest.MonkeyPatch) -> None:
+    """What the page shows as a default is that default, and the middleware takes it."""
+    for row in settings_table().splitlines()[2:]:
+        name, default = (cell.strip().strip("`") for cell in (row.split(" | ")[0][2:], row.split(" | ")[2]))
+        if default:
+            environ.setenv(name, default)
+    read = from_env()
+    assert read == {name: PARAMETERS[name].default for name in read}
+    assert len(read) > len(SETTINGS) // 2
+    runtime.check(**{name: parameter.default for name, parameter in PARAMETERS.items()} | read)
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def test_the_documentation_is_the_table(tmp_path: Path) -> None:
+    """Rewrite the page with `python tests/settings_page.py`."""
+    assert generated.part(PAGE, COMMAND) == settings_table()
+    assert f"In code only: {_listed(sorted(IN_CODE))}" in re.sub(r"\s+", " ", PAGE.read_text("utf-8"))
+    copy = shutil.copy(PAGE, tmp_path)
+    subprocess.run([sys.executable, "tests/settings_page.py", str(copy)], check=True, cwd=PAGE.parents[1])
+    assert Path(copy).read_text("utf-8") == PAGE.read_text("utf-8")
+
+
+def _listed(names: list[str]) -> str:
+    *most, last = (f"`{name}`" for name in names)
+    return f"{', '.join(most)} and {last}"
+
+
+@needs("mcp>=2")
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL), ids="12")
+async def test_the_code_of_the_page_runs(environ: pytest.MonkeyPatch, block: str) -> None:
+    """With the environment that it is about."""
+    environ.setenv("MCP_SESSIONS_KEYS", SECRET)
+    environ.setenv("MCP_SESSIONS_ADMISSION", "own")
+    environ.setenv("MCP_SESSIONS_NOT_FOUND_CODE", "-40004")
+    names: dict[str, Any] = {}
+    exec(compile(block, "settings.md", "exec", dont_inherit=True), names)  # the page's own code
+    refused = await Client(names["app"], query_string=b"").tool(session={"sessionId": "nobody's"})
+    assert refused.error["code"] == -40004
+
+
+def test_the_settings_that_the_page_shows_are_settings(environ: pytest.MonkeyPatch) -> None:
+    """Each line of its example is read."""
+    shown = dict(re.findall(r"^\$ export (\w+)='?(.*?)'?$", PAGE.read_text("utf-8"), re.MULTILINE))
+    for name, text in shown.items():
+        environ.setenv(name, text)
+    assert from_env() == {
+        "keys": "file:/run/secrets/session-keys",
+        "store": "redis://cache.internal:6379/0",
+        "lifetime": 12 * HOUR,
+        "require": {"tools/call": ["checkout"]},
+    }
+    assert all(name.startswith(PREFIX) for name in shown)

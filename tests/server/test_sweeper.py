@@ -1,0 +1,261 @@
+"""What ends without a request: taken by one worker, finished like any other end, and never in the middle of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import pytest
+from clients import START, Clock
+
+from mcp_sessions._server.lifecycle import LEASE, SWEEP_BATCH, Endings, Streams, Sweeper
+from mcp_sessions._session.claims import AUDIENCE
+from mcp_sessions._session.data import Data, Shelf
+from mcp_sessions._session.events import Fact, SessionDeleted
+from mcp_sessions._session.session import EndedSession
+from mcp_sessions.errors import StoreUnavailable
+from mcp_sessions.stores.base import Record
+from mcp_sessions.stores.memory import MemoryStore
+
+HOUR = 3600
+DEADLINE = 30  # seconds after which a test that hangs fails
+
+
+class Store(MemoryStore):
+    """A store that may be away or led by somebody else, and tells when it was asked."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock=clock)
+        self.is_away = False
+        self.leader: str | None = None
+        self.asked = 0
+        self.was_asked = anyio.Event()
+
+    async def lead(self, worker: str, *, audience: str, seconds: float) -> bool:
+        self.asked += 1
+        self.was_asked.set()
+        self.was_asked = anyio.Event()
+        if self.is_away:
+            raise StoreUnavailable
+        return self.leader in {None, worker}
+
+
+class Worker:
+    """One worker that sweeps.
+
+    Args:
+        clock: What it tells the time by.
+        on_end: The hook; by default it writes down whose end it was and why.
+        idle_timeout: Seconds.
+        interval: Seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        on_end: Callable[[EndedSession, str], Any] | None = None,
+        idle_timeout: int | None = None,
+        interval: float = 0.001,
+    ) -> None:
+        self.ran: list[tuple[str, str]] = []
+        self.facts: list[Fact] = []
+        self.fails = False
+        self.store = Store(clock)
+        self.endings = Endings(
+            self.store,
+            Streams(self.store),
+            on_end=on_end or (lambda session, reason: self.ran.append((session.ref, reason))),
+            emit=self.emit,
+            keep=lambda owner, until: Data(self.store, Shelf(owner, until, 100), clock=clock, max_value_bytes=100),
+            clock=clock,
+        )
+        self.sweeper = Sweeper(
+            self.store,
+            self.endings,
+            audience=AUDIENCE,
+            idle_timeout=idle_timeout,
+            interval=interval,
+        )
+
+    def emit(self, fact: Fact) -> None:
+        """Hear a fact, and fail once where that is asked for."""
+        if self.fails:
+            self.fails = False
+            raise LookupError
+        self.facts.append(fact)
+
+    async def record(self, ref: str, lifetime: int = HOUR) -> None:
+        await self.store.record(Record(ref, None, START, START + lifetime, seen_at=START, trace=f"trace of {ref}"))
+
+    async def looks(self, times: int = 2) -> None:
+        """Wait until the store was asked so many times more."""
+        with anyio.fail_after(DEADLINE):
+            for _ in range(times):
+                await self.store.was_asked.wait()
+
+
+class TestOneLook:
+    async def test_what_expired_or_stood_idle_is_finished_with_its_reason(self) -> None:
+        """Each is told once, by a fact with the trace of its start and by the hook; what lives is left alone."""
+        clock = Clock()
+        worker = Worker(clock, idle_timeout=2 * HOUR)
+        await worker.record("short", HOUR)
+        await worker.record("long", 100 * HOUR)
+        assert not await worker.sweeper.sweep()
+        assert worker.ran == []
+        clock.now += HOUR
+        await worker.sweeper.sweep()
+        assert worker.ran == [("short", "expired")]
+        clock.now += 2 * HOUR
+        await worker.sweeper.sweep()
+        assert worker.ran == [("short", "expired"), ("long", "idle")]
+        assert worker.facts == [
+            SessionDeleted("short", "expired", HOUR, "trace of short"),
+            SessionDeleted("long", "idle", 3 * HOUR, "trace of long"),
+        ]
+        await worker.sweeper.sweep()
+        assert len(worker.ran) == 2
+
+    async def test_what_a_dead_worker_left_is_taken_over_when_its_lease_is_over(self) -> None:
+        """With the reason for which it was ended; so is what an operator ended, at once."""
+        clock = Clock()
+        worker = Worker(clock)
+        await worker.record("left")
+        await worker.record("operated")
+        await worker.store.revoke("left", audience=AUDIENCE, expires_at=START + HOUR, reason="deleted", lease=LEASE)
+        await worker.store.revoke("operated", audience=AUDIENCE, expires_at=START + HOUR, reason="support", lease=0)
+        await worker.sweeper.sweep()
+        assert worker.ran == [("operated", "support")]
+        clock.now += LEASE
+        await worker.sweeper.sweep()
+        assert worker.ran[1:] == [("left", "deleted")]
+        assert worker.facts == [
+            SessionDeleted("operated", "support", 0, "trace of operated"),
+            SessionDeleted("left", "deleted", 60, "trace of left"),
+        ]
+
+    async def test_who_does_not_lead_takes_nothing(self) -> None:
+        """One worker sweeps for all."""
+        clock = Clock()
+        worker = Worker(clock)
+        await worker.record("a")
+        clock.now += HOUR
+        worker.store.leader = "another worker"
+        assert not await worker.sweeper.sweep()
+        assert worker.ran == []
+
+    async def test_many_are_taken_in_parts(self) -> None:
+        """So that each is begun well within its lease, side by side with the others of its part."""
+        clock, inside, full = Clock(), [], anyio.Event()
+
+        async def on_end(session: EndedSession, reason: str) -> None:
+            inside.append(session.ref)
+            if len(inside) == SWEEP_BATCH:
+                full.set()
+            await full.wait()
+
+        worker = Worker(clock, on_end=on_end)
+        for number in range(SWEEP_BATCH + 1):
+            await worker.record(f"session {number}")
+        clock.now += HOUR
+        with anyio.fail_after(DEADLINE):
+            assert await worker.sweeper.sweep()
+            assert not await worker.sweeper.sweep()
+        assert len(set(inside)) == SWEEP_BATCH + 1
+
+
+class TestBesideTheServer:
+    async def test_it_sweeps_until_it_is_stopped(self) -> None:
+        """Started twice it runs once, and when it has stopped it can be started again."""
+        clock = Clock()
+        worker = Worker(clock)
+        for name in ("first", "second"):
+            await worker.record(name, HOUR if name == "first" else 2 * HOUR)
+            worker.sweeper.start()
+            worker.sweeper.start()
+            clock.now += HOUR
+            await worker.looks()
+            with anyio.fail_after(DEADLINE):
+                await worker.sweeper.stop()
+            asked = worker.store.asked
+            await anyio.wait_all_tasks_blocked()
+            assert worker.store.asked == asked
+        assert worker.ran == [("first", "expired"), ("second", "expired")]
+
+    async def test_a_full_part_is_followed_by_the_next_at_once(self) -> None:
+        """And the pause comes when there is nothing more."""
+        clock = Clock()
+        worker = Worker(clock, interval=60)
+        for number in range(2 * SWEEP_BATCH):
+            await worker.record(f"session {number}")
+        clock.now += HOUR
+        worker.sweeper.start()
+        await anyio.wait_all_tasks_blocked()
+        with anyio.fail_after(DEADLINE):
+            await worker.sweeper.stop()
+        assert len(worker.ran) == 2 * SWEEP_BATCH
+
+    async def test_a_hook_that_runs_is_waited_for_when_it_is_stopped(self) -> None:
+        """Cut off, it would run a second time on another worker."""
+        clock, inside, go, ended = Clock(), anyio.Event(), anyio.Event(), []
+
+        async def on_end(session: EndedSession, reason: str) -> None:
+            inside.set()
+            await go.wait()
+            ended.append("hook")
+
+        async def stop() -> None:
+            await worker.sweeper.stop()
+            ended.append("sweeper")
+
+        worker = Worker(clock, on_end=on_end)
+        await worker.record("a")
+        clock.now += HOUR
+        worker.sweeper.start()
+        with anyio.fail_after(DEADLINE):
+            async with anyio.create_task_group() as group:
+                await inside.wait()
+                group.start_soon(stop)
+                await anyio.wait_all_tasks_blocked()
+                assert ended == []
+                go.set()
+        assert ended == ["hook", "sweeper"]
+
+    async def test_what_never_ran_need_not_be_stopped(self) -> None:
+        """A server may stop before it has served anything."""
+        await Worker(Clock()).sweeper.stop()
+
+    async def test_it_goes_on_when_the_store_is_back(self, caplog: pytest.LogCaptureFixture) -> None:
+        """While the store is away the log says that ended sessions wait."""
+        clock = Clock()
+        worker = Worker(clock)
+        await worker.record("a")
+        clock.now += HOUR
+        worker.store.is_away = True
+        worker.sweeper.start()
+        await worker.looks()
+        assert worker.ran == []
+        worker.store.is_away = False
+        await worker.looks()
+        await worker.sweeper.stop()
+        assert worker.ran == [("a", "expired")]
+        assert set(caplog.messages) == {"ended sessions wait, since the store does not answer (store_unavailable)"}
+
+    async def test_it_goes_on_after_a_listener_that_raises(self, caplog: pytest.LogCaptureFixture) -> None:
+        """The session is taken again when its lease is over: its hook runs late, and is not lost."""
+        clock = Clock()
+        worker = Worker(clock)
+        await worker.record("a")
+        worker.fails = True
+        clock.now += HOUR
+        worker.sweeper.start()
+        await worker.looks()
+        assert worker.ran == []
+        clock.now += LEASE
+        await worker.looks()
+        await worker.sweeper.stop()
+        assert worker.ran == [("a", "expired")]
+        (line,) = caplog.messages
+        assert line.startswith("ended sessions wait, since sweeping failed: ")

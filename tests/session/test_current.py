@@ -1,0 +1,217 @@
+"""`current_session()` finds the session of the request that is being handled, whoever handles it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextvars import ContextVar, Token
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import fastmcp.server.dependencies as fastmcp_dependencies
+import mcp.server.lowlevel.server as sdk_server
+import pytest
+from apps import Server, reply, sessions
+from clients import Client, call, http
+from environments import needs
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from mcp_sessions import Correlation, Session, current_correlation, current_session
+from mcp_sessions._session.current import correlation_variable, session_variable
+
+
+def ref() -> str:
+    session = current_session()
+    return "nobody" if session is None else session.ref
+
+
+async def in_place() -> str:
+    return ref()
+
+
+async def in_a_task() -> str:
+    found: list[str] = []
+
+    async def look() -> None:
+        found.append(ref())
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(look)
+    return found[0]
+
+
+async def in_a_thread() -> str:
+    return await anyio.to_thread.run_sync(ref)
+
+
+async def test_a_server_that_is_called_without_a_session_by_a_handler_that_has_one_has_none() -> None:
+    """In one process the one's session is around the other's request, and is found again behind it."""
+
+    async def tool(session: Session | None, arguments: dict[str, Any]) -> Any:
+        return ref()
+
+    inner = Client(sessions(Server(look=tool), spans="off"))  # another test may have set a provider
+
+    async def calling(session: Session | None, arguments: dict[str, Any]) -> Any:
+        answer = await inner.tool("look")
+        return [answer.result["content"], ref()]
+
+    outer = Client(sessions(Server(call=calling)))
+    within, behind = (await outer.tool("call", session=await outer.create())).result["content"]
+    assert (within, behind[:4]) == ("nobody", "ses_")
+
+
+@pytest.mark.parametrize("look", [in_place, in_a_task, in_a_thread])
+async def test_the_handler_and_what_it_starts_find_the_session(look: Callable[[], Any]) -> None:
+    """In plain ASGI, in tasks and in threads."""
+
+    async def tool(session: Session | None, arguments: dict[str, Any]) -> Any:
+        return [session.ref if session else "nobody", await look()]
+
+    client = Client(sessions(Server(look=tool)))
+    given, found = (await client.tool("look", session=await client.create())).result["content"]
+    assert given == found
+    assert given.startswith("ses_")
+
+
+async def test_a_request_without_a_session_finds_none() -> None:
+    """And neither does code that handles no request."""
+
+    async def tool(session: Session | None, arguments: dict[str, Any]) -> Any:
+        return ref()
+
+    client = Client(sessions(Server(look=tool)))
+    assert (await client.tool("look")).result["content"] == "nobody"
+    assert current_session() is None
+
+
+async def test_parallel_requests_do_not_see_each_other() -> None:
+    """Each handler sees its own session, however they are interleaved."""
+    both = anyio.Event()
+    inside: list[str] = []
+
+    async def tool(session: Session | None, arguments: dict[str, Any]) -> Any:
+        inside.append(ref())
+        if len(inside) == 2:
+            both.set()
+        await both.wait()
+        return [session.ref if session else "nobody", ref()]
+
+    client = Client(sessions(Server(look=tool)))
+
+    async def one() -> None:
+        given, found = (await client.tool("look", session=await client.create())).result["content"]
+        assert given == found
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(one)
+        group.start_soon(one)
+    assert len(set(inside)) == 2
+
+
+async def test_the_inner_of_two_middlewares_is_the_current_one() -> None:
+    """Nested servers each see their own session, and the outer one is back afterwards."""
+    inner = Client(sessions(Server(look=lambda session, arguments: in_place())))
+
+    async def tool(session: Session | None, arguments: dict[str, Any]) -> Any:
+        before = ref()
+        within = (await inner.tool("look", session=await inner.create())).result["content"]
+        return [before, within, ref()]
+
+    outer = Client(sessions(Server(look=tool)))
+    before, within, after = (await outer.tool("look", session=await outer.create())).result["content"]
+    assert before == after != within
+
+
+async def test_an_error_of_the_application_leaves_no_session_behind() -> None:
+    """The next request in the same task starts without one."""
+
+    async def tool(session: Session | None, arguments: dict[str, Any]) -> Any:
+        raise LookupError
+
+    client = Client(sessions(Server(fail=tool)))
+    session = await client.create()
+    with pytest.raises(LookupError):
+        await client.tool("fail", session=session)
+    assert current_session() is None
+
+
+@pytest.fixture
+def stuck() -> Any:
+    """A context variable that still holds the session of a connection's first request."""
+    token: Token[Any] = session_variable.set(SimpleNamespace(ref="stuck"))  # type: ignore[arg-type]  # only compared
+    yield
+    session_variable.reset(token)
+
+
+async def scope_in(variable: ContextVar[Any], value: Any) -> str:
+    token = variable.set(value)
+    try:
+        return ref()
+    finally:
+        variable.reset(token)
+
+
+SCOPE: Scope = http(mcp_session=SimpleNamespace(ref="of the request"))
+
+
+@pytest.mark.usefixtures("stuck")
+async def test_fastmcp_s_own_request_comes_before_the_context_variable() -> None:
+    """FastMCP is asked for its current request, whose scope is the authority."""
+    from fastmcp.server.http import _current_http_request as variable
+
+    assert ref() == "stuck"
+    assert await scope_in(variable, Request(SCOPE)) == "of the request"
+    assert await scope_in(variable, Request(http())) == "nobody"
+
+
+@needs("mcp<2")
+@pytest.mark.usefixtures("stuck")
+async def test_the_older_sdk_s_own_request_comes_before_the_context_variable() -> None:
+    """SDK 1.x keeps the request of a call in a variable of its own."""
+    variable: Any = vars(sdk_server)["request_ctx"]
+    assert await scope_in(variable, SimpleNamespace(request=Request(SCOPE))) == "of the request"
+    assert await scope_in(variable, SimpleNamespace(request=None)) == "stuck"
+
+
+@needs("mcp>=2")
+@pytest.mark.usefixtures("stuck")
+def test_the_newer_sdk_leaves_it_to_the_context_variable() -> None:
+    """It has no such variable, and its handlers run in the request's own context."""
+    assert not hasattr(sdk_server, "request_ctx")
+    assert ref() == "stuck"
+
+
+@pytest.mark.usefixtures("stuck")
+def test_a_framework_that_was_never_imported_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is it imported."""
+    for module in (fastmcp_dependencies, sdk_server):
+        monkeypatch.delitem(sys.modules, module.__name__)
+    assert ref() == "stuck"
+    assert fastmcp_dependencies.__name__ not in sys.modules
+
+
+@pytest.mark.parametrize("members", [{"mcp_session": SimpleNamespace(correlation="c1")}, {"mcp_correlation": "c1"}])
+async def test_the_name_of_a_conversation_is_found_as_the_session_is(members: dict[str, Any]) -> None:
+    """On the session, or on the scope where there is none; a variable that is stuck says nothing."""
+    from fastmcp.server.http import _current_http_request as variable
+
+    stuck: Token[Any] = correlation_variable.set(Correlation("stuck", "stuck"))
+    token = variable.set(Request(http(**members)))
+    try:
+        assert current_correlation() == "c1"  # type: ignore[comparison-overlap]  # only compared
+    finally:
+        variable.reset(token)
+        correlation_variable.reset(stuck)
+
+
+async def test_other_paths_have_no_session() -> None:
+    """What is not MCP is not touched."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await reply(send, ref().encode(), media_type=b"text/plain")
+
+    assert (await call(sessions(app), http(path="/health"))).body == b"nobody"

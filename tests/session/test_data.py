@@ -1,0 +1,340 @@
+"""`session.data`: what it keeps, what it refuses, and that parallel changes lose nothing."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from clients import START, Clock
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_sessions._session.claims import AUDIENCE
+from mcp_sessions._session.data import MAX_KEY_BYTES, MAX_ROUNDS, Data, DataStore, Shelf
+from mcp_sessions.errors import DataError, DataGone, DataNotInteger, DataNotJSON, DataTooLarge
+from mcp_sessions.stores.base import Store
+from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores.sqlite import SQLiteStore
+
+SHELF = Shelf(owner="ses_one", until=START + 3600, max_bytes=1000)
+LIMIT = 100  # bytes of one value
+
+STORES: dict[str, Callable[[Clock, Path], Store]] = {
+    "memory": lambda clock, folder: MemoryStore(clock=clock),
+    "sqlite": lambda clock, folder: SQLiteStore(folder / "sessions.db", clock=clock),
+}
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=STORES)
+async def store(request: pytest.FixtureRequest, clock: Clock, tmp_path: Path) -> AsyncIterator[Store]:
+    made = STORES[request.param](clock, tmp_path)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def data(store: Store, clock: Clock) -> Data:
+    return made(store, clock)
+
+
+def made(store: DataStore, clock: Clock | None = None, shelf: Shelf = SHELF) -> Data:
+    return Data(store, shelf, clock=clock or Clock(), max_value_bytes=LIMIT)
+
+
+# --- keeping -------------------------------------------------------------------------------------
+
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)
+KEYS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=MAX_KEY_BYTES // 4)
+
+
+@given(key=KEYS, value=JSON)
+async def test_every_json_value_comes_back_as_it_is(key: str, value: Any) -> None:
+    """Under any name, with its kind: 1 stays an integer, 1.0 a float and True a truth."""
+    shelf = Shelf(owner="ses_one", until=START + 3600, max_bytes=1 << 20)
+    data = Data(MemoryStore(clock=Clock()), shelf, clock=Clock(), max_value_bytes=1 << 20)
+    await data.set(key, value)
+    kept = await data.get(key, "nothing")
+    assert (kept, repr(kept)) == (value, repr(value))
+
+
+async def test_what_is_not_there_is_the_default(data: Data) -> None:
+    """None, unless another one is given; the default is not kept."""
+    assert await data.get("a") is None
+    assert await data.get("a", 5) == 5
+    assert await data.get("a") is None
+
+
+async def test_none_is_a_value(data: Data) -> None:
+    """JSON has null, and it is told apart from nothing."""
+    await data.set("a", None)
+    assert await data.get("a", 5) is None
+
+
+async def test_deleting_leaves_nothing_and_may_be_done_twice(data: Data) -> None:
+    """Another name's value stays."""
+    await data.set("a", 1)
+    await data.set("b", 2)
+    await data.delete("a")
+    await data.delete("a")
+    assert (await data.get("a", "gone"), await data.get("b")) == ("gone", 2)
+
+
+async def test_each_session_sees_its_own(store: Store) -> None:
+    """And every request of it the same."""
+    other = made(store, shelf=Shelf(owner="ses_two", until=START + 3600, max_bytes=1000))
+    await made(store).set("a", 1)
+    assert (await made(store).get("a"), await other.get("a")) == (1, None)
+
+
+@pytest.mark.parametrize("ttl", [10, 10.0, timedelta(seconds=10)])
+async def test_a_value_may_have_a_time(ttl: float | timedelta, data: Data, clock: Clock) -> None:
+    """In seconds or as a `timedelta`; setting it again without one makes it stay."""
+    await data.set("a", 1, ttl=ttl)
+    await data.set("b", 1, ttl=ttl)
+    await data.set("b", 2)
+    clock.now = START + 9.9
+    assert await data.get("a") == 1
+    clock.now = START + 10.1
+    assert (await data.get("a"), await data.get("b")) == (None, 2)
+
+
+@pytest.mark.parametrize("ttl", [3600, 10**400, float("inf"), timedelta.max])
+async def test_a_time_beyond_the_session_is_the_session_s(ttl: float | timedelta, data: Data, clock: Clock) -> None:
+    """However long it is."""
+    await data.set("a", 1, ttl=ttl)
+    clock.now = START + 3599
+    assert await data.get("a") == 1
+
+
+async def test_a_change_leaves_the_time_as_it_was(data: Data, clock: Clock) -> None:
+    """A counter with a time is a budget per window."""
+    await data.set("a", 1, ttl=10)
+    await data.increment("a")
+    await data.update("a", lambda number: number * 10)
+    assert await data.get("a") == 20
+    clock.now = START + 10.1
+    assert await data.increment("a") == 1
+
+
+# --- changing ------------------------------------------------------------------------------------
+
+
+async def test_an_update_is_given_the_value_and_returns_the_new_one(data: Data) -> None:
+    """The default where there is none; None is a value like any other."""
+    assert await data.update("a", lambda found: [*found, 1], default=[]) == [1]
+    assert await data.update("a", lambda found: [*found, 2], default=[]) == [1, 2]
+    assert await data.update("a", lambda found: None) is None
+    assert await data.get("a", "nothing") is None
+    assert await data.update("a", lambda found: [found], default="unused") == [None]
+
+
+async def test_an_update_may_change_what_it_is_given(data: Data) -> None:
+    """It is a copy: the caller's default stays as it is."""
+    default: list[int] = []
+
+    def appended(found: list[int]) -> list[int]:
+        found.append(1)
+        return found
+
+    await data.update("a", appended, default)
+    assert (await data.update("a", appended, default), default) == ([1, 1], [])
+
+
+class Contended:
+    """A store in which somebody else changes the value before each of the first so many swaps."""
+
+    def __init__(self, times: int) -> None:
+        self.store = MemoryStore(clock=Clock())
+        self.times = times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    async def swap(self, shelf: Shelf, key: str, old: bytes | None, new: bytes | None) -> bool:
+        if self.times:
+            self.times -= 1
+            await self.store.add(shelf, key, 1)
+        return await self.store.swap(shelf, key, old, new)
+
+
+async def test_an_update_that_was_overtaken_is_made_again() -> None:
+    """With the value that is there now: the function runs once more for each change in between."""
+    seen: list[int] = []
+
+    def doubled(found: int) -> int:
+        seen.append(found)
+        return found * 2
+
+    assert await made(Contended(2)).update("a", doubled, default=0) == 4
+    assert seen == [0, 1, 2]
+
+
+async def test_an_update_that_never_gets_through_says_so() -> None:
+    """Each lost round is somebody else's success, so this takes a thousand of them; one less passes."""
+    assert await made(Contended(MAX_ROUNDS - 1)).update("a", lambda found: found, default=0) == MAX_ROUNDS - 1
+    store = Contended(MAX_ROUNDS)
+    with pytest.raises(DataError, match="lost against 1000 other changes"):
+        await made(store).update("a", lambda found: found, default=0)
+    assert await made(store).get("a") == MAX_ROUNDS
+
+
+async def test_parallel_updates_lose_nothing(store: Store) -> None:
+    """64 at once, each through an object of its own, return 64 different numbers."""
+    returned: list[int] = []
+
+    async def one() -> None:
+        returned.append(await made(store).update("a", lambda found: found + 1, default=0))
+
+    async with anyio.create_task_group() as group:
+        for _ in range(64):
+            group.start_soon(one)
+    assert sorted(returned) == list(range(1, 65))
+
+
+async def test_parallel_increments_and_updates_lose_nothing(store: Store) -> None:
+    """A counter may be changed by both."""
+    async with anyio.create_task_group() as group:
+        for _ in range(16):
+            group.start_soon(made(store).increment, "a")
+            group.start_soon(functools.partial(made(store).update, "a", lambda found: found + 1, default=0))
+    assert await made(store).get("a") == 32
+
+
+async def test_an_increment_counts_from_nothing_and_returns_the_sum(data: Data) -> None:
+    """By one unless told otherwise; the number is a value like any other."""
+    assert await data.increment("a") == 1
+    assert await data.increment("a", 10) == 11
+    assert await data.increment("a", by=-12) == -1
+    assert await data.get("a") == -1
+    await data.set("a", 41)
+    assert await data.increment("a") == 42
+
+
+# --- refusing ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["", "a\0", "\ud800", "a" * 257, "\u00e9" * 129, b"a", 1, None], ids=repr)
+async def test_a_key_that_cannot_be_a_name_is_refused_by_every_call(key: Any, data: Data) -> None:
+    """Before the store sees it, and before the function is called."""
+    calls = [data.get(key), data.set(key, 1), data.delete(key), data.update(key, lambda found: 1), data.increment(key)]
+    for call in calls:
+        with pytest.raises(DataError, match="1 to 256 bytes in UTF-8"):
+            await call
+
+
+@pytest.mark.parametrize("key", ["a", " ", "a" * 256, "\u00e9" * 128, "../\n%s{}*\u202e"], ids=repr)
+async def test_every_other_text_is_a_name(key: str, data: Data) -> None:
+    """Up to 256 bytes; what would mean something to a store or a shell means nothing here."""
+    await data.set(key, key[:9])
+    assert await data.get(key) == key[:9]
+
+
+@pytest.mark.parametrize("value", [object(), (1,), float("nan"), {1: 2}, "\ud800"], ids=repr)
+async def test_what_is_not_json_is_refused_and_changes_nothing(value: Any, data: Data) -> None:
+    """As a value, as an update's result and as its default; with the reason, and nothing of the value."""
+    await data.set("a", 1)
+    for call in (
+        data.set("a", value),
+        data.update("a", lambda found: value),
+        data.update("a", lambda found: 2, default=value),
+    ):
+        with pytest.raises(DataNotJSON, match=r"^session data must be JSON: it holds a value that"):
+            await call
+    assert await data.get("a") == 1
+
+
+async def test_a_value_may_be_as_long_as_the_limit_and_no_longer(data: Data) -> None:
+    """In bytes of its JSON; the message says both sizes."""
+    await data.set("a", "x" * (LIMIT - 2))
+    for call in (data.set("a", "x" * (LIMIT - 1)), data.update("a", lambda found: found + "x")):
+        with pytest.raises(DataTooLarge, match=r"takes 101 bytes as JSON; the limit is 100 \(max_value_bytes\)"):
+            await call
+    assert await data.get("a") == "x" * (LIMIT - 2)
+
+
+async def test_all_values_together_have_a_limit_too(data: Data) -> None:
+    """It is the store's to hold, and what was there stays."""
+    for n in range(10):
+        await data.set(f"k{n}", "x" * 95)
+    with pytest.raises(DataTooLarge):
+        await data.set("k10", "x" * 95)
+    assert (await data.get("k0"), await data.get("k10")) == ("x" * 95, None)
+
+
+@pytest.mark.parametrize("value", ["1", 1.5, None, [1], True, 2**63, {}], ids=repr)
+async def test_only_an_integer_of_64_bits_can_be_added_to(value: Any, data: Data) -> None:
+    """Anything else stays as it is."""
+    await data.set("a", value)
+    with pytest.raises(DataNotInteger):
+        await data.increment("a")
+    assert await data.get("a") == value
+
+
+@pytest.mark.parametrize(("value", "by"), [(2**63 - 1, 1), (-(2**63), -1), (1, 2**63 - 1)])
+async def test_a_sum_beyond_64_bits_is_refused(value: int, by: int, data: Data) -> None:
+    """On both ends, one step further; up to there it is exact."""
+    await data.set("a", value - (1 if by > 0 else -1))
+    assert await data.increment("a", 1 if by > 0 else -1) == value
+    with pytest.raises(DataNotInteger):
+        await data.increment("a", by)
+    assert await data.get("a") == value
+
+
+@pytest.mark.parametrize("by", [1.0, "1", True, None, 2**63, -(2**63) - 1], ids=repr)
+async def test_only_an_integer_of_64_bits_can_be_added(by: Any, data: Data) -> None:
+    """A truth is none."""
+    with pytest.raises(DataNotInteger, match="whole number of 64 bits"):
+        await data.increment("a", by)
+
+
+@pytest.mark.parametrize("ttl", [0, -1, float("nan"), True, "10", timedelta(0)], ids=repr)
+async def test_a_ttl_that_is_no_time_is_refused_with_the_remedy(ttl: Any, data: Data) -> None:
+    """Whoever writes 0 means to delete."""
+    with pytest.raises(DataError, match=r"delete\(\) it"):
+        await data.set("a", 1, ttl=ttl)
+    assert await data.get("a", "nothing") == "nothing"
+
+
+async def test_an_async_function_is_refused_with_the_remedy(data: Data) -> None:
+    """It would be awaited between reading and writing, and again; nothing of it runs."""
+
+    async def later(found: object) -> None:
+        """Never begun."""
+
+    for fn in (later, functools.partial(later), lambda found: later([found])):
+        with pytest.raises(TypeError, match="plain function"):
+            await data.update("a", fn)
+    assert await data.get("a", "nothing") == "nothing"
+
+
+async def test_data_of_an_ended_session_cannot_be_changed(data: Data, store: Store) -> None:
+    """A call that outlives its session is told so, and can still read."""
+    await data.set("a", 1)
+    await store.revoke("ses_one", audience=AUDIENCE, expires_at=START + 3600, reason="ended", lease=60)
+    for change in (
+        data.set("a", 2),
+        data.delete("a"),
+        data.update("a", lambda found: 2),
+        data.increment("a"),
+    ):
+        with pytest.raises(DataGone):
+            await change
+
+
+async def test_its_repr_shows_whose_it_is_and_nothing_of_it(data: Data) -> None:
+    """Data may be private, and logs are read by many."""
+    await data.set("a", "a secret of the user")
+    assert repr(data) == "<Data of ses_one>"

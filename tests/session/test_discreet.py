@@ -1,0 +1,17 @@
+"""Structs that show nothing of what they hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_sessions._protocol.draft import Named
+from mcp_sessions._protocol.headers import Head
+
+SECRET = "a-credential.that-must-not.show"
+
+
+@pytest.mark.parametrize("struct", [Named(SECRET), Head.of([(b"authorization", SECRET.encode())])])
+def test_no_representation_shows_a_field(struct: Named | Head) -> None:
+    """Neither Python's own nor that of tools which print objects nicely."""
+    assert repr(struct) == str(struct) == f"<{type(struct).__name__}>"
+    assert struct.__rich_repr__() == []

@@ -1,0 +1,121 @@
+"""envelope.py: a token of ours is known however it is dressed, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_sessions._session.claims import MAX_TOKEN_BYTES, SESSION, TYP, Claims, looks_like_ours
+from mcp_sessions._tokens.jwt import Tokens
+from mcp_sessions._tokens.keys import KeyRing, base64url
+
+SECRETS = ["vB1kTn0RzJmYwq3uXo7sLd5cHf9aGe2i", "0123456789abcdefghijklmnopqrstuv"]
+RINGS = [KeyRing([secret]) for secret in SECRETS]
+TOKENS = Tokens(issuer="mcp-sessions", audience="mcp-sessions")
+
+
+def claims_of(ring: KeyRing) -> Claims:
+    """What a session id of that ring says."""
+    kid = ring.signing.kid
+    return Claims(kind=SESSION, kid=kid, jti="A" * 22, issued_at=1_800_000_000, expires_at=1_800_003_600)
+
+
+TOKEN = TOKENS.mint(RINGS[0], claims_of(RINGS[0]))
+HEADER, PAYLOAD, SIGNATURE = TOKEN.split(".")
+GOOD_HEADER = {"alg": "HS256", "kid": RINGS[0].signing.kid, "typ": TYP}
+
+
+def envelope(header: Any, change: Callable[[str], str] = str) -> str:
+    raw = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return f"{change(base64url(raw))}.{PAYLOAD}.{SIGNATURE}"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        TOKEN,
+        TOKEN.encode(),
+        f"{HEADER}..",
+        f"{HEADER}.dead.dead",
+        f"{HEADER}==.{PAYLOAD}.{SIGNATURE}",
+        f' "{TOKEN}"',
+        f"{TOKEN}, other",
+        f"abc, {TOKEN}",
+        f"abc{TOKEN}".encode(),
+        f"x.{TOKEN}",
+        f"eyJ.eyJ{TOKEN}",
+        f"{TOKEN};q",
+        f"Bearer {TOKEN}",
+        f"'{TOKEN}'",
+        f"{'x' * 4000}{TOKEN}",
+        "eyJ" * 18 + "..",
+        f"{TOKEN}\ud800",
+        envelope({"typ": TYP}),
+        envelope({"typ": TYP.upper(), "alg": "none", "x": [1]}),
+        envelope({"typ": f" application/{TYP}"}),
+        envelope(
+            json.dumps({"x": "ÿ?>", "typ": TYP}, ensure_ascii=False).encode(), lambda text: text.replace("_", "/")
+        ),
+        envelope(b' {"\\u0074yp" : "JWT", "typ":"%b"}' % TYP.encode()),
+    ],
+)
+def test_a_token_of_ours_is_known_by_its_typ_however_it_is_dressed(value: str | bytes) -> None:
+    """Whether it verifies does not matter: it is never forwarded."""
+    assert looks_like_ours(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "0123456789abcdef0123456789abcdef",
+        "a.b.c",
+        "...",
+        "\ud800.\ud800.\ud800",
+        b"\xff.\xff.\xff",
+        f"{HEADER}.{PAYLOAD}",
+        "eyJ" * 17 + "..",
+        "a.b.eyJ",
+        "a.b.eyJhIjoxfQ",
+        f"x.{'eyJ' * 16}.",
+        TYP,
+        envelope({"alg": "HS256", "typ": "JWT"}),
+        envelope({"alg": "HS256", "TYP": TYP}),
+        envelope({"typ": [TYP]}),
+        envelope({"header": {"typ": TYP}}),
+        envelope([{"typ": TYP}]),
+        envelope([["typ", TYP]]),
+        envelope("typ"),
+        envelope(b"\xff\xff"),
+        envelope(b"[" * 1400),
+        envelope({"x": "x" * MAX_TOKEN_BYTES, "typ": TYP}),
+        envelope(b'{"n":' + b"9" * 900 + b"}"),
+    ],
+)
+def test_what_is_not_ours_is_the_servers_own(value: str | bytes) -> None:
+    """Other ids, other JWTs, and nonsense of any kind, without an error."""
+    assert not looks_like_ours(value)
+
+
+@given(st.text() | st.binary())
+def test_no_value_makes_the_question_raise(value: str | bytes) -> None:
+    """It is asked of every header that anybody sends."""
+    assert not looks_like_ours(value)
+
+
+@given(st.permutations(["alg", "kid", "typ"]), st.integers(0, 4))
+def test_order_and_spacing_do_not_hide_a_token(order: list[str], indent: int) -> None:
+    """Any JSON text of the header."""
+    assert looks_like_ours(envelope(json.dumps({name: GOOD_HEADER[name] for name in order}, indent=indent).encode()))
+
+
+@given(st.text(string.printable), st.text(string.printable), st.sampled_from(RINGS))
+def test_no_text_around_a_token_hides_it(before: str, after: str, ring: KeyRing) -> None:
+    """A list, a scheme, quotes, another id right before it: the token could still be read out of it."""
+    assert looks_like_ours(f"{before}{TOKENS.mint(ring, claims_of(ring))}{after}")

@@ -1,0 +1,103 @@
+"""What an application can do with a session, and what it cannot do by accident."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from sources import Made, no_data
+
+from mcp_sessions._session.claims import Principal, utc
+from mcp_sessions._session.session import EndedSession, Session
+
+TOKEN = "eyJ0eXAi.a-credential.that-must-not-show"
+
+
+def session_of(**made: Any) -> Session:
+    return Session(Made(TOKEN, **made))
+
+
+class TestSession:
+    async def test_it_says_what_the_application_may_know(self) -> None:
+        """Reference, principal and times; times are aware and in UTC."""
+        alice = Principal(client_id="app", issuer="https://idp", subject="alice")
+        session = session_of(principal=alice)
+        assert (session.id, session.ref, session.principal) == (TOKEN, "ses_abc", alice)
+        assert session.created_at == datetime(1970, 1, 1, tzinfo=timezone.utc)
+        assert session.expires_at == utc(60)
+        assert session.state == {}
+        await session.end()
+
+    async def test_of_a_client_that_never_said_so_it_is_not_known_what_it_can_do(self) -> None:
+        """What one said is JSON that somebody keeps."""
+        assert await session_of().client_capabilities() is None
+        assert await session_of(said=b'{"sampling":{}}').client_capabilities() == {"sampling": {}}
+
+    def test_no_text_about_it_holds_the_id(self) -> None:
+        """Whoever prints, formats or logs a session shows its reference alone."""
+        session = session_of()
+        assert repr(session) == str(session) == f"{session}" == "<Session ses_abc>"
+        assert not hasattr(session, "__dict__")  # nor is there a dict for a debugger or a serializer to walk
+
+    @pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
+    def test_it_is_never_copied_or_stored(self, duplicate: Any) -> None:
+        """A session belongs to one request: a copy in a cache or a queue would be a stored credential."""
+        with pytest.raises(TypeError, match=r"keep session\.ref instead") as raised:
+            duplicate(session_of())
+        assert "credential.that" not in str(raised.value)
+
+    async def test_ending_it_twice_ends_it_once(self) -> None:
+        """The second `end` does nothing; the first one carries the reason."""
+        made = Made(TOKEN)
+        session = Session(made)
+        await session.end("logout")
+        await session.end()
+        assert made.ended == [("logout", False)]
+
+    async def test_with_it_can_end_what_was_forked_from_it(self) -> None:
+        """Where it is no fork itself."""
+        made = Made(TOKEN)
+        await Session(made).end(descendants=True)
+        assert made.ended == [("ended", True)]
+
+    async def test_a_fork_cannot_end_its_descendants(self) -> None:
+        """They cannot be told from its siblings', so nothing is ended."""
+        fork = session_of(parent="ses_root")
+        with pytest.raises(ValueError, match="itself no fork"):
+            await fork.end(descendants=True)
+
+    async def test_its_data_is_made_when_somebody_asks(self) -> None:
+        """Once for each request; most requests never do."""
+        assert not session_of().has_data
+        session = session_of()
+        data = session.data
+        assert session.has_data
+        assert session.data is data
+        await data.set("a", 1)
+        assert await session.data.get("a") == 1
+
+    async def test_an_end_that_failed_can_be_tried_again(self) -> None:
+        """While the store does not take it, the session is not taken for ended."""
+
+        class Failing(Made):
+            async def end(self, reason: str, *, descendants: bool) -> None:
+                await super().end(reason, descendants=descendants)
+                if len(self.ended) == 1:
+                    raise OSError
+
+        made = Failing(TOKEN)
+        session = Session(made)
+        with pytest.raises(OSError):  # noqa: PT011  # made above
+            await session.end()
+        await session.end()
+        assert made.ended == [("ended", False), ("ended", False)]
+
+
+def test_a_session_that_has_ended_is_known_by_its_name_alone() -> None:
+    """It may have ended long after its id was last seen; what was kept can still be read."""
+    ended = EndedSession("ses_abc", created_at=utc(0), expires_at=utc(60), data=no_data())
+    assert not hasattr(ended, "id")
+    assert TOKEN not in repr(ended)

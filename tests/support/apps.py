@@ -1,0 +1,134 @@
+"""Small ASGI servers for tests: real code that answers as MCP servers do, and keeps what reached it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from clients import SECRET, Clock
+from starlette.types import Receive, Scope, Send
+
+from mcp_sessions import MCPSessionMiddleware, Session
+
+QUESTIONS = ("ping", "server/discover")
+RESULTS: dict[str, dict[str, Any]] = {
+    "ping": {},
+    "initialize": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}},
+    "server/discover": {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}}},
+    "tools/list": {"tools": [], "ttlMs": 60_000, "cacheScope": "public"},
+}
+
+Tool = Callable[["Session | None", dict[str, Any]], Awaitable[Any]]
+
+
+@dataclass
+class Seen:
+    """One request as it reached the server."""
+
+    scope: Scope
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body, read."""
+        return json.loads(self.body)
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        """The headers; no name may come twice."""
+        assert len(dict(self.scope["headers"])) == len(self.scope["headers"])
+        return dict(self.scope["headers"])
+
+
+async def read(receive: Receive) -> bytes:
+    """A request body, as servers read it."""
+    body, more = b"", True
+    while more:
+        message = await receive()
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+    return body
+
+
+async def reply(send: Send, body: bytes, *, status: int = 200, media_type: bytes = b"application/json") -> None:
+    """A response in one piece."""
+    headers = [(b"content-type", media_type), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def whoami(session: Session | None, arguments: dict[str, Any]) -> Any:
+    """The session's public name, or "nobody"."""
+    return session.ref if session is not None else "nobody"
+
+
+async def remember(session: Session | None, arguments: dict[str, Any]) -> Any:
+    """Write the arguments into the session's state and return all of it."""
+    assert session is not None
+    session.state.update(arguments)
+    return dict(session.state)
+
+
+class Server:
+    """An MCP server: tools, lists and the handshake, in JSON or as an event stream.
+
+    Args:
+        sse: Whether it answers with events, one notification before each answer.
+        guard: Answers a request instead of the server and returns True, as authentication does.
+        tools: Further tools by name.
+    """
+
+    def __init__(
+        self,
+        *,
+        sse: bool = False,
+        guard: Callable[[Scope, Send], Awaitable[bool]] | None = None,
+        **tools: Tool,
+    ) -> None:
+        self.seen: list[Seen] = []
+        self._sse = sse
+        self._guard = guard
+        self._tools: dict[str, Tool] = {"whoami": whoami, "remember": remember, **tools}
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods that reached the server, in order."""
+        return [seen.json["method"] for seen in self.seen]
+
+    @property
+    def last(self) -> Seen:
+        """The last request."""
+        return self.seen[-1]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await read(receive)
+        self.seen.append(Seen(scope, body))
+        if self._guard is not None and await self._guard(scope, send):
+            return
+        message = json.loads(body or b"{}")
+        if not isinstance(message, dict) or "id" not in message or "method" not in message:
+            await reply(send, b"", status=202)
+            return
+        answer = {"jsonrpc": "2.0", "id": message["id"], **await self._answer(scope, message)}
+        text = json.dumps(answer).encode()
+        if self._sse:
+            note = b'event: message\ndata: {"jsonrpc":"2.0","method":"notifications/message"}\n\n'
+            await reply(send, note + b"event: message\ndata: " + text + b"\n\n", media_type=b"text/event-stream")
+        else:
+            await reply(send, text)
+
+    async def _answer(self, scope: Scope, message: dict[str, Any]) -> dict[str, Any]:
+        method = message["method"]
+        if method == "tools/call":
+            params = message["params"]
+            said = await self._tools[params["name"]](scope["mcp_session"], params.get("arguments", {}))
+            return {"result": {"content": said}}
+        if method in RESULTS:
+            return {"result": RESULTS[method]}
+        return {"error": {"code": -32601, "message": "Method not found"}}
+
+
+def sessions(app: Any, **options: Any) -> MCPSessionMiddleware:
+    """The middleware around an application, with the suite's key and a clock that stands still."""
+    return MCPSessionMiddleware(app, **{"keys": SECRET, "clock": Clock(), **options})

@@ -1,0 +1,186 @@
+"""A pytest plugin that holds over the whole run: no credential in a log line, warning, error text or `repr`.
+
+It wraps, for the tests alone, the few places in which credentials are made, and keeps the part of each that is secret:
+a token's signature, a state's sealed bytes, a key's material. It also keeps every text that could carry one out of the
+process. When all tests have run it looks for the former in the latter; one that is found fails the run.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pytest
+
+from mcp_sessions._protocol import draft, jsonrpc
+from mcp_sessions._server import runtime
+from mcp_sessions._session.session import Session
+from mcp_sessions._tokens import seal
+from mcp_sessions._tokens.jwt import Tokens
+from mcp_sessions._tokens.keys import Key, KeyRing, base64url
+from mcp_sessions.errors import MCPSessionsError
+
+WINDOW: Final = 16  # characters by which a secret is looked for, before it is compared as a whole
+
+
+@dataclass
+class Recorder:
+    """Secrets that were made, and texts that must not hold them."""
+
+    secrets: set[str] = field(default_factory=set)
+    texts: dict[str, str] = field(default_factory=dict)  # the text, and where it came from
+    pardoned: set[str] = field(default_factory=set)
+
+    def credential(self, token: str) -> None:
+        """A session id or a state token: what follows the last dot cannot be guessed."""
+        self.secrets.add(token.rsplit(".", 1)[1])
+
+    def key(self, material: str | bytes) -> None:
+        """A key's material, in the forms in which it could be written down."""
+        if isinstance(material, str):
+            self.secrets.update(line for line in material.splitlines() if "-----" not in line)
+        else:
+            self.secrets.update((material.hex(), base64url(material), ascii(material)[2:-1]))
+
+    def text(self, source: str, text: str) -> None:
+        """Something that leaves the process, or may."""
+        self.texts.setdefault(text, source)
+
+    def pardon(self, secret: str) -> None:
+        """Let one secret be: a test writes it down on purpose."""
+        self.pardoned.update((secret, secret.rsplit(".", 1)[-1]))
+
+    def found(self) -> list[str]:
+        """Where a secret stands in a text, as sentences that do not repeat it."""
+        secrets = [secret for secret in self.secrets - self.pardoned if len(secret) >= WINDOW]
+        beginnings: dict[str, list[str]] = {}
+        for secret in secrets:
+            beginnings.setdefault(secret[:WINDOW], []).append(secret)
+        return sorted(
+            f"{source}: {text.replace(secret, '[SECRET]')[:300]!r}"
+            for text, source in self.texts.items()
+            for secret in _within(text, beginnings)
+        )
+
+
+def _within(text: str, beginnings: dict[str, list[str]]) -> Iterator[str]:
+    windows = {text[at : at + WINDOW] for at in range(len(text) - WINDOW + 1)}
+    for beginning in windows & beginnings.keys():
+        yield from (secret for secret in beginnings[beginning] if secret in text)
+
+
+RECORDER: Final = Recorder()
+
+
+# --- what is listened to -------------------------------------------------------------------------
+
+
+def _after(function: Callable[..., Any], note: Callable[..., None]) -> Callable[..., Any]:
+    """The function, which afterwards tells what it was given and what it gave."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        note(result, *args)
+        return result
+
+    return wrapped
+
+
+def _listeners(recorder: Recorder) -> Iterable[tuple[object, str, Callable[..., None]]]:
+    """Every place, and what is noted there."""
+
+    def minted(token: str, _: Tokens, ring: KeyRing, claims: object) -> None:
+        recorder.credential(token)
+        recorder.text("repr of claims", repr(claims))
+
+    def ring_made(_: None, ring: KeyRing, secrets: Iterable[str | bytes]) -> None:
+        for material in secrets:
+            recorder.key(material)
+        for key in ring._keys.values():
+            key_made(key)
+        recorder.text("repr of a key ring", repr(ring))
+
+    def key_made(key: Key) -> None:
+        for derived in (key.signing, key.handle_key, key.principal_key):
+            if isinstance(derived, bytes):
+                recorder.key(derived)
+        recorder.text("repr of a key", repr(key))
+
+    def logged(_: None, message: str, *args: object) -> None:
+        recorder.text("log", message % args if args else message)
+
+    logger = logging.getLogger("mcp_sessions")
+    yield Tokens, "mint", minted
+    yield seal, "seal", lambda token, *_: recorder.credential(token)
+    yield KeyRing, "__init__", ring_made
+    yield MCPSessionsError, "__init__", lambda _, error, *args: recorder.text("error", f"{error} {error.args!r}")
+    yield Session, "__init__", lambda _, session, *args: recorder.text("repr of a session", repr(session))
+    yield jsonrpc, "parse", lambda message, *_: recorder.text("repr of a message", repr(message))
+    yield draft, "named", lambda named, *_: recorder.text("repr of what is named", repr(named))
+    yield runtime, "log_fact", lambda _, fact: recorder.text("repr of a fact", repr(fact))
+    for level in ("debug", "info", "warning", "error", "exception", "critical"):
+        yield logger, level, logged
+
+
+class _Handler(logging.Handler):
+    """Whatever any logger emits."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._recorder.text(f"log of {record.name}", logging.Formatter().format(record))
+
+
+@contextmanager
+def listening(recorder: Recorder) -> Iterator[Recorder]:
+    """Note everything for as long as the block lasts."""
+    handler, places = _Handler(recorder), list(_listeners(recorder))
+    originals = [(place, name, getattr(place, name)) for place, name, _ in places]
+    for place, name, note in places:
+        setattr(place, name, _after(getattr(place, name), note))
+    logging.getLogger().addHandler(handler)
+    try:
+        yield recorder
+    finally:
+        logging.getLogger().removeHandler(handler)
+        for place, name, original in originals:
+            setattr(place, name, original)
+
+
+# --- the plugin ----------------------------------------------------------------------------------
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Listen from before the first test file is imported to the end of the run."""
+    stack = ExitStack()
+    stack.enter_context(listening(RECORDER))
+    config.add_cleanup(stack.close)
+
+
+def pytest_warning_recorded(warning_message: warnings.WarningMessage) -> None:
+    """A warning is printed, too."""
+    RECORDER.text("warning", str(warning_message.message))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the run where a secret was found."""
+    if RECORDER.found():
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was looked for, and where a secret was found."""
+    found = RECORDER.found()
+    for line in found:
+        terminalreporter.write_line(f"LEAK in {line}", red=True)
+    looked = f"{len(RECORDER.secrets)} secrets were looked for in {len(RECORDER.texts)} texts"
+    terminalreporter.write_line(f"{looked}: {len(found)} found")

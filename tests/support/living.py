@@ -1,0 +1,60 @@
+"""Sessions without a request: minted and opened as the shell does, with the options of a small middleware."""
+
+from __future__ import annotations
+
+from apps import Server, sessions
+from clients import Clock, http
+
+from mcp_sessions._protocol.draft import Named
+from mcp_sessions._server import sessions as minting
+from mcp_sessions._server.options import HOUR
+from mcp_sessions._server.runtime import Options
+from mcp_sessions._server.sessions import Live
+from mcp_sessions._session.claims import Claims, Principal
+from mcp_sessions.errors import StoreUnavailable
+from mcp_sessions.stores.base import Record, Standing
+from mcp_sessions.stores.memory import MemoryStore
+
+ALICE = Principal(subject="alice")
+BOB = Principal(subject="bob")
+PARAMS = {"plan": "free"}
+SCOPE = http()
+
+
+def options_of(clock: Clock, **options: object) -> Options:
+    return sessions(Server(), clock=clock, lifetime=10 * HOUR, **options)._options
+
+
+async def mint(options: Options, principal: Principal | None = None) -> Live:
+    return await minting.mint(options, principal=principal, params=PARAMS, scope=SCOPE)
+
+
+def named(live: Live) -> Named:
+    """What a client sends back, from what it was sent."""
+    metadata = live.metadata()
+    return Named(metadata["sessionId"], metadata.get("state"))
+
+
+async def reopen(named: Named, options: Options, principal: Principal | None = None, *, lenient: bool = False) -> Live:
+    return await Live.open(named, options, principal=principal, lenient=lenient)
+
+
+class Away(MemoryStore):
+    """A store that does not answer while it is away."""
+
+    is_away = True
+
+    async def standing(self, claims: Claims) -> Standing:
+        if self.is_away:
+            raise StoreUnavailable
+        return await super().standing(claims)
+
+    async def record(self, record: Record) -> None:
+        if self.is_away:
+            raise StoreUnavailable
+        await super().record(record)
+
+    async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
+        if self.is_away:
+            raise StoreUnavailable
+        return await super().revoke(ref, audience=audience, expires_at=expires_at, reason=reason, lease=lease)

@@ -1,0 +1,290 @@
+"""Real Redis servers for tests: each in a folder of its own, on a free port of this machine, gone when the test is.
+
+`shared()` and `shared_cluster()` are one server each for the whole run; a test that does harm starts its own with
+`serving`. `MCP_SESSIONS_REDIS_SERVER` names another program, such as `valkey-server`. Where there is none and it cannot
+be installed, the test is skipped and says so; with `CI` in the environment it fails.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import datetime, timedelta, timezone
+from functools import cache
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Final
+
+import redis
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from environments import go_without
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+import debian
+
+HOST = "127.0.0.1"
+PATIENCE = 20  # seconds for a server to come up
+PROGRAM = "MCP_SESSIONS_REDIS_SERVER"
+
+
+class DidNotStart(Exception):
+    """The program ended at once, as it does where another took its port."""
+
+
+@cache
+def program() -> str:
+    """The server's program, installed if need be."""
+    named = os.environ.get(PROGRAM)
+    try:
+        return str(debian.install(named, named) if named else debian.install("redis-server", "redis-server"))
+    except debian.NotInstalled as missing:
+        go_without("Redis", str(missing))
+
+
+class Server:
+    """One server, and what may happen to it.
+
+    Args:
+        folder: Where it keeps its files.
+        options: Its configuration, by names as in `redis.conf`, with underscores.
+        tls: Whether it speaks TLS alone.
+    """
+
+    def __init__(self, folder: Path, *, tls: bool = False, **options: object) -> None:
+        self.folder = folder
+        self.port = _free_port()
+        self._options = {"bind": HOST, "save": "", "loglevel": "warning", **options}
+        self.certificates = Certificates(folder) if tls else None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """Where it is, for a client that needs no password."""
+        if self.certificates is not None:
+            return f"rediss://{HOST}:{self.port}?ssl_ca_certs={self.certificates.authority}"
+        return f"redis://{HOST}:{self.port}"
+
+    @property
+    def cluster_url(self) -> str:
+        """Where it is, for a client that speaks to a cluster."""
+        return f"redis+cluster://{HOST}:{self.port}"
+
+    def start(self) -> None:
+        """Start it, and wait until it answers and has read its files."""
+        command = [program(), *self._arguments()]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
+        _wait_for(lambda: self._ended() or self._answers())
+        if self._ended():
+            raise DidNotStart((self.folder / "log").read_text("utf-8", "replace")[-2000:])
+
+    def _arguments(self) -> Iterator[str]:
+        ports: dict[str, object] = {"port": self.port}
+        if self.certificates is not None:
+            ports = {"port": 0, "tls_port": self.port, **self.certificates.options}
+        for name, value in {**ports, "dir": self.folder, **self._options}.items():
+            yield from ("--" + name.replace("_", "-"), *str(value).split(" "))
+
+    def _ended(self) -> bool:
+        assert self._process is not None
+        return self._process.poll() is not None
+
+    def _answers(self) -> bool:
+        try:
+            self.command("PING")
+        except redis.AuthenticationError:
+            return True
+        except redis.RedisError:
+            return False
+        return True
+
+    def command(self, *words: Any, user: str | None = None, password: str | None = None) -> Any:
+        """What a command returns, as it comes, over a connection of its own."""
+        options: dict[str, Any] = {
+            "username": user,
+            "password": password,
+            "protocol": 2,
+            "retry": Retry(NoBackoff(), 0),
+        }
+        with redis.Redis.from_url(self.url, **options) as client:
+            client.response_callbacks.clear()
+            return client.execute_command(*words)
+
+    def did(self, *words: Any) -> bool:
+        """Whether a command was obeyed: nodes need a while to get to know each other."""
+        try:
+            self.command(*words)
+        except redis.ResponseError:
+            return False
+        return True
+
+    def wait_for_slots(self) -> None:
+        """Wait until a node serves what it holds: after a start it first listens for others."""
+        _wait_for(lambda: b"cluster_state:ok" in self.command("CLUSTER", "INFO"))
+
+    def stop(self) -> None:
+        """Freeze it: connections stay open, and nothing is answered."""
+        self._signal(signal.SIGSTOP)
+
+    def cont(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
+
+    def kill9(self) -> None:
+        """End it without a chance to write anything."""
+        self._signal(signal.SIGKILL)
+        assert self._process is not None
+        self._process.wait()
+
+    def restart(self, **options: object) -> None:
+        """Start it again where it was, with its files; with other options where there are any."""
+        self._options.update(options)
+        self.start()
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+
+@contextmanager
+def serving(*, tls: bool = False, cluster: bool = False, **options: object) -> Iterator[Server]:
+    """A server of one's own.
+
+    Args:
+        tls: Whether it speaks TLS alone.
+        cluster: Whether it is a cluster of one node, which refuses what crosses slots.
+        options: Its configuration, by names as in `redis.conf`, with underscores.
+    """
+    if cluster:
+        options = {"cluster_enabled": "yes", **options}
+    with tempfile.TemporaryDirectory(prefix="mcp-sessions-redis-") as folder:
+        server = _started(Path(folder), tls=tls, **options)
+        try:
+            if cluster:
+                server.command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+                server.wait_for_slots()
+            yield server
+        finally:
+            server.kill9()
+
+
+def _started(folder: Path, **options: Any) -> Server:
+    server = Server(folder, **options)
+    try:
+        server.start()
+    except DidNotStart:  # as it does where somebody else took the port first
+        server = Server(folder, **options)
+        server.start()
+    return server
+
+
+def _free_port() -> int:
+    """One that is free now; a cluster's node needs another, 10,000 above it."""
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        port: int = taken.getsockname()[1]
+    return port if port < 55_000 else port - 20_000
+
+
+def _wait_for(happens: Callable[[], bool], patience: float = PATIENCE) -> None:
+    deadline = time.monotonic() + patience
+    while True:
+        time.sleep(0.005)
+        if happens():
+            return
+        assert time.monotonic() < deadline, "a server did not come up"
+
+
+@cache
+def shared() -> Server:
+    """The server of the whole run. Keep to a prefix of your own."""
+    return _until_exit(serving())
+
+
+@cache
+def shared_cluster() -> Server:
+    """The cluster of the whole run, of one node. Keep to a prefix of your own."""
+    return _until_exit(serving(cluster=True))
+
+
+def _until_exit(server: AbstractContextManager[Server]) -> Server:
+    stack = ExitStack()
+    entered = stack.enter_context(server)
+    atexit.register(stack.close)
+    return entered
+
+
+_SIGNS_CERTIFICATES: Final = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=False,
+    encipher_only=False,
+    decipher_only=False,
+)
+
+
+class Certificates:
+    """An authority that nobody else knows, and what it says of this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = folder / "ca.pem"
+        key, name = ec.generate_private_key(ec.SECP256R1()), _name("authority")
+        ca = (
+            _unsigned(name, name, key, by=key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .add_extension(_SIGNS_CERTIFICATES, critical=True)
+        )
+        self.authority.write_bytes(ca.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        own = ec.generate_private_key(ec.SECP256R1())
+        host = x509.SubjectAlternativeName([x509.IPAddress(ip_address(HOST))])
+        server = _unsigned(_name("server"), name, own, by=key).add_extension(host, critical=False)
+        (folder / "server.pem").write_bytes(
+            server.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+            + own.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        file = folder / "server.pem"
+        self.options: dict[str, object] = {
+            "tls_cert_file": file,
+            "tls_key_file": file,
+            "tls_ca_cert_file": self.authority,
+            "tls_auth_clients": "no",
+        }
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _unsigned(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, *, by: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
+    """One that also Python 3.13 takes, which asks for all that RFC 5280 does."""
+    now = datetime.now(timezone.utc)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key()), critical=False)
+    )

@@ -1,0 +1,525 @@
+"""Every refusal that can reach a client, in one table; the tests drive it and the documentation shows it.
+
+`python tests/refusals.py docs` writes `errors.md` and `protocol.md` into the folder that it is given.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from apps import Server, sessions
+from clients import SESSION_KEY, Answer, Client, Clock, Header, Incoming, call, chunks, http
+from starlette.types import Message
+
+from mcp_sessions import SEP1364Create, errors
+from mcp_sessions._protocol.decision import LISTS, TABLE, Carries, Lists, Step, list_step
+from mcp_sessions._session.claims import Claims
+from mcp_sessions.errors import Refusal
+from mcp_sessions.stores.base import Standing
+from mcp_sessions.stores.memory import MemoryStore
+
+FIRST: Mapping[str, Any] = {"dialects": [SEP1364Create()]}
+Attempt = Callable[[Client], Awaitable[Answer]]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One refusal, and a request that meets it.
+
+    Args:
+        refusal: The class in the error tree.
+        when: What the client did, in words.
+        code: JSON-RPC code.
+        legacy: HTTP status in the legacy era, or None where the era has no such request.
+        modern: HTTP status in the modern era, or None likewise.
+        attempt: Makes the request.
+        options: The middleware's options.
+        said: The message, where it is not that of the class.
+    """
+
+    refusal: type[Refusal]
+    when: str
+    code: int
+    legacy: int | None
+    modern: int | None
+    attempt: Attempt
+    options: Mapping[str, Any] = field(default_factory=dict)
+    said: str = ""
+
+    @property
+    def told(self) -> str:
+        """The message that reaches the client."""
+        return self.said or self.refusal.message
+
+    @property
+    def name(self) -> str:
+        """What the test and the page call it."""
+        return f"{self.refusal.__name__}: {self.when}"
+
+    async def run(self, *, modern: bool) -> Answer:
+        """Make the request, in one era."""
+        return await self.attempt(Client(sessions(Server(), **self.options), modern=modern))
+
+
+class FailingStore(MemoryStore):
+    """A store that cannot be reached."""
+
+    async def standing(self, claims: Claims) -> Standing:
+        raise errors.StoreUnavailable
+
+
+def body(text: str | bytes) -> Attempt:
+    """POST these bytes."""
+    raw = text.encode() if isinstance(text, str) else text
+    return lambda client: client.post(raw)
+
+
+def message(members: str) -> Attempt:
+    """POST a message with these members."""
+    return body(f'{{"jsonrpc":"2.0",{members}}}')
+
+
+def carrying(session: object, method: str = "tools/call", id: object = 1) -> Attempt:
+    """Send a request with this session metadata."""
+    return lambda client: client.send(method, session=session, id=id)
+
+
+def speaking(params: Mapping[str, Any], *, method: str = "tools/call", **fields: object) -> Attempt:
+    """Send a request with these params, and these members beside them."""
+
+    def attempt(client: Client) -> Awaitable[Answer]:
+        return client.post({**client.message(method, params), **fields}, method=method)
+
+    return attempt
+
+
+def with_headers(*headers: Header) -> Attempt:
+    """Send a request with these headers."""
+    return lambda client: client.send("tools/call", None, *headers)
+
+
+def receiving(*messages: Message) -> Attempt:
+    """Send a body that does not end."""
+    return lambda client: call(client.app, http(headers=client.headers("ping")), Incoming(*messages))
+
+
+def mirror(session: Mapping[str, str]) -> Header:
+    """The session's id as a header."""
+    return (b"mcp-session-id", session["sessionId"].encode())
+
+
+async def ended(client: Client) -> Answer:
+    session = await client.create()
+    await client.delete(session)
+    return await client.tool(session=session)
+
+
+async def hung_up(client: Client) -> Answer:
+    named = (await client.send("initialize")).headers[b"mcp-session-id"]
+    header = (b"mcp-session-id", named)
+    await call(client.app, http("DELETE", headers=[header]))
+    return await client.tool("whoami", header)
+
+
+async def expired(client: Client) -> Answer:
+    session = await client.create()
+    CLOCK.now += 60
+    return await client.tool(session=session)
+
+
+async def live(client: Client) -> Answer:
+    return await client.tool(session=await client.create())
+
+
+async def deleting(client: Client) -> Answer:
+    return await client.delete(await client.create())
+
+
+def forking(params: Mapping[str, Any]) -> Attempt:
+    """Fork a session with these params."""
+
+    async def attempt(client: Client) -> Answer:
+        return await client.send("sessions/fork", params, session=await client.create())
+
+    return attempt
+
+
+async def fork_with_descendants(client: Client) -> Answer:
+    return await client.delete(await client.fork(await client.create()), descendants=True)
+
+
+async def over_limit(client: Client) -> Answer:
+    await client.create()
+    return await client.send("sessions/create")
+
+
+def no_more(*_: object) -> None:
+    """An `on_create` that refuses."""
+    raise errors.CreateRefused("no more than one basket each")
+
+
+def unreadable_number(client: Client) -> Awaitable[Answer]:
+    """Create a session with a number of more digits than Python reads."""
+    created = json.dumps(client.message("sessions/create", {"basket": 0})).replace(
+        '"basket": 0', f'"basket": {"7" * 5000}'
+    )
+    return client.post(created.encode(), method="sessions/create")
+
+
+async def unreadable_state(client: Client) -> Answer:
+    return await client.tool(session={**await client.create(), "state": "x"})
+
+
+async def mirrored_otherwise(client: Client) -> Answer:
+    one, other = await client.create(), await client.create()
+    return await client.tool("whoami", mirror(one), session=other)
+
+
+async def mirrored_alone(client: Client) -> Answer:
+    return await client.tool("whoami", mirror(await client.create()))
+
+
+def edited(change: Callable[[dict[str, Any]], object], method: str = "sessions/create") -> Attempt:
+    """Send `sessions/create` with a changed `_meta`, or under another `Mcp-Method`."""
+
+    async def attempt(client: Client) -> Answer:
+        made = client.message("sessions/create")
+        change(made["params"]["_meta"])
+        return await client.post(made, method=method)
+
+    return attempt
+
+
+CLOCK = Clock()
+TRACKED = {"tracked": True, "principal": lambda scope: "alice"}
+VERSION = "io.modelcontextprotocol/protocolVersion"
+UNKNOWN = {"sessionId": "unknown"}
+
+CASES = [
+    Case(errors.ParseError, "the body is not JSON", -32700, 400, 400, body("{")),
+    Case(errors.NotUTF8, "the body is not UTF-8", -32700, 400, 400, body(b'{"a":"\xff"}')),
+    Case(errors.ByteOrderMark, "a byte order mark comes first", -32700, 400, 400, body(b"\xef\xbb\xbf{}")),
+    Case(errors.NestingTooDeep, "100,000 arrays in each other", -32700, 400, 400, body(b'{"a":' + b"[" * 100_000)),
+    Case(
+        errors.BodyCutShort, "the client left before the end", -32700, 400, 400, receiving({"type": "http.disconnect"})
+    ),
+    Case(errors.NotJSONRPC, "JSON, but no JSON-RPC 2.0", -32600, 400, 400, body('{"id":1,"method":"ping"}')),
+    Case(errors.DuplicateMember, "`method` is given twice", -32600, 400, 400, message('"method":"a","method":"b"')),
+    Case(errors.MethodNotString, "`method` is a number", -32600, 400, 400, message('"id":1,"method":1')),
+    Case(errors.IdNotStringOrInteger, "`id` is null", -32600, 400, 400, message('"id":null,"method":"ping"')),
+    Case(errors.ParamsNotObject, "`params` is an array", -32600, 400, 400, message('"id":1,"method":"a","params":[]')),
+    Case(errors.LoneSurrogate, "`method` cannot be written in UTF-8", -32600, 400, 400, message(r'"method":"\ud800"')),
+    Case(
+        errors.BatchRefused,
+        "a batch that creates a session",
+        -32600,
+        400,
+        400,
+        body('[{"jsonrpc":"2.0","id":1,"method":"sessions/create"}]'),
+    ),
+    Case(
+        errors.BatchTooLarge,
+        "more than `max_batch` messages in one body",
+        -32600,
+        400,
+        400,
+        body('[{"jsonrpc":"2.0","method":"a"},{"jsonrpc":"2.0","method":"a"}]'),
+        {"max_batch": 1},
+    ),
+    Case(
+        errors.SessionMethodNeedsId,
+        "`sessions/create` as a notification",
+        -32600,
+        400,
+        400,
+        carrying(None, "sessions/create", id=None),
+    ),
+    Case(
+        errors.DuplicateSessionHeader,
+        "two `Mcp-Session-Id` headers",
+        -32600,
+        400,
+        400,
+        with_headers((b"mcp-session-id", b"a"), (b"mcp-session-id", b"a")),
+    ),
+    Case(errors.BodyTooLarge, "more than `max_body_bytes`", -32600, 413, 413, body("{}"), {"max_body_bytes": 1}),
+    Case(
+        errors.BodyTimeout,
+        "longer than `body_timeout`",
+        -32600,
+        408,
+        408,
+        receiving(chunks(b"{", b"")[0]),
+        {"body_timeout": 0.001},
+    ),
+    Case(errors.EncodingRefused, "a compressed body", -32600, 415, 415, with_headers((b"content-encoding", b"gzip"))),
+    Case(
+        errors.MetaNotObject,
+        "`_meta` is a string",
+        -32602,
+        400,
+        400,
+        message('"id":1,"method":"a","params":{"_meta":""}'),
+    ),
+    Case(errors.MalformedSession, "the session is a string", -32602, 200, 400, carrying("null")),
+    Case(errors.MalformedSession, "the same, as a notification", -32602, 400, 400, carrying([], id=None)),
+    Case(
+        errors.InvalidParams,
+        "`sessions/create` with a number of 5,000 digits, where there is an `on_create`",
+        -32602,
+        200,
+        400,
+        unreadable_number,
+        {"on_create": no_more},
+    ),
+    Case(
+        errors.SessionOnCreate,
+        "`sessions/create` with a session",
+        -32602,
+        200,
+        400,
+        carrying(UNKNOWN, "sessions/create"),
+    ),
+    Case(errors.SessionMissing, "`sessions/delete` without one", -32602, 200, 400, carrying(None, "sessions/delete")),
+    Case(
+        errors.ForkModeUnknown,
+        "`sessions/fork` with no `mode`, or one that there is not",
+        -32602,
+        200,
+        400,
+        forking({"mode": "clone"}),
+    ),
+    Case(
+        errors.DescendantsRefused,
+        "`sessions/delete` of a fork with `descendants: true`",
+        -32602,
+        200,
+        400,
+        fork_with_descendants,
+    ),
+    Case(
+        errors.CursorUnknown,
+        "`sessions/list` with a cursor that is none",
+        -32602,
+        200,
+        400,
+        lambda client: client.send("sessions/list", {"cursor": "next"}),
+        TRACKED,
+    ),
+    Case(
+        errors.FieldNotString,
+        "`sessionId` is a number (SEP-1364)",
+        -32602,
+        200,
+        400,
+        speaking({}, sessionId=7),
+        FIRST,
+    ),
+    Case(
+        errors.SessionFieldMismatch,
+        "`_meta` names one session and `sessionId` another (SEP-1364)",
+        -32602,
+        200,
+        400,
+        speaking({"_meta": {SESSION_KEY: UNKNOWN}}, sessionId="another"),
+        FIRST,
+    ),
+    Case(
+        errors.CapabilitiesMissing,
+        "`sessions/create` with capabilities that are no object (SEP-1364)",
+        -32602,
+        200,
+        400,
+        speaking({"capabilities": []}, method="sessions/create"),
+        FIRST,
+    ),
+    Case(
+        errors.CapabilitiesTooLarge,
+        "`sessions/create` with more capabilities than `max_data_bytes` (SEP-1364)",
+        -32602,
+        200,
+        400,
+        speaking({"capabilities": {"roots": {}}}, method="sessions/create"),
+        {**FIRST, "max_data_bytes": 8},
+    ),
+    Case(errors.StateUnreadable, "a state that is not this session's", -32602, 200, 400, unreadable_state),
+    Case(errors.EnvelopeIncomplete, "no protocol version in `_meta`", -32602, None, 400, edited(dict.clear)),
+    Case(errors.SessionHeaderMismatch, "the mirror names another session", -32020, 400, 400, mirrored_otherwise),
+    Case(
+        errors.FieldHeaderMissing,
+        "`sessionId` without the header that mirrors it (SEP-1364)",
+        -32020,
+        400,
+        400,
+        speaking({}, sessionId="made-up"),
+        FIRST,
+    ),
+    Case(errors.SessionHeaderAlone, "a mirror, and no session in `_meta`", -32020, 400, 400, mirrored_alone),
+    Case(
+        errors.VersionHeaderMismatch,
+        "the version header differs from `_meta`",
+        -32020,
+        None,
+        400,
+        edited(lambda meta: meta.update({VERSION: "2099-01-01"})),
+    ),
+    Case(
+        errors.MethodHeaderMismatch,
+        "`Mcp-Method` differs from the method",
+        -32020,
+        None,
+        400,
+        edited(dict.copy, method="sessions/delete"),
+    ),
+    Case(
+        errors.EraRefused,
+        'any request of the modern era, with `era="legacy"`',
+        -32022,
+        None,
+        400,
+        carrying(None),
+        {"era": "legacy"},
+    ),
+    Case(errors.SessionNotFound, "unknown, forged or somebody else's", -32043, 200, 200, carrying(UNKNOWN)),
+    Case(errors.SessionNotFound, "the same, on a notification", -32043, 400, 400, carrying(UNKNOWN, id=None)),
+    Case(
+        errors.SessionNotFound,
+        "with `not_found_code=-40004`",
+        -40004,
+        200,
+        200,
+        carrying(UNKNOWN),
+        {"not_found_code": -40004},
+    ),
+    Case(
+        errors.TransportNotFound,
+        "a transport session in `Mcp-Session-Id` that is over, or was never one",
+        -32043,
+        404,
+        None,
+        hung_up,
+    ),
+    Case(errors.SessionExpired, "one's own, past its end", -32043, 200, 200, expired, {"lifetime": 60, "clock": CLOCK}),
+    Case(errors.SessionEnded, "one's own, deleted", -32043, 200, 200, ended),
+    Case(
+        errors.SessionRequired,
+        "none, where `require=` asks for one",
+        -31044,
+        200,
+        200,
+        carrying(None),
+        {"require": {"tools/call"}},
+    ),
+    Case(
+        errors.PrincipalRequired,
+        "an anonymous caller, on `sessions/list` or `sessions/end_all`",
+        -31046,
+        200,
+        200,
+        lambda client: client.send("sessions/end_all"),
+        {"tracked": True},
+    ),
+    Case(
+        errors.CreateRefused,
+        "`on_create` refused, here in words of its own",
+        -31045,
+        200,
+        200,
+        carrying(None, "sessions/create"),
+        {"on_create": no_more},
+        "no more than one basket each",
+    ),
+    Case(
+        errors.CreateLimited, "more than `create_limit` in a minute", -31029, 429, 429, over_limit, {"create_limit": 1}
+    ),
+    Case(errors.StoreUnavailable, "the store does not answer", -32603, 503, 503, live, {"store": FailingStore()}),
+    Case(
+        errors.StoreFull,
+        "`sessions/delete` on a full store",
+        -32603,
+        503,
+        503,
+        deleting,
+        {"store": MemoryStore(max_entries=0)},
+    ),
+]
+
+
+def errors_page() -> str:
+    """`docs/errors.md`."""
+    rows = [
+        f"| `{case.code}` | {_status(case.legacy)} | {_status(case.modern)} | {case.when} | {case.told} |"
+        for case in CASES
+    ]
+    return "\n".join([_ERRORS, *rows, ""])
+
+
+def protocol_page() -> str:
+    """`docs/protocol.md`."""
+    columns = list(Carries)
+    heading = " | ".join(carries.value for carries in columns)
+    rows = [
+        f"| {about.value} | {' | '.join(_outcome(TABLE[about][carries]) for carries in columns)} |" for about in TABLE
+    ]
+    table = [f"| the message is | {heading} |", "|" + "---|" * (len(columns) + 1), *rows]
+    return "\n".join([_PROTOCOL, *table, _LISTS, *map(_choice, LISTS), ""])
+
+
+def _choice(lists: Lists) -> str:
+    eras = {"legacy": False, "modern": True}
+    default = [era for era, modern in eras.items() if list_step(None, modern=modern) is LISTS[lists]]
+    return f'| `"{lists}"` | {LISTS[lists].value} | {", ".join(default)} |'
+
+
+def _status(status: int | None) -> str:
+    return "" if status is None else str(status)
+
+
+def _outcome(step: Step | type[Refusal]) -> str:
+    if isinstance(step, type):
+        return f"refuse: *{step.message}*"
+    return "as the option `lists` says" if step is Step.LIST else step.value
+
+
+_ERRORS = """\
+# Errors
+
+Every refusal that can reach a client. The tests send each of these requests through the middleware, in each era that
+has it, and compare the answer with this page.
+
+`error.data.sessionId` repeats the id that was sent with "Session not found". Only the owner of an authentic session
+that is over also gets `error.data.reason`, `"expired"` or `"ended"`; to everybody else unknown, forged, foreign,
+expired and deleted sessions look alike. A request that is under way when its session is deleted gets that error, too,
+where it is answered by an event stream. A refused notification or posted response is answered with HTTP 400 or
+above and the id `null`, and so is a body that could not be read as one message. With 429 and 503 comes `Retry-After`.
+At 503 nobody knows whether the session lives, so it must not be given up.
+
+A session state that cannot be kept is not a refusal of the request: the application gets the exception where it writes,
+and only a value that grew unnoticed makes the answer an error, `-32603`, with the size and the limit.
+
+| code | HTTP, legacy era | HTTP, modern era | when | message |
+|---|---|---|---|---|"""
+
+_PROTOCOL = """\
+# Decisions
+
+What happens to a message, by what it is and what it carries. The middleware reads this very table; before it deletes,
+attaches or takes out a session, that session must verify.
+"""
+
+_LISTS = """
+Lists are `tools/list`, `prompts/list`, `resources/list`, `resources/templates/list` and `server/discover`.
+
+| `lists=` | a list with a session | the default in the era |
+|---|---|---|"""
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    (folder / "errors.md").write_text(errors_page(), "utf-8")
+    (folder / "protocol.md").write_text(protocol_page(), "utf-8")

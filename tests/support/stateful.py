@@ -1,0 +1,123 @@
+"""A server that keeps transport sessions, as those of the official SDK do, and names its own id in every response.
+
+Each transport session counts its tool calls. What reached the server is kept, and what it has to say can be bent.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+from apps import Seen, read
+from starlette.types import Receive, Scope, Send
+
+from mcp_sessions import Session
+
+HEADER = b"mcp-session-id"
+
+
+@dataclass
+class Stateful:
+    """The server.
+
+    Args:
+        sse: Whether it answers with event streams.
+        fails: Whether `initialize` fails, though the HTTP status is 200.
+        deletes: The status of its answer to DELETE.
+        guard: A status with which it refuses every request, or None.
+        names: What its ids begin with.
+    """
+
+    sse: bool = False
+    fails: bool = False
+    deletes: int = 200
+    guard: int | None = None
+    names: str = "servers-"
+    seen: list[Seen] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    listening: anyio.Event = field(default_factory=anyio.Event)
+
+    @property
+    def ids(self) -> list[str | None]:
+        """The transport id of each request that reached it, in order."""
+        ids = [seen.headers.get(HEADER) for seen in self.seen]
+        return [None if one is None else one.decode() for one in ids]
+
+    @property
+    def sessions(self) -> list[Session | None]:
+        """The session of each request that reached it."""
+        return [seen.scope.get("mcp_session") for seen in self.seen]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = b"" if scope["method"] == "GET" else await read(receive)
+        self.seen.append(Seen(scope, body))
+        own = self.ids[-1]
+        if self.guard is not None:
+            await self._answer(send, None, self.guard, {"error": "not you"})
+        elif own is None:
+            await self._nameless(send, json.loads(body or b"{}"))
+        elif own not in self.counts:
+            await self._answer(send, None, 404, {"error": {"code": -32600, "message": "Session not found"}})
+        elif scope["method"] == "GET":
+            await self._listen(send, own)
+        elif scope["method"] == "DELETE":
+            await self._delete(send, own)
+        else:
+            await self._serve(send, own, json.loads(body))
+
+    async def _nameless(self, send: Send, message: dict[str, Any]) -> None:
+        """What comes without an id begins a transport session, whether it may or not."""
+        own = f"{self.names}{len(self.counts) + 1}"
+        self.counts[own] = 0
+        if message.get("method") != "initialize":
+            await self._answer(send, own, 400, {"error": {"code": -32600, "message": "Missing session ID"}})
+        elif self.fails:
+            await self._reply(send, own, message, {"error": {"code": -32602, "message": "no"}})
+        else:
+            await self._reply(send, own, message, {"result": {"capabilities": {}}})
+
+    async def _delete(self, send: Send, own: str) -> None:
+        if self.deletes == 200:
+            del self.counts[own]
+        await self._answer(send, own, self.deletes, {})
+
+    async def _listen(self, send: Send, own: str) -> None:
+        await self._start(send, own, 200, b"text/event-stream")
+        note = b'id: 7\ndata: {"jsonrpc":"2.0","method":"notifications/message"}\n\n'
+        await send({"type": "http.response.body", "body": note, "more_body": True})
+        self.listening.set()
+        await anyio.sleep_forever()
+
+    async def _serve(self, send: Send, own: str, message: dict[str, Any]) -> None:
+        if "id" not in message or "method" not in message:
+            await self._answer(send, own, 202, None)
+        elif message["method"] == "tools/call":
+            self.counts[own] += 1
+            await self._reply(send, own, message, {"result": {"content": self.counts[own]}})
+        else:
+            await self._reply(send, own, message, {"result": {}})
+
+    async def _reply(self, send: Send, own: str, message: dict[str, Any], said: dict[str, Any]) -> None:
+        text = json.dumps({"jsonrpc": "2.0", "id": message["id"], **said}).encode()
+        if self.sse:
+            await self._start(send, own, 200, b"text/event-stream")
+            priming = {"type": "http.response.body", "body": b"id: 1\ndata: \n\n", "more_body": True}
+            await send(priming)
+            answer = b"id: 2\ndata: " + text + b"\n\n"
+            await send({"type": "http.response.body", "body": answer, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await self._start(send, own, 200, b"application/json")
+            await send({"type": "http.response.body", "body": text})
+
+    async def _answer(self, send: Send, own: str | None, status: int, said: object) -> None:
+        await self._start(send, own, status, b"application/json")
+        await send({"type": "http.response.body", "body": b"" if said is None else json.dumps(said).encode()})
+
+    @staticmethod
+    async def _start(send: Send, own: str | None, status: int, media_type: bytes) -> None:
+        named = [] if own is None else [(b"Mcp-Session-Id", own.encode("latin-1"))]
+        headers = [(b"content-type", media_type), *named]
+        await send({"type": "http.response.start", "status": status, "headers": headers})

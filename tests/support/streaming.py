@@ -1,0 +1,69 @@
+"""A server whose answers are event streams that wait, and with which clients take up broken ones (`Last-Event-ID`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+from apps import read, reply
+from starlette.types import Message, Receive, Scope, Send
+
+from mcp_sessions import Session
+
+SECRET_RESULT = "what only a live session may hear"
+
+
+def event(number: str, message: dict[str, Any]) -> Message:
+    """An event of a stream that goes on."""
+    text = f"id: {number}\ndata: {json.dumps({'jsonrpc': '2.0', **message})}\n\n"
+    return {"type": "http.response.body", "body": text.encode(), "more_body": True}
+
+
+class Streaming:
+    """The server. A call is told of by event 1 at once, and of its result by event 2 when `go` is set.
+
+    Args:
+        tool: Run in between, with the session of the call.
+    """
+
+    def __init__(self, tool: Callable[[Session | None], Awaitable[None]] | None = None) -> None:
+        self.began = anyio.Event()  # a call is waiting
+        self.resumed = anyio.Event()  # a stream was taken up and is waiting
+        self.go = anyio.Event()
+        self._tool = tool
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "GET":
+            await self._resume(send)
+            return
+        message = json.loads(await read(receive))
+        if message["method"] == "tools/call":
+            await self._call(scope, message, send)
+        else:
+            await reply(send, json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": {}}).encode())
+
+    async def _call(self, scope: Scope, message: dict[str, Any], send: Send) -> None:
+        await self._open(send)
+        await send(event("1", {"method": "notifications/message"}))
+        if self._tool is not None:
+            await self._tool(scope["mcp_session"])
+        self.began.set()
+        await self.go.wait()
+        await send(event("2", {"id": message["id"], "result": {"content": SECRET_RESULT}}))
+        await self._close(send)
+
+    async def _resume(self, send: Send) -> None:
+        await self._open(send)
+        await send(event("2", {"id": 1, "result": {"content": SECRET_RESULT}}))
+        self.resumed.set()
+        await self.go.wait()
+        await self._close(send)
+
+    async def _open(self, send: Send) -> None:
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def _close(self, send: Send) -> None:
+        await send({"type": "http.response.body", "body": b""})

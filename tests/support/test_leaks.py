@@ -1,0 +1,205 @@
+"""The search for leaks finds what it is meant to find, and no body but the owner's holds a session's credentials."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import leaks
+import pytest
+from apps import Server, sessions
+from clients import SECRET, Answer, Client
+from leaks import RECORDER, Recorder
+from starlette.types import Scope
+
+from mcp_sessions._tokens import seal
+from mcp_sessions._tokens.keys import KeyRing
+from mcp_sessions.errors import ConfigurationError
+
+TOKEN = "e30.eyJhIjoxfQ.Xo7sLd5cHf9aGe2ivB1kTn0RzJmYwq3u"
+SIGNATURE = TOKEN.rsplit(".", 1)[1]
+
+
+def recorder(*texts: str) -> Recorder:
+    made = Recorder()
+    made.credential(TOKEN)
+    made.key(SECRET)
+    made.key(bytes(range(32)))
+    for text in texts:
+        made.text("log", text)
+    return made
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TOKEN,
+        f"refused {TOKEN!r}",
+        f"x{SIGNATURE}x",
+        f"key {SECRET}",
+        f"key {bytes(range(32)).hex()}",
+        f"key {bytes(range(32))!r}",
+        "key AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8",
+    ],
+)
+def test_a_secret_is_found_in_whatever_form(text: str) -> None:
+    """Whole, by its signature alone, inside of a word, as text, hexadecimal, bytes or base64url; and not repeated."""
+    (found,) = recorder("harmless", text).found()
+    assert found.startswith("log: ")
+    assert "[SECRET]" in found
+    assert SIGNATURE not in found
+    assert SECRET not in found
+
+
+@pytest.mark.parametrize("text", ["", "short", TOKEN[:-1], TOKEN.rsplit(".", 1)[0], SECRET[:-1], "a" * 10_000])
+def test_other_texts_are_not_leaks(text: str) -> None:
+    """A beginning is not the whole, and what everybody can read in a token is no secret."""
+    assert recorder(text).found() == []
+
+
+def test_a_test_may_write_one_secret_down() -> None:
+    """By saying so, for that one."""
+    made = recorder(f"{TOKEN} {SECRET}")
+    made.pardon(TOKEN)
+    assert len(made.found()) == 1
+    made.pardon(SECRET)
+    assert made.found() == []
+
+
+def test_the_lines_around_a_pem_key_are_no_secret() -> None:
+    """Every error text about keys may hold them."""
+    made = Recorder()
+    made.key("-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAAB\n-----END PRIVATE KEY-----")
+    assert made.secrets == {"MC4CAQAwBQYDK2VwBCIEIAAB"}
+
+
+async def test_everything_that_is_made_is_looked_for() -> None:
+    """Session ids, states and keys, wherever a test makes them; and what is said meanwhile is kept."""
+    client = Client(sessions(Server()))
+    held = (await client.tool("remember", session=await client.create(), a=1)).session
+    assert held is not None
+    assert {held["sessionId"].rsplit(".", 1)[1], held["state"].rsplit(".", 1)[1], SECRET} <= RECORDER.secrets
+    signing = KeyRing([SECRET]).signing.signing
+    assert signing.hex() in RECORDER.secrets
+    sources = set(RECORDER.texts.values())
+    assert {"log", "repr of claims", "repr of a key", "repr of a session", "repr of a message"} <= sources
+    assert RECORDER.texts["<Named>"] == "repr of what is named"
+
+
+def test_logs_errors_and_warnings_are_kept() -> None:
+    """Of any logger, and with the text of the error that is logged with it."""
+    made = Recorder()
+    with leaks.listening(made):
+        logging.getLogger("of.somebody").warning("said %s", "this")
+        try:
+            KeyRing([])
+        except ConfigurationError:
+            logging.getLogger("mcp_sessions").exception("and failed")
+        seal.seal(KeyRing([SECRET]).signing, b"{}", jti="j", subject=None, audience="a", last_seen=0)
+    assert {"said this", "and failed"} <= made.texts.keys()
+    assert any(text.startswith("keys must be a list") for text in made.texts)
+    assert any("ConfigurationError: keys must be a list" in text for text in made.texts)
+    with pytest.warns(UserWarning, match="of the leak tests") as caught:
+        warnings.warn("of the leak tests", stacklevel=1)
+    leaks.pytest_warning_recorded(caught[0])
+    assert RECORDER.texts["of the leak tests"] == "warning"
+
+
+LEAKING = """
+import logging, pytest, warnings
+from mcp_sessions._tokens.keys import KeyRing
+from mcp_sessions._tokens.jwt import Claims, Tokens
+
+@pytest.mark.parametrize("act", {acts})
+def test_leak(act):
+    ring = KeyRing(["{secret}"])
+    claims = Claims(kind="session", kid=ring.signing.kid, jti="A" * 22, issued_at=1, expires_at=2)
+    token = Tokens(issuer="i", audience="a").mint(ring, claims)
+    exec(act)
+"""
+LEAKS = {
+    "log": "logging.getLogger('mcp_sessions').info('%s', token)",
+    "log of else": "logging.getLogger('else').error('session ' + token)",
+    "warning": "warnings.warn(token.rsplit('.', 1)[1])",
+}
+
+
+@pytest.mark.parametrize("sources", [list(LEAKS), []], ids=["leaks", "none"])
+def test_a_leak_fails_the_run(sources: list[str], tmp_path: Path) -> None:
+    """Though every test in it passes; the same run without the leaks does not fail."""
+    acts = [*(LEAKS[source] for source in sources), "logging.getLogger('mcp_sessions').debug('ring')"]
+    (tmp_path / "test_it.py").write_text(LEAKING.format(secret=SECRET, acts=acts), "utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "leaks", "-p", "no:cacheprovider", "test_it.py"]
+    run = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert f"{len(acts)} passed" in run.stdout, run.stdout + run.stderr
+    assert run.returncode == (1 if sources else 0)
+    assert [source for source in LEAKS if f"LEAK in {source}: " in run.stdout] == sources
+
+
+# --- two users -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("modern", [False, True])
+@pytest.mark.parametrize("sse", [False, True])
+async def test_no_body_but_the_owner_s_holds_a_session(modern: bool, sse: bool) -> None:
+    """Whatever two users do with their own and with each other's `ref`, each sees their own credentials alone."""
+    server = Server(sse=sse)
+    app = sessions(server, principal=lambda scope: scope["user_name"], idle_timeout=60)
+    users = {name: Client(app, modern=modern, user_name=name) for name in ("alice", "bob")}
+    bodies: dict[str, list[bytes]] = {name: [] for name in users}
+    secrets: dict[str, set[bytes]] = {name: set() for name in users}
+
+    def keep(name: str, answer: Answer) -> Answer:
+        bodies[name].append(answer.body + repr(answer.start).encode())
+        found = answer.result if "result" in answer.json else {}
+        for held in (found.get("session"), found.get("_meta", {}).get("io.modelcontextprotocol/session")):
+            secrets[name] |= {held[key].rsplit(".", 1)[1].encode() for key in ("sessionId", "state") if held}
+        return answer
+
+    for name, client in users.items():
+        session = keep(name, await client.send("sessions/create")).result["session"]
+        held = {key: session[key] for key in ("sessionId", "state")}
+        ref = keep(name, await client.tool(session=held)).result["content"]
+        for method in ("tools/list", "ping", "initialize", "no/such"):
+            keep(name, await client.send(method, session=held))
+            keep(name, await client.send(method))
+        for other, peer in users.items():
+            keep(other, await peer.tool(session={"sessionId": ref}))
+            keep(other, await peer.delete({"sessionId": ref}))
+        keep(name, await client.delete(held))
+        keep(name, await client.tool(session=held))
+    for name, others in (("alice", "bob"), ("bob", "alice")):
+        assert len(secrets[name]) >= 2
+        assert not [secret for secret in secrets[name] for body in bodies[others] if secret in body]
+        assert [secret for secret in secrets[name] for body in bodies[name] if secret in body]
+
+
+async def test_a_foreign_session_gives_its_finder_nothing_back() -> None:
+    """Who sends somebody else's id gets that id echoed, as it was sent, and not a byte of what it stands for."""
+
+    def caller(scope: Scope) -> str:
+        name: str = scope["user_name"]
+        return name
+
+    app = sessions(Server(), principal=caller)
+    alice, bob = Client(app, user_name="alice"), Client(app, user_name="bob")
+    held = (await alice.tool("remember", session=await alice.create(), secret="of alice")).session
+    assert held is not None
+    answer = await bob.tool(session={"sessionId": held["sessionId"], "state": held["state"]})
+    assert answer.error == {
+        "code": -32043,
+        "message": "Session not found",
+        "data": {"sessionId": held["sessionId"]},
+    }
+    assert held["state"].encode() not in answer.body

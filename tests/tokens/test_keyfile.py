@@ -1,0 +1,280 @@
+"""keyfile.py: where keys come from, when they are read again, and what is said when they cannot be."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from mcp_sessions._tokens.keyfile import is_ephemeral, key_source
+from mcp_sessions._tokens.keys import KeyRing
+from mcp_sessions.errors import ConfigurationError
+
+NOW = 1_800_000_000.0
+ONE, TWO = "vB1kTn0RzJmYwq3uXo7sLd5cHf9aGe2i", "Qe8pZt4yUw6rNb2mKc0xVh5jLs7dFg1a"
+P256 = ec.derive_private_key(0x1234567890ABCDEF, ec.SECP256R1())
+ED25519 = ed25519.Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+EC_PEM = P256.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption()).decode()
+ED_PEM = ED25519.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+ED_PUBLIC = ED25519.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+EC_PARAMETERS = "-----BEGIN EC PARAMETERS-----\nBggqhkjOPQMBBw==\n-----END EC PARAMETERS-----\n"
+
+
+def kids(ring: KeyRing) -> list[str]:
+    return repr(ring).removeprefix("<KeyRing ").removesuffix(">").split(" ")
+
+
+def kid(secret: str) -> str:
+    return KeyRing([secret]).signing.kid
+
+
+def read(keys: str | bytes | Sequence[str | bytes], **environ: str) -> list[str]:
+    return kids(key_source(keys, environ=environ)(NOW))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys"
+
+
+# --- given as they are ---------------------------------------------------------------------------
+
+
+def test_no_keys_make_a_random_ring_and_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """It is the same ring on every request, and the log says once what it means and what to do."""
+    source = key_source(None)
+    assert source(NOW).ephemeral
+    assert source(NOW + 99) is source(NOW)
+    assert [(record.name, record.levelname) for record in caplog.records] == [("mcp_sessions", "WARNING")]
+    assert 'keys="env:NAME"' in caplog.text
+
+
+def test_a_ring_is_taken_as_it_is() -> None:
+    """For who makes keys in code."""
+    ring = KeyRing([ONE])
+    assert key_source(ring)(NOW) is ring
+
+
+@pytest.mark.parametrize("keys", [ONE, ONE.encode(), [ONE], (ONE.encode(),)])
+def test_one_secret_is_one_key(keys: str | bytes | Sequence[str | bytes]) -> None:
+    """As text, as bytes, or as a list of one, with nothing in the log."""
+    assert read(keys) == [kid(ONE)]
+
+
+def test_a_list_may_mix_all_kinds_and_keeps_their_order(path: Path) -> None:
+    """The first one signs."""
+    path.write_text(f"{TWO}\n", "utf-8")
+    assert read([f"file:{path}", "env:KEYS", ED_PEM], KEYS=ONE) == [kid(TWO), kid(ONE), kid(ED_PEM)]
+
+
+@pytest.mark.parametrize("keys", ["", b"", "short", [], ["env:KEYS", "short"], 7, [7], {ONE}])
+def test_unfit_keys_are_refused_with_the_remedy(keys: str | bytes | Sequence[str | bytes]) -> None:
+    """At construction, with the command that makes a good one."""
+    with pytest.raises(ConfigurationError, match="token_urlsafe"):
+        read(keys, KEYS=ONE)
+
+
+@pytest.mark.parametrize(
+    ("keys", "place"),
+    [
+        ("short", "keys[0]"),
+        ([ONE, b"short"], "keys[1]"),
+        ("env:WEAK", 'keys="env:WEAK"'),
+        ([ONE, "env:MORE"], 'keys="env:MORE", secret 2'),
+        ("file:{path}", 'keys="file:{path}"'),
+    ],
+)
+def test_a_weak_secret_is_named_by_where_it_is(path: Path, keys: Any, place: str) -> None:
+    """Who named a variable or a file is not told that this could be done."""
+    path.write_text("short\n", "utf-8")
+    told = keys.format(path=path) if isinstance(keys, str) else keys
+    with pytest.raises(ConfigurationError, match="too short") as refused:
+        read(told, WEAK="short", MORE=f"{TWO},short")
+    assert str(refused.value).startswith(place.format(path=path) + " is too short")
+    assert ('write "env:NAME"' in str(refused.value)) is place.startswith("keys[")
+
+
+@pytest.mark.parametrize("keys", [[ONE, ONE], ["env:KEYS", "env:KEYS"], ["env:KEYS", ONE]])
+def test_a_key_that_is_given_twice_is_refused(keys: list[str]) -> None:
+    """However it is named."""
+    with pytest.raises(ConfigurationError, match="the same key twice"):
+        read(keys, KEYS=ONE)
+
+
+# --- env: ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [f"{ONE},{TWO}", f" {ONE} ,\n {TWO},", f"{ONE}\r\n{TWO}\n", f"# two\n{ONE}\n{TWO}"])
+def test_a_variable_holds_secrets_between_commas_or_lines(value: str) -> None:
+    """White space and comments do not count."""
+    assert read("env:KEYS", KEYS=value) == [kid(ONE), kid(TWO)]
+
+
+@pytest.mark.parametrize("value", [ED_PEM, ED_PEM.replace("\n", "\\n"), ED_PEM.strip()])
+def test_a_variable_may_hold_a_pem_key(value: str) -> None:
+    """Also in one line, with its line ends written out."""
+    assert read("env:KEYS", KEYS=f"{ONE},{value}") == [kid(ONE), kid(ED_PEM)]
+
+
+@pytest.mark.parametrize("environ", [{}, {"KEYS": ""}, {"KEYS": " ,\n# none\n"}])
+def test_a_variable_that_is_not_set_or_empty_is_refused(environ: dict[str, str]) -> None:
+    """The message names it."""
+    with pytest.raises(ConfigurationError, match=r'keys="env:KEYS".*token_urlsafe'):
+        read("env:KEYS", **environ)
+
+
+def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As everybody means it."""
+    monkeypatch.setenv("MCP_SESSION_KEYS", ONE)
+    assert kids(key_source("env:MCP_SESSION_KEYS")(NOW)) == [kid(ONE)]
+
+
+# --- file: ---------------------------------------------------------------------------------------
+
+
+def test_a_file_holds_a_secret_a_line_and_pem_blocks(path: Path) -> None:
+    """In any order, with comments, a byte order mark, and what openssl writes before a P-256 key."""
+    commented = "".join(f"# {line}\n" for line in ED_PEM.splitlines())
+    path.write_text(f"\ufeff# keys\n\n{ONE}\n{commented}{EC_PARAMETERS}{EC_PEM}\n  {TWO}\n{ED_PUBLIC}", "utf-8")
+    assert read(f"file:{path}") == [kid(ONE), kid(EC_PEM), kid(TWO), kid(ED_PEM)]
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (None, "No such file"),
+        (b"", "holds no secret"),
+        (b"# later\n", "holds no secret"),
+        (b"\xff\xfe", "UTF-8"),
+        (b"short\n", "too short"),
+        (ED_PEM.encode()[:-9], "openssl genpkey"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_at_start(path: Path, content: bytes | None, complaint: str) -> None:
+    """Missing, empty, of comments only, no text, weak, or cut short."""
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=complaint):
+        key_source(f"file:{path}")
+
+
+@pytest.mark.parametrize("name", ["", "a\x00b"])
+def test_a_name_that_no_file_can_have_is_refused(name: str) -> None:
+    """With our error, like the rest."""
+    with pytest.raises(ConfigurationError):
+        key_source(f"file:{name}")
+
+
+def test_a_changed_file_is_read_again(path: Path) -> None:
+    """The ring is the same one until then, so that what was verified under it stays verified."""
+    path.write_text(ONE, "utf-8")
+    source = key_source(f"file:{path}")
+    ring = source(NOW)
+    assert source(NOW + 5) is ring
+    path.write_text(f"{TWO}\n{ONE}", "utf-8")
+    assert kids(source(NOW + 10)) == [kid(TWO), kid(ONE)]
+
+
+def test_a_replaced_file_of_equal_size_and_time_is_read_again(path: Path) -> None:
+    """A mounted secret changes by renaming, and an archive keeps its times."""
+    path.write_text(ONE, "utf-8")
+    other = path.with_name("other")
+    other.write_text(TWO, "utf-8")
+    source = key_source(f"file:{path}")
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    os.utime(other, ns=times)
+    other.rename(path)
+    assert kids(source(NOW)) == [kid(TWO)]
+
+
+def test_the_file_is_looked_at_once_a_second_at_most(path: Path) -> None:
+    """A request costs a comparison, and a clock that was set back does not stop the looking."""
+    path.write_text(ONE, "utf-8")
+    source = key_source(f"file:{path}")
+    assert kids(source(NOW)) == [kid(ONE)]
+    path.write_text(f"{TWO}\n{ONE}", "utf-8")
+    assert kids(source(NOW + 0.999)) == [kid(ONE)]
+    assert kids(source(NOW + 1)) == [kid(TWO), kid(ONE)]
+    path.write_text(TWO, "utf-8")
+    assert kids(source(NOW - 3600)) == [kid(TWO)]
+
+
+@pytest.mark.parametrize("broken", ["short", ED_PEM[:60], "", f"{TWO}\n{TWO}", None])
+def test_a_broken_change_keeps_the_keys_and_is_logged_once(
+    path: Path, broken: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sessions go on; the log names the trouble and no part of the file; the next good file is taken."""
+    caplog.set_level(logging.INFO, "mcp_sessions")
+    path.write_text(ONE, "utf-8")
+    source = key_source(f"file:{path}")
+    ring = source(NOW)
+    path.unlink()
+    if broken is not None:
+        path.write_text(broken, "utf-8")
+    for later in range(1, 9):
+        assert source(NOW + later) is ring
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert not broken or broken not in caplog.text.replace("too short", "")
+    path.write_text(f"{TWO}\n{ONE}\n", "utf-8")
+    assert kids(source(NOW + 10)) == [kid(TWO), kid(ONE)]
+    assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
+    assert ONE not in caplog.text
+    assert TWO not in caplog.text
+
+
+def test_a_reading_that_failed_is_tried_again_while_the_file_stays_the_same(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each trouble is logged once, and once again when it comes back after a good reading."""
+    path.write_text(ONE, "utf-8")
+    source = key_source(f"file:{path}")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for start, secret in ((0, TWO), (100, ONE)):
+        path.write_text(f"{secret}\n# {start}\n", "utf-8")
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))  # it can be looked at, not opened
+        try:
+            before = [kids(source(NOW + start + later)) for later in range(1, 5)]
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert kids(source(NOW + start + 4.9)) == before[0] != [kid(secret)]
+        assert kids(source(NOW + start + 5)) == [kid(secret)]
+        ring = source(NOW + start + 6)
+        assert source(NOW + start + 9) is ring
+    assert [message.count("Too many open files") for message in caplog.messages] == [1, 1]
+
+
+def test_two_troubles_are_two_lines(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """However often each is met."""
+    path.write_text(ONE, "utf-8")
+    source = key_source(f"file:{path}")
+    for later, broken in enumerate(["", "short", "", "short"]):
+        path.write_text(broken, "utf-8")
+        source(NOW + later)
+    assert [message.count("holds no secret") for message in caplog.messages] == [1, 0]
+
+
+def test_other_permissions_are_a_change(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file that may be read at last is read, though it is as old and as long as before."""
+    caplog.set_level(logging.INFO, "mcp_sessions")
+    path.write_text(ONE, "utf-8")
+    source = key_source(f"file:{path}")
+    written = path.stat().st_ctime_ns
+    while path.stat().st_ctime_ns == written:  # a file system's clock may be coarse
+        path.chmod(0o400)
+    assert kids(source(NOW)) == [kid(ONE)]
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+
+
+def test_keys_that_die_with_the_process_are_known_as_such() -> None:
+    """What must outlive it is not made with them."""
+    assert is_ephemeral(None)
+    assert is_ephemeral(KeyRing.random())
+    assert not is_ephemeral("env:KEYS")
+    assert not is_ephemeral(KeyRing(["a secret of the tests, at least 32 bytes long"]))

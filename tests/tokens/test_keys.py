@@ -1,0 +1,305 @@
+"""keys.py: one secret gives every key, nothing public ever signs, and nothing shows material."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_sessions._session.claims import Principal
+from mcp_sessions._tokens.keys import KeyRing, base64url, encode_fields, from_base64url
+from mcp_sessions.errors import ConfigurationError, SessionNotFound
+
+SECRET = "vB1kTn0RzJmYwq3uXo7sLd5cHf9aGe2i"
+OTHER = "Qe8pZt4yUw6rNb2mKc0xVh5jLs7dFg1a"
+ED25519 = ed25519.Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+P256 = ec.derive_private_key(0x1234567890ABCDEF, ec.SECP256R1())
+
+Private = ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey
+
+
+def private_pem(key: Private) -> str:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+def public_pem(key: Private) -> str:
+    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+def public_der(key: Private) -> bytes:
+    return key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def ssh(key: Private) -> str:
+    return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+
+
+# --- base64url and rows of texts -----------------------------------------------------------------
+
+
+@given(st.binary(min_size=1, max_size=70))
+def test_base64url_reads_back_what_it_wrote(data: bytes) -> None:
+    """Any bytes survive the way out and back."""
+    assert from_base64url(base64url(data)) == data
+
+
+@given(st.text("AQgwBZaz09-_=+/ é", max_size=9))
+def test_only_the_canonical_text_is_read(text: str) -> None:
+    """No two texts decode alike: whatever is read writes itself again."""
+    try:
+        data = from_base64url(text)
+    except ValueError:
+        return
+    assert base64url(data) == text
+
+
+@pytest.mark.parametrize("text", ["", "A", "AB", "AAB", "AA==", "A+/A", "AAAA\n", "AA A"])
+def test_other_texts_are_refused(text: str) -> None:
+    """Empty, too short, unused bits set, padded, of another alphabet, or with white space."""
+    with pytest.raises(ValueError, match="canonical"):
+        from_base64url(text)
+
+
+ROWS = st.lists(st.none() | st.text("-:0123a\ud800😀", max_size=4), max_size=4)
+
+
+@given(ROWS, ROWS)
+def test_no_two_rows_share_an_encoding(one: list[str | None], two: list[str | None]) -> None:
+    """Lengths, None and lone surrogates included, whatever the texts imitate."""
+    assert (encode_fields(*one) == encode_fields(*two)) == (one == two)
+
+
+# --- secrets -------------------------------------------------------------------------------------
+
+
+def test_a_secret_makes_an_hs256_key_with_distinct_derived_keys() -> None:
+    """No derived key equals the secret or another one."""
+    key = KeyRing([SECRET]).signing
+    derived = [SECRET.encode(), key.signing, key.handle_key, key.principal_key]
+    assert key.algorithm == "HS256"
+    assert len(key.kid) == 8
+    assert len({bytes(each) for each in derived}) == 4
+    assert all(len(each) == 32 for each in derived)
+
+
+def test_the_same_secret_gives_the_same_keys_everywhere() -> None:
+    """Text, text with white space around it, and bytes: three replicas agree, to the byte and for ever."""
+    keys = [KeyRing([form]).signing for form in (SECRET, f" {SECRET}\n", SECRET.encode())]
+    assert {(key.kid, key.signing, key.handle_key, key.principal_key) for key in keys} == {
+        (keys[0].kid, keys[0].signing, keys[0].handle_key, keys[0].principal_key)
+    }
+    assert keys[0].kid == "fjrfnkeb"
+    assert keys[0].subject(Principal("client", "issuer", "user")) == "cPOPaJ_PNAjrUocqeVEM7g"
+
+
+@pytest.mark.parametrize(
+    ("secret", "complaint"),
+    [
+        ("", "too short"),
+        ("MCP_SESSION_KEYS", "env:NAME"),
+        (bytes(range(31)), "too short"),
+        ("a" * 64, "not random"),
+        ("changeme" * 5, "not random"),
+        ("0123456789abcdef" * 3, "not random"),
+        ("abcabcabcaabbccbacbaabcbacbabcabcb", "not random"),
+        ("\ud800" * 40, "UTF-8"),
+        (12345678901234567890123456789012, "neither str nor bytes"),
+    ],
+)
+def test_a_weak_secret_is_refused_with_the_remedy(secret: str | bytes, complaint: str) -> None:
+    """The message names the place and a command that makes a good one, and does not repeat the secret."""
+    with pytest.raises(ConfigurationError, match=complaint) as refused:
+        KeyRing([OTHER, secret])
+    assert "keys[1]" in str(refused.value)
+    assert "secrets.token_urlsafe(32)" in str(refused.value)
+    assert not secret or str(secret) not in str(refused.value)
+
+
+def self_signed(encoding: Encoding) -> bytes:
+    """A certificate, as somebody may paste one by mistake."""
+    name = x509.Name([])
+    start = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
+    builder = x509.CertificateBuilder(name, name, ED25519.public_key(), 1, start, start + dt.timedelta(days=1))
+    return builder.sign(ED25519, None).public_bytes(encoding)
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        ssh(ED25519),
+        ssh(P256),
+        public_der(ED25519),
+        public_der(P256),
+        base64.b64encode(public_der(ED25519)).decode(),
+        base64.b64encode(public_der(P256)).decode(),
+        public_pem(P256).splitlines()[1],
+        json.dumps({"kty": "OKP", "crv": "Ed25519", "x": base64url(ED25519.public_key().public_bytes_raw())}),
+        self_signed(Encoding.DER),
+    ],
+)
+def test_an_asymmetric_key_is_never_an_hmac_secret(secret: str | bytes) -> None:
+    """PyJWT's algorithm confusion advisory: who knows the public key could sign with it."""
+    with pytest.raises(ConfigurationError, match="not a secret"):
+        KeyRing([secret])
+
+
+@pytest.mark.parametrize(
+    "pem",
+    [
+        public_pem(P256)[:60],
+        public_pem(ED25519)[5:],
+        private_pem(ED25519).replace("M", "%"),
+        public_pem(ED25519).replace("M", "%"),
+        self_signed(Encoding.PEM),
+        ED25519.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"word")),
+        "-----BEGIN PUBLIC KEY-----\n-----END PRIVATE KEY-----",
+    ],
+)
+def test_a_broken_encrypted_or_unsuited_pem_is_refused(pem: str | bytes) -> None:
+    """What looks like PEM is a key or an error, never a secret."""
+    with pytest.raises(ConfigurationError, match="openssl genpkey") as refused:
+        KeyRing([OTHER, pem])
+    assert refused.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        public_pem(P256).replace("-----", "----"),
+        public_pem(P256).replace("BEGIN", "begin").replace("END", "end"),
+        public_pem(ED25519).replace("-", ""),
+        public_pem(ED25519).replace("-----", "\u2014"),
+        "key = " + "".join(public_pem(ED25519).splitlines()[1:-1]),
+        private_pem(P256).replace("-----", "----"),
+    ],
+)
+def test_a_damaged_pem_is_no_secret_either(damaged: str) -> None:
+    """What a copy or an editor does to a PEM does not make it secret."""
+    with pytest.raises(ConfigurationError, match="not a secret"):
+        KeyRing([damaged])
+
+
+def test_other_curves_are_refused() -> None:
+    """One curve for each algorithm."""
+    p384 = ec.generate_private_key(ec.SECP384R1())
+    for pem in (private_pem(p384), public_pem(p384)):
+        with pytest.raises(ConfigurationError, match="neither Ed25519 nor P-256"):
+            KeyRing([OTHER, pem])
+
+
+# --- private and public keys ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("private", "algorithm"), [(ED25519, "EdDSA"), (P256, "ES256")])
+def test_a_private_pem_signs_and_its_public_half_verifies(private: Private, algorithm: str) -> None:
+    """Both halves have one name; the public one signs nothing, seals nothing and knows no principal."""
+    full = KeyRing([private_pem(private)]).signing
+    half = KeyRing([SECRET, public_pem(private).encode()]).get(full.kid)
+    assert half is not None
+    assert full.algorithm == half.algorithm == algorithm
+    assert half.verify(b"message", full.sign(b"message"))
+    assert not half.verify(b"messagf", full.sign(b"message"))
+    assert (half.signing, half.state_cipher, half.handle_key, half.principal_key) == (None, None, None, None)
+    assert full.handle_key != full.principal_key
+
+
+def test_the_older_pem_form_of_openssl_is_read() -> None:
+    """`openssl ecparam -genkey` writes SEC 1."""
+    pem = P256.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+    assert KeyRing([pem]).signing.kid == KeyRing([private_pem(P256)]).signing.kid
+
+
+def test_one_source_under_two_algorithms_shares_no_derived_key() -> None:
+    """An Ed25519 seed that is also used as a secret gives other keys."""
+    seed = ED25519.private_bytes_raw()
+    assert KeyRing([seed]).signing.handle_key != KeyRing([private_pem(ED25519)]).signing.handle_key
+
+
+# --- rings ---------------------------------------------------------------------------------------
+
+
+def test_the_first_key_signs_and_every_key_is_found_by_its_name() -> None:
+    """An unknown name finds nothing."""
+    ring = KeyRing([SECRET, OTHER])
+    other = KeyRing([OTHER]).signing
+    found = ring.get(other.kid)
+    assert ring.signing is ring.get(ring.signing.kid)
+    assert found is not None
+    assert found.signing == other.signing
+    assert ring.get("") is None
+    assert list(ring) == [ring.signing, found]
+    assert not ring.ephemeral
+
+
+@pytest.mark.parametrize(
+    ("keys", "complaint"),
+    [
+        ([], "at least one"),
+        (SECRET, "a list"),
+        ([SECRET, OTHER, SECRET], "twice"),
+        ([private_pem(P256), public_pem(P256)], "twice"),
+        ([public_pem(P256), SECRET], r"keys\[0\] must sign"),
+    ],
+)
+def test_a_ring_that_cannot_work_is_refused(keys: list[str | bytes], complaint: str) -> None:
+    """No key, a bare text, a key given twice, a first key that cannot sign."""
+    with pytest.raises(ConfigurationError, match=complaint):
+        KeyRing(keys)
+
+
+def test_a_random_ring_says_so_and_is_never_the_same() -> None:
+    """What it signs, no other process verifies."""
+    ring = KeyRing.random()
+    assert ring.ephemeral
+    assert ring.signing.kid != KeyRing.random().signing.kid
+
+
+@pytest.mark.parametrize("secret", [SECRET, private_pem(ED25519), private_pem(P256)])
+def test_no_repr_shows_material(secret: str) -> None:
+    """A ring names its keys, a key itself; neither shows what it holds."""
+    ring = KeyRing([secret, OTHER])
+    assert repr(ring) == f"<KeyRing {ring.signing.kid} {KeyRing([OTHER]).signing.kid}>"
+    assert repr(ring.signing) == f"Key(kid={ring.signing.kid!r}, algorithm={ring.signing.algorithm!r})"
+
+
+# --- principals ----------------------------------------------------------------------------------
+
+
+def test_a_principal_is_named_by_a_keyed_hash() -> None:
+    """22 characters that differ by key, by field, and between absent and empty; nobody is None."""
+    key, other = KeyRing([SECRET]).signing, KeyRing([OTHER]).signing
+    names = [
+        key.subject(Principal("a", "b", "c")),
+        other.subject(Principal("a", "b", "c")),
+        key.subject(Principal("ab", "", "c")),
+        key.subject(Principal("ab", None, "c")),
+        key.subject(Principal()),
+        key.subject(Principal("\ud83d\ude00")),
+        key.subject(Principal("😀")),
+    ]
+    assert len(set(names)) == len(names)
+    assert all(name is not None and len(name) == 22 for name in names)
+    assert key.subject(None) is None
+
+
+def test_a_public_key_can_name_nobody() -> None:
+    """It must not pass for anonymous either."""
+    key = KeyRing([SECRET, public_pem(P256)]).get(KeyRing([private_pem(P256)]).signing.kid)
+    assert key is not None
+    assert key.subject(None) is None
+    with pytest.raises(SessionNotFound) as refused:
+        key.subject(Principal("a"))
+    assert refused.value.reason == "principal_under_public_key"

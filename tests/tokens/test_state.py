@@ -1,0 +1,199 @@
+"""state.py: a sealed state opens for its own session alone, and says nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_sessions._tokens import seal
+from mcp_sessions._tokens.keys import KeyRing, base64url, encode_fields, from_base64url
+from mcp_sessions.errors import StateUnreadable
+
+NOW = 1_800_000_000
+OLD, NEW = "vB1kTn0RzJmYwq3uXo7sLd5cHf9aGe2i", "Qe8pZt4yUw6rNb2mKc0xVh5jLs7dFg1a"
+ED25519 = ed25519.Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+PRIVATE = ED25519.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+PUBLIC = ED25519.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+RING = KeyRing([OLD])
+BOUND: dict[str, Any] = {"jti": "j" * 22, "subject": "s" * 22, "audience": "mcp-sessions"}
+
+
+def sealed(payload: bytes = b'{"cart":1}', ring: KeyRing = RING, **changes: Any) -> str:
+    return seal.seal(ring.signing, payload, **{**BOUND, "last_seen": NOW, **changes})
+
+
+def opened(token: Any, ring: KeyRing = RING, **changes: Any) -> seal.Opened:
+    return seal.open(ring, token, **{**BOUND, "max_bytes": 4096, "now": NOW, **changes})
+
+
+def reason(token: Any, ring: KeyRing = RING, **changes: Any) -> str:
+    with pytest.raises(StateUnreadable) as refused:
+        opened(token, ring, **changes)
+    assert refused.value.__cause__ is None
+    return refused.value.reason
+
+
+@given(st.binary(max_size=300), st.integers(0, NOW), st.none() | st.text("ab", max_size=3))
+def test_what_was_sealed_opens_with_the_time_it_was_seen(text: bytes, last_seen: int, subject: str | None) -> None:
+    """Payload, time and size come out as they went in."""
+    payload = b'{"text":"' + text.hex().encode() + b'"}'
+    token = sealed(payload, last_seen=last_seen, subject=subject)
+    assert opened(token, subject=subject) == seal.Opened(payload, last_seen)
+    assert len(token) == seal.sealed_size(len(payload))
+
+
+def test_a_state_token_is_ascii_and_names_its_key() -> None:
+    """`v1.<kid>.<base64url>`, never the same twice, and never readable."""
+    one, two = sealed(), sealed()
+    version, kid, text = one.split(".")
+    assert (version, kid) == ("v1", RING.signing.kid)
+    assert one != two
+    assert b"cart" not in from_base64url(text)
+
+
+def test_the_format_is_pinned() -> None:
+    """A state sealed by an earlier release opens; a nonce can be given so that this can be shown."""
+    token = sealed(nonce=bytes(12))
+    assert token == "v1.fjrfnkeb.AAAAAAAAAAAAAAAA7VhxRDfAEdq5dXGuxFHDCOePnkVKqhiZ02vxNazOA0EZfA"
+    assert opened(token).payload == b'{"cart":1}'
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"jti": "k" * 22}, {"subject": "t" * 22}, {"subject": None}, {"subject": ""}, {"audience": "other"}],
+)
+def test_a_state_opens_for_its_own_session_principal_and_audience_alone(changes: dict[str, Any]) -> None:
+    """Moved to another, it is a forgery."""
+    assert reason(sealed(), **changes) == "state_seal"
+    assert opened(sealed(**changes), **changes).last_seen == NOW
+
+
+def test_no_bound_field_can_pass_for_its_neighbour() -> None:
+    """What is bound is bound by length, so that moving a character across a border is seen."""
+    token = sealed(jti="ab", subject="c")
+    assert reason(token, jti="a", subject="bc") == "state_seal"
+    assert reason(sealed(subject=None), subject="-") == "state_seal"
+
+
+def test_a_state_survives_a_rotation_until_its_key_is_gone() -> None:
+    """Each is opened by the key that it names, sealed by the first one, and bound to no token's key."""
+    assert opened(sealed(), KeyRing([NEW, OLD])).payload == b'{"cart":1}'
+    assert opened(sealed(ring=KeyRing([NEW, OLD])), KeyRing([OLD, NEW])).payload == b'{"cart":1}'
+    assert reason(sealed(), KeyRing([NEW])) == "state_key_unknown"
+
+
+def test_a_state_cannot_be_moved_to_another_key() -> None:
+    """The key's name is bound too."""
+    both = KeyRing([OLD, NEW])
+    moved = sealed().replace(RING.signing.kid, KeyRing([NEW]).signing.kid)
+    assert reason(moved, both) == "state_seal"
+
+
+def test_private_keys_seal_and_public_ones_neither_seal_nor_open() -> None:
+    """State is secret, so a public key has no part in it."""
+    private, public = KeyRing([PRIVATE]), KeyRing([OLD, PUBLIC])
+    half = public.get(private.signing.kid)
+    assert half is not None
+    assert opened(sealed(ring=private), private).payload == b'{"cart":1}'
+    assert reason(sealed(ring=private), public) == "state_key_unknown"
+    with pytest.raises(ValueError, match="public key"):
+        seal.seal(half, b"{}", **BOUND, last_seen=NOW)
+
+
+def test_a_state_from_the_future_is_refused() -> None:
+    """A minute of clock difference is allowed; a strange clock allows nothing."""
+    assert opened(sealed(last_seen=NOW + 60)).last_seen == NOW + 60
+    assert reason(sealed(last_seen=NOW + 61)) == "state_from_the_future"
+    assert reason(sealed(), now=float("nan")) == "state_from_the_future"
+
+
+def test_the_size_is_judged_before_anything_else() -> None:
+    """Exactly the limit passes."""
+    token = sealed(b'{"text":"' + b"x" * 500 + b'"}')
+    assert opened(token, max_bytes=len(token)).last_seen == NOW
+    assert reason(token, max_bytes=len(token) - 1) == "state_size"
+    assert reason("x" * 10_000_000) == "state_size"
+
+
+KID = RING.signing.kid
+
+
+@pytest.mark.parametrize(
+    ("token", "why"),
+    [
+        ("", "state_shape"),
+        ("v1", "state_shape"),
+        (f"v1.{KID}.", "state_shape"),
+        (f"v1.{KID}.AAAA", "state_shape"),
+        (f"v1.{KID}.{base64url(bytes(35))}", "state_shape"),
+        (f"v1.{KID}.{base64url(bytes(36))}", "state_seal"),
+        (f"v1.{KID}.{base64url(bytes(40))}=", "state_shape"),
+        (f"v1.{KID}.{base64url(bytes(40))[:-1]}B", "state_shape"),
+        (f"v1.{KID}.{base64url(bytes(40))}\n", "state_shape"),
+        (f"v2.{KID}.{base64url(bytes(40))}", "state_shape"),
+        (f"v1.{KID}x.{base64url(bytes(40))}", "state_shape"),
+        (f"v1.AAAAAAAA.{base64url(bytes(40))}", "state_key_unknown"),
+        (f"v1.{KID}.\ud800", "state_shape"),
+        (b"v1", "state_size"),
+        (None, "state_size"),
+        ({}, "state_size"),
+    ],
+)
+def test_what_is_no_state_token_is_refused(token: Any, why: str) -> None:
+    """Of another version, cut, padded, of other characters, of an unknown key, or no text."""
+    assert reason(token) == why
+
+
+def test_every_changed_character_is_seen() -> None:
+    """Each place, with its neighbours in the alphabet."""
+    token = sealed()
+    for place, character in enumerate(token):
+        for other in set("AQgw_.") - {character}:
+            assert reason(token[:place] + other + token[place + 1 :]).startswith("state_")
+
+
+@given(st.text(max_size=100))
+def test_no_text_raises_anything_but_our_error(text: str) -> None:
+    """Nor does any open."""
+    assert reason(text).startswith("state_")
+    assert reason(f"v1.{KID}.{text}").startswith("state_")
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"1",
+        b'"x"',
+        b"{",
+        b"{}x",
+        b'{"a":nan}',
+        b'{"a":"\xff"}',
+        b'{"a":"\\ud800"}',
+        b'{"a":' * 3000,
+    ],
+)
+def test_what_is_sealed_is_a_json_object_or_unreadable(payload: bytes) -> None:
+    """Even under the right key: an application must never meet a state that it cannot read."""
+    assert reason(sealed(payload), max_bytes=100_000) == "state_not_an_object"
+
+
+def test_nesting_to_exhaustion_is_unreadable() -> None:
+    """The parser's recursion limit is not the caller's."""
+    assert reason(sealed(b'{"a":' + b"[" * 30_000 + b"]" * 30_000 + b"}"), max_bytes=100_000) == "state_not_an_object"
+
+
+def test_a_seal_is_no_seal_of_anything_else() -> None:
+    """The purpose is bound: the same cipher over the same fields without it opens nowhere."""
+    cipher = RING.signing.state_cipher
+    assert cipher is not None
+    data = cipher.encrypt(bytes(12), bytes(8) + b"{}", encode_fields("v1", KID, *BOUND.values()))
+    assert reason(f"v1.{KID}.{base64url(bytes(12) + data)}") == "state_seal"

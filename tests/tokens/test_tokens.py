@@ -1,0 +1,630 @@
+"""tokens.py: what verifies, what does not and why, and that nothing but our own error says so."""
+
+from __future__ import annotations
+
+import json
+import string
+from typing import Any
+
+import jwt
+import msgspec
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_sessions._session.claims import MAX_TOKEN_BYTES, SESSION, TRANSPORT, TYP, Claims, Principal, looks_like_ours
+from mcp_sessions._tokens.jwt import Tokens
+from mcp_sessions._tokens.keys import KeyRing, base64url, from_base64url
+from mcp_sessions.errors import ConfigurationError, SessionExpired, SessionNotFound
+
+NOW = 1_800_000_000
+JTI = "AAAAAAAAAAAAAAAAAAAAAA"
+TRACE = f"00-{'a' * 32}-{'b' * 16}-01"
+ALICE = Principal("client", "https://issuer.example", "alice")
+BOB = Principal("client", "https://issuer.example", "bob")
+
+SECRET = "vB1kTn0RzJmYwq3uXo7sLd5cHf9aGe2i"
+P256 = ec.derive_private_key(0x1234567890ABCDEF, ec.SECP256R1())
+ED25519 = ed25519.Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+
+
+def pem(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def public_pem(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) -> bytes:
+    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+HS256 = KeyRing([SECRET])
+RINGS = [HS256, KeyRing([pem(ED25519)]), KeyRing([pem(P256)])]
+NAMES = ["HS256", "EdDSA", "ES256"]
+every_ring = pytest.mark.parametrize("ring", RINGS, ids=NAMES)
+
+
+def tokens(**options: Any) -> Tokens:
+    return Tokens(**{"issuer": "mcp-sessions", "audience": "mcp-sessions", **options})
+
+
+TOKENS = tokens(cache_entries=0)
+
+
+def claims(ring: KeyRing = HS256, principal: Principal | None = None, **changes: Any) -> Claims:
+    usual = {"kind": SESSION, "kid": ring.signing.kid, "jti": JTI, "issued_at": NOW, "expires_at": NOW + 3600}
+    return Claims(**{**usual, "subject": ring.signing.subject(principal), **changes})
+
+
+def reason(token: Any, *, ring: KeyRing = HS256, by: Tokens = TOKENS, **how: Any) -> str:
+    """Why a token is not found; the test fails where it is, or where another error comes out."""
+    with pytest.raises(SessionNotFound) as refused:
+        by.verify(ring, token, **{"now": NOW, "principal": None, **how})
+    assert refused.value.__cause__ is None
+    return refused.value.reason
+
+
+# --- minted and verified -------------------------------------------------------------------------
+
+
+@every_ring
+@pytest.mark.parametrize("principal", [None, ALICE])
+def test_what_was_minted_verifies_to_the_same_claims(ring: KeyRing, principal: Principal | None) -> None:
+    """Every claim survives, each family of keys, for anybody and for somebody."""
+    said = claims(
+        ring,
+        principal,
+        trace=TRACE,
+        client="client/1.0 é😀",
+        parent="ses_p",
+        root="ses_r",
+        generation=3,
+        owner="ses_o",
+        upstream="sealed",
+    )
+    token = TOKENS.mint(ring, said)
+    assert TOKENS.verify(ring, token, now=NOW, principal=principal) == said
+    assert looks_like_ours(token)
+
+
+@every_ring
+def test_the_header_and_the_claims_on_the_wire_are_these(ring: KeyRing) -> None:
+    """The header is exactly three members, and a claim that has nothing to say is not sent."""
+    token = TOKENS.mint(ring, claims(ring))
+    header, payload, _ = token.split(".")
+    assert json.loads(from_base64url(header)) == {"alg": ring.signing.algorithm, "kid": ring.signing.kid, "typ": TYP}
+    assert json.loads(from_base64url(payload)) == {
+        "iss": "mcp-sessions",
+        "aud": "mcp-sessions",
+        "jti": JTI,
+        "iat": NOW,
+        "exp": NOW + 3600,
+        "knd": "session",
+    }
+
+
+@pytest.mark.parametrize("ring", RINGS[1:], ids=NAMES[1:])
+def test_others_verify_an_asymmetric_token_with_the_public_key_alone(ring: KeyRing) -> None:
+    """Any JWT library does; here PyJWT's own front door."""
+    token = TOKENS.mint(ring, claims(ring, issued_at=1, expires_at=4_000_000_000))
+    key = ring.signing
+    said = jwt.decode(token, key.verifying, algorithms=[key.algorithm], audience="mcp-sessions", issuer="mcp-sessions")
+    assert said["jti"] == JTI
+
+
+@every_ring
+def test_a_public_key_in_a_ring_verifies_anonymous_sessions_only(ring: KeyRing) -> None:
+    """Without the private key nobody can tell whose a session is, so nobody's is accepted."""
+    halves = {"EdDSA": public_pem(ED25519), "ES256": public_pem(P256)}
+    ours = KeyRing([SECRET, *halves.values()])
+    assert TOKENS.verify(ours, TOKENS.mint(ring, claims(ring)), now=NOW, principal=None).jti == JTI
+    owned = TOKENS.mint(ring, claims(ring, ALICE))
+    if ring is HS256:
+        assert TOKENS.verify(ours, owned, now=NOW, principal=ALICE).jti == JTI
+    else:
+        assert reason(owned, ring=ours, principal=ALICE) == "principal_under_public_key"
+
+
+@every_ring
+def test_ids_stay_small(ring: KeyRing, capsys: pytest.CaptureFixture[str]) -> None:
+    """At most 512 bytes with the default names, an owner and a trace; 768 with lineage and a transport id."""
+    usual = TOKENS.mint(ring, claims(ring, ALICE, trace=TRACE))
+    ref = f"ses_{'x' * 24}"
+    lineage = {"parent": ref, "root": ref, "generation": 999_999, "owner": ref, "client": "x" * 64}
+    forked = TOKENS.mint(ring, claims(ring, ALICE, trace=TRACE, **lineage))
+    bridged = TOKENS.mint(ring, claims(ring, ALICE, trace=TRACE, upstream="x" * 120))
+    with capsys.disabled():
+        sizes = f"usual {len(usual)}, forked {len(forked)}, bridged {len(bridged)}"
+        print(f"\n{ring.signing.algorithm} id in bytes: {sizes}")
+    assert len(usual) <= 512
+    assert len(forked) <= 768
+    assert len(bridged) <= 768
+    assert usual.isascii()
+    assert usual.isprintable()
+
+
+def test_a_ref_is_public_and_made_from_the_jti_alone() -> None:
+    """120 bits in lower-case base32; it does not say the jti, and no caller can choose it."""
+    one, same = claims(), claims(expires_at=NOW + 9, ref="ses_chosen")
+    assert one.ref == same.ref
+    assert one.ref == "ses_xflrp52e635tjljobpp7d5sl"
+    assert claims(jti="AAAAAAAAAAAAAAAAAAAAAQ").ref != one.ref
+    assert repr(claims(principal=ALICE, client="x", trace=TRACE)) == f"<Claims session {one.ref}>"
+
+
+def test_a_clients_name_is_cut_and_cleaned() -> None:
+    """Whatever it calls itself, it gets its session."""
+    said = claims(client="\ud800" + "x" * 100)
+    assert said.client == "?" + "x" * 63
+    assert TOKENS.verify(HS256, TOKENS.mint(HS256, said), now=NOW, principal=None).client == said.client
+
+
+# --- minting refuses what would not verify -------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"kid": "other"}, "another key"),
+        ({"jti": "short"}, "claim_jti"),
+        ({"kind": "neither"}, "claim_knd"),
+        ({"expires_at": 10**15}, "claim_exp"),
+        ({"issued_at": -1}, "claim_iat"),
+        ({"trace": "00-1-2-3"}, "claim_tp"),
+        ({"parent": "\ud800"}, "claims"),
+        ({"upstream": object()}, "claims"),
+        ({"upstream": "x" * 1500}, "limit is 2048"),
+    ],
+)
+def test_what_would_not_verify_is_not_minted(changes: dict[str, Any], complaint: str) -> None:
+    """No client is ever handed a dead session."""
+    with pytest.raises(ConfigurationError, match=complaint):
+        TOKENS.mint(HS256, claims(**changes))
+
+
+@pytest.mark.parametrize("options", [{"issuer": ""}, {"audience": ""}, {"cache_entries": -1}])
+def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
+    """At construction."""
+    with pytest.raises(ConfigurationError):
+        tokens(**options)
+
+
+# --- who, what for, and until when ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("owner", "caller"), [(None, ALICE), (ALICE, None), (ALICE, BOB), (ALICE, Principal())])
+@pytest.mark.parametrize("cached", [0, 10])
+def test_a_session_is_its_principals_alone(owner: Principal | None, caller: Principal | None, cached: int) -> None:
+    """An owned one is not anybody's and an anonymous one is not somebody's; the cache changes nothing."""
+    by = tokens(cache_entries=cached)
+    token = by.mint(HS256, claims(principal=owner))
+    for _ in range(2):
+        assert reason(token, by=by, principal=caller) == "token_principal"
+        assert by.verify(HS256, token, now=NOW, principal=owner).jti == JTI
+
+
+def test_the_owner_is_remembered_by_value() -> None:
+    """Each request brings a principal object of its own."""
+    by = tokens()
+    token = by.mint(HS256, claims(principal=ALICE))
+    for _ in range(3):
+        equal = Principal("client", "https://issuer.example", "alice")
+        assert by.verify(HS256, token, now=NOW, principal=equal).jti == JTI
+
+
+@pytest.mark.parametrize("cached", [0, 10])
+def test_a_session_ends_at_exp_and_not_before(cached: int) -> None:
+    """The last accepted moment is just before; a strange clock accepts nothing."""
+    by = tokens(cache_entries=cached)
+    token = by.mint(HS256, claims())
+    assert by.verify(HS256, token, now=NOW + 3599.999, principal=None).jti == JTI
+    for late in (NOW + 3600, NOW + 10**9, float("inf")):
+        with pytest.raises(SessionExpired):
+            by.verify(HS256, token, now=late, principal=None)
+    assert reason(token, by=by, now=float("nan")) == "token_from_the_future"
+
+
+def test_only_its_owner_learns_that_a_session_has_expired() -> None:
+    """To everybody else it is unknown, as it was before."""
+    token = TOKENS.mint(HS256, claims(principal=ALICE))
+    assert reason(token, now=NOW + 9999, principal=BOB) == "token_principal"
+    assert reason(token, now=NOW + 9999, principal=ALICE, kind=TRANSPORT) == "token_kind"
+    assert reason(token, now=NOW + 9999, principal=ALICE) == "expired"
+
+
+@pytest.mark.parametrize("cached", [0, 10])
+def test_a_clock_may_be_a_minute_behind_and_no_more(cached: int) -> None:
+    """What was issued later than that was not issued."""
+    by = tokens(cache_entries=cached)
+    token = by.mint(HS256, claims())
+    assert by.verify(HS256, token, now=NOW - 60, principal=None).jti == JTI
+    assert reason(token, by=by, now=NOW - 60.001) == "token_from_the_future"
+
+
+@pytest.mark.parametrize("cached", [0, 10])
+def test_each_kind_is_accepted_in_its_own_place_only(cached: int) -> None:
+    """A transport id is no session id, and the other way round."""
+    by = tokens(cache_entries=cached)
+    session, transport = by.mint(HS256, claims()), by.mint(HS256, claims(kind=TRANSPORT))
+    for _ in range(2):
+        assert by.verify(HS256, transport, now=NOW, principal=None, kind=TRANSPORT).kind == TRANSPORT
+        assert reason(transport, by=by) == "token_kind"
+        assert reason(session, by=by, kind=TRANSPORT) == "token_kind"
+
+
+def test_issuer_and_audience_are_equal_or_the_token_is_anothers() -> None:
+    """No prefix, no list, no other case."""
+    token = TOKENS.mint(HS256, claims())
+    for other in ("mcp-session", "mcp-sessions2", "MCP-SESSIONS"):
+        assert reason(token, by=tokens(issuer=other)) == "token_issuer"
+        assert reason(token, by=tokens(audience=other)) == "token_audience"
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+@every_ring
+def test_every_key_of_the_ring_verifies_and_a_removed_one_does_not(ring: KeyRing) -> None:
+    """Rotation: `[old]`, `[new, old]`, `[new]`; a cached token does not outlive its key."""
+    by = tokens()
+    old = {"HS256": SECRET.encode(), "EdDSA": pem(ED25519), "ES256": pem(P256)}[ring.signing.algorithm]
+    new = "Qe8pZt4yUw6rNb2mKc0xVh5jLs7dFg1a"
+    token = by.mint(ring, claims(ring, ALICE))
+    assert by.verify(ring, token, now=NOW, principal=ALICE).jti == JTI
+    assert by.verify(KeyRing([new, old]), token, now=NOW, principal=ALICE).jti == JTI
+    assert reason(token, ring=KeyRing([new]), by=by, principal=ALICE) == "token_key_unknown"
+    assert by.verify(ring, token, now=NOW, principal=ALICE).jti == JTI
+
+
+def test_a_key_of_another_deployment_is_unknown() -> None:
+    """Whatever it signs."""
+    other = KeyRing.random()
+    assert reason(TOKENS.mint(other, claims(other))) == "token_key_unknown"
+
+
+# --- the cache -----------------------------------------------------------------------------------
+
+
+def test_the_cache_is_bounded_and_still_right() -> None:
+    """More tokens than it holds all verify, before and after; off, it holds none."""
+    for entries, most in ((0, 0), (1, 2), (4, 4), (5, 6)):
+        by = tokens(cache_entries=entries)
+        minted = {by.mint(HS256, claims(jti=f"{place:021}A")): f"{place:021}A" for place in range(20)}
+        for token, jti in [*minted.items(), *minted.items()]:
+            assert by.verify(HS256, token, now=NOW, principal=None).jti == jti
+            assert len(by._young) + len(by._old) <= most
+
+
+def test_a_verified_token_is_not_verified_again() -> None:
+    """The same claims come back, and a token that failed is not kept."""
+    by = tokens()
+    token = by.mint(HS256, claims())
+    assert reason(token[:-4] + "AAAA", by=by) == "token_signature"
+    assert not by._young
+    first = by.verify(HS256, token, now=NOW, principal=None)
+    assert by.verify(HS256, token, now=NOW, principal=None) is first
+
+
+# --- shape ---------------------------------------------------------------------------------------
+
+
+TOKEN = TOKENS.mint(HS256, claims())
+HEADER, PAYLOAD, SIGNATURE = TOKEN.split(".")
+
+
+@pytest.mark.parametrize(
+    ("token", "why"),
+    [
+        ("", "token_shape"),
+        ("..", "token_shape"),
+        ("a.b", "token_shape"),
+        (f"{TOKEN}.", "token_shape"),
+        (f"{TOKEN}=", "token_shape"),
+        (f"{TOKEN}\n", "token_shape"),
+        (f" {TOKEN}", "token_shape"),
+        (f"{TOKEN}\ud800", "token_shape"),
+        (TOKEN.replace("e", "е"), "token_shape"),
+        (f"{HEADER}.{PAYLOAD}.", "token_shape"),
+        (f"{HEADER}..{SIGNATURE}", "token_shape"),
+        (f"{HEADER}.{PAYLOAD}.{SIGNATURE}A", "token_signature"),
+        (f"{HEADER}.{PAYLOAD}.{SIGNATURE}AA", "token_shape"),
+        (f"{HEADER}.{PAYLOAD}.AAAA", "token_signature"),
+        ("a" * (MAX_TOKEN_BYTES + 1), "token_size"),
+        ("a." * 5_000_000, "token_size"),
+        (TOKEN.encode(), "token_size"),
+        (None, "token_size"),
+        (["a"], "token_size"),
+    ],
+)
+def test_what_has_not_the_shape_of_a_token_gets_nowhere(token: Any, why: str) -> None:
+    """Too long, padded, of other characters, of fewer or more segments, or no text at all."""
+    assert reason(token) == why
+
+
+def test_a_trailing_padding_that_pyjwt_accepts_is_refused() -> None:
+    """PyJWT 2.15 reads `token=` as `token`; were it to get there, one session would have several texts."""
+    for token in (f"{TOKEN}=", f"{TOKEN}==", f"{HEADER}=.{PAYLOAD}.{SIGNATURE}", f"{HEADER}.{PAYLOAD}=.{SIGNATURE}"):
+        assert reason(token) == "token_shape"
+
+
+@every_ring
+def test_one_changed_character_is_refused_everywhere(ring: KeyRing) -> None:
+    """Each place, several characters each; every character at the ends, where a decoder drops bits."""
+    token = TOKENS.mint(ring, claims(ring))
+    ends = {len(token) - 1, len(token.rpartition(".")[0]) - 1, len(token.partition(".")[0]) - 1}
+    for place, character in enumerate(token):
+        others = string.ascii_letters + string.digits + "-_.=" if place in ends else "Aw."
+        for other in others.replace(character, ""):
+            assert reason(token[:place] + other + token[place + 1 :], ring=ring).startswith("token_")
+
+
+def test_the_second_form_of_an_es256_signature_is_the_same_session() -> None:
+    """(r, n - s) verifies too: that is why revocation goes by `jti` and never by text."""
+    ring = RINGS[2]
+    signed, _, signature = TOKENS.mint(ring, claims(ring)).rpartition(".")
+    raw = from_base64url(signature)
+    order = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+    der = encode_dss_signature(int.from_bytes(raw[:32], "big"), order - int.from_bytes(raw[32:], "big"))
+    twin = base64url(b"".join(number.to_bytes(32, "big") for number in decode_dss_signature(der)))
+    assert TOKENS.verify(ring, f"{signed}.{twin}", now=NOW, principal=None).jti == JTI
+
+
+# --- header --------------------------------------------------------------------------------------
+
+
+def signed(header: Any, payload: Any, ring: KeyRing = HS256) -> str:
+    """A token with the right key's signature over whatever header and payload."""
+    raw = [part if isinstance(part, bytes) else json.dumps(part).encode() for part in (header, payload)]
+    text = ".".join(base64url(part) for part in raw)
+    return f"{text}.{base64url(ring.signing.sign(text.encode()))}"
+
+
+KID = HS256.signing.kid
+GOOD_HEADER = {"alg": "HS256", "kid": KID, "typ": TYP}
+GOOD_PAYLOAD = {
+    "iss": "mcp-sessions",
+    "aud": "mcp-sessions",
+    "jti": JTI,
+    "iat": NOW,
+    "exp": NOW + 3600,
+    "knd": "session",
+}
+
+
+def test_the_right_header_in_any_order_and_spacing_verifies() -> None:
+    """The forger of these tests signs well: what fails below fails for the reason it names."""
+    for header in (GOOD_HEADER, dict(reversed(GOOD_HEADER.items())), json.dumps(GOOD_HEADER, indent=2).encode()):
+        assert TOKENS.verify(HS256, signed(header, GOOD_PAYLOAD), now=NOW, principal=None).jti == JTI
+
+
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [
+        ({**GOOD_HEADER, "alg": "none"}, "token_algorithm"),
+        ({**GOOD_HEADER, "alg": "None"}, "token_algorithm"),
+        ({**GOOD_HEADER, "alg": "hs256"}, "token_algorithm"),
+        ({**GOOD_HEADER, "alg": "HS512"}, "token_algorithm"),
+        ({**GOOD_HEADER, "alg": "RS256"}, "token_algorithm"),
+        ({**GOOD_HEADER, "alg": "EdDSA"}, "token_algorithm"),
+        ({**GOOD_HEADER, "alg": ["HS256"]}, "token_header"),
+        ({**GOOD_HEADER, "alg": None}, "token_header"),
+        ({**GOOD_HEADER, "kid": "other"}, "token_key_unknown"),
+        ({**GOOD_HEADER, "kid": ""}, "token_key_unknown"),
+        ({**GOOD_HEADER, "kid": "../../dev/null"}, "token_key_unknown"),
+        ({**GOOD_HEADER, "kid": 1}, "token_header"),
+        ({**GOOD_HEADER, "kid": [KID]}, "token_header"),
+        ({**GOOD_HEADER, "kid": None}, "token_header"),
+        ({**GOOD_HEADER, "typ": "JWT"}, "token_header"),
+        ({**GOOD_HEADER, "typ": TYP.upper()}, "token_header"),
+        ({**GOOD_HEADER, "typ": f"application/{TYP}"}, "token_header"),
+        ({**GOOD_HEADER, "crit": ["exp"]}, "token_header"),
+        ({**GOOD_HEADER, "crit": []}, "token_header"),
+        ({**GOOD_HEADER, "b64": False, "crit": ["b64"]}, "token_header"),
+        ({**GOOD_HEADER, "jku": "https://evil.example"}, "token_header"),
+        ({**GOOD_HEADER, "jwk": {"kty": "oct", "k": "AA"}}, "token_header"),
+        ({**GOOD_HEADER, "x5u": "https://evil.example"}, "token_header"),
+        ({**GOOD_HEADER, "x5c": []}, "token_header"),
+        ({**GOOD_HEADER, "cty": "JWT"}, "token_header"),
+        ({**GOOD_HEADER, "zip": "DEF"}, "token_header"),
+        ({**GOOD_HEADER, "": ""}, "token_header"),
+        ({"alg": "HS256", "kid": KID}, "token_header"),
+        ({"alg": "HS256", "typ": TYP}, "token_header"),
+        ({"kid": KID, "typ": TYP}, "token_header"),
+        ([GOOD_HEADER], "token_header"),
+        ("header", "token_header"),
+        (None, "token_header"),
+        (b"{", "token_header"),
+        (b"\xff\xfe", "token_header"),
+        (b"\xef\xbb\xbf" + json.dumps(GOOD_HEADER).encode(), "token_header"),
+        (json.dumps(GOOD_HEADER).encode("utf-16"), "token_header"),
+        (b"[" * 1000, "token_header"),
+        (b'{"alg":"none","alg":"HS256","kid":"%b","typ":"%b"}' % (KID.encode(), TYP.encode()), "token_header"),
+        (b'{"alg":"HS256","kid":"x","kid":"%b","typ":"%b"}' % (KID.encode(), TYP.encode()), "token_header"),
+        (b'{"\\u0061lg":"HS256","kid":"%b","typ":"%b"}' % (KID.encode(), TYP.encode()), "token_header"),
+        (b'{"alg":"HS256","kid":"\\ud800","typ":"%b"}' % TYP.encode(), "token_header"),
+        (b'{"alg":"HS256","kid":"\xff","typ":"%b"}' % TYP.encode(), "token_header"),
+    ],
+)
+def test_a_header_that_is_not_exactly_ours_is_refused_though_signed_well(header: Any, why: str) -> None:
+    """Another algorithm, another or a strange kid, another type, one member too many, one given twice."""
+    assert reason(signed(header, GOOD_PAYLOAD)) == why
+
+
+@pytest.mark.parametrize("private", [ED25519, P256], ids=NAMES[1:])
+def test_a_public_key_is_no_hmac_secret(private: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) -> None:
+    """CVE-2022-29217 and its kin: HS256 over the public key, in each form in which people publish it."""
+    ring = KeyRing([pem(private), SECRET])
+    der = private.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    forger = HS256.signing
+    for kid in (ring.signing.kid, KID):
+        text = ".".join(base64url(json.dumps(part).encode()) for part in ({**GOOD_HEADER, "kid": kid}, GOOD_PAYLOAD))
+        for secret in (public_pem(private), public_pem(private).strip(), der, b"", b"\x00"):
+            signature = base64url(jwt.get_algorithm_by_name("HS256").sign(text.encode(), secret))
+            why = reason(f"{text}.{signature}", ring=ring)
+            assert why == ("token_signature" if kid == forger.kid else "token_algorithm")
+
+
+def test_an_unsigned_token_is_refused_in_each_form() -> None:
+    """`alg: none` with no signature, with an empty one, and with a good header over none."""
+    none = base64url(json.dumps({**GOOD_HEADER, "alg": "none"}).encode())
+    assert reason(f"{none}.{PAYLOAD}.") == "token_shape"
+    assert reason(f"{none}.{PAYLOAD}") == "token_shape"
+    assert reason(f"{none}.{PAYLOAD}.{SIGNATURE}") == "token_algorithm"
+    assert reason(f"{HEADER}.{PAYLOAD}.{base64url(bytes(32))}") == "token_signature"
+
+
+def test_a_key_does_not_verify_for_another_key_of_the_ring() -> None:
+    """The signature is checked with the key that the header names, and with no other."""
+    second = "Qe8pZt4yUw6rNb2mKc0xVh5jLs7dFg1a"
+    ring = KeyRing([SECRET, second])
+    assert reason(signed({**GOOD_HEADER, "kid": KeyRing([second]).signing.kid}, GOOD_PAYLOAD), ring=ring) == (
+        "token_signature"
+    )
+
+
+# --- claims --------------------------------------------------------------------------------------
+
+
+STRANGE: list[Any] = [None, True, False, 0, -1, 1.5, float(NOW), 10**30, "", "x", "\ud800", [], ["mcp-sessions"], {}]
+REQUIRED = ("iss", "aud", "jti", "iat", "exp", "knd")
+OPTIONAL = ("sub", "tp", "cli", "par", "root", "gen", "own", "up")
+ACCEPTED = {("iat", 0), ("gen", 0), ("cli", ""), ("cli", "x"), ("par", "x"), ("root", "x"), ("own", "x"), ("up", "x")}
+
+
+@pytest.mark.parametrize("value", STRANGE, ids=repr)
+@pytest.mark.parametrize("name", REQUIRED + OPTIONAL)
+def test_a_claim_of_a_strange_type_is_refused_though_signed_well(name: str, value: Any) -> None:
+    """Null, booleans, floats, numbers as texts, lists, lone surrogates: each claim, each of them."""
+    token = signed(GOOD_HEADER, {**GOOD_PAYLOAD, name: value})
+    if (name, value) in [pair for pair in ACCEPTED if type(pair[1]) is type(value)]:
+        assert TOKENS.verify(HS256, token, now=NOW, principal=None).jti == JTI
+    elif (name, value) == ("exp", 0) and value is not False:
+        assert reason(token) == "expired"
+    elif isinstance(value, str) and name in {"iss", "aud"} and value != "\ud800":
+        assert reason(token) in {"token_issuer", "token_audience"}
+    else:
+        assert reason(token) == ("token_claims" if value == "\ud800" else f"token_claim_{name}")
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_no_required_claim_may_be_missing(name: str) -> None:
+    """Each by itself."""
+    payload = {key: value for key, value in GOOD_PAYLOAD.items() if key != name}
+    assert reason(signed(GOOD_HEADER, payload)) == f"token_claim_{name}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"exp": str(NOW + 3600)}, "token_claim_exp"),
+        ({"exp": NOW + 3600.0}, "token_claim_exp"),
+        ({"exp": 2**63}, "token_claim_exp"),
+        ({"aud": ["mcp-sessions", "other"]}, "token_claim_aud"),
+        ({"jti": JTI + "\n"}, "token_claim_jti"),
+        ({"jti": "A" * 21 + "B"}, "token_claim_jti"),
+        ({"jti": "A" * 23}, "token_claim_jti"),
+        ({"sub": ""}, "token_claim_sub"),
+        ({"sub": "alice"}, "token_claim_sub"),
+        ({"tp": f"{TRACE}\r\nset-cookie: x"}, "token_claim_tp"),
+        ({"cli": "x" * 65}, "token_claim_cli"),
+        ({"knd": "refresh"}, "token_claim_knd"),
+        ({"gen": 10**7}, "token_claim_gen"),
+    ],
+)
+def test_a_claim_out_of_its_grammar_is_refused(changes: dict[str, Any], why: str) -> None:
+    """A right type is not enough."""
+    assert reason(signed(GOOD_HEADER, {**GOOD_PAYLOAD, **changes})) == why
+
+
+@pytest.mark.parametrize("payload", [b"", b"null", b"[]", b'"x"', b"{", b"\xff", b"[" * 1200, b'{"x":' * 200])
+def test_a_payload_that_is_no_object_is_refused_though_signed_well(payload: bytes) -> None:
+    """Cut short, of another type, not UTF-8, nested to exhaustion."""
+    assert reason(signed(GOOD_HEADER, payload)) in {"token_claims", "token_shape"}
+
+
+@pytest.mark.parametrize("more", [b'"later":"\xff"', b'"s\xed\xa0\x80":1', b'"later":"\\ud800"'])
+def test_what_is_skipped_must_be_text_all_the_same(more: bytes) -> None:
+    """What other parsers could not read is not accepted, not even in a claim that nobody asks for."""
+    start = json.dumps(GOOD_PAYLOAD).encode().removesuffix(b"}")
+    assert reason(signed(GOOD_HEADER, start + b"," + more + b"}")) == "token_claims"
+
+
+def test_a_nested_token_is_refused() -> None:
+    """A JWT as payload of a JWT is not unwrapped."""
+    assert reason(signed(GOOD_HEADER, TOKEN.encode())) == "token_claims"
+
+
+def test_nesting_to_exhaustion_in_a_claim_that_is_not_read_is_refused() -> None:
+    """The parser's recursion limit is not the caller's, and matter after the object is refused too."""
+    start = json.dumps(GOOD_PAYLOAD, separators=(",", ":")).encode()
+    assert reason(signed(GOOD_HEADER, start[:-1] + b',"x":' + b"[" * 1200)) == "token_claims"
+    assert reason(signed(GOOD_HEADER, start + b"x")) == "token_claims"
+
+
+def test_a_claim_of_a_later_version_is_skipped() -> None:
+    """Two versions run side by side during a roll-out."""
+    token = signed(GOOD_HEADER, {**GOOD_PAYLOAD, "later": {"nested": [1]}, "nbf": None})
+    assert TOKENS.verify(HS256, token, now=NOW, principal=None).jti == JTI
+
+
+# --- whatever comes in ---------------------------------------------------------------------------
+
+
+def only_our_error(token: str, ring: KeyRing) -> str:
+    try:
+        return TOKENS.verify(ring, token, now=NOW, principal=None).jti
+    except SessionNotFound as refused:
+        return refused.reason
+
+
+@given(st.text(max_size=300))
+def test_no_text_raises_anything_but_our_error(text: str) -> None:
+    """Nor does it verify."""
+    assert only_our_error(text, HS256) in {"token_shape", "token_header"}
+
+
+@given(st.data())
+def test_a_mutated_token_never_verifies(data: st.DataObject) -> None:
+    """Cut, doubled, swapped, replaced: in any place, for any family of keys."""
+    ring = data.draw(st.sampled_from(RINGS))
+    token = TOKENS.mint(ring, claims(ring))
+    start = data.draw(st.integers(0, len(token)))
+    end = data.draw(st.integers(start, len(token)))
+    mutant = token[:start] + data.draw(st.text("AQgwab09-_.=", max_size=8)) + token[end:]
+    assert (only_our_error(mutant, ring) == JTI) == (mutant == token)
+
+
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@given(st.dictionaries(st.sampled_from(REQUIRED + OPTIONAL), JSON, max_size=4))
+def test_hostile_claims_under_the_right_signature_raise_only_our_error(changes: dict[str, Any]) -> None:
+    """Whoever holds a key can lie, but cannot break the verifier."""
+    only_our_error(signed(GOOD_HEADER, {**GOOD_PAYLOAD, **changes}), HS256)
+
+
+@given(st.dictionaries(st.sampled_from(["alg", "kid", "typ", "crit", "x"]), JSON, max_size=4))
+def test_hostile_headers_under_the_right_signature_raise_only_our_error(changes: dict[str, Any]) -> None:
+    """A header verifies only if it is the good one."""
+    header = {**GOOD_HEADER, **changes}
+    assert (only_our_error(signed(header, GOOD_PAYLOAD), HS256) == JTI) == (header == GOOD_HEADER)
+
+
+def test_claims_cannot_be_changed() -> None:
+    """They are shared by all requests of a session."""
+    with pytest.raises(AttributeError):
+        claims().expires_at = 0  # type: ignore[misc]
+    assert msgspec.structs.replace(claims(), expires_at=1).expires_at == 1
+
+
+def test_the_kind_of_a_token_is_known_before_it_is_judged() -> None:
+    """Even of one that has expired or is somebody else's; what is not authentic has none."""
+    for kind in (SESSION, TRANSPORT):
+        assert TOKENS.kind(HS256, TOKENS.mint(HS256, claims(HS256, kind=kind, issued_at=0, expires_at=1))) == kind
+    assert TOKENS.kind(HS256, TOKEN[:-4] + "AAAA") is None
+    assert TOKENS.kind(HS256, "x" * (MAX_TOKEN_BYTES + 1)) is None

@@ -1,0 +1,113 @@
+"""dialects/upstream.py: the server's transport id is sealed for one session of ours, and opens nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from clients import SECRET, START
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from mcp_sessions._session.claims import TRANSPORT, Claims, Principal
+from mcp_sessions._tokens import seal
+from mcp_sessions._tokens.jwt import Tokens
+from mcp_sessions._tokens.keys import KeyRing, base64url
+from mcp_sessions.errors import SessionNotFound
+
+ED25519 = Ed25519PrivateKey.generate()
+PRIVATE = ED25519.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+PUBLIC = ED25519.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+RING = KeyRing([SECRET])
+SERVERS = "3fa85f64-5717-4562-b3fc-2c963f66afa6"
+BOUND: dict[str, Any] = {"jti": "j" * 21 + "A", "subject": "s" * 21 + "A", "audience": "here"}
+
+
+def claims(sealed_id: str | None, kid: str = RING.signing.kid, **other: Any) -> Claims:
+    """What a token says that holds a sealed id."""
+    said = {"jti": BOUND["jti"], "subject": BOUND["subject"], "issued_at": START, "expires_at": START + 60, **other}
+    return Claims(kind=TRANSPORT, kid=kid, upstream=sealed_id, **said)
+
+
+def sealed(ring: KeyRing = RING, **other: Any) -> str:
+    return seal.seal_upstream(ring.signing, SERVERS, **{**BOUND, **other})
+
+
+@pytest.mark.parametrize("ring", [RING, KeyRing([PRIVATE])], ids=["HS256", "EdDSA"])
+def test_what_was_sealed_opens_for_its_session(ring: KeyRing) -> None:
+    """Under any kind of key, and after it signs no more."""
+    said = claims(sealed(ring), ring.signing.kid)
+    assert seal.open_upstream(ring, said, audience="here") == SERVERS
+    if ring is RING:
+        assert (
+            seal.open_upstream(KeyRing(["another secret of more than 32 bytes", SECRET]), said, audience="here")
+            == SERVERS
+        )
+
+
+def test_it_says_nothing_to_who_reads_it() -> None:
+    """Not even in base64, and each session's is another."""
+    assert base64url(SERVERS.encode())[:16] not in sealed()
+    assert sealed() != sealed(jti="k" * 21 + "A")
+
+
+def test_a_token_without_one_holds_none() -> None:
+    """It was minted for a server that keeps no sessions."""
+    assert seal.open_upstream(RING, claims(None), audience="here") is None
+
+
+@pytest.mark.parametrize(
+    ("sealed_id", "other"),
+    [
+        (sealed(jti="k" * 21 + "A"), {}),
+        (sealed(subject=None), {}),
+        (sealed(audience="there"), {}),
+        (sealed()[:-2], {}),
+        ("A" + sealed()[1:], {}),
+        ("not base64!", {}),
+        ("AAAA", {}),
+    ],
+    ids=["session", "owner", "audience", "cut", "changed", "no text of ours", "short"],
+)
+def test_what_was_sealed_for_another_does_not_open(sealed_id: str, other: dict[str, Any]) -> None:
+    """Neither for another session, owner or deployment, nor after a change."""
+    with pytest.raises(SessionNotFound) as refused:
+        seal.open_upstream(RING, claims(sealed_id, **other), audience="here")
+    assert refused.value.reason == "bridge_seal"
+
+
+@pytest.mark.parametrize("ring", [KeyRing([SECRET, PUBLIC]), RING], ids=["public", "gone"])
+def test_without_its_key_it_does_not_open(ring: KeyRing) -> None:
+    """A public key verifies signatures and opens nothing."""
+    theirs = KeyRing([PRIVATE])
+    with pytest.raises(SessionNotFound) as refused:
+        seal.open_upstream(ring, claims(sealed(theirs), theirs.signing.kid), audience="here")
+    assert refused.value.reason == "bridge_key_unknown"
+
+
+def test_a_public_key_seals_nothing() -> None:
+    """Only the key that signs is asked to."""
+    public = KeyRing([SECRET, PUBLIC]).get(KeyRing([PRIVATE]).signing.kid)
+    assert public is not None
+    with pytest.raises(ValueError, match="cannot seal"):
+        seal.seal_upstream(public, SERVERS, **BOUND)
+
+
+@pytest.mark.parametrize(
+    ("server_id", "can"),
+    [("a", True), (SERVERS, True), ("~" * 256, True), ("", False), ("a" * 257, False), ("a b", False), ("ä", False)],
+)
+def test_visible_ascii_can_be_carried(server_id: str, can: bool) -> None:
+    """As the specification asks of servers; 256 characters of it."""
+    assert seal.can_carry(server_id) is can
+
+
+def test_ids_stay_small() -> None:
+    """768 bytes at the most with an owner, a trace and a UUID of the server's; the longest one fits, too."""
+    tokens = Tokens(issuer="mcp-sessions", audience="mcp-sessions")
+    owner = RING.signing.subject(Principal("client", "https://issuer.example", "alice"))
+    said = claims(sealed(), trace=f"00-{'0' * 31}1-{'0' * 15}1-01", subject=owner)
+    assert len(tokens.mint(RING, said)) <= 768
+    longest = seal.seal_upstream(RING.signing, "~" * seal.MAX_SERVER_ID, **BOUND)
+    assert tokens.mint(RING, msgspec.structs.replace(said, upstream=longest))
