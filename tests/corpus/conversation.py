@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Send
 
 from mcp_sessions import MCPSessionMiddleware
 
-from .fixed import Clock, Levels, Spans
+from .fixed import ASKED, Clock, Levels, Spans
 from .options import SETS, options
 from .servers import Server
 
@@ -204,10 +204,13 @@ class Conversation:
         whole = body if isinstance(body, bytes) else b"".join(chunk.get("body", b"") for chunk in body)
         chunks = [{"type": "http.request", "body": body}] if isinstance(body, bytes) else body
         answer, raised = Answer(), None
+        asked = ASKED.set(True)
         try:
             await self.app(scope, Incoming(chunks), answer)
         except Exception as error:  # noqa: BLE001  # whatever it is, it is recorded
             raised = error.__class__.__name__
+        finally:
+            ASKED.reset(asked)
         await checkpoint()  # what goes on in the background
         usual = {**_USUAL, "method": method, "path": path, "headers": sent, "body": whole}
         at = f"{self.name} #{len(self.lines) + 1} {method} {label}".rstrip()

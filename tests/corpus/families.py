@@ -35,7 +35,8 @@ BRIDGES = [name for name in SETS if "bridge" in name]
 EVENTS = ["spans", "correlate", "session_lists"]
 """Deployments in which the draft is spoken to a server that answers with events, too."""
 LINEAGES = """default own_admission tracked tracked_idle tracked_anonymous sqlite sqlite_tracked no_store_allowed
- fork_only fills_data raises_at_end limited no_extensions short idle eddsa both_tracked spans_enrich spans_internal""".split()
+ fork_only fills_data raises_at_end limited no_extensions short idle eddsa both_tracked spans_enrich
+ spans_internal""".split()
 HEADERS = """default always legacy no_transport short_transport tracked tracked_idle idle principal fills raises
  refuses limited codes small_token correlate propagate sqlite no_store no_store_allowed eddsa spans unheard""".split()
 

@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from hashlib import sha256
 from unittest.mock import patch
 
@@ -66,15 +67,19 @@ class Spans(SpanProcessor):
         self.ended.append(span)
 
 
+ASKED: ContextVar[bool] = ContextVar("asked", default=False)
+"""Set while a request is under way, and not in what runs beside it."""
+
+
 class Levels(logging.Handler):
-    """Keeps the levels of log records; their words may change."""
+    """Keeps the levels of what requests log; the words may change, and what runs beside them logs when it likes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.names.append(record.levelname)
+        self.names += [record.levelname] * ASKED.get()
 
 
 @contextmanager

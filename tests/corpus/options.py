@@ -20,9 +20,10 @@ OTHER_SECRET = "another-secret-for-tests-0123456789-lmnop"
 def options(**flat: Any) -> dict[str, Any]:
     """The middleware's options from their flat names: the one place that knows how the constructor spells them.
 
-    Sessions that end by themselves are looked for once, at the start, since no scenario waits.
+    Sessions that end by themselves are looked for once, at the start, since no scenario waits; and a store may take
+    its time, so that no slow machine tells.
     """
-    return {"keys": SECRET, "sweep_interval": 3600, **flat}
+    return {"keys": SECRET, "sweep_interval": 3600, "store_timeout": 60, **flat}
 
 
 def _pem(seed: str) -> str:
