@@ -16,7 +16,11 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 
+from mcp_sessions.telemetry import SessionSpanProcessor
+
 START = 1_800_000_000
+ALIAS = "gen_ai.conversation.id"
+"""Aliases hold for the whole process, so the corpus has the one that other tests have, too."""
 
 
 class Clock:
@@ -90,6 +94,7 @@ def held_still(*, traced: bool) -> Iterator[tuple[Spans, Levels]]:
     """
     spans, levels, randomness, logger = Spans(), Levels(), Randomness(), logging.getLogger("mcp_sessions")
     provider = TracerProvider(id_generator=Ids(), shutdown_on_exit=False)
+    provider.add_span_processor(SessionSpanProcessor(aliases=[ALIAS]))
     provider.add_span_processor(spans)
     level = logger.level
     with ExitStack() as stack:
