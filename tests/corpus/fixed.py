@@ -1,0 +1,110 @@
+"""Everything about a process that would differ from run to run, held still while a scenario is played."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from hashlib import sha256
+from unittest.mock import patch
+
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+
+from mcp_sessions.telemetry import SessionSpanProcessor
+
+START = 1_800_000_000
+ALIAS = "gen_ai.conversation.id"
+"""Aliases hold for the whole process, so the corpus has the one that other tests have, too."""
+
+
+class Clock:
+    """Unix seconds, moved by the scenario alone."""
+
+    now: float = START
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Randomness:
+    """Reproducible bytes in place of the system's.
+
+    Each length has a row of its own, so that the order in which ids and nonces are drawn does not matter.
+    """
+
+    def __init__(self) -> None:
+        self._drawn: Counter[int] = Counter()
+
+    def __call__(self, size: int) -> bytes:
+        self._drawn[size] += 1
+        blocks = (sha256(f"{size}/{self._drawn[size]}/{block}".encode()).digest() for block in range(size // 32 + 1))
+        return b"".join(blocks)[:size]
+
+
+class Ids(IdGenerator):
+    """Trace and span ids that count up."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def generate_span_id(self) -> int:
+        self._last += 1
+        return self._last
+
+    def generate_trace_id(self) -> int:
+        return self.generate_span_id() << 64 | 1
+
+
+class Spans(SpanProcessor):
+    """Keeps the spans that have ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[ReadableSpan] = []
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.ended.append(span)
+
+
+ASKED: ContextVar[bool] = ContextVar("asked", default=False)
+"""Set while a request is under way, and not in what runs beside it."""
+
+
+class Levels(logging.Handler):
+    """Keeps the levels of what requests log; the words may change, and what runs beside them logs when it likes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.names += [record.levelname] * ASKED.get()
+
+
+@contextmanager
+def held_still(*, traced: bool) -> Iterator[tuple[Spans, Levels]]:
+    """Fixed randomness, the package's log, and a tracer provider of the scenario's own or none at all.
+
+    The two functions are where `secrets`, `uuid` and `random.SystemRandom` get their bytes from.
+    """
+    spans, levels, randomness, logger = Spans(), Levels(), Randomness(), logging.getLogger("mcp_sessions")
+    provider = TracerProvider(id_generator=Ids(), shutdown_on_exit=False)
+    provider.add_span_processor(SessionSpanProcessor(aliases=[ALIAS]))
+    provider.add_span_processor(spans)
+    level = logger.level
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(os, "urandom", randomness))
+        stack.enter_context(patch.object(random, "_urandom", randomness))
+        stack.enter_context(patch.object(trace, "_TRACER_PROVIDER", provider if traced else None))
+        logger.addHandler(levels)
+        logger.setLevel(logging.INFO)
+        try:
+            yield spans, levels
+        finally:
+            logger.removeHandler(levels)
+            logger.setLevel(level)

@@ -1,0 +1,138 @@
+"""Playing the families, and their recordings: one file each, one line a request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from base64 import urlsafe_b64decode
+from collections.abc import Iterable
+from contextvars import Context
+from functools import cache, lru_cache
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from .conversation import Conversation
+from .families import FAMILIES, Family, Scenario
+from .fixed import held_still
+
+RECORDED = Path(__file__).parent / "recorded"
+AT_LEAST = 2000
+Line = dict[str, Any]
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{10,}|v\d\.[A-Za-z0-9_.-]{30,}")
+_LONGEST = 2000  # characters of a text that is recorded as it is
+
+
+def replay(family: str) -> list[Line]:
+    """What each request of a family comes to now, in order, with credentials and long texts by their digests."""
+    _import_everything()
+    return [line for scenario in FAMILIES[family].scenarios for line in _lines(FAMILIES[family], scenario)]
+
+
+@cache
+def _import_everything() -> None:
+    """What is imported when it is first needed may draw random bytes, so it is needed before anything is recorded."""
+    for name in ("spans_internal/legacy", "spans_bridge/modern", "spans_both/legacy", "sqlite_tracked/modern"):
+        _lines(FAMILIES["draft"], Scenario(name))
+
+
+def _lines(family: Family, scenario: Scenario) -> list[Line]:
+    with TemporaryDirectory() as folder, held_still(traced="spans" in scenario.name) as (spans, levels):
+        talk = Conversation(scenario.name, spans, levels, Path(folder), **scenario.server)
+        Context().run(asyncio.run, _play(family, talk))
+        return [plain(line) for line in talk.lines]
+
+
+async def _play(family: Family, talk: Conversation) -> None:
+    async with talk.served(talk.middleware(talk.set)):
+        await family.talk(talk)
+
+
+def plain(value: Any) -> Any:
+    """A record as JSON has it: bytes as text of one character each, and credentials and long texts cut to digests."""
+    if isinstance(value, dict):
+        return {str(name): plain(member) for name, member in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, bytes):
+        return plain(value.decode("latin-1"))
+    return _short(value) if isinstance(value, str) else value
+
+
+def _short(text: str) -> str:
+    named = _TOKEN.sub(_name, text) if "." in text else text
+    return named if len(named) <= _LONGEST else f"{named[:100]}... {len(named)} characters <{_digest(named)}>"
+
+
+def _name(found: re.Match[str]) -> str:
+    """A credential by its digest, which stands for every byte of it, and by what it may be used as."""
+    payload = found[0].split(".")[1]
+    kind = re.search(rb'"knd":"([a-z]+)"', urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    return f"<{'sealed' if kind is None else kind[1].decode()} {_digest(found[0])}>"
+
+
+@lru_cache(maxsize=4096)
+def _digest(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:10]
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def write(family: str, lines: Iterable[Line], folder: Path) -> None:
+    """Record a family: each request by what differs from the most similar one of the same step before it."""
+    steps: dict[str, list[Line]] = {}
+    written = []
+    for line in lines:
+        earlier = steps.setdefault(line["at"].split(" #")[1], [])
+        short = [{"at": line["at"], "as": was["at"].split(" #")[0], **_differing(was, line)} for was in earlier]
+        written.append(min(map(_text, short or [_without_empty(line)]), key=len))
+        earlier.append(line)
+    folder.mkdir(exist_ok=True)
+    (folder / f"{family}.jsonl").write_text("\n".join([*written, ""]), "utf-8", newline="\n")
+
+
+def _text(line: Line) -> str:
+    return json.dumps(line, separators=(",", ":"))
+
+
+def _differing(was: Line, line: Line) -> Line:
+    return {name: value for name, value in line.items() if value != was[name] and name != "at"}
+
+
+def read(family: str, folder: Path = RECORDED) -> list[Line]:
+    """The recording of a family, each line in full but for what is empty."""
+    full: dict[str, Line] = {}
+    for line in map(json.loads, (folder / f"{family}.jsonl").read_text("utf-8").splitlines()):
+        step = line["at"].split(" #")[1]
+        full[line["at"]] = {**full.get(f"{line.pop('as', '')} #{step}", {}), **line}
+    return [_without_empty(line) for line in full.values()]
+
+
+def _without_empty(line: Line) -> Line:
+    return {name: value for name, value in line.items() if value}
+
+
+def compare(family: str, played: list[Line], folder: Path = RECORDED) -> str | None:
+    """The first request of a family that comes to something else than was recorded, or None."""
+    recorded = read(family, folder)
+    now = [*map(_without_empty, played)]
+    for was, is_now in zip(recorded, now, strict=False):
+        if was != is_now:
+            return _difference(family, was, is_now)
+    return None if len(recorded) == len(now) else f"{family}: {len(recorded)} requests recorded, {len(now)} played"
+
+
+def _difference(family: str, was: Line, is_now: Line) -> str:
+    differing = sorted(name for name in was.keys() | is_now.keys() if was.get(name) != is_now.get(name))
+    parts = [f"  {name}\n    expected {was.get(name)}\n    got      {is_now.get(name)}" for name in differing]
+    return "\n".join([f"{family}: {was['at']}", *parts])
+
+
+def count(played: Iterable[list[Line]]) -> str:
+    """How much was played, in words."""
+    lines = [line for family in played for line in family]
+    scenarios = {line["at"].split(" #")[0] for line in lines}
+    return f"{len(lines)} requests in {len(scenarios)} conversations"
