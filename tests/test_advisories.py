@@ -36,7 +36,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 import mcp_sessions
 from mcp_sessions import Session
-from mcp_sessions._session.claims import SESSION, TYP, Claims, looks_like_ours
+from mcp_sessions._session.claims import SESSION, TYP, Claims, looks_like_session_id
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing, base64url, from_base64url
 from mcp_sessions.errors import ConfigurationError, SessionNotFound
@@ -453,7 +453,7 @@ async def test_cve_2026_19516_the_form_of_an_id_is_no_identity() -> None:
     client = Client(sessions(server))
     strangers = KeyRing.random()
     token = signed(strangers, header(strangers), CLAIMS)
-    assert looks_like_ours(token)
+    assert looks_like_session_id(token)
     assert (await client.tool(session={"sessionId": token})).error["code"] == NOT_FOUND
     mirrored = await client.tool("whoami", (b"mcp-session-id", token.encode()))
     assert (mirrored.status, mirrored.error["code"]) == (404, NOT_FOUND)  # as a transport session that is over

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from mcp_sessions import MCPSessionMiddleware, Session
 from mcp_sessions._protocol import draft, jsonrpc, rewrite
 from mcp_sessions._server.body import Replay
-from mcp_sessions._server.sessions import LATE, Live
+from mcp_sessions._server.sessions import LATE, ActiveSession
 from mcp_sessions._session.current import session_variable
 from mcp_sessions.stores.base import LIVE
 
@@ -50,8 +50,8 @@ class OneFunction:
         now, principal = options.clock(), options.principal(scope)
         ring = options.ring(now)
         claims = options.tokens.verify(ring, named.session_id, now=now, principal=principal)
-        assert await options.store.standing(claims) is LIVE
-        live = Live(named.session_id, claims, ring, options, principal, None, claims.expires_at, now + LATE)
+        assert await options.store.status(claims) is LIVE
+        live = ActiveSession(named.session_id, claims, ring, options, principal, None, claims.expires_at, now + LATE)
         scope["headers"] = [header for header in headers if header[0] != _ACCEPT_CODING]
         session = scope["mcp_session"] = scope["state"]["mcp_session"] = Session(live)
         held: list[Message] = []
@@ -62,7 +62,7 @@ class OneFunction:
             session_variable.reset(token)
 
 
-async def _answer(send: Send, request_id: bytes, live: Live, held: list[Message], message: Message) -> None:
+async def _answer(send: Send, request_id: bytes, live: ActiveSession, held: list[Message], message: Message) -> None:
     if not held:
         assert (b"content-type", _JSON) in message["headers"]
         held.append(message)

@@ -28,7 +28,7 @@ async def sessions(size: Size) -> Report:
         cached, uncached = ours.wrap(apps.trivial), ours.wrap(apps.trivial, token_cache=0)
         rows.append(Row(f"{number:,} sessions, no token cache", Visits.in_sessions(uncached, ids[:number]), ECHOED))
         rows.append(Row(f"{number:,} sessions", Visits.in_sessions(cached, ids[:number]), ECHOED))
-    title = "Live sessions, each named as often as the others"
+    title = "ActiveSession sessions, each named as often as the others"
     report = await lineup.run(title, "sessions", rows, rounds=size.rounds, requests=size.requests)
     return _with_flatness(report, "sessions", [f"{number:,} sessions, no token cache" for number in size.sessions])
 

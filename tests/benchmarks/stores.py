@@ -87,7 +87,7 @@ def one_by_one(store: Store, weigh: Bytes) -> Place:
         store,
         weigh,
         lambda sessions: asyncio.gather(*(revoke_one(store, each) for each in sessions)),
-        lambda sessions: asyncio.gather(*(store.record(record(each)) for each in sessions)),
+        lambda sessions: asyncio.gather(*(store.register(record(each)) for each in sessions)),
     )
 
 
@@ -175,10 +175,10 @@ async def measured(place: Place, entries: int) -> list[str]:
     tracemalloc.stop()  # it slows down what is timed
     alive = [claims(entries + number % entries) for number in range(ASKED)]
     for one in alive:  # the first use in a minute is written down, which is a change and no question
-        await store.seen(one, idle_timeout=None)
+        await store.touch(one, idle_timeout=None)
     times = [
-        await _middle(alive, store.standing),
-        await _middle(alive, lambda one: store.seen(one, idle_timeout=None)),
+        await _middle(alive, store.status),
+        await _middle(alive, lambda one: store.touch(one, idle_timeout=None)),
         await _middle([claims(2 * entries + number) for number in range(ASKED)], lambda one: revoke_one(store, one)),
     ]
     await store.close()

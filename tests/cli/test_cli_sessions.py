@@ -66,7 +66,7 @@ def recorded(path: Path) -> Path:
     async def record() -> None:
         store = SQLiteStore(path, clock=lambda: NOW - 300)  # it vouches for no session that is older than itself
         for session in (ONE, OTHER, ANONYMOUS):
-            await store.record(
+            await store.register(
                 Record(session.ref, session.subject, session.issued_at, session.expires_at, session.issued_at)
             )
         await store.close()
@@ -80,7 +80,7 @@ def ended(path: Path) -> list[Claims]:
 
     async def judge() -> list[Standing]:
         store = SQLiteStore(path, clock=lambda: NOW)
-        standings = await store.standings([ONE, OTHER, ANONYMOUS])
+        standings = await store.statuses([ONE, OTHER, ANONYMOUS])
         await store.close()
         return standings
 

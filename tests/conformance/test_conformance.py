@@ -20,7 +20,7 @@ from conformance import comparison, suite
 from conformance.columns import COLUMNS, ECHOED
 from conformance.suite import Outcome
 from integration.serving import serving
-from mcp_sessions._session.claims import looks_like_ours
+from mcp_sessions._session.claims import looks_like_session_id
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*deprecated as of 2026-07-28"),
@@ -81,7 +81,7 @@ async def test_clients_see_a_transport_id_of_ours_behind_the_bridge_alone(column
     async with serving(await COLUMNS[column]()) as url, AsyncClient() as client:
         answer = await client.post(url, json=INITIALIZE, headers=accepts)
     assert answer.status_code == 200
-    assert looks_like_ours(answer.headers["mcp-session-id"]) == (column == "behind the bridge")
+    assert looks_like_session_id(answer.headers["mcp-session-id"]) == (column == "behind the bridge")
 
 
 # --- differences ---------------------------------------------------------------------------------

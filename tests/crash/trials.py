@@ -167,7 +167,7 @@ class Run:
     async def _standings(self, store: Store, names: Sequence[str]) -> set[str]:
         """Which sessions have ended; each is noted as a use that was accepted or refused."""
         began = time.monotonic()
-        found = await store.standings([claims(name, self.issued_at) for name in names])
+        found = await store.statuses([claims(name, self.issued_at) for name in names])
         ended = time.monotonic()
         for name, standing in zip(names, found, strict=True):
             outcome: Outcome = "accepted" if standing is Standing.LIVE else "refused"
@@ -189,10 +189,10 @@ class Run:
         """Look at every deleted session once more, and run each `on_end` that is left."""
         store = make(self.place.url, clock=lambda: time.time() + AHEAD, timeout=60)
         await self._standings(store, sorted({each.session for each in self.history if each.kind == "delete"}))
-        while left := await store.take_ended(audience=AUDIENCE, idle_timeout=None, lease=LEASE, limit=100):
+        while left := await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=LEASE, limit=100):
             for ended in left:
                 self.on_end[ended.record.ref] += 1
-                await store.finish(ended.record.ref)
+                await store.purge(ended.record.ref)
         await store.close()
 
 

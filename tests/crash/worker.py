@@ -24,7 +24,7 @@ from typing import Any, Final, Literal
 import anyio
 
 from mcp_sessions._session.claims import AUDIENCE, Claims
-from mcp_sessions._session.data import Data, Shelf
+from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.stores import make
 from mcp_sessions.stores.base import Record, Store
@@ -71,7 +71,7 @@ def claims(name: str, issued_at: int) -> Claims:
 def data(store: Store, issued_at: int) -> Data:
     """The data that every process of a run changes."""
     counted = claims(COUNTED, issued_at)
-    shelf = Shelf(counted.ref, counted.expires_at, max_bytes=1 << 16)
+    shelf = Namespace(counted.ref, counted.expires_at, max_bytes=1 << 16)
     return Data(store, shelf, clock=time.time, max_value_bytes=1 << 10)
 
 
@@ -88,7 +88,7 @@ class Worker:
 
     async def run(self) -> None:
         """Do what others left, and then change after change, until killed or cut off from the store."""
-        for ended in await self._store.take_ended(audience=AUDIENCE, idle_timeout=None, lease=LEASE, limit=100):
+        for ended in await self._store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=LEASE, limit=100):
             await self._on_end(ended.record.ref)
         async with anyio.create_task_group() as tasks:
             for task in range(TASKS):
@@ -117,12 +117,12 @@ class Worker:
 
     async def _record(self, name: str, *, lifetime: int) -> None:
         session, now = claims(name, self._plan.issued_at), int(time.time())
-        await self._store.record(Record(session.ref, None, now, now + lifetime, now))
+        await self._store.register(Record(session.ref, None, now, now + lifetime, now))
         self._say({"recorded": session.ref, "ends": name if lifetime else None})
 
     async def _on_end(self, ref: str) -> None:
         self._say({"on_end": ref})
-        await self._store.finish(ref)
+        await self._store.purge(ref)
 
     async def _change(self, kind: str, name: str, change: Awaitable[int]) -> None:
         """One change, with a line before and a line after."""

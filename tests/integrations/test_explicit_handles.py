@@ -23,7 +23,7 @@ from starlette.requests import Request
 
 from mcp_sessions._session.claims import Principal
 from mcp_sessions._session.current import session_variable
-from mcp_sessions._session.data import Data, Shelf
+from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.session import Session
 from mcp_sessions._tokens.handles import HandleError
 from mcp_sessions._tokens.keys import KeyRing
@@ -44,7 +44,7 @@ def held(name: str, principal: Principal | None = ANN) -> Session:
     ref = f"{name}_{next(NUMBERS)}"
 
     def data() -> Data:
-        shelf = Shelf(owner=ref, until=START + 30 * DAY, max_bytes=10_000)
+        shelf = Namespace(owner=ref, until=START + 30 * DAY, max_bytes=10_000)
         return Data(STORE, shelf, clock=lambda: START, max_value_bytes=10_000)
 
     source = Made("secret", ref=ref, created_at=START, ends_at=START + 1, principal=principal, make_data=data)

@@ -400,7 +400,7 @@ class Store(MemoryStore):
     async def close(self) -> None:
         self.steps.append("close")
 
-    async def lead(self, worker: str, *, audience: str, seconds: float) -> bool:
+    async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
         self.swept.set()
         return True
 

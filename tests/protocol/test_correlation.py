@@ -14,7 +14,7 @@ from msgspec import Raw
 from opentelemetry import baggage, context
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 
-from mcp_sessions._protocol.headers import Head
+from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import SESSION_KEY, Message, parse
 from mcp_sessions._protocol.labels import (
     CONVERSATION,
@@ -26,7 +26,7 @@ from mcp_sessions._protocol.labels import (
     baggage_member,
     propagated,
 )
-from mcp_sessions._session.claims import SESSION, Claims, Correlation, looks_like_ours
+from mcp_sessions._session.claims import SESSION, Claims, Correlation, looks_like_session_id
 from mcp_sessions._session.session import Session
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing
@@ -45,7 +45,9 @@ def found(meta: Mapping[str, Any] | None, *sources: str | Source, **headers: str
     params = {} if meta is None else {"_meta": meta}
     message = parse(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": params}).encode())
     assert isinstance(message, Message)
-    head = Head.of([(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()])
+    head = RequestHeaders.of(
+        [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
+    )
     return Correlate(sources or DEFAULT_CHAIN).find(message.meta, head.first)
 
 
@@ -94,7 +96,7 @@ def test_a_header_is_found_by_its_name() -> None:
     assert found(None, "header:X-Conversation-Id", x_conversation_id="c1") == Correlation(
         "c1", "header:X-Conversation-Id"
     )
-    head = Head.of([(b"x-chat", b"first"), (b"x-chat", b"second")])
+    head = RequestHeaders.of([(b"x-chat", b"first"), (b"x-chat", b"second")])
     assert Correlate(["header:x-chat"]).find(None, head.first) == Correlation("first", "header:x-chat")
 
 
@@ -256,7 +258,7 @@ def test_whatever_is_sent_nothing_is_raised_and_nothing_unfit_passes(
     if correlation is not None:
         assert 0 < len(correlation.id) <= MAX_CHARS
         assert correlation.id.isprintable()
-        assert not looks_like_ours(correlation.id)
+        assert not looks_like_session_id(correlation.id)
         assert len(correlation.id.splitlines()) == 1
 
 

@@ -182,7 +182,7 @@ class TestARefusal:
 class Failing(MemoryStore):
     """A store that is out of reach for whoever asks how a session stands."""
 
-    async def standing(self, claims: Any) -> Standing:
+    async def status(self, claims: Any) -> Standing:
         raise StoreUnavailable
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_sessions._protocol.draft import REMEMBERED, Named, encode, metadata, named, without_state
+from mcp_sessions._protocol.draft import REMEMBERED, SessionMetadata, encode, metadata, named, without_state
 from mcp_sessions._protocol.jsonrpc import SESSION_KEY, Message, parse
 from mcp_sessions.errors import DuplicateMember, LoneSurrogate, MalformedSession
 
@@ -42,13 +42,13 @@ def test_a_session_inside_of_arguments_is_not_a_session() -> None:
 @pytest.mark.parametrize(
     ("session", "expected"),
     [
-        ('{"sessionId":"a"}', Named("a", None)),
-        ('{"sessionId":"a","state":"s"}', Named("a", "s")),
-        ('{"state":"","sessionId":"","later":[1]}', Named("", "")),
-        ('{"sess\\u0069onId":"\\u0061"}', Named("a", None)),
+        ('{"sessionId":"a"}', SessionMetadata("a", None)),
+        ('{"sessionId":"a","state":"s"}', SessionMetadata("a", "s")),
+        ('{"state":"","sessionId":"","later":[1]}', SessionMetadata("", "")),
+        ('{"sess\\u0069onId":"\\u0061"}', SessionMetadata("a", None)),
     ],
 )
-def test_a_named_session_is_an_id_and_perhaps_a_state(session: str, expected: Named) -> None:
+def test_a_named_session_is_an_id_and_perhaps_a_state(session: str, expected: SessionMetadata) -> None:
     """Members that we do not know may stand beside them; an empty state is not an absent one."""
     assert named(carrying(session)) == expected
 
@@ -92,12 +92,12 @@ def test_an_id_that_cannot_be_written_again_is_refused() -> None:
 def test_ids_and_states_are_read_as_they_were_meant(session_id: str, state: str | None) -> None:
     """Whatever characters they hold."""
     session: dict[str, Any] = {"sessionId": session_id} if state is None else {"sessionId": session_id, "state": state}
-    assert named(carrying(json.dumps(session, ensure_ascii=False))) == Named(session_id, state)
+    assert named(carrying(json.dumps(session, ensure_ascii=False))) == SessionMetadata(session_id, state)
 
 
 def test_no_text_about_a_named_session_holds_its_id() -> None:
     """It is a credential, verified or not."""
-    assert repr(Named("a-credential", "a-state")) == "<Named>"
+    assert repr(SessionMetadata("a-credential", "a-state")) == "<SessionMetadata>"
 
 
 def test_metadata_says_when_the_session_ends_in_utc() -> None:

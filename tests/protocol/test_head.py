@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from mcp_sessions._protocol.headers import HANDSHAKE_VERSIONS, LENGTH, Head
+from mcp_sessions._protocol.headers import HANDSHAKE_VERSIONS, LENGTH, RequestHeaders
 
 
 def test_a_request_without_headers_has_an_empty_head() -> None:
     """Nothing is made up."""
-    head = Head.of([])
+    head = RequestHeaders.of([])
     assert (head.version, head.content_encoding, head.first(LENGTH)) == (None, None, None)
     assert (head.session_ids, head.methods) == ([], [])
     assert not head.is_modern
@@ -20,7 +20,7 @@ def test_a_request_without_headers_has_an_empty_head() -> None:
 
 def test_every_header_that_decides_something_is_read() -> None:
     """All others are left alone."""
-    head = Head.of(
+    head = RequestHeaders.of(
         [
             (b"host", b"example"),
             (b"mcp-protocol-version", b"2026-07-28"),
@@ -37,14 +37,14 @@ def test_every_header_that_decides_something_is_read() -> None:
 
 def test_the_first_copy_of_a_header_counts() -> None:
     """As in the official SDK: a second version or type changes nothing."""
-    head = Head.of([(b"mcp-protocol-version", b""), (b"mcp-protocol-version", b"2025-11-25")])
+    head = RequestHeaders.of([(b"mcp-protocol-version", b""), (b"mcp-protocol-version", b"2025-11-25")])
     assert head.version == ""
     assert head.is_modern
 
 
 def test_every_copy_of_the_session_and_method_headers_is_kept() -> None:
     """A second copy refuses the request, so it must be seen."""
-    head = Head.of(
+    head = RequestHeaders.of(
         [(b"mcp-session-id", b"a"), (b"mcp-method", b"x"), (b"mcp-session-id", b"\xff"), (b"mcp-method", b"y")]
     )
     assert head.session_ids == ["a", "\xff"]
@@ -54,14 +54,14 @@ def test_every_copy_of_the_session_and_method_headers_is_kept() -> None:
 def test_a_second_content_type_does_not_hide_the_first() -> None:
     """Some servers read the first copy and some the last."""
     headers = [(b"content-type", b"text/plain"), (b"content-type", b"application/json")]
-    assert Head.of(headers).is_json
-    assert Head.of(headers[::-1]).is_json
+    assert RequestHeaders.of(headers).is_json
+    assert RequestHeaders.of(headers[::-1]).is_json
 
 
 def test_codings_of_the_body_add_up() -> None:
     """A second copy is a further coding, so an identity in front of it hides nothing."""
     assert (
-        Head.of([(b"content-encoding", b"identity"), (b"content-encoding", b"gzip")]).content_encoding
+        RequestHeaders.of([(b"content-encoding", b"identity"), (b"content-encoding", b"gzip")]).content_encoding
         == "identity, gzip"
     )
 
@@ -69,13 +69,13 @@ def test_codings_of_the_body_add_up() -> None:
 @pytest.mark.parametrize("version", sorted(HANDSHAKE_VERSIONS))
 def test_handshake_versions_are_the_legacy_era(version: str) -> None:
     """And so is a request that names no version, as above."""
-    assert not Head.of([(b"mcp-protocol-version", version.encode())]).is_modern
+    assert not RequestHeaders.of([(b"mcp-protocol-version", version.encode())]).is_modern
 
 
 @pytest.mark.parametrize("version", ["2026-07-28", "2099-01-01", "2025-11-25 ", "nonsense", ""])
 def test_every_other_version_is_modern(version: str) -> None:
     """The era is told by the header alone, known or not."""
-    assert Head.of([(b"mcp-protocol-version", version.encode())]).is_modern
+    assert RequestHeaders.of([(b"mcp-protocol-version", version.encode())]).is_modern
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_every_other_version_is_modern(version: str) -> None:
 )
 def test_what_a_server_might_take_for_json_is_json(kind: str) -> None:
     """The official SDK takes a type that only begins with it, or a list that holds it: no way around a policy."""
-    assert Head.of([(b"content-type", kind.encode())]).is_json
+    assert RequestHeaders.of([(b"content-type", kind.encode())]).is_json
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_what_a_server_might_take_for_json_is_json(kind: str) -> None:
 )
 def test_other_types_are_not_json(kind: str) -> None:
     """An OAuth form is none of our business."""
-    assert not Head.of([(b"content-type", kind.encode())]).is_json
+    assert not RequestHeaders.of([(b"content-type", kind.encode())]).is_json
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ def test_other_types_are_not_json(kind: str) -> None:
 def test_a_header_is_left_out_with_all_its_copies(headers: list[tuple[bytes, bytes]]) -> None:
     """The list that was given stays as it was."""
     given = headers.copy()
-    assert Head.of(headers).without(b"a", headers) == [(b"b", b"2")]
+    assert RequestHeaders.of(headers).without(b"a", headers) == [(b"b", b"2")]
     assert headers == given
 
 
 def test_a_server_may_give_its_pairs_as_lists() -> None:
     """ASGI says no more than that a header is a name and a value."""
     headers: Any = [[b"a", b"1"], [b"b", b"2"]]
-    assert Head.of(headers).without(b"a", headers) == headers[1:]
+    assert RequestHeaders.of(headers).without(b"a", headers) == headers[1:]

@@ -8,13 +8,13 @@ import pytest
 
 from mcp_sessions import ConfigurationError, SEP1364Create, SEP1364Initialize
 from mcp_sessions._protocol.decision import Subject, subject
-from mcp_sessions._protocol.draft import Named
+from mcp_sessions._protocol.draft import SessionMetadata
 from mcp_sessions._protocol.jsonrpc import Message, parse
-from mcp_sessions._protocol.sep1364 import Opted, agrees_on_version
+from mcp_sessions._protocol.sep1364 import Sep1364, agrees_on_version
 from mcp_sessions.errors import SessionFieldMismatch, SessionNotFound
 
-BOTH = Opted(SEP1364Create(), SEP1364Initialize())
-NEITHER = Opted(None, None)
+BOTH = Sep1364(SEP1364Create(), SEP1364Initialize())
+NEITHER = Sep1364(None, None)
 
 
 def message(method: str, members: str = "", *, id: str = '"id":1,') -> Message:
@@ -62,10 +62,10 @@ def test_methods_about_sessions_may_name_one_in_their_params(method: str) -> Non
 
 def test_metadata_and_field_name_one_session() -> None:
     """The metadata's, which may carry a state; where they differ, neither."""
-    in_meta = Named("a", "state")
+    in_meta = SessionMetadata("a", "state")
     assert BOTH.named(message("m", ',"sessionId":"a"'), in_meta) is in_meta
     assert BOTH.named(message("m"), in_meta) is in_meta
-    assert BOTH.named(message("m", ',"sessionId":"a"'), None) == Named("a", None)
+    assert BOTH.named(message("m", ',"sessionId":"a"'), None) == SessionMetadata("a", None)
     assert BOTH.named(message("m", ',"sessionId":null'), None) is None
     with pytest.raises(SessionFieldMismatch):
         BOTH.named(message("m", ',"sessionId":"b"'), in_meta)
@@ -73,7 +73,7 @@ def test_metadata_and_field_name_one_session() -> None:
 
 def test_a_server_without_sessions_finds_none() -> None:
     """Whatever the client sends; one that sends none is served."""
-    sessionless = Opted(None, SEP1364Initialize(sessionless=True))
+    sessionless = Sep1364(None, SEP1364Initialize(sessionless=True))
     assert sessionless.named(message("m"), None) is None
     with pytest.raises(SessionNotFound):
         sessionless.named(message("m", ',"sessionId":"a"'), None)
@@ -121,10 +121,10 @@ def test_whether_the_version_was_agreed_upon_at_once(asked: str, spoken: str, ag
 def test_a_wrong_option_says_what_to_write(option: Any) -> None:
     """Each dialect once."""
     with pytest.raises(ConfigurationError, match=r"dialects=\[SEP1364Create\(\), SEP1364Initialize\(\)\]"):
-        Opted.of(option)
+        Sep1364.of(option)
 
 
 def test_a_right_option_is_taken_in_any_order() -> None:
     """A tuple does as well."""
-    assert Opted.of((SEP1364Initialize(), SEP1364Create())) == BOTH
-    assert Opted.of([SEP1364Create()]) == Opted(SEP1364Create(), None)
+    assert Sep1364.of((SEP1364Initialize(), SEP1364Create())) == BOTH
+    assert Sep1364.of([SEP1364Create()]) == Sep1364(SEP1364Create(), None)

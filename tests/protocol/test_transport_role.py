@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from mcp_sessions._protocol.draft import Named, Role, role, speaks_draft
+from mcp_sessions._protocol.draft import Role, SessionMetadata, role, speaks_draft
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._session.claims import SESSION, TRANSPORT, Kind
 from mcp_sessions.errors import Refusal, SessionHeaderAlone, SessionHeaderMismatch
 
-THIS = Named("this", None)
+THIS = SessionMetadata("this", None)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ THIS = Named("this", None)
     ],
 )
 def test_a_header_mirrors_the_session_or_names_a_transport_session(
-    header: str | None, named: Named | None, kind: Kind | None, is_role: Role
+    header: str | None, named: SessionMetadata | None, kind: Kind | None, is_role: Role
 ) -> None:
     """The two live side by side; what is not authentic goes the way of a dead transport session."""
     assert role(header, named, kind) is is_role
@@ -43,7 +43,7 @@ def test_a_header_mirrors_the_session_or_names_a_transport_session(
     ],
 )
 def test_a_header_that_contradicts_the_body_is_refused(
-    header: str, named: Named | None, kind: Kind | None, refusal: type[Refusal]
+    header: str, named: SessionMetadata | None, kind: Kind | None, refusal: type[Refusal]
 ) -> None:
     """A session id never stands for a transport session, and two sessions are never guessed between."""
     with pytest.raises(refusal):

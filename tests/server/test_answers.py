@@ -42,7 +42,7 @@ class BrokenStore(MemoryStore):
         self._reading = reading
         self._writing = writing
 
-    async def standing(self, claims: Claims) -> Standing:
+    async def status(self, claims: Claims) -> Standing:
         if self._reading is not None:
             raise self._reading()
         return Standing.LIVE
@@ -355,7 +355,7 @@ class TestAnAnswerThatComesLate:
         """Nobody knows, so the call that was let in is answered."""
 
         class Failing(MemoryStore):
-            async def standings(self, claims: Sequence[Claims]) -> list[Standing]:
+            async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
                 raise StoreUnavailable
 
         clock = Clock()

@@ -72,7 +72,7 @@ async def test_a_store_that_does_not_answer_is_no_dead_session() -> None:
     """Clients take a 404 as final."""
 
     class Silent(MemoryStore):
-        async def standing(self, claims: Claims) -> Standing:
+        async def status(self, claims: Claims) -> Standing:
             raise StoreUnavailable
 
     app = sessions(Server(), store=Silent())

@@ -433,7 +433,7 @@ async def test_a_store_that_does_not_answer_is_no_dead_session() -> None:
     """Neither for a stream nor for a DELETE: the client may try again."""
 
     class Away(MemoryStore):
-        async def standing(self, claims: Any) -> Any:
+        async def status(self, claims: Any) -> Any:
             raise StoreUnavailable
 
     world = bridged(store=Away())

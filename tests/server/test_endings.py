@@ -13,7 +13,7 @@ from clients import START
 from mcp_sessions._server import lifecycle as room
 from mcp_sessions._server.lifecycle import Endings, Streams
 from mcp_sessions._session.claims import AUDIENCE, SESSION, Claims, utc
-from mcp_sessions._session.data import Data, Shelf
+from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.events import Fact, SessionDeleted
 from mcp_sessions._session.session import EndedSession
 from mcp_sessions.errors import StoreUnavailable
@@ -44,9 +44,9 @@ class Store(MemoryStore):
         self._answer()
         return await super().revoke(ref, audience=audience, expires_at=expires_at, reason=reason, lease=lease)
 
-    async def finish(self, ref: str) -> None:
+    async def purge(self, ref: str) -> None:
         self._answer()
-        await super().finish(ref)
+        await super().purge(ref)
         self.finished.append(ref)
         self.has_finished.set()
 
@@ -81,11 +81,11 @@ class Worker:
         )
 
     def keep(self, owner: str, until: int) -> Data:
-        return Data(self.store, Shelf(owner, until, 1000), clock=lambda: START, max_value_bytes=1000)
+        return Data(self.store, Namespace(owner, until, 1000), clock=lambda: START, max_value_bytes=1000)
 
     async def recorded(self) -> Worker:
         """With a record of the session."""
-        await self.store.record(Record(CLAIMS.ref, None, START, END, seen_at=START))
+        await self.store.register(Record(CLAIMS.ref, None, START, END, seen_at=START))
         return self
 
     async def end(self) -> None:
@@ -99,7 +99,7 @@ async def test_everything_happens_in_its_order() -> None:
 
     async def on_end(session: EndedSession, reason: str) -> None:
         seen.append((session.ref, session.created_at, session.expires_at, reason))
-        seen.append((await store.standing(CLAIMS), stream.is_cut, await session.data.get("browser")))
+        seen.append((await store.status(CLAIMS), stream.is_cut, await session.data.get("browser")))
         seen.extend(worker.facts)
 
     store, stream = Store(), Stream()
@@ -113,8 +113,8 @@ async def test_everything_happens_in_its_order() -> None:
         SessionDeleted(CLAIMS.ref, "logout", 90, TRACE),
     ]
     assert await worker.keep(CLAIMS.ref, END).get("browser") is None
-    assert await store.take_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=10) == []
-    assert await store.standing(CLAIMS) is Standing.ENDED
+    assert await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=10) == []
+    assert await store.status(CLAIMS) is Standing.ENDED
 
 
 @pytest.mark.parametrize("tracked", [True, False])

@@ -16,7 +16,7 @@ from streaming import Streaming
 from mcp_sessions import Session
 from mcp_sessions._protocol.headers import HANDSHAKE_VERSIONS
 from mcp_sessions._session.claims import Claims
-from mcp_sessions._session.data import Shelf
+from mcp_sessions._session.data import Namespace
 from mcp_sessions._session.events import Fact, SessionUsed
 from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.stores.base import Standing
@@ -332,7 +332,7 @@ class TestOtherBodies:
 class Away(MemoryStore):
     """A store that does not answer."""
 
-    async def standing(self, claims: Claims) -> Standing:
+    async def status(self, claims: Claims) -> Standing:
         raise StoreUnavailable
 
 
@@ -372,7 +372,7 @@ class TestWhileTheStoreIsAway:
         """What is kept for it is neither shown as empty nor written over: to look at it is an error."""
 
         class Nothing(MemoryStore):
-            async def read(self, shelf: Shelf, key: str) -> bytes | None:
+            async def read(self, shelf: Namespace, key: str) -> bytes | None:
                 raise StoreUnavailable("store_timeout")
 
         for on_store_error, statuses in (("allow", [200, 503]), ("refuse", [503, 503])):

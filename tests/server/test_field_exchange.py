@@ -715,7 +715,7 @@ class TestInFrontOfABridge:
         assert said(await client.client.tool("tally", (b"mcp-session-id", session.encode()))) == 3
 
     async def test_an_answer_that_the_client_posts_crosses_with_it(self, server: Server) -> None:
-        """Named by the field and mirrored, or by the header alone: the server hears its own id."""
+        """SessionMetadata by the field and mirrored, or by the header alone: the server hears its own id."""
         client = second(Stateful(server), bridge=True)
         session = (await client.initialize()).json["sessionId"]
         mirror = (b"mcp-session-id", session.encode())

@@ -203,7 +203,7 @@ async def test_a_fork_is_never_made_of_what_nobody_knows_to_live() -> None:
     """Not even where requests are let in while the store is away."""
 
     class Away(MemoryStore):
-        async def standing(self, claims: Claims) -> Standing:
+        async def status(self, claims: Claims) -> Standing:
             raise StoreUnavailable
 
     client = Client(shop(store=Away(), on_store_error="allow"))
@@ -321,8 +321,8 @@ class Meeting(MemoryStore):
 
     forking = False
 
-    async def record(self, record: Any) -> None:
-        await super().record(record)
+    async def register(self, record: Any) -> None:
+        await super().register(record)
         if self.forking:
             self.forking = False
             await self.meet()

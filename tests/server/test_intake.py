@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message, Receive
 
-from mcp_sessions._protocol.headers import Head
+from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._server.body import Replay, read_body
 from mcp_sessions.errors import BodyCutShort, BodyTimeout, BodyTooLarge, EncodingRefused, Refusal
 
@@ -32,15 +32,17 @@ class Slow:
         return await self._incoming()
 
 
-async def read(receive: Receive, head: Head, *, max_bytes: int, timeout: float) -> bytes:
+async def read(receive: Receive, head: RequestHeaders, *, max_bytes: int, timeout: float) -> bytes:
     """The body, whether it was there at once or had to be awaited."""
     body = read_body(receive, head, max_bytes=max_bytes, timeout=timeout)
     return body if isinstance(body, bytes) else await body
 
 
-async def take(*messages: Message, head: Head | None = None, slow: bool = False, timeout: float = 30) -> bytes:
+async def take(
+    *messages: Message, head: RequestHeaders | None = None, slow: bool = False, timeout: float = 30
+) -> bytes:
     receive = Slow(*messages) if slow else Incoming(*messages)
-    return await read(receive, head or Head.of([]), max_bytes=10, timeout=timeout)
+    return await read(receive, head or RequestHeaders.of([]), max_bytes=10, timeout=timeout)
 
 
 @pytest.mark.parametrize("slow", [False, True])
@@ -84,7 +86,7 @@ async def test_reading_stops_at_the_first_byte_too_many() -> None:
     """What comes after the limit is never asked for: a sender without end cannot fill the memory."""
     receive = Incoming(*chunks(b"x" * 6, b"x" * 6, b"x" * 6))
     with pytest.raises(BodyTooLarge):
-        await read(receive, Head.of([]), max_bytes=10, timeout=30)
+        await read(receive, RequestHeaders.of([]), max_bytes=10, timeout=30)
     assert len(receive.messages) == 1
 
 
@@ -93,14 +95,14 @@ async def test_a_length_declared_too_large_is_refused_unread(length: str) -> Non
     """Not even the first message is taken."""
     receive = Incoming(*chunks(b"{}"))
     with pytest.raises(BodyTooLarge):
-        await read(receive, Head.of([(b"content-length", length.encode())]), max_bytes=10, timeout=30)
+        await read(receive, RequestHeaders.of([(b"content-length", length.encode())]), max_bytes=10, timeout=30)
     assert receive.messages
 
 
 @pytest.mark.parametrize("length", ["10", "0", "-11", "x", "1e9", ""])
 async def test_a_length_that_fits_or_says_nothing_is_not_trusted(length: str) -> None:
     """What counts is what arrives; framing is the server's business."""
-    assert await take(*chunks(b"{}"), head=Head.of([(b"content-length", length.encode())])) == b"{}"
+    assert await take(*chunks(b"{}"), head=RequestHeaders.of([(b"content-length", length.encode())])) == b"{}"
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "br", "identity, gzip", "x", ""])
@@ -108,15 +110,15 @@ async def test_a_compressed_body_is_refused(encoding: str) -> None:
     """We would read other bytes than the application, so nobody does."""
     if encoding:
         with pytest.raises(EncodingRefused):
-            await take(*chunks(b"{}"), head=Head.of([(b"content-encoding", encoding.encode())]))
+            await take(*chunks(b"{}"), head=RequestHeaders.of([(b"content-encoding", encoding.encode())]))
     else:
-        assert await take(*chunks(b"{}"), head=Head.of([(b"content-encoding", encoding.encode())])) == b"{}"
+        assert await take(*chunks(b"{}"), head=RequestHeaders.of([(b"content-encoding", encoding.encode())])) == b"{}"
 
 
 @pytest.mark.parametrize("encoding", ["identity", " Identity "])
 async def test_identity_is_no_encoding(encoding: str) -> None:
     """It changes nothing."""
-    assert await take(*chunks(b"{}"), head=Head.of([(b"content-encoding", encoding.encode())])) == b"{}"
+    assert await take(*chunks(b"{}"), head=RequestHeaders.of([(b"content-encoding", encoding.encode())])) == b"{}"
 
 
 @pytest.mark.parametrize("before", [0, 1, 2])
@@ -149,7 +151,7 @@ async def test_cancelling_the_request_reaches_the_server_s_receive() -> None:
             raise
 
     async def request() -> None:
-        await read(receive, Head.of([]), max_bytes=10, timeout=30)
+        await read(receive, RequestHeaders.of([]), max_bytes=10, timeout=30)
 
     async with anyio.create_task_group() as group:
         group.start_soon(request)
@@ -170,10 +172,10 @@ async def test_a_receive_that_opens_scopes_of_its_own_is_served(timeout: float) 
         return chunks(b"{}")[0]
 
     if timeout == 30:
-        assert await read(receive, Head.of([]), max_bytes=10, timeout=timeout) == b"{}"
+        assert await read(receive, RequestHeaders.of([]), max_bytes=10, timeout=timeout) == b"{}"
     else:
         with pytest.raises(BodyTimeout):
-            await read(receive, Head.of([]), max_bytes=10, timeout=timeout)
+            await read(receive, RequestHeaders.of([]), max_bytes=10, timeout=timeout)
 
 
 class Pending:
@@ -190,7 +192,7 @@ class Pending:
 async def test_a_receive_may_give_any_awaitable(slow: bool) -> None:
     """A server need not write it as a coroutine."""
     receive = Slow(*chunks(b"a", b"b")) if slow else Incoming(*chunks(b"ab"))
-    assert await read(lambda: Pending(receive), Head.of([]), max_bytes=10, timeout=30) == b"ab"
+    assert await read(lambda: Pending(receive), RequestHeaders.of([]), max_bytes=10, timeout=30) == b"ab"
 
 
 async def test_an_error_of_the_server_s_receive_is_not_swallowed() -> None:
@@ -205,7 +207,7 @@ async def test_an_error_of_the_server_s_receive_is_not_swallowed() -> None:
 
     for receive in (at_once, later):
         with pytest.raises(OSError, match="gone"):
-            await read(receive, Head.of([]), max_bytes=10, timeout=30)
+            await read(receive, RequestHeaders.of([]), max_bytes=10, timeout=30)
 
 
 async def test_a_receive_that_goes_on_after_an_exception_is_gone_on_with() -> None:
@@ -217,7 +219,7 @@ async def test_a_receive_that_goes_on_after_an_exception_is_gone_on_with() -> No
         await checkpoint()
         return chunks(b"late")[0]
 
-    assert await read(receive, Head.of([]), max_bytes=10, timeout=30) == b"late"
+    assert await read(receive, RequestHeaders.of([]), max_bytes=10, timeout=30) == b"late"
 
 
 async def test_after_the_body_receive_is_the_server_s_own() -> None:
@@ -244,4 +246,4 @@ async def test_a_time_out_that_is_not_ours_passes_as_it_is() -> None:
         raise TimeoutError("the server's own")
 
     with pytest.raises(TimeoutError, match="the server's own"):
-        await read(receive, Head.of([]), max_bytes=10, timeout=30)
+        await read(receive, RequestHeaders.of([]), max_bytes=10, timeout=30)

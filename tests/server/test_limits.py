@@ -11,7 +11,7 @@ from clients import START, Client, Clock, chunks
 from starlette.types import Message
 from trio.testing import MockClock
 
-from mcp_sessions._protocol.headers import Head
+from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import MAX_BATCH, parse
 from mcp_sessions._server.body import read_body
 from mcp_sessions._server.runtime import CreateLimit
@@ -200,7 +200,7 @@ def test_a_body_may_take_as_long_as_it_is_given(seconds: int, passes: bool) -> N
 
     async def take() -> bool:
         try:
-            body = read_body(receive, Head.of([]), max_bytes=10, timeout=30)
+            body = read_body(receive, RequestHeaders.of([]), max_bytes=10, timeout=30)
             return not isinstance(body, bytes) and await body == b"ab"
         except BodyTimeout:
             return False

@@ -8,11 +8,11 @@ import pytest
 from clients import START, Clock
 from living import ALICE, BOB, SCOPE, Away, mint, named, options_of, reopen
 
-from mcp_sessions._protocol.draft import Named
+from mcp_sessions._protocol.draft import SessionMetadata
 from mcp_sessions._server import sessions
 from mcp_sessions._server.options import HOUR
 from mcp_sessions._server.runtime import Options
-from mcp_sessions._server.sessions import Live
+from mcp_sessions._server.sessions import ActiveSession
 from mcp_sessions._session.claims import TRANSPORT, Principal, utc
 from mcp_sessions._session.events import Fact, SessionCreated, SessionDeleted
 from mcp_sessions._tokens.seal import sealed_size
@@ -47,7 +47,7 @@ async def test_a_request_leaves_nothing_to_the_garbage_collector() -> None:
         session.state["n"] = 1
         ref = session.ref
         del session
-        assert not [one for one in gc.get_objects() if isinstance(one, Live) and one.claims.ref == ref]
+        assert not [one for one in gc.get_objects() if isinstance(one, ActiveSession) and one.claims.ref == ref]
     finally:
         gc.enable()
 
@@ -78,8 +78,8 @@ async def test_the_bytes_of_an_echo_say_the_same_as_the_metadata() -> None:
     """With and without a new state."""
     options = options_of(Clock())
     live = await reopen(named(await mint(options)), options)
-    assert live.echo() is (await reopen(Named(live.session.id, None), options)).echo()
-    changed = await reopen(Named(live.session.id, None), options)
+    assert live.echo() is (await reopen(SessionMetadata(live.session.id, None), options)).echo()
+    changed = await reopen(SessionMetadata(live.session.id, None), options)
     changed.session.state["n"] = 1
     assert b'"state":"v1.' in changed.echo()
 
@@ -90,7 +90,7 @@ async def test_state_of_another_session_opens_nowhere() -> None:
     first, second = await mint(options, ALICE), await mint(options, ALICE)
     first.session.state["role"] = "admin"
     with pytest.raises(StateUnreadable):
-        await reopen(Named(second.session.id, named(first).state), options, ALICE)
+        await reopen(SessionMetadata(second.session.id, named(first).state), options, ALICE)
 
 
 async def test_state_has_a_limit_of_its_sealed_size() -> None:
@@ -150,7 +150,7 @@ class TestExpiry:
         clock.now += 1
         assert (await reopen(newest, options)).session.expires_at == utc(START + 2 * HOUR - 1)
         with pytest.raises(SessionExpired):
-            await reopen(Named(first.session_id, None if withheld else first.state), options)
+            await reopen(SessionMetadata(first.session_id, None if withheld else first.state), options)
 
     async def test_an_unread_state_is_kept_when_only_the_time_is_renewed(self) -> None:
         """Renewing says when the session was seen and loses nothing of what it held."""
@@ -201,7 +201,7 @@ async def test_nobody_is_let_in_unknown_unless_that_was_asked_for(caplog: pytest
         f"session {live.session.ref} is let in, though nobody knows whether it ended (store_unavailable)"
     ]
     with pytest.raises(SessionNotFound):
-        await reopen(Named("x", None), options, lenient=True)
+        await reopen(SessionMetadata("x", None), options, lenient=True)
 
 
 class TestTracked:
@@ -219,7 +219,7 @@ class TestTracked:
         options = options_of(clock, tracked=True, idle_timeout=HOUR)
         live = await mint(options)
         assert "state" not in live.metadata()
-        bare = Named(live.session.id, None)
+        bare = SessionMetadata(live.session.id, None)
         for _ in range(3):
             clock.now += HOUR - 60
             opened = await reopen(bare, options)
@@ -233,8 +233,8 @@ class TestTracked:
 class TestATransportSession:
     """Its clients echo no state, so the store keeps that; and they lose all when it dies, so it lives long."""
 
-    async def reopened(self, live: Live, options: Options) -> Live:
-        return await Live.open(Named(live.session.id, None), options, principal=None, kind=TRANSPORT)
+    async def reopened(self, live: ActiveSession, options: Options) -> ActiveSession:
+        return await ActiveSession.open(SessionMetadata(live.session.id, None), options, principal=None, kind=TRANSPORT)
 
     async def test_its_state_lies_in_the_store(self) -> None:
         """Written when it changed, and under a name that no other data has."""
@@ -259,6 +259,6 @@ class TestATransportSession:
         options = options_of(Clock())
         live = await sessions.mint(options, principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
         with pytest.raises(SessionNotFound):
-            await reopen(Named(live.session.id, None), options)
+            await reopen(SessionMetadata(live.session.id, None), options)
         with pytest.raises(SessionNotFound):
             await self.reopened(await mint(options), options)

@@ -281,9 +281,9 @@ class Store(MemoryStore):
         if self._opening is not None:
             raise self._opening
 
-    async def lead(self, worker: str, *, audience: str, seconds: float) -> bool:
+    async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
         self.swept.set()
-        return await super().lead(worker, audience=audience, seconds=seconds)
+        return await super().elect(worker, audience=audience, seconds=seconds)
 
 
 STARTED, STOPPED = {"type": "lifespan.startup.complete"}, {"type": "lifespan.shutdown.complete"}
@@ -353,7 +353,7 @@ class TestItsOwnStartAndStop:
         ended, store = anyio.Event(), Store(clock)
         options: dict[str, Any] = {"clock": clock, "tracked": True, "lifetime": 60, "sweep_interval": 0.001}
         tracked = sessions(app, store=store, on_end=on_end, **options)
-        await store.record(Record("ses_a", None, START, START + 60, seen_at=START))
+        await store.register(Record("ses_a", None, START, START + 60, seen_at=START))
         clock.now += 60
         await self.live(tracked, between=ended.wait)
         assert steps == ["the application starts", "expired"]

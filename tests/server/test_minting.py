@@ -104,7 +104,7 @@ class TestOnCreate:
         assert await refused[0].data.get("browser") is None
         assert await store.find(refused[0].ref) is None
         clock.now += 10 * HOUR
-        assert await store.take_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=10) == []
+        assert await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=10) == []
         assert (facts, ended) == ([], [])
 
     async def test_a_caller_who_leaves_leaves_nothing_behind(self) -> None:
@@ -127,7 +127,7 @@ class TestOnCreate:
     async def test_where_nothing_was_kept_the_store_is_not_asked(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A refusal of a session without a record and without data costs nothing."""
         store, forgotten = MemoryStore(), list[str]()
-        monkeypatch.setattr(store, "finish", forgotten.append)
+        monkeypatch.setattr(store, "purge", forgotten.append)
 
         def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
             raise CreateRefused

@@ -88,8 +88,8 @@ def test_sessions_are_recorded_and_swept_where_they_are_tracked() -> None:
 @pytest.mark.parametrize("idle", [None, 60])
 async def test_how_a_session_stands_is_asked_of_its_record_where_there_is_one(idle: int | None) -> None:
     """Without a record it is lost; where nothing is tracked, whatever was not ended is live."""
-    assert await options_of(idle_timeout=idle).standing(CLAIMS) is Standing.LIVE
-    assert await options_of(idle_timeout=idle, tracked=True).standing(CLAIMS) is Standing.LOST
+    assert await options_of(idle_timeout=idle).status(CLAIMS) is Standing.LIVE
+    assert await options_of(idle_timeout=idle, tracked=True).status(CLAIMS) is Standing.LOST
 
 
 async def test_data_has_the_limits_that_were_asked_for() -> None:

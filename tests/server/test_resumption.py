@@ -26,10 +26,10 @@ class Store(MemoryStore):
 
     is_away = False
 
-    async def standing(self, claims: Claims) -> Standing:
+    async def status(self, claims: Claims) -> Standing:
         if self.is_away:
             raise StoreUnavailable
-        return await super().standing(claims)
+        return await super().status(claims)
 
 
 class Broken:

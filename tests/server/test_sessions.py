@@ -56,16 +56,16 @@ class Deployment:
             subject=key.subject(principal),
         )
         if record:
-            await self.store.record(Record(claims.ref, claims.subject, now, claims.expires_at, now))
+            await self.store.register(Record(claims.ref, claims.subject, now, claims.expires_at, now))
         return claims
 
     async def live(self, *claims: Claims) -> list[bool]:
         """Which of them a server would take."""
-        return [standing is Standing.LIVE for standing in await self.store.standings(claims)]
+        return [standing is Standing.LIVE for standing in await self.store.statuses(claims)]
 
     async def taken(self) -> list[tuple[str, str]]:
         """What a server's sweeper finds to do: a session's name, and why it ended."""
-        ended = await self.store.take_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=100)
+        ended = await self.store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=100)
         return sorted((found.record.ref, found.reason) for found in ended)
 
 
@@ -289,7 +289,7 @@ async def test_it_opens_and_closes_what_it_was_given_by_name(tmp_path: Path) -> 
     path = tmp_path / "sessions.db"
     key = KeyRing([SECRET]).signing
     server = SQLiteStore(path, clock=Clock())
-    await server.record(Record("ses_one", key.subject(ALICE), START, START + DAY, START))
+    await server.register(Record("ses_one", key.subject(ALICE), START, START + DAY, START))
     await server.close()
     async with Sessions(store=f"sqlite:{path}", keys=SECRET, clock=Clock()) as sessions:
         assert [record.ref for record in await sessions.of(ALICE)] == ["ses_one"]

@@ -49,12 +49,12 @@ class Store(MemoryStore):
         self.asked: list[int] = []
         self.was_asked = anyio.Event()
 
-    async def standings(self, claims: Sequence[Claims]) -> list[Standing]:
+    async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
         self.asked.append(len(claims))
         self.was_asked.set()
         if self.is_away:
             raise StoreUnavailable
-        return await super().standings(claims)
+        return await super().statuses(claims)
 
     async def end(self, claims: Claims) -> None:
         """As another worker would."""

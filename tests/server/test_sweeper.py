@@ -11,7 +11,7 @@ from clients import START, Clock
 
 from mcp_sessions._server.lifecycle import LEASE, SWEEP_BATCH, Endings, Streams, Sweeper
 from mcp_sessions._session.claims import AUDIENCE
-from mcp_sessions._session.data import Data, Shelf
+from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.events import Fact, SessionDeleted
 from mcp_sessions._session.session import EndedSession
 from mcp_sessions.errors import StoreUnavailable
@@ -32,7 +32,7 @@ class Store(MemoryStore):
         self.asked = 0
         self.was_asked = anyio.Event()
 
-    async def lead(self, worker: str, *, audience: str, seconds: float) -> bool:
+    async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
         self.asked += 1
         self.was_asked.set()
         self.was_asked = anyio.Event()
@@ -68,7 +68,7 @@ class Worker:
             Streams(self.store),
             on_end=on_end or (lambda session, reason: self.ran.append((session.ref, reason))),
             emit=self.emit,
-            keep=lambda owner, until: Data(self.store, Shelf(owner, until, 100), clock=clock, max_value_bytes=100),
+            keep=lambda owner, until: Data(self.store, Namespace(owner, until, 100), clock=clock, max_value_bytes=100),
             clock=clock,
         )
         self.sweeper = Sweeper(
@@ -87,7 +87,7 @@ class Worker:
         self.facts.append(fact)
 
     async def record(self, ref: str, lifetime: int = HOUR) -> None:
-        await self.store.record(Record(ref, None, START, START + lifetime, seen_at=START, trace=f"trace of {ref}"))
+        await self.store.register(Record(ref, None, START, START + lifetime, seen_at=START, trace=f"trace of {ref}"))
 
     async def looks(self, times: int = 2) -> None:
         """Wait until the store was asked so many times more."""

@@ -12,14 +12,14 @@ from clients import SESSION_KEY, http
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._server import sessions as minting
 from mcp_sessions._server.response import WriteBack
-from mcp_sessions._server.sessions import Live
+from mcp_sessions._server.sessions import ActiveSession
 from mcp_sessions._session.claims import SESSION, TRANSPORT, Kind
 from mcp_sessions.errors import StateClosed
 
 SETTINGS = b'{"required":"never"}'
 
 
-async def live(kind: Kind = SESSION, **options: Any) -> Live:
+async def live(kind: Kind = SESSION, **options: Any) -> ActiveSession:
     made = sessions(Server(), **options)._options
     return await minting.mint(made, principal=None, params={}, scope=http(), kind=kind)
 
@@ -30,7 +30,7 @@ def request(method: str = "tools/call", id: str = "1") -> Message:
     return parsed
 
 
-def writes(message: Message, live: Live | None) -> WriteBack:
+def writes(message: Message, live: ActiveSession | None) -> WriteBack:
     found = WriteBack.of(message, live, SETTINGS)
     assert found is not None
     return found

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_sessions._session.claims import AUDIENCE
-from mcp_sessions._session.data import MAX_KEY_BYTES, MAX_ROUNDS, Data, DataStore, Shelf
+from mcp_sessions._session.data import MAX_KEY_BYTES, MAX_ROUNDS, Data, DataStore, Namespace
 from mcp_sessions.errors import DataError, DataGone, DataNotInteger, DataNotJSON, DataTooLarge
 from mcp_sessions.stores.base import Store
 from mcp_sessions.stores.memory import MemoryStore
 from mcp_sessions.stores.sqlite import SQLiteStore
 
-SHELF = Shelf(owner="ses_one", until=START + 3600, max_bytes=1000)
+SHELF = Namespace(owner="ses_one", until=START + 3600, max_bytes=1000)
 LIMIT = 100  # bytes of one value
 
 STORES: dict[str, Callable[[Clock, Path], Store]] = {
@@ -47,7 +47,7 @@ def data(store: Store, clock: Clock) -> Data:
     return made(store, clock)
 
 
-def made(store: DataStore, clock: Clock | None = None, shelf: Shelf = SHELF) -> Data:
+def made(store: DataStore, clock: Clock | None = None, shelf: Namespace = SHELF) -> Data:
     return Data(store, shelf, clock=clock or Clock(), max_value_bytes=LIMIT)
 
 
@@ -63,7 +63,7 @@ KEYS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1
 @given(key=KEYS, value=JSON)
 async def test_every_json_value_comes_back_as_it_is(key: str, value: Any) -> None:
     """Under any name, with its kind: 1 stays an integer, 1.0 a float and True a truth."""
-    shelf = Shelf(owner="ses_one", until=START + 3600, max_bytes=1 << 20)
+    shelf = Namespace(owner="ses_one", until=START + 3600, max_bytes=1 << 20)
     data = Data(MemoryStore(clock=Clock()), shelf, clock=Clock(), max_value_bytes=1 << 20)
     await data.set(key, value)
     kept = await data.get(key, "nothing")
@@ -94,7 +94,7 @@ async def test_deleting_leaves_nothing_and_may_be_done_twice(data: Data) -> None
 
 async def test_each_session_sees_its_own(store: Store) -> None:
     """And every request of it the same."""
-    other = made(store, shelf=Shelf(owner="ses_two", until=START + 3600, max_bytes=1000))
+    other = made(store, shelf=Namespace(owner="ses_two", until=START + 3600, max_bytes=1000))
     await made(store).set("a", 1)
     assert (await made(store).get("a"), await other.get("a")) == (1, None)
 
@@ -163,11 +163,11 @@ class Contended:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
 
-    async def swap(self, shelf: Shelf, key: str, old: bytes | None, new: bytes | None) -> bool:
+    async def compare_and_swap(self, shelf: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
         if self.times:
             self.times -= 1
             await self.store.add(shelf, key, 1)
-        return await self.store.swap(shelf, key, old, new)
+        return await self.store.compare_and_swap(shelf, key, old, new)
 
 
 async def test_an_update_that_was_overtaken_is_made_again() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_sessions._session.claims import MAX_TOKEN_BYTES, SESSION, TYP, Claims, looks_like_ours
+from mcp_sessions._session.claims import MAX_TOKEN_BYTES, SESSION, TYP, Claims, looks_like_session_id
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing, base64url
 
@@ -67,7 +67,7 @@ def envelope(header: Any, change: Callable[[str], str] = str) -> str:
 )
 def test_a_token_of_ours_is_known_by_its_typ_however_it_is_dressed(value: str | bytes) -> None:
     """Whether it verifies does not matter: it is never forwarded."""
-    assert looks_like_ours(value)
+    assert looks_like_session_id(value)
 
 
 @pytest.mark.parametrize(
@@ -100,22 +100,24 @@ def test_a_token_of_ours_is_known_by_its_typ_however_it_is_dressed(value: str | 
 )
 def test_what_is_not_ours_is_the_servers_own(value: str | bytes) -> None:
     """Other ids, other JWTs, and nonsense of any kind, without an error."""
-    assert not looks_like_ours(value)
+    assert not looks_like_session_id(value)
 
 
 @given(st.text() | st.binary())
 def test_no_value_makes_the_question_raise(value: str | bytes) -> None:
     """It is asked of every header that anybody sends."""
-    assert not looks_like_ours(value)
+    assert not looks_like_session_id(value)
 
 
 @given(st.permutations(["alg", "kid", "typ"]), st.integers(0, 4))
 def test_order_and_spacing_do_not_hide_a_token(order: list[str], indent: int) -> None:
     """Any JSON text of the header."""
-    assert looks_like_ours(envelope(json.dumps({name: GOOD_HEADER[name] for name in order}, indent=indent).encode()))
+    assert looks_like_session_id(
+        envelope(json.dumps({name: GOOD_HEADER[name] for name in order}, indent=indent).encode())
+    )
 
 
 @given(st.text(string.printable), st.text(string.printable), st.sampled_from(RINGS))
 def test_no_text_around_a_token_hides_it(before: str, after: str, ring: KeyRing) -> None:
     """A list, a scheme, quotes, another id right before it: the token could still be read out of it."""
-    assert looks_like_ours(f"{before}{TOKENS.mint(ring, claims_of(ring))}{after}")
+    assert looks_like_session_id(f"{before}{TOKENS.mint(ring, claims_of(ring))}{after}")

@@ -17,12 +17,12 @@ from typing import Any
 import anyio
 
 from mcp_sessions._session.claims import AUDIENCE, Claims
-from mcp_sessions._session.data import Shelf
+from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import StoreFull
 from mcp_sessions.stores.sqlite import SQLiteStore
 
 FOREVER = 2_000_000_000
-SHELF = Shelf("ses_shared", FOREVER, 10_000)
+SHELF = Namespace("ses_shared", FOREVER, 10_000)
 
 
 def session(name: str) -> Claims:
@@ -53,7 +53,7 @@ async def count_in(path: str, tasks: str, times: str) -> None:
             swapped = False
             while not swapped:
                 old = await store.read(SHELF, "n")
-                swapped = await store.swap(SHELF, "n", old, b"%d" % (int(old or 0) + 1))
+                swapped = await store.compare_and_swap(SHELF, "n", old, b"%d" % (int(old or 0) + 1))
 
     async with anyio.create_task_group() as group:
         for _ in range(int(tasks)):
@@ -76,7 +76,7 @@ def fork(path: str) -> None:
     child.start()
     child.join()
     anyio.run(revoke, store, "after")
-    standings = anyio.run(store.standings, [session(name) for name in ("parent", "child", "after")])
+    standings = anyio.run(store.statuses, [session(name) for name in ("parent", "child", "after")])
     anyio.run(store.close)
     print(child.exitcode, *standings)
 
@@ -93,10 +93,10 @@ async def fill(folder: str) -> None:
         except StoreFull as full:
             refused += 1
             print(full.reason)
-    print(await store.standing(session("kept")))
+    print(await store.status(session("kept")))
     await anyio.Path(ballast).unlink()
     await revoke(store, "later")
-    print(await store.standing(session("later")))
+    print(await store.status(session("later")))
     await store.close()
 
 

@@ -17,7 +17,7 @@ from clients import START, Clock
 
 from mcp_sessions._server.sessions import CAPABILITIES_KEY, STATE_KEY
 from mcp_sessions._session.claims import AUDIENCE, Claims
-from mcp_sessions._session.data import Shelf
+from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import DataGone, DataNotInteger, DataTooLarge
 from mcp_sessions.stores.base import Ended, Record, Standing, Store, grain
 from stores import Kind, Place, revoke
@@ -44,13 +44,13 @@ def session(name: str = "a", *, issued_at: int = START, expires_at: int = LATER,
     )
 
 
-def shelf(claims: Claims, *, max_bytes: int = 1000) -> Shelf:
+def shelf(claims: Claims, *, max_bytes: int = 1000) -> Namespace:
     """Its place for data."""
-    return Shelf(claims.ref, claims.expires_at, max_bytes)
+    return Namespace(claims.ref, claims.expires_at, max_bytes)
 
 
 async def take(store: Store, *, idle_timeout: int | None = None, lease: float = 30, limit: int = 100) -> list[Ended]:
-    return await store.take_ended(audience=AUDIENCE, idle_timeout=idle_timeout, lease=lease, limit=limit)
+    return await store.claim_ended(audience=AUDIENCE, idle_timeout=idle_timeout, lease=lease, limit=limit)
 
 
 async def at_once(calls: Sequence[Callable[[], Awaitable[Any]]]) -> list[Any]:
@@ -74,13 +74,13 @@ async def test_opening_twice_is_the_same_as_once(store: Store) -> None:
     await store.open()
     await revoke(store, session())
     await store.open()
-    assert await store.standing(session()) is Standing.ENDED
+    assert await store.status(session()) is Standing.ENDED
 
 
 async def test_a_store_that_was_never_opened_opens_itself(kind: Kind, place: Place) -> None:
     """At its first use, be it a question or a change."""
     asked, changed = await kind.make(place), await kind.make(place)
-    assert await asked.standing(session()) is Standing.LIVE
+    assert await asked.status(session()) is Standing.LIVE
     assert await revoke(changed, session()) is True
     await asked.close()
     await changed.close()
@@ -96,14 +96,14 @@ async def test_what_is_kept_outlives_the_store_object(kind: Kind, place: Place, 
     a, b, c = session("a"), session("b", subject=BOB), session("c", issued_at=START + 1)
     first = await kind.make(place)
     await first.open()
-    await first.record(Record.of(c))
+    await first.register(Record.of(c))
     await first.write(shelf(c), "cart", b"[1]")
     await revoke(first, a)
     await first.revoke_before(START + 1, audience=AUDIENCE, subject=BOB, until=LATER)
     await first.close()
     await other.close()
     second = await kind.make(place)
-    assert await second.standings([a, b, c]) == [Standing.ENDED, Standing.ENDED, Standing.LIVE]
+    assert await second.statuses([a, b, c]) == [Standing.ENDED, Standing.ENDED, Standing.LIVE]
     assert await second.find(c.ref) == Record.of(c)
     assert await second.read(shelf(c), "cart") == b"[1]"
     await second.close()
@@ -114,21 +114,21 @@ async def test_what_is_kept_outlives_the_store_object(kind: Kind, place: Place, 
 
 async def test_what_was_never_revoked_is_live(store: Store) -> None:
     """Nothing is stored for a live session, so an unknown one is a live one."""
-    assert await store.standing(session()) is Standing.LIVE
+    assert await store.status(session()) is Standing.LIVE
 
 
 async def test_a_revocation_is_seen_as_soon_as_it_returns(store: Store) -> None:
     """And it touches no other session, not even one that ends at the same moment."""
     assert await revoke(store, session("a")) is True
-    assert await store.standing(session("a")) is Standing.ENDED
-    assert await store.standing(session("b")) is Standing.LIVE
+    assert await store.status(session("a")) is Standing.ENDED
+    assert await store.status(session("b")) is Standing.LIVE
 
 
 async def test_a_revocation_is_seen_at_once_by_who_shares_the_store(store: Store, other: Store) -> None:
     """Also where the other one was asked before, and has said that the session lives."""
-    assert await other.standing(session()) is Standing.LIVE
+    assert await other.status(session()) is Standing.LIVE
     await revoke(store, session())
-    assert await other.standing(session()) is Standing.ENDED
+    assert await other.status(session()) is Standing.ENDED
     assert await revoke(other, session()) is False
 
 
@@ -136,7 +136,7 @@ async def test_only_one_call_ends_a_session(store: Store) -> None:
     """A delete that is tried again succeeds again, and says that it was not the one."""
     assert await revoke(store, session()) is True
     assert await revoke(store, session()) is False
-    assert await store.standing(session()) is Standing.ENDED
+    assert await store.status(session()) is Standing.ENDED
 
 
 async def test_of_parallel_revocations_one_ends_the_session(store: Store, other: Store) -> None:
@@ -149,8 +149,8 @@ async def test_many_are_asked_about_in_one_trip(store: Store) -> None:
     """The answers come in the order of the questions, which may repeat, and none are no answers."""
     a, b = session("a"), session("b")
     await revoke(store, b)
-    assert await store.standings([a, b, a]) == [Standing.LIVE, Standing.ENDED, Standing.LIVE]
-    assert await store.standings([]) == []
+    assert await store.statuses([a, b, a]) == [Standing.LIVE, Standing.ENDED, Standing.LIVE]
+    assert await store.statuses([]) == []
 
 
 async def test_a_revocation_lasts_as_long_as_its_token(store: Store, clock: Clock) -> None:
@@ -159,9 +159,9 @@ async def test_a_revocation_lasts_as_long_as_its_token(store: Store, clock: Cloc
     for step in range(60):
         clock.now = START + 60 * step
         await revoke(store, session(f"short-{step}", expires_at=int(clock.now) + 1))
-        assert await store.standing(session("a")) is Standing.ENDED
+        assert await store.status(session("a")) is Standing.ENDED
     clock.now = LATER - 1
-    assert await store.standing(session("a")) is Standing.ENDED
+    assert await store.status(session("a")) is Standing.ENDED
 
 
 async def test_a_revocation_outlives_its_token_by_the_leeway(store: Store, clock: Clock) -> None:
@@ -169,7 +169,7 @@ async def test_a_revocation_outlives_its_token_by_the_leeway(store: Store, clock
     await revoke(store, session("a"))
     clock.now = LATER + LEEWAY - 1
     await revoke(store, session("b", expires_at=LATER + HOUR))
-    assert await store.standing(session("a")) is Standing.ENDED
+    assert await store.status(session("a")) is Standing.ENDED
 
 
 async def test_an_end_in_the_past_is_no_error(store: Store) -> None:
@@ -181,7 +181,7 @@ async def test_many_revocations_at_once_are_all_kept(store: Store) -> None:
     """Parallel deletes lose nothing."""
     many = [session(f"s{n}", expires_at=LATER + n) for n in range(50)]
     await at_once([partial(revoke, store, one) for one in many])
-    assert await store.standings(many) == [Standing.ENDED] * 50
+    assert await store.statuses(many) == [Standing.ENDED] * 50
 
 
 # --- all sessions before a moment ----------------------------------------------------------------
@@ -192,8 +192,8 @@ async def test_a_cut_off_ends_what_a_principal_was_issued_before(store: Store) -
     before, then = session("a", issued_at=START - 1), session("b", issued_at=START)
     others, nobodys = (session(issued_at=START - 1, subject=subject) for subject in (BOB, None))
     await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, until=LATER)
-    assert await store.standing(before) is Standing.ENDED
-    assert await store.standings([then, others, nobodys]) == [Standing.LIVE] * 3
+    assert await store.status(before) is Standing.ENDED
+    assert await store.statuses([then, others, nobodys]) == [Standing.LIVE] * 3
 
 
 async def test_a_cut_off_for_everybody_ends_what_anybody_was_issued_before(store: Store) -> None:
@@ -201,8 +201,8 @@ async def test_a_cut_off_for_everybody_ends_what_anybody_was_issued_before(store
     before = [session(issued_at=START - 1, subject=subject) for subject in (ALICE, BOB, None)]
     then = session(issued_at=START)
     await store.revoke_before(START, audience=AUDIENCE, subject=None, until=LATER)
-    assert await store.standings(before) == [Standing.ENDED] * 3
-    assert await store.standing(then) is Standing.LIVE
+    assert await store.statuses(before) == [Standing.ENDED] * 3
+    assert await store.status(then) is Standing.LIVE
 
 
 @pytest.mark.parametrize("subject", [ALICE, None])
@@ -211,15 +211,15 @@ async def test_of_several_cut_offs_the_latest_counts(store: Store, subject: str 
     for moment in (START - 10, START, START - 5):
         await store.revoke_before(moment, audience=AUDIENCE, subject=subject, until=LATER)
     await store.revoke_before(START - 20, audience=AUDIENCE, subject=BOB, until=LATER)
-    assert await store.standing(session(issued_at=START - 1)) is Standing.ENDED
-    assert await store.standing(session(issued_at=START)) is Standing.LIVE
+    assert await store.status(session(issued_at=START - 1)) is Standing.ENDED
+    assert await store.status(session(issued_at=START)) is Standing.LIVE
 
 
 async def test_a_cut_off_is_seen_at_once_by_who_shares_the_store(store: Store, other: Store) -> None:
     """As a revocation is."""
-    assert await other.standing(session(issued_at=START - 1)) is Standing.LIVE
+    assert await other.status(session(issued_at=START - 1)) is Standing.LIVE
     await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, until=LATER)
-    assert await other.standing(session(issued_at=START - 1)) is Standing.ENDED
+    assert await other.status(session(issued_at=START - 1)) is Standing.ENDED
 
 
 async def test_a_cut_off_lasts_until_the_last_session_concerned_has_ended(store: Store, clock: Clock) -> None:
@@ -229,15 +229,15 @@ async def test_a_cut_off_lasts_until_the_last_session_concerned_has_ended(store:
     await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, until=START)
     clock.now = LATER + LEEWAY - 1
     await revoke(store, session("b", expires_at=LATER + HOUR))
-    assert await store.standing(old) is Standing.ENDED
+    assert await store.status(old) is Standing.ENDED
 
 
 async def test_a_cut_off_leaves_records_as_they_are(store: Store, clock: Clock) -> None:
     """Its sessions are told as ended and are nobody's to list, but their `on_end` comes when they expire."""
     a = session(issued_at=START - 1)
-    await store.record(Record.of(a))
+    await store.register(Record.of(a))
     await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, until=LATER)
-    assert await store.seen(a, idle_timeout=None) is Standing.ENDED
+    assert await store.touch(a, idle_timeout=None) is Standing.ENDED
     assert await store.sessions(ALICE, audience=AUDIENCE) == []
     assert await store.find(a.ref) is None
     assert await take(store) == []
@@ -250,7 +250,7 @@ async def test_a_cut_off_leaves_records_as_they_are(store: Store, clock: Clock) 
 
 async def test_a_recorded_session_is_found_by_its_name(store: Store) -> None:
     """As it was recorded; an unknown one is not."""
-    await store.record(Record.of(session("a")))
+    await store.register(Record.of(session("a")))
     assert await store.find(session("a").ref) == Record.of(session("a"))
     assert await store.find(session("b").ref) is None
 
@@ -258,17 +258,17 @@ async def test_a_recorded_session_is_found_by_its_name(store: Store) -> None:
 async def test_an_anonymous_session_can_be_recorded(store: Store) -> None:
     """It has no subject, and is found by its name alone."""
     a = session(subject=None)
-    await store.record(Record.of(a))
+    await store.register(Record.of(a))
     assert await store.find(a.ref) == Record.of(a)
-    assert await store.seen(a, idle_timeout=None) is Standing.LIVE
+    assert await store.touch(a, idle_timeout=None) is Standing.LIVE
 
 
 async def test_a_principals_sessions_are_listed_oldest_first(store: Store) -> None:
     """In whatever order they were recorded; nobody else's."""
     made = [session(f"s{n}", issued_at=START - n) for n in (2, 5, 1, 4, 3)]
     for one in made:
-        await store.record(Record.of(one))
-    await store.record(Record.of(session("bobs", subject=BOB)))
+        await store.register(Record.of(one))
+    await store.register(Record.of(session("bobs", subject=BOB)))
     assert await store.sessions(ALICE, audience=AUDIENCE) == [
         Record.of(one) for one in sorted(made, key=lambda one: one.issued_at)
     ]
@@ -283,7 +283,7 @@ async def test_the_forks_of_a_lineage_are_listed_oldest_first(store: Store) -> N
         for n, subject in ((2, None), (1, ALICE), (3, None))
     ]
     for record in (Record.of(root), *forks, replace(Record.of(session("else")), root=other.ref)):
-        await store.record(record)
+        await store.register(record)
     assert await store.forks(root.ref) == [forks[1], forks[0], forks[2]]
     assert await store.find(forks[0].ref) == forks[0]
     assert (
@@ -298,7 +298,7 @@ async def test_a_record_is_given_back_as_it_was_noted(store: Store, clock: Clock
     """With its place in a lineage and the trace of its start, to who lists it, finds it or takes its end."""
     root, trace = session("root"), f"00-{'ab' * 16}-{'cd' * 8}-01"
     noted = replace(Record.of(session("fork")), root=root.ref, trace=trace)
-    await store.record(noted)
+    await store.register(noted)
     assert (
         await store.sessions(ALICE, audience=AUDIENCE)
         == await store.forks(root.ref)
@@ -317,13 +317,13 @@ async def test_an_ended_fork_is_not_listed(store: Store, clock: Clock) -> None:
         for n in (3, 2, 1)
     )
     for record in (Record.of(root), a, b, c):
-        await store.record(record)
+        await store.register(record)
     await revoke(store, root)
-    await store.finish(root.ref)
+    await store.purge(root.ref)
     assert await store.forks(root.ref) == [a, b, c]
     await store.revoke(a.ref, audience=a.audience, expires_at=a.expires_at, reason="deleted", lease=0)
     assert [ended.record for ended in await take(store)] == [a]
-    await store.finish(a.ref)
+    await store.purge(a.ref)
     clock.now = b.expires_at
     assert await store.forks(root.ref) == [c]
     await store.revoke_before(START + 1, audience=AUDIENCE, subject=ALICE, until=LATER)
@@ -334,7 +334,7 @@ async def test_an_ended_session_is_neither_listed_nor_found(store: Store) -> Non
     """From the moment on at which it was revoked."""
     a, b = session("a"), session("b")
     for one in (a, b):
-        await store.record(Record.of(one))
+        await store.register(Record.of(one))
     await revoke(store, a)
     assert await store.sessions(ALICE, audience=AUDIENCE) == [Record.of(b)]
     assert await store.find(a.ref) is None
@@ -342,7 +342,7 @@ async def test_an_ended_session_is_neither_listed_nor_found(store: Store) -> Non
 
 async def test_an_expired_session_is_neither_listed_nor_found(store: Store, clock: Clock) -> None:
     """From its very end on."""
-    await store.record(Record.of(session()))
+    await store.register(Record.of(session()))
     clock.now = LATER - 1
     assert await store.find(session().ref) == Record.of(session())
     clock.now = LATER
@@ -353,21 +353,21 @@ async def test_an_expired_session_is_neither_listed_nor_found(store: Store, cloc
 async def test_recording_again_changes_nothing(store: Store) -> None:
     """Not even what was recorded, and it revives nothing that was ended, before or after it is finished."""
     a, b = session("a"), session("b")
-    await store.record(Record.of(a))
-    await store.record(replace(Record.of(a), subject=BOB))
+    await store.register(Record.of(a))
+    await store.register(replace(Record.of(a), subject=BOB))
     assert await store.find(a.ref) == Record.of(a)
     await revoke(store, a)
-    await store.record(Record.of(a))
+    await store.register(Record.of(a))
     await revoke(store, b)
-    await store.record(Record.of(b))
-    assert [await store.seen(one, idle_timeout=None) for one in (a, b)] == [Standing.ENDED] * 2
+    await store.register(Record.of(b))
+    assert [await store.touch(one, idle_timeout=None) for one in (a, b)] == [Standing.ENDED] * 2
     assert await store.sessions(ALICE, audience=AUDIENCE) == []
 
 
 async def test_records_are_seen_at_once_by_who_shares_the_store(store: Store, other: Store) -> None:
     """A session that one worker made is used on another."""
-    await store.record(Record.of(session()))
-    assert await other.seen(session(), idle_timeout=60) is Standing.LIVE
+    await store.register(Record.of(session()))
+    assert await other.touch(session(), idle_timeout=60) is Standing.LIVE
     assert await other.find(session().ref) == Record.of(session())
 
 
@@ -376,15 +376,15 @@ async def test_records_are_seen_at_once_by_who_shares_the_store(store: Store, ot
 
 async def test_a_session_without_a_record_is_lost(store: Store) -> None:
     """Where sessions are recorded, what has no record was not made there, or its end was long ago."""
-    assert await store.seen(session(), idle_timeout=None) is Standing.LOST
+    assert await store.touch(session(), idle_timeout=None) is Standing.LOST
 
 
 async def test_ended_is_told_before_lost(store: Store) -> None:
     """A revocation stands after its record was forgotten."""
-    await store.record(Record.of(session()))
+    await store.register(Record.of(session()))
     await revoke(store, session())
-    await store.finish(session().ref)
-    assert await store.seen(session(), idle_timeout=None) is Standing.ENDED
+    await store.purge(session().ref)
+    assert await store.touch(session(), idle_timeout=None) is Standing.ENDED
 
 
 @pytest.mark.parametrize("idle_timeout", [1, 59, 60, 300, 1800])
@@ -392,38 +392,38 @@ async def test_an_unused_session_is_idle_after_its_time_and_the_grain(
     store: Store, clock: Clock, idle_timeout: int
 ) -> None:
     """Never earlier than its time, and no later than that and the grain."""
-    await store.record(Record.of(session()))
+    await store.register(Record.of(session()))
     clock.now = START + idle_timeout - 0.5
-    assert await store.seen(session("b"), idle_timeout=idle_timeout) is Standing.LOST
+    assert await store.touch(session("b"), idle_timeout=idle_timeout) is Standing.LOST
     clock.now = START + idle_timeout + grain(idle_timeout)
-    assert await store.seen(session(), idle_timeout=idle_timeout) is Standing.IDLE
+    assert await store.touch(session(), idle_timeout=idle_timeout) is Standing.IDLE
 
 
 @pytest.mark.parametrize("idle_timeout", [1, 59, 60, 300, 1800])
 async def test_a_used_session_is_not_idle(store: Store, clock: Clock, idle_timeout: int) -> None:
     """Each use counts, wherever it falls between two notes: the next may come just before the time is over."""
-    await store.record(Record.of(session()))
+    await store.register(Record.of(session()))
     for part in (0.99, 0.01, 0.5, 0.99):
         clock.now += idle_timeout * part
-        assert await store.seen(session(), idle_timeout=idle_timeout) is Standing.LIVE
+        assert await store.touch(session(), idle_timeout=idle_timeout) is Standing.LIVE
     clock.now += idle_timeout + grain(idle_timeout)
-    assert await store.seen(session(), idle_timeout=idle_timeout) is Standing.IDLE
+    assert await store.touch(session(), idle_timeout=idle_timeout) is Standing.IDLE
 
 
 async def test_without_an_idle_timeout_nothing_is_idle(store: Store, clock: Clock) -> None:
     """Until it expires, a recorded session lives."""
-    await store.record(Record.of(session()))
+    await store.register(Record.of(session()))
     clock.now = LATER - 1
-    assert await store.seen(session(), idle_timeout=None) is Standing.LIVE
+    assert await store.touch(session(), idle_timeout=None) is Standing.LIVE
 
 
 @pytest.mark.parametrize("idle_timeout", [None, 59, 300])
 async def test_a_use_is_on_record_within_the_grain(store: Store, clock: Clock, idle_timeout: int | None) -> None:
     """Not every use has to be written."""
-    await store.record(Record.of(session()))
+    await store.register(Record.of(session()))
     for step in (1, 7, 40, 13, 55):
         clock.now += step
-        assert await store.seen(session(), idle_timeout=idle_timeout) is Standing.LIVE
+        assert await store.touch(session(), idle_timeout=idle_timeout) is Standing.LIVE
         found = await store.find(session().ref)
         assert found is not None
         assert clock.now - grain(idle_timeout) <= found.seen_at <= clock.now
@@ -431,18 +431,18 @@ async def test_a_use_is_on_record_within_the_grain(store: Store, clock: Clock, i
 
 async def test_asking_how_a_session_stands_is_no_use_of_it(store: Store, clock: Clock) -> None:
     """Only `seen` keeps it from standing idle."""
-    await store.record(Record.of(session()))
+    await store.register(Record.of(session()))
     clock.now = START + 40
-    assert await store.standing(session()) is Standing.LIVE
+    assert await store.status(session()) is Standing.LIVE
     assert await store.find(session().ref) == Record.of(session())
 
 
 async def test_an_idle_session_stays_idle(store: Store, clock: Clock) -> None:
     """Being refused is no use either."""
-    await store.record(Record.of(session()))
+    await store.register(Record.of(session()))
     clock.now = START + 61
     for _ in range(3):
-        assert await store.seen(session(), idle_timeout=30) is Standing.IDLE
+        assert await store.touch(session(), idle_timeout=30) is Standing.IDLE
 
 
 # --- sessions whose `on_end` is to be run --------------------------------------------------------
@@ -450,7 +450,7 @@ async def test_an_idle_session_stays_idle(store: Store, clock: Clock) -> None:
 
 async def test_an_expired_session_is_given_to_one_taker(store: Store, clock: Clock) -> None:
     """With its record, from its end on, and to nobody else while the lease lasts."""
-    await store.record(Record.of(session()))
+    await store.register(Record.of(session()))
     clock.now = LATER - 1
     assert await take(store) == []
     clock.now = LATER
@@ -462,15 +462,15 @@ async def test_an_expired_session_is_given_to_one_taker(store: Store, clock: Clo
 async def test_an_idle_session_ends_when_it_is_taken(store: Store, clock: Clock) -> None:
     """Nothing revives it, and who revokes it afterwards was not the one who ended it."""
     a = session()
-    await store.record(Record.of(a))
+    await store.register(Record.of(a))
     await store.write(shelf(a), "k", b"1")
     clock.now = START + 30
     assert await take(store, idle_timeout=31) == []
     clock.now = START + 31
     assert await take(store, idle_timeout=31) == [Ended(Record.of(a), "idle")]
-    assert await store.seen(a, idle_timeout=31) is Standing.ENDED
-    assert await store.seen(a, idle_timeout=None) is Standing.ENDED
-    assert await store.standing(a) is Standing.ENDED
+    assert await store.touch(a, idle_timeout=31) is Standing.ENDED
+    assert await store.touch(a, idle_timeout=None) is Standing.ENDED
+    assert await store.status(a) is Standing.ENDED
     assert await revoke(store, a) is False
     assert await store.find(a.ref) is None
     with pytest.raises(DataGone):
@@ -479,14 +479,14 @@ async def test_an_idle_session_ends_when_it_is_taken(store: Store, clock: Clock)
 
 async def test_without_an_idle_timeout_no_idle_session_is_taken(store: Store, clock: Clock) -> None:
     """Only what expired."""
-    await store.record(Record.of(session()))
+    await store.register(Record.of(session()))
     clock.now = LATER - 1
     assert await take(store, idle_timeout=None) == []
 
 
 async def test_who_ends_a_session_has_its_lease(store: Store, clock: Clock) -> None:
     """It is given to another, with the reason, when that is over: the first one may have died."""
-    await store.record(Record.of(session()))
+    await store.register(Record.of(session()))
     assert await revoke(store, session(), "logout", lease=30) is True
     clock.now = START + 29
     assert await take(store) == []
@@ -500,14 +500,14 @@ async def test_who_ends_a_session_has_its_lease(store: Store, clock: Clock) -> N
 
 async def test_a_lease_of_nothing_leaves_it_to_another_at_once(store: Store) -> None:
     """For who ends a session from outside of any worker."""
-    await store.record(Record.of(session()))
+    await store.register(Record.of(session()))
     await revoke(store, session(), "support", lease=0)
     assert await take(store) == [Ended(Record.of(session()), "support")]
 
 
 async def test_revoking_again_changes_neither_reason_nor_lease(store: Store, clock: Clock) -> None:
     """The first one counts."""
-    await store.record(Record.of(session()))
+    await store.register(Record.of(session()))
     await revoke(store, session(), "first", lease=30)
     clock.now = START + 29
     await revoke(store, session(), "second", lease=30)
@@ -517,7 +517,7 @@ async def test_revoking_again_changes_neither_reason_nor_lease(store: Store, clo
 
 async def test_an_expired_session_may_still_be_revoked(store: Store, clock: Clock) -> None:
     """The request that ends it came in time; its reason is the one that is kept."""
-    await store.record(Record.of(session()))
+    await store.register(Record.of(session()))
     clock.now = LATER + 1
     assert await revoke(store, session(), "deleted", lease=30) is True
     assert await take(store) == []
@@ -536,7 +536,7 @@ async def test_no_more_are_taken_than_asked_for(store: Store, clock: Clock) -> N
     """The rest is there for the next taker; each goes to one."""
     many = [session(f"s{n}", expires_at=START + 60 + n) for n in range(10)]
     for one in many:
-        await store.record(Record.of(one))
+        await store.register(Record.of(one))
     await revoke(store, many[0], lease=0)
     clock.now = LATER
     taken = [ended.record.ref for _ in range(4) for ended in await take(store, limit=3)]
@@ -548,7 +548,7 @@ async def test_of_parallel_takers_each_session_goes_to_one(store: Store, other: 
     """On whichever worker they run; what the race left over is there for the next."""
     many = [session(f"s{n}") for n in range(30)]
     for one in many:
-        await store.record(Record.of(one))
+        await store.register(Record.of(one))
     clock.now = LATER
     takers = [partial(take, one, limit=2) for one in (store, other) for _ in range(10)]
     taken = [ended.record.ref for some in await at_once(takers) for ended in some]
@@ -559,26 +559,26 @@ async def test_of_parallel_takers_each_session_goes_to_one(store: Store, other: 
 
 async def test_a_finished_session_is_never_taken_again(store: Store, clock: Clock) -> None:
     """Its `on_end` has run; its revocation stays."""
-    await store.record(Record.of(session()))
+    await store.register(Record.of(session()))
     await revoke(store, session(), lease=0)
-    await store.finish(session().ref)
+    await store.purge(session().ref)
     assert await take(store) == []
-    assert await store.standing(session()) is Standing.ENDED
+    assert await store.status(session()) is Standing.ENDED
     clock.now = LATER
     assert await take(store) == []
 
 
 async def test_finishing_what_is_unknown_is_no_error(store: Store) -> None:
     """And finishing twice is the same as once."""
-    await store.finish(session().ref)
-    await store.finish(session().ref)
+    await store.purge(session().ref)
+    await store.purge(session().ref)
 
 
 async def test_an_unfinished_session_waits_for_a_taker_for_as_long_as_it_takes(store: Store, clock: Clock) -> None:
     """With its data, long after its token has expired: `on_end` runs at least once, and may read."""
     a = session()
     await store.write(shelf(a), "before", b"0")
-    await store.record(Record.of(a))
+    await store.register(Record.of(a))
     await store.write(shelf(a), "browser", b'"b1"')
     for _ in range(5):
         clock.now += 24 * HOUR
@@ -591,24 +591,24 @@ async def test_an_unfinished_session_waits_for_a_taker_for_as_long_as_it_takes(s
 async def test_a_worker_leads_for_its_time_and_may_lead_on(store: Store, clock: Clock) -> None:
     """By asking again before it is over."""
     for _ in range(3):
-        assert await store.lead("one", audience=AUDIENCE, seconds=30) is True
+        assert await store.elect("one", audience=AUDIENCE, seconds=30) is True
         clock.now += 29
 
 
 async def test_one_worker_leads(store: Store, other: Store, clock: Clock) -> None:
     """Another follows it when its time is over, not before."""
-    assert await store.lead("one", audience=AUDIENCE, seconds=30) is True
+    assert await store.elect("one", audience=AUDIENCE, seconds=30) is True
     clock.now = START + 29
-    assert await other.lead("two", audience=AUDIENCE, seconds=30) is False
+    assert await other.elect("two", audience=AUDIENCE, seconds=30) is False
     clock.now = START + 30
-    assert await other.lead("two", audience=AUDIENCE, seconds=30) is True
-    assert await store.lead("one", audience=AUDIENCE, seconds=30) is False
+    assert await other.elect("two", audience=AUDIENCE, seconds=30) is True
+    assert await store.elect("one", audience=AUDIENCE, seconds=30) is False
 
 
 async def test_of_parallel_workers_one_leads(store: Store, other: Store) -> None:
     """Each asks on its own."""
     asked = [
-        partial(one.lead, f"worker {n} of {which}", audience=AUDIENCE, seconds=30)
+        partial(one.elect, f"worker {n} of {which}", audience=AUDIENCE, seconds=30)
         for n in range(10)
         for which, one in enumerate((store, other))
     ]
@@ -623,10 +623,10 @@ async def test_a_cut_off_ends_the_sessions_of_its_audience_alone(store: Store, s
     """Though the principal is the same one, and whether they are recorded or not."""
     ours, theirs = (msgspec.structs.replace(session(name, issued_at=START - 1), audience=name) for name in "ab")
     for one in (ours, theirs):
-        await store.record(Record.of(one))
+        await store.register(Record.of(one))
     await store.revoke_before(START, audience="a", subject=subject, until=LATER)
-    assert await store.standings([ours, theirs]) == [Standing.ENDED, Standing.LIVE]
-    assert await store.seen(theirs, idle_timeout=None) is Standing.LIVE
+    assert await store.statuses([ours, theirs]) == [Standing.ENDED, Standing.LIVE]
+    assert await store.touch(theirs, idle_timeout=None) is Standing.LIVE
     assert [await store.find(one.ref) for one in (ours, theirs)] == [None, Record.of(theirs)]
 
 
@@ -635,23 +635,23 @@ async def test_each_audience_lists_and_takes_its_own_sessions(store: Store, cloc
     names = ("a", "b")
     ones = {name: msgspec.structs.replace(session(name), audience=name) for name in names}
     for one in ones.values():
-        await store.record(Record.of(one))
+        await store.register(Record.of(one))
     await revoke(store, ones["a"], lease=0)
     listed = [await store.sessions(ALICE, audience=name) for name in (*names, "c")]
     assert listed == [[], [Record.of(ones["b"])], []]
     clock.now = LATER
     for name, reason in zip(("c", "b", "a"), (None, "expired", "deleted"), strict=True):
-        taken = await store.take_ended(audience=name, idle_timeout=HOUR, lease=30, limit=10)
+        taken = await store.claim_ended(audience=name, idle_timeout=HOUR, lease=30, limit=10)
         assert taken == ([] if reason is None else [Ended(Record.of(ones[name]), reason)])
         for ended in taken:
-            await store.finish(ended.record.ref)
+            await store.purge(ended.record.ref)
 
 
 async def test_one_worker_leads_for_each_audience(store: Store, other: Store) -> None:
     """None has to wait for another's."""
-    assert await store.lead("one", audience="a", seconds=30)
-    assert await other.lead("two", audience="b", seconds=30)
-    assert not await other.lead("two", audience="a", seconds=30)
+    assert await store.elect("one", audience="a", seconds=30)
+    assert await other.elect("two", audience="b", seconds=30)
+    assert not await other.elect("two", audience="a", seconds=30)
 
 
 # --- data ----------------------------------------------------------------------------------------
@@ -696,7 +696,7 @@ async def test_data_is_seen_at_once_by_who_shares_the_store(store: Store, other:
     assert await other.read(shelf(session()), "k") is None
     await store.write(shelf(session()), "k", b"1")
     assert await other.read(shelf(session()), "k") == b"1"
-    assert await other.swap(shelf(session()), "k", b"1", b"2") is True
+    assert await other.compare_and_swap(shelf(session()), "k", b"1", b"2") is True
     assert await store.read(shelf(session()), "k") == b"2"
 
 
@@ -727,12 +727,12 @@ async def test_a_swap_and_a_sum_leave_the_time_as_it_was(store: Store, clock: Cl
     place = shelf(session())
     for key in ("swapped", "added", "both"):
         await store.write(place, key, b"1", expires_at=START + 10)
-    assert await store.swap(place, "swapped", b"1", b"2") is True
+    assert await store.compare_and_swap(place, "swapped", b"1", b"2") is True
     assert await store.add(place, "added", 1) == 2
     clock.now = START + 10
     assert await store.read(place, "swapped") is None
-    assert await store.swap(place, "swapped", b"2", b"3") is False
-    assert await store.swap(place, "swapped", None, b"3") is True
+    assert await store.compare_and_swap(place, "swapped", b"2", b"3") is False
+    assert await store.compare_and_swap(place, "swapped", None, b"3") is True
     assert await store.add(place, "added", 5) == 5
     clock.now = START + 1000
     assert await store.read(place, "swapped") == b"3"
@@ -742,15 +742,15 @@ async def test_a_swap_and_a_sum_leave_the_time_as_it_was(store: Store, clock: Cl
 async def test_a_swap_needs_the_old_value(store: Store) -> None:
     """None stands for none, on either side; a swap that does not fit changes nothing."""
     place = shelf(session())
-    assert await store.swap(place, "k", b"0", b"1") is False
+    assert await store.compare_and_swap(place, "k", b"0", b"1") is False
     assert await store.read(place, "k") is None
-    assert await store.swap(place, "k", None, b"1") is True
-    assert await store.swap(place, "k", None, b"2") is False
-    assert await store.swap(place, "k", b"1 ", b"2") is False
+    assert await store.compare_and_swap(place, "k", None, b"1") is True
+    assert await store.compare_and_swap(place, "k", None, b"2") is False
+    assert await store.compare_and_swap(place, "k", b"1 ", b"2") is False
     assert await store.read(place, "k") == b"1"
-    assert await store.swap(place, "k", b"1", None) is True
+    assert await store.compare_and_swap(place, "k", b"1", None) is True
     assert await store.read(place, "k") is None
-    assert await store.swap(place, "k", None, None) is True
+    assert await store.compare_and_swap(place, "k", None, None) is True
 
 
 async def test_parallel_swaps_lose_nothing(store: Store) -> None:
@@ -758,7 +758,7 @@ async def test_parallel_swaps_lose_nothing(store: Store) -> None:
 
     async def count() -> None:
         old = await store.read(shelf(session()), "k")
-        while not await store.swap(shelf(session()), "k", old, b"%d" % (int(old or 0) + 1)):
+        while not await store.compare_and_swap(shelf(session()), "k", old, b"%d" % (int(old or 0) + 1)):
             old = await store.read(shelf(session()), "k")
 
     await at_once([count] * 20)
@@ -826,7 +826,7 @@ async def test_a_sessions_names_and_values_have_a_limit_together(store: Store) -
     for change in (
         partial(store.write, place, "c", b"1"),
         partial(store.write, place, "b", b"123"),
-        partial(store.swap, place, "b", b"12", b"123"),
+        partial(store.compare_and_swap, place, "b", b"12", b"123"),
         partial(store.add, place, "b", 88),
         partial(store.add, place, "c", 1),
     ):
@@ -845,7 +845,7 @@ async def test_what_is_replaced_deleted_or_over_makes_room(store: Store, clock: 
     clock.now = START + 10
     await store.write(place, "c", b"1234")
     await store.write(place, "a", None)
-    assert await store.swap(place, "c", b"1234", b"123456789") is True
+    assert await store.compare_and_swap(place, "c", b"1234", b"123456789") is True
     with pytest.raises(DataTooLarge):
         await store.write(place, "d", b"1")
 
@@ -859,21 +859,21 @@ async def test_a_larger_limit_counts_from_then_on(store: Store) -> None:
 async def test_a_revoked_sessions_data_can_be_read_and_not_changed(store: Store) -> None:
     """Until it is finished; whether it was recorded or not."""
     for one in (a := session("a"), session("b")):
-        await store.record(Record.of(a))
+        await store.register(Record.of(a))
         await store.write(shelf(one), "k", b"1")
         await revoke(store, one)
         for change in (
             partial(store.write, shelf(one), "k", b"2"),
             partial(store.write, shelf(one), "k", None),
             partial(store.write, shelf(one), "new", b"2"),
-            partial(store.swap, shelf(one), "k", b"1", b"2"),
-            partial(store.swap, shelf(one), "k", b"wrong", b"2"),
+            partial(store.compare_and_swap, shelf(one), "k", b"1", b"2"),
+            partial(store.compare_and_swap, shelf(one), "k", b"wrong", b"2"),
             partial(store.add, shelf(one), "k", 1),
         ):
             with pytest.raises(DataGone):
                 await change()
         assert await store.read(shelf(one), "k") == b"1"
-        await store.finish(one.ref)
+        await store.purge(one.ref)
         assert await store.read(shelf(one), "k") is None
         with pytest.raises(DataGone):
             await store.write(shelf(one), "k", b"2")
@@ -891,7 +891,7 @@ async def test_a_copy_is_what_lay_there_at_its_moment(store: Store, clock: Clock
     assert await store.add(shelf(b), "n", 1) == 8
     await store.write(shelf(a), "k", b"0")
     await revoke(store, a)
-    await store.finish(a.ref)
+    await store.purge(a.ref)
     assert [await store.read(shelf(b), key) for key in ("k", "n")] == [b'"\\u00e9"', b"8"]
     clock.now += 10
     assert await store.read(shelf(b), "n") is None
@@ -928,7 +928,7 @@ async def test_a_change_and_a_revocation_have_an_order(store: Store, other: Stor
 
     async def ends() -> None:
         for _ in range(3):
-            await other.standing(session())
+            await other.status(session())
         await revoke(store, session())
 
     done, _ = await at_once([changes, ends])

@@ -15,7 +15,7 @@ import pytest
 from clients import START, Clock
 
 from mcp_sessions._session.claims import AUDIENCE, Claims
-from mcp_sessions._session.data import Shelf
+from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import DataError, DataGone, DataNotInteger, DataTooLarge
 from mcp_sessions.stores.base import Record, Standing, Store, grain
 
@@ -61,7 +61,7 @@ class Model:
     records: dict[Claims, Kept] = field(default_factory=dict)
     data: dict[tuple[Claims, str], Item] = field(default_factory=dict)
 
-    def standing(self, one: Claims) -> Standing:
+    def status(self, one: Claims) -> Standing:
         cut_off = max(self.cut_offs.get(None, 0), self.cut_offs.get(one.subject, 0))
         return Standing.ENDED if one in self.revoked or one.issued_at < cut_off else Standing.LIVE
 
@@ -70,15 +70,15 @@ class Model:
         unused = -1 if self.idle_timeout is None else self.now - kept.used - self.idle_timeout
         return {unused >= 0, unused >= grain(self.idle_timeout)}
 
-    def seen(self, one: Claims) -> set[Standing]:
-        if self.standing(one) is Standing.ENDED:
+    def touch(self, one: Claims) -> set[Standing]:
+        if self.status(one) is Standing.ENDED:
             return {Standing.ENDED}
         if one not in self.records:
             return {Standing.LOST}
         return {Standing.IDLE if idle else Standing.LIVE for idle in self.idle(self.records[one])}
 
     def alive(self, one: Claims) -> bool:
-        return one in self.records and self.standing(one) is Standing.LIVE and self.now < one.expires_at
+        return one in self.records and self.status(one) is Standing.LIVE and self.now < one.expires_at
 
     def ends(self, one: Claims) -> set[str | None]:
         """Why a recorded session may be given to a taker now; None where it may be given to none."""
@@ -139,7 +139,7 @@ class Program:
     async def step_create(self) -> None:
         self.create(lives=self.random.choice([60, 300, 1000]))
         if self.random.random() < 0.8:
-            await self.record(self.made[-1])
+            await self.register(self.made[-1])
 
     def create(self, *, lives: int) -> None:
         one = Claims(
@@ -154,17 +154,17 @@ class Program:
 
     async def step_record(self) -> None:
         one = self.living()
-        await self.record(one)
+        await self.register(one)
 
-    async def record(self, one: Claims) -> None:
-        await self.store.record(Record(one.ref, one.subject, one.issued_at, one.expires_at, self.model.now))
+    async def register(self, one: Claims) -> None:
+        await self.store.register(Record(one.ref, one.subject, one.issued_at, one.expires_at, self.model.now))
         if one not in self.model.revoked:
             self.model.records.setdefault(one, Kept(self.model.now))
 
     async def step_standings(self) -> None:
         asked = [one for one in self.made if self.model.now < one.expires_at]
-        said = [self.model.standing(one) for one in asked]
-        assert await self.store.standings(asked) == [await self.store.standing(one) for one in asked] == said
+        said = [self.model.status(one) for one in asked]
+        assert await self.store.statuses(asked) == [await self.store.status(one) for one in asked] == said
 
     async def step_revoke(self) -> None:
         one = self.living()
@@ -184,8 +184,8 @@ class Program:
 
     async def step_seen(self) -> None:
         one = self.living()
-        told = await self.store.seen(one, idle_timeout=self.model.idle_timeout)
-        assert told in self.model.seen(one)
+        told = await self.store.touch(one, idle_timeout=self.model.idle_timeout)
+        assert told in self.model.touch(one)
         if told is Standing.LIVE:
             self.model.records[one].used = self.model.now
 
@@ -206,7 +206,7 @@ class Program:
                 assert found == Record(one.ref, one.subject, one.issued_at, one.expires_at, found.seen_at)
 
     async def step_take_ended(self) -> None:
-        taken = await self.store.take_ended(
+        taken = await self.store.claim_ended(
             audience=AUDIENCE, idle_timeout=self.model.idle_timeout, lease=LEASE, limit=1000
         )
         reasons = {ended.record.ref: ended.reason for ended in taken}
@@ -222,7 +222,7 @@ class Program:
     async def step_finish(self) -> None:
         ended = [one for one, kept in self.model.records.items() if kept.reason is not None]
         for one in self.random.sample(ended, min(1, len(ended))):
-            await self.store.finish(one.ref)
+            await self.store.purge(one.ref)
             del self.model.records[one]
             for key in KEYS:
                 self.model.data.pop((one, key), None)
@@ -247,7 +247,7 @@ class Program:
         old = self.random.choice([value, b"1", None])
         fits = old == value or one in self.model.revoked
         said = self.model.change(one, key, (new, end), True) if fits else False
-        assert await outcome(self.store.swap(self.shelf(one), key, old, new)) == said
+        assert await outcome(self.store.compare_and_swap(self.shelf(one), key, old, new)) == said
 
     async def step_add(self) -> None:
         one = self.living()
@@ -259,11 +259,11 @@ class Program:
         assert await outcome(self.store.add(self.shelf(one), key, by)) == said
 
     async def step_lead(self) -> None:
-        assert await self.store.lead("worker", audience=AUDIENCE, seconds=LEASE) is True
+        assert await self.store.elect("worker", audience=AUDIENCE, seconds=LEASE) is True
 
     @staticmethod
-    def shelf(one: Claims) -> Shelf:
-        return Shelf(one.ref, one.expires_at, MAX_BYTES)
+    def shelf(one: Claims) -> Namespace:
+        return Namespace(one.ref, one.expires_at, MAX_BYTES)
 
 
 async def outcome(call: Awaitable[object]) -> Outcome:

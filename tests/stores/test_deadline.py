@@ -11,7 +11,7 @@ import pytest
 from clients import START
 
 from mcp_sessions._session.claims import AUDIENCE, Claims
-from mcp_sessions._session.data import Shelf
+from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import ConfigurationError, DataGone, StoreFull, StoreUnavailable
 from mcp_sessions.stores import timeout
 from mcp_sessions.stores.base import Reach, Record, Store
@@ -19,7 +19,7 @@ from mcp_sessions.stores.timeout import Countdown, Deadline
 
 CLAIMS = Claims(kind="session", kid="k", jti="j", issued_at=START, expires_at=START + 60)
 RECORD = Record(ref="r", subject=None, created_at=START, expires_at=START + 60, seen_at=START)
-SHELF = Shelf(owner="r", until=START + 60, max_bytes=10)
+SHELF = Namespace(owner="r", until=START + 60, max_bytes=10)
 PASSWORD = "redis://user:a-password-of-the-store@host"
 
 Call = Callable[[Store], Awaitable[object]]
@@ -27,25 +27,25 @@ Call = Callable[[Store], Awaitable[object]]
 CALLS: dict[str, Call] = {
     "open": lambda store: store.open(),
     "close": lambda store: store.close(),
-    "standing": lambda store: store.standing(CLAIMS),
-    "standings": lambda store: store.standings([CLAIMS]),
+    "status": lambda store: store.status(CLAIMS),
+    "statuses": lambda store: store.statuses([CLAIMS]),
     "revoke": lambda store: store.revoke("r", audience=AUDIENCE, expires_at=1, reason="ended", lease=2),
     "revoke_before": lambda store: store.revoke_before(1, audience=AUDIENCE, subject="s", until=2),
-    "record": lambda store: store.record(RECORD),
-    "seen": lambda store: store.seen(CLAIMS, idle_timeout=1),
+    "register": lambda store: store.register(RECORD),
+    "touch": lambda store: store.touch(CLAIMS, idle_timeout=1),
     "sessions": lambda store: store.sessions("s", audience=AUDIENCE),
     "forks": lambda store: store.forks("r"),
     "find": lambda store: store.find("r"),
-    "take_ended": lambda store: store.take_ended(audience=AUDIENCE, idle_timeout=1, lease=2, limit=3),
-    "finish": lambda store: store.finish("r"),
-    "lead": lambda store: store.lead("w", audience=AUDIENCE, seconds=1),
+    "claim_ended": lambda store: store.claim_ended(audience=AUDIENCE, idle_timeout=1, lease=2, limit=3),
+    "purge": lambda store: store.purge("r"),
+    "elect": lambda store: store.elect("w", audience=AUDIENCE, seconds=1),
     "read": lambda store: store.read(SHELF, "k"),
     "write": lambda store: store.write(SHELF, "k", b"1", expires_at=2.0),
-    "swap": lambda store: store.swap(SHELF, "k", b"1", b"2"),
+    "compare_and_swap": lambda store: store.compare_and_swap(SHELF, "k", b"1", b"2"),
     "add": lambda store: store.add(SHELF, "k", 1),
     "copy": lambda store: store.copy(SHELF, SHELF),
 }
-GIVE_NOTHING = {"open", "close", "revoke_before", "record", "finish", "write", "copy"}
+GIVE_NOTHING = {"open", "close", "revoke_before", "register", "purge", "write", "copy"}
 EVERY = pytest.mark.parametrize("name", CALLS)
 
 
@@ -109,8 +109,8 @@ async def test_every_call_ends_in_time(name: str) -> None:
 
 
 LONGER = {
-    **dict.fromkeys(("record", "revoke", "finish", "forks", "sessions", "copy"), 3),
-    **dict.fromkeys(("open", "close", "take_ended", "lead", "revoke_before", "find"), 20),
+    **dict.fromkeys(("register", "revoke", "purge", "forks", "sessions", "copy"), 3),
+    **dict.fromkeys(("open", "close", "claim_ended", "elect", "revoke_before", "find"), 20),
 }
 
 
@@ -168,7 +168,7 @@ async def test_a_foreign_error_is_named_and_its_text_kept_back(name: str, caplog
 async def test_errors_of_the_package_pass(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     """They say what they have to say, and are logged where they are answered."""
     with pytest.raises(type(error)) as caught:
-        await Deadline(raising(error), seconds=60).finish("r")
+        await Deadline(raising(error), seconds=60).purge("r")
     assert caught.value is error
     assert not caplog.records
 

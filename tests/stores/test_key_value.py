@@ -11,12 +11,12 @@ from clients import START, Client, Clock
 from key_value.aio.stores.memory import MemoryStore as Entries
 
 from mcp_sessions import Session
-from mcp_sessions._session.data import Shelf
+from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores.base import Reach
 from mcp_sessions.stores.key_value import COLLECTION, GRACE, KeyValueStore
 from mcp_sessions.stores.memory import MemoryStore
 
-SHELF = Shelf("ses_one", START + 60, 1000)
+SHELF = Namespace("ses_one", START + 60, 1000)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ async def test_what_is_forgotten_goes_by_itself(entries: Entries) -> None:
 async def test_nothing_is_put_where_nothing_changes(entries: Entries) -> None:
     """A swap that comes too late, and the removal of what is not there."""
     store = KeyValueStore(entries, beside=MemoryStore(clock=Clock()), clock=Clock())
-    assert not await store.swap(SHELF, "a", b"1", b"2")
+    assert not await store.compare_and_swap(SHELF, "a", b"1", b"2")
     await store.write(SHELF, "a", None)
     assert await entries.keys(COLLECTION) == []
 

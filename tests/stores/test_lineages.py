@@ -24,9 +24,9 @@ class Counting(MemoryStore):
 
     trips = 0
 
-    async def standings(self, claims: Sequence[Claims]) -> list[Standing]:
+    async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
         self.trips += 1
-        return await super().standings(claims)
+        return await super().statuses(claims)
 
 
 async def end(store: MemoryStore, claims: Claims) -> None:
@@ -37,7 +37,7 @@ async def test_a_fork_ends_with_its_lineage() -> None:
     """The root stands by itself, and so does a session of another lineage; one trip tells it all."""
     store = Counting(clock=Clock())
     await end(store, lineage.mark(ROOT))
-    found = await base.standings(store, [ROOT, ONE, OTHER, TWO])
+    found = await base.statuses(store, [ROOT, ONE, OTHER, TWO])
     assert found == [Standing.LIVE, Standing.ENDED, Standing.LIVE, Standing.ENDED]
     assert store.trips == 1
 
@@ -46,5 +46,5 @@ async def test_a_fork_that_has_ended_by_itself_stays_so() -> None:
     """Whatever becomes of its lineage."""
     store = MemoryStore(clock=Clock())
     await end(store, ONE)
-    assert await base.standing(store, ONE) is Standing.ENDED
-    assert await base.standing(store, TWO) is Standing.LIVE
+    assert await base.status(store, ONE) is Standing.ENDED
+    assert await base.status(store, TWO) is Standing.LIVE

@@ -6,7 +6,7 @@ import pytest
 from clients import START, Clock
 
 from mcp_sessions._session.claims import AUDIENCE, Claims
-from mcp_sessions._session.data import Shelf
+from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import DataGone, StoreFull
 from mcp_sessions.stores.base import Ended, Reach, Record, Standing
 from mcp_sessions.stores.memory import MemoryStore
@@ -40,10 +40,10 @@ async def test_expired_revocations_are_dropped_after_the_leeway(clock: Clock) ->
     await revoke(store, a)
     clock.now = START + HOUR + 59
     await revoke(store, session("b", expires_at=START + HOUR + 100))
-    assert await store.standing(a) is Standing.ENDED
+    assert await store.status(a) is Standing.ENDED
     clock.now = START + HOUR + 60
     await revoke(store, session("c", expires_at=START + HOUR + 100))
-    assert await store.standing(a) is Standing.LIVE
+    assert await store.status(a) is Standing.LIVE
     assert len(store) == 2
 
 
@@ -56,7 +56,7 @@ async def test_a_full_store_refuses_and_forgets_nothing(clock: Clock) -> None:
     with pytest.raises(StoreFull):
         await revoke(store, c)
     assert await revoke(store, a) is False
-    assert await store.standing(c) is Standing.LIVE
+    assert await store.status(c) is Standing.LIVE
     clock.now = START + 2 * HOUR
     await revoke(store, c)
     assert len(store) == 2
@@ -77,29 +77,29 @@ async def test_no_more_sessions_are_recorded_than_may_be(clock: Clock) -> None:
     """One more is refused; a finished one makes room."""
     store = MemoryStore(max_sessions=2, clock=clock)
     a, b, c = session("a"), session("b", subject=None), session("c")
-    await store.record(Record.of(a))
-    await store.record(Record.of(b))
-    await store.record(Record.of(a))
+    await store.register(Record.of(a))
+    await store.register(Record.of(b))
+    await store.register(Record.of(a))
     with pytest.raises(StoreFull):
-        await store.record(Record.of(c))
-    await store.finish(b.ref)
-    await store.record(Record.of(c))
-    await store.finish(a.ref)
+        await store.register(Record.of(c))
+    await store.purge(b.ref)
+    await store.register(Record.of(c))
+    await store.purge(a.ref)
     assert await store.sessions(ALICE, audience=AUDIENCE) == [Record.of(c)]
-    await store.finish(c.ref)
+    await store.purge(c.ref)
     assert await store.sessions(ALICE, audience=AUDIENCE) == []
 
 
 async def test_a_full_store_ends_no_idle_session(clock: Clock) -> None:
     """Its end could not be kept, so it is given to nobody; with room, it is."""
     store = MemoryStore(max_entries=1, clock=clock)
-    await store.record(Record.of(session("a")))
+    await store.register(Record.of(session("a")))
     await revoke(store, session("b", expires_at=START + 1))
     clock.now = START + 61
     with pytest.raises(StoreFull):
-        await store.take_ended(audience=AUDIENCE, idle_timeout=60, lease=30, limit=10)
+        await store.claim_ended(audience=AUDIENCE, idle_timeout=60, lease=30, limit=10)
     clock.now = START + 2 * HOUR
-    assert await store.take_ended(audience=AUDIENCE, idle_timeout=60, lease=30, limit=10) == [
+    assert await store.claim_ended(audience=AUDIENCE, idle_timeout=60, lease=30, limit=10) == [
         Ended(Record.of(session("a")), "expired")
     ]
 
@@ -107,7 +107,7 @@ async def test_a_full_store_ends_no_idle_session(clock: Clock) -> None:
 async def test_the_data_of_all_sessions_has_a_limit(clock: Clock) -> None:
     """It counts like the store's other room."""
     store = MemoryStore(max_data_bytes=1000, clock=clock)
-    shelf = Shelf(session().ref, LATER, 10_000)
+    shelf = Namespace(session().ref, LATER, 10_000)
     with pytest.raises(StoreFull):
         await store.write(shelf, "k", b"1" * 1000)
     await store.write(shelf, "k", b"1" * 500)
@@ -116,7 +116,7 @@ async def test_the_data_of_all_sessions_has_a_limit(clock: Clock) -> None:
 async def test_a_session_that_is_over_has_no_data(clock: Clock) -> None:
     """It is dropped after the leeway, and cannot come back."""
     store = MemoryStore(clock=clock)
-    shelf = Shelf(session().ref, LATER, 1000)
+    shelf = Namespace(session().ref, LATER, 1000)
     await store.write(shelf, "k", b"1")
     clock.now = LATER + 59
     await store.write(shelf, "k", b"2")
@@ -130,31 +130,31 @@ async def test_a_session_that_is_over_has_no_data(clock: Clock) -> None:
 async def test_an_ended_session_stays_ended_for_as_long_as_it_is_recorded(clock: Clock) -> None:
     """Its revocation was forgotten with the hour in which its token expired; its record was not."""
     store = MemoryStore(clock=clock)
-    await store.record(Record.of(session()))
+    await store.register(Record.of(session()))
     await revoke(store, session(), lease=9 * HOUR)
     clock.now = LATER + 3 * HOUR
     assert await revoke(store, session("b", expires_at=LATER + 9 * HOUR)) is True
-    assert await store.standing(session()) is Standing.LIVE
-    assert await store.seen(session(), idle_timeout=None) is Standing.ENDED
+    assert await store.status(session()) is Standing.LIVE
+    assert await store.touch(session(), idle_timeout=None) is Standing.ENDED
     assert await revoke(store, session()) is False
 
 
 async def test_a_clock_that_goes_back_takes_no_use_back(clock: Clock) -> None:
     """The latest use counts."""
     store = MemoryStore(clock=clock)
-    await store.record(Record.of(session()))
+    await store.register(Record.of(session()))
     clock.now = START + 50
-    assert await store.seen(session(), idle_timeout=59) is Standing.LIVE
+    assert await store.touch(session(), idle_timeout=59) is Standing.LIVE
     clock.now = START + 10
-    assert await store.seen(session(), idle_timeout=59) is Standing.LIVE
+    assert await store.touch(session(), idle_timeout=59) is Standing.LIVE
     clock.now = START + 100
-    assert await store.seen(session(), idle_timeout=59) is Standing.LIVE
+    assert await store.touch(session(), idle_timeout=59) is Standing.LIVE
 
 
 async def test_the_only_worker_leads(clock: Clock) -> None:
     """Whatever it is called."""
     store = MemoryStore(clock=clock)
-    assert [await store.lead(name, audience=AUDIENCE, seconds=30) for name in ("one", "two")] == [True, True]
+    assert [await store.elect(name, audience=AUDIENCE, seconds=30) for name in ("one", "two")] == [True, True]
 
 
 async def test_closing_loses_nothing_that_is_still_asked_for() -> None:
@@ -164,4 +164,4 @@ async def test_closing_loses_nothing_that_is_still_asked_for() -> None:
     forever = session(expires_at=START + 99 * 365 * 24 * HOUR)
     await revoke(store, forever)
     await store.close()
-    assert await store.standing(forever) is Standing.ENDED
+    assert await store.status(forever) is Standing.ENDED

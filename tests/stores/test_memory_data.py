@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from clients import START
 
-from mcp_sessions._session.data import Shelf
+from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import DataTooLarge, StoreFull
 from mcp_sessions.stores.memory import VALUE_COST, MemoryData
 
 LATER = START + 3600
 
 
-def shelf(owner: str = "ses_a", *, until: int = LATER, max_bytes: int = 1000) -> Shelf:
-    return Shelf(owner, until, max_bytes)
+def shelf(owner: str = "ses_a", *, until: int = LATER, max_bytes: int = 1000) -> Namespace:
+    return Namespace(owner, until, max_bytes)
 
 
 def test_the_data_of_all_sessions_has_a_limit() -> None:

@@ -25,7 +25,7 @@ from redis.asyncio import Redis, RedisCluster
 from redis_servers import HOST, Server, serving
 
 from mcp_sessions._session.claims import AUDIENCE, Claims
-from mcp_sessions._session.data import Shelf
+from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import ConfigurationError, DataGone, DataNotInteger, DataTooLarge, StoreFull, StoreUnavailable
 from mcp_sessions.stores.base import Ended, Record, Standing
 from mcp_sessions.stores.redis import RedisStore
@@ -62,8 +62,8 @@ def claims(jti: str = "one", *, issued_at: int = START, subject: str | None = "s
     return Claims(kind="session", kid="k", jti=jti, issued_at=issued_at, expires_at=issued_at + 3600, subject=subject)
 
 
-def shelf(owner: str = "one") -> Shelf:
-    return Shelf(owner, START + 3600, 100)
+def shelf(owner: str = "one") -> Namespace:
+    return Namespace(owner, START + 3600, 100)
 
 
 @asynccontextmanager
@@ -103,7 +103,7 @@ async def eventually(happens: Callable[[], Any]) -> None:
 async def test_trio_is_refused_at_first_use(anyio_backend: str) -> None:
     """The driver would fail in the midst of a request, and not say why."""
     store = RedisStore("redis://localhost")
-    for use in (store.open, lambda: store.standing(claims())):
+    for use in (store.open, lambda: store.status(claims())):
         with pytest.raises(ConfigurationError, match="runs on asyncio alone; serve with asyncio, or use 'sqlite:PATH'"):
             await use()
 
@@ -173,7 +173,7 @@ async def test_a_client_of_the_user_s_own_is_used_and_left_open(kind: Any) -> No
     client = kind(host=HOST, port=place.port)
     async with opened(client) as store:
         assert await revoke(store, claims())
-        assert await store.standing(claims()) is Standing.ENDED
+        assert await store.status(claims()) is Standing.ENDED
     assert await client.ping()
     await client.aclose()
 
@@ -192,7 +192,7 @@ async def test_deployments_that_differ_in_their_prefix_share_a_server() -> None:
     url = redis_servers.shared().url
     async with opened(url) as one, opened(url) as other:
         assert await revoke(one, claims())
-        assert await other.standing(claims()) is Standing.LIVE
+        assert await other.status(claims()) is Standing.LIVE
 
 
 @pytest.mark.parametrize("user", ["", "app"])
@@ -214,7 +214,7 @@ async def test_a_password_that_is_wrong_in_the_midst_of_requests_is_logged(caplo
     with serving(requirepass=PASSWORD) as own:
         store = RedisStore(f"redis://:not-{PASSWORD}@{HOST}:{own.port}", timeout=LONG)
         with unavailable("store_misconfigured"):
-            await store.standing(claims())
+            await store.status(claims())
         assert "cannot be used: Redis refuses this user" in caplog.text
         assert PASSWORD not in caplog.text
         await store.close()
@@ -235,7 +235,7 @@ async def test_tls_is_verified() -> None:
             assert await revoke(store, claims())
         stranger = RedisStore(own.url.partition("?")[0], timeout=LONG)
         with unavailable("store_unreachable"):
-            await stranger.standing(claims())
+            await stranger.status(claims())
         await stranger.close()
 
 
@@ -253,18 +253,18 @@ async def test_a_user_needs_no_more_than_these_rights(place: Place) -> None:
     url = place.url.replace("://", f"://app:{PASSWORD}@")
     async with opened(url, prefix=f"mcp-sessions:{uuid4().hex}:") as store:
         one = claims()
-        await store.record(Record.of(one))
+        await store.register(Record.of(one))
         assert await store.sessions("sub", audience=AUDIENCE) == [await store.find(one.ref)]
         await store.write(shelf(), "key", b"1", expires_at=START + 5)
         assert await store.add(shelf(), "key", 1) == 2
-        assert not await store.swap(shelf(), "key", b"1", None)
+        assert not await store.compare_and_swap(shelf(), "key", b"1", None)
         assert await store.read(shelf(), "key") == b"2"
-        assert await store.seen(one, idle_timeout=600) is Standing.LIVE
-        assert await store.lead("worker", audience=AUDIENCE, seconds=5)
+        assert await store.touch(one, idle_timeout=600) is Standing.LIVE
+        assert await store.elect("worker", audience=AUDIENCE, seconds=5)
         await store.revoke_before(START, audience=AUDIENCE, subject="sub", until=START + 60)
         assert await revoke(store, one)
-        assert not await store.take_ended(audience=AUDIENCE, idle_timeout=600, lease=5, limit=5)
-        await store.finish(one.ref)
+        assert not await store.claim_ended(audience=AUDIENCE, idle_timeout=600, lease=5, limit=5)
+        await store.purge(one.ref)
 
 
 async def test_a_server_that_says_nothing_of_itself_is_used_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
@@ -273,7 +273,7 @@ async def test_a_server_that_says_nothing_of_itself_is_used_and_that_is_said(cap
     with serving(user=f"app on >{PASSWORD} ~* +@all -info") as own:
         async with opened(f"redis://app:{PASSWORD}@{HOST}:{own.port}", durability="refuse") as store:
             own.command("CLIENT", "KILL", "USER", "app")
-            assert await store.standing(claims()) is Standing.LIVE
+            assert await store.status(claims()) is Standing.LIVE
     (said,) = caplog.records
     assert said.levelno == logging.INFO
     assert "it cannot be known whether it keeps what it is given" in said.getMessage()
@@ -299,9 +299,9 @@ async def test_a_closed_port_is_told_at_once_and_tried_again_later() -> None:
             with unavailable("store_unreachable"):
                 await store.open()
         with unavailable("store_unreachable"):
-            await store.standing(claims())
+            await store.status(claims())
         own.restart()
-        assert await store.standing(claims()) is Standing.LIVE
+        assert await store.status(claims()) is Standing.LIVE
         await store.close()
 
 
@@ -311,19 +311,19 @@ async def test_a_cluster_that_cannot_be_reached_is_told_too() -> None:
         own.kill9()
         store = RedisStore(own.cluster_url, clock=Clock(), timeout=LONG)
         with unavailable("store_unreachable"):
-            await store.standing(claims())
+            await store.status(claims())
         own.restart()
         with unavailable("store_cluster_down"):  # a node that has just started waits for others to speak up
-            await store.standing(claims())
+            await store.status(claims())
         own.wait_for_slots()
-        assert await store.standing(claims()) is Standing.LIVE
+        assert await store.status(claims()) is Standing.LIVE
         await store.close()
 
 
 async def test_many_requests_may_be_the_first_at_once(place: Place) -> None:
     """And more than there may be connections wait for their turn."""
     store = RedisStore(place.url, prefix=f"{uuid4().hex}:", clock=Clock(), timeout=LONG, connections=2)
-    calls = (store.standing(claims(str(n))) for n in range(20))
+    calls = (store.status(claims(str(n))) for n in range(20))
     assert set(await asyncio.gather(*calls)) == {Standing.LIVE}
     await store.close()
 
@@ -333,13 +333,13 @@ async def test_a_server_that_hangs_costs_each_call_its_timeout(place: Place) -> 
     async with opened(place.url, timeout=0.5, connections=1) as store:  # waiting for its turn counts as well
         assert await revoke(store, claims())
         with frozen(place.server):
-            calls = [store.standing(claims()), store.add(shelf(), "key", 1), revoke(store, claims("two"))]
+            calls = [store.status(claims()), store.add(shelf(), "key", 1), revoke(store, claims("two"))]
             failed = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), LONG)
         assert [(type(error), getattr(error, "reason", None)) for error in failed] == [
             (StoreUnavailable, "store_timeout")
         ] * 3
         await recovered(store)
-        assert await store.standing(claims()) is Standing.ENDED
+        assert await store.status(claims()) is Standing.ENDED
 
 
 @contextmanager
@@ -358,19 +358,19 @@ async def recovered(store: RedisStore) -> None:
     while standing is None:
         assert time.monotonic() < deadline
         with suppress(StoreUnavailable):
-            standing = await store.standing(claims())
+            standing = await store.status(claims())
 
 
 async def test_connections_that_died_unused_cost_no_request(server: Server) -> None:
     """Not one, however many were open when Redis was restarted."""
     async with opened(server.url) as store:
         server.command("CLIENT", "PAUSE", 300, "ALL")  # so that they need a connection each
-        await asyncio.gather(*(store.standing(claims(str(n))) for n in range(10)))
+        await asyncio.gather(*(store.status(claims(str(n))) for n in range(10)))
         server.kill9()
         server.restart()
         await asyncio.sleep(0)  # the loop, which slept while the server was restarted here, sees that they are closed
         assert await store.add(shelf(), "key", 1) == 1
-        standings = await asyncio.gather(*(store.standing(claims(str(n))) for n in range(10)))
+        standings = await asyncio.gather(*(store.status(claims(str(n))) for n in range(10)))
         assert set(standings) == {Standing.LOST}
 
 
@@ -425,7 +425,7 @@ async def test_closing_ends_what_is_under_way(place: Place, before: bool) -> Non
     for _ in range(before):
         await store.open()
     with frozen(place.server):
-        task = asyncio.ensure_future(store.standing(claims()))
+        task = asyncio.ensure_future(store.status(claims()))
         await eventually(lambda: store._link._tasks)
         await asyncio.wait_for(store.close(), LONG)
         with pytest.raises(asyncio.CancelledError):
@@ -437,7 +437,7 @@ async def test_a_server_that_is_full_takes_no_revocation_and_forgets_none(place:
     async with opened(place.url) as store:
         one, two = claims(), claims("two")
         assert await revoke(store, one)
-        await store.record(Record.of(two))
+        await store.register(Record.of(two))
         await store.write(shelf(), "key", b"1")
         with full(place.server):
             with pytest.raises(StoreFull) as caught:
@@ -450,7 +450,7 @@ async def test_a_server_that_is_full_takes_no_revocation_and_forgets_none(place:
             ):
                 with unavailable("store_out_of_memory"):
                     await change
-            assert await store.standings([one, two]) == [Standing.ENDED, Standing.LIVE]
+            assert await store.statuses([one, two]) == [Standing.ENDED, Standing.LIVE]
             assert await store.read(shelf(), "key") == b"1"
             await store.write(shelf(), "key", None)
         assert await revoke(store, two)
@@ -472,16 +472,16 @@ async def test_a_replica_is_not_believed(server: Server) -> None:
             other.command("REPLICAOF", HOST, server.port)
             copy = RedisStore(other.url, clock=Clock(), timeout=LONG)
             with unavailable("store_readonly"):
-                await copy.standing(claims())
+                await copy.status(claims())
             await copy.close()
             other.command("REPLICAOF", "NO", "ONE")
             server.command("REPLICAOF", HOST, other.port)
             with unavailable("store_readonly"):
                 await revoke(store, claims())
             with unavailable("store_readonly"):
-                await store.standing(claims())
+                await store.status(claims())
             server.command("REPLICAOF", "NO", "ONE")
-            await store.standing(claims())
+            await store.status(claims())
 
 
 async def test_a_cluster_may_be_met_at_a_replica_and_fail_over() -> None:
@@ -499,7 +499,7 @@ async def test_a_cluster_may_be_met_at_a_replica_and_fail_over() -> None:
             await eventually(lambda: offset(second, b"slave_repl_offset:") >= offset(first, b"master_repl_offset:"))
             await eventually(lambda: second.did("CLUSTER", "FAILOVER", "TAKEOVER"))
             await eventually(lambda: b"role:slave" in first.command("INFO", "replication"))
-            assert await store.standings([one, two]) == [Standing.ENDED, Standing.LIVE]
+            assert await store.statuses([one, two]) == [Standing.ENDED, Standing.LIVE]
             assert await revoke(store, two)
 
 
@@ -511,10 +511,10 @@ def offset(server: Server, name: bytes) -> int:
 async def test_a_server_that_forgot_the_scripts_is_sent_them_again(place: Place) -> None:
     """As after a restart, a fail-over, or an upgrade of this package."""
     async with opened(place.url) as store:
-        await store.record(Record.of(claims()))
+        await store.register(Record.of(claims()))
         for total in (1, 2):
             place.server.command("SCRIPT", "FLUSH")
-            assert await store.seen(claims(), idle_timeout=600) is Standing.LIVE
+            assert await store.touch(claims(), idle_timeout=600) is Standing.LIVE
             place.server.command("SCRIPT", "FLUSH")
             assert await store.add(shelf(), "key", 1) == total
 
@@ -541,7 +541,7 @@ async def test_a_key_that_another_program_wrote_is_an_error_and_no_answer(server
     async with opened(server.url, prefix="mine:") as store:
         server.command("SET", f"mine:{{{claims().ref}}}:session", "text")
         with unavailable("store_error"):
-            await store.seen(claims(), idle_timeout=600)
+            await store.touch(claims(), idle_timeout=600)
 
 
 @pytest.fixture
@@ -601,7 +601,7 @@ async def test_a_deadline_without_a_record_is_dropped_but_not_too_soon(tracked: 
     clock: Any = tracked._clock
     for later, left in ((0, 1), (59, 1), (60, 0)):
         clock.now = START + later
-        assert await tracked.take_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=5) == []
+        assert await tracked.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=5) == []
         assert redis_servers.shared().command("ZCARD", tracked._keys.due(AUDIENCE)) == left
 
 
@@ -609,11 +609,11 @@ async def test_a_deadline_that_is_left_hides_no_other(tracked: RedisStore) -> No
     """More are looked at than are taken."""
     for n in range(3):
         redis_servers.shared().command("ZADD", tracked._keys.due(AUDIENCE), START + 3600, f"phantom{n}")
-    await tracked.record(Record.of(claims()))
-    assert await tracked.take_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=1) == []
+    await tracked.register(Record.of(claims()))
+    assert await tracked.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=1) == []
     clock: Any = tracked._clock
     clock.now = START + 3600
-    (ended,) = await tracked.take_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=4)
+    (ended,) = await tracked.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=4)
     assert ended == Ended(Record.of(claims()), "expired")
 
 
@@ -622,7 +622,7 @@ async def test_a_listed_session_without_a_record_is_not_listed(tracked: RedisSto
     listed = tracked._keys.sessions(AUDIENCE, "sub")
     redis_servers.shared().command("ZADD", listed, START - 10 * 86_400, "phantom")
     assert await tracked.sessions("sub", audience=AUDIENCE) == []
-    await tracked.record(Record.of(claims()))
+    await tracked.register(Record.of(claims()))
     assert await tracked.sessions("sub", audience=AUDIENCE) == [Record.of(claims())]
     assert redis_servers.shared().command("ZRANGE", listed, 0, -1) == [claims().ref.encode()]
 
@@ -632,15 +632,15 @@ async def test_a_worker_that_dies_between_the_steps_of_a_revocation_loses_nothin
 ) -> None:
     """Nothing was acknowledged: the session lives on, and the look that was planned for its end is planned anew."""
     one = claims()
-    await tracked.record(Record.of(one))
+    await tracked.register(Record.of(one))
     with monkeypatch.context() as fault:
         fault.setattr("mcp_sessions.stores.redis.REVOKE", None)
         with pytest.raises(TypeError):
             await revoke(tracked, one)
     clock: Any = tracked._clock
     clock.now = START + 30
-    assert await tracked.take_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=5) == []
-    assert await tracked.seen(one, idle_timeout=None) is Standing.LIVE
+    assert await tracked.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=5) == []
+    assert await tracked.touch(one, idle_timeout=None) is Standing.LIVE
     assert (
         redis_servers.shared().command("ZSCORE", tracked._keys.due(AUDIENCE), one.ref) == str(one.expires_at).encode()
     )
@@ -654,29 +654,29 @@ async def test_what_was_taken_is_handed_over_though_the_store_fails_after(
     async def fail(*args: object) -> int:
         raise StoreUnavailable from None
 
-    await tracked.record(Record.of(claims()))
+    await tracked.register(Record.of(claims()))
     clock: Any = tracked._clock
     clock.now = START + 3600
     monkeypatch.setattr(tracked, "_put_off", fail)
-    assert len(await tracked.take_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=5)) == 1
+    assert len(await tracked.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=5)) == 1
     with unavailable("store_unavailable"):
-        await tracked.take_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=5)
+        await tracked.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=5)
     monkeypatch.undo()
     clock.now += 31
-    assert len(await tracked.take_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=5)) == 1
+    assert len(await tracked.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=5)) == 1
 
 
 async def test_nothing_outlives_its_session_for_long(tracked: RedisStore) -> None:
     """Each key but those of the deployment itself is collected by Redis, should everybody forget it."""
     one = claims()
-    await tracked.record(Record.of(one))
+    await tracked.register(Record.of(one))
     await tracked.write(shelf(one.ref), "key", b"1", expires_at=START + 60)
     await tracked.write(shelf("unrecorded"), "key", b"1")
     await tracked.revoke_before(START, audience=AUDIENCE, subject="sub", until=START + 3600)
     await tracked.revoke_before(START, audience=AUDIENCE, subject="sub", until=START + 7200)
     await tracked.revoke_before(START, audience=AUDIENCE, subject="sub", until=START + 60)
     await revoke(tracked, one)
-    await tracked.lead("worker", audience=AUDIENCE, seconds=5)
+    await tracked.elect("worker", audience=AUDIENCE, seconds=5)
     shared, prefix = redis_servers.shared(), prefix_of(tracked)
     ttls = {
         key.decode().removeprefix(prefix).replace(one.ref, "ref"): shared.command("TTL", key)

@@ -65,8 +65,8 @@ async def test_an_empty_redis_is_a_beginning(clock: Clock) -> None:
     clock.now += 1.5
     with serving() as server:
         async with opened(server, clock) as store:
-            assert await store.standings([old, claims("new", clock)]) == [LOST, LIVE]
-            assert await store.standings([]) == []
+            assert await store.statuses([old, claims("new", clock)]) == [LOST, LIVE]
+            assert await store.statuses([]) == []
 
 
 async def test_what_an_older_format_keeps_vouches_for_nobody(clock: Clock) -> None:
@@ -77,7 +77,7 @@ async def test_what_an_older_format_keeps_vouches_for_nobody(clock: Clock) -> No
         server.command("SET", "mcp-sessions:{all}:ended-before", int(clock.now) + 1)
         clock.now += 1.5
         async with opened(server, clock) as store:
-            assert await store.standings([old, claims("new", clock)]) == [LOST, LIVE]
+            assert await store.statuses([old, claims("new", clock)]) == [LOST, LIVE]
 
 
 async def test_opening_twice_is_the_same_as_once(clock: Clock) -> None:
@@ -88,8 +88,8 @@ async def test_opening_twice_is_the_same_as_once(clock: Clock) -> None:
             clock.now += 60
             await store.open()
             async with opened(server, clock) as other:
-                assert await store.standing(one) is LIVE
-                assert await other.standing(one) is LIVE
+                assert await store.status(one) is LIVE
+                assert await other.status(one) is LIVE
 
 
 async def test_emptying_redis_at_runtime_ends_what_was_issued_before(clock: Clock) -> None:
@@ -99,10 +99,10 @@ async def test_emptying_redis_at_runtime_ends_what_was_issued_before(clock: Cloc
             ended, live = claims("ended", clock), claims("live", clock)
             assert await revoke(store, ended)
             server.command("FLUSHALL")
-            assert await store.standings([ended, live]) == [LOST, LOST]
-            assert await other.standing(ended) is LOST
+            assert await store.statuses([ended, live]) == [LOST, LOST]
+            assert await other.status(ended) is LOST
             clock.now += 1
-            assert await other.standings([live, claims("new", clock)]) == [LOST, LIVE]
+            assert await other.statuses([live, claims("new", clock)]) == [LOST, LIVE]
 
 
 async def test_who_accepts_the_risk_keeps_sessions(clock: Clock) -> None:
@@ -113,9 +113,9 @@ async def test_who_accepts_the_risk_keeps_sessions(clock: Clock) -> None:
             assert await revoke(store, ended)
             server.command("FLUSHALL")
             clock.now += 60
-            assert await store.standings([ended, live]) == [LIVE, LIVE]
+            assert await store.statuses([ended, live]) == [LIVE, LIVE]
             assert await revoke(store, ended)
-            assert await store.standings([ended, live]) == [ENDED, LIVE]
+            assert await store.statuses([ended, live]) == [ENDED, LIVE]
 
 
 @pytest.mark.parametrize("tells", [True, False])
@@ -126,14 +126,14 @@ async def test_kill_9_with_an_append_only_file_loses_nothing(clock: Clock, tells
         async with opened(server, clock) as store:
             ended, live = claims("ended", clock), claims("live", clock)
             assert await revoke(store, ended)
-            await store.record(Record(live.ref, "sub", live.issued_at, live.expires_at, live.issued_at))
+            await store.register(Record(live.ref, "sub", live.issued_at, live.expires_at, live.issued_at))
             clock.now += 60
             server.kill9()
             server.restart()
-            assert await store.standings([ended, live]) == [ENDED, LIVE]
-            assert await store.seen(live, idle_timeout=3600) is LIVE
+            assert await store.statuses([ended, live]) == [ENDED, LIVE]
+            assert await store.touch(live, idle_timeout=3600) is LIVE
         async with opened(server, clock) as later:
-            assert await later.standings([ended, live]) == [ENDED, LIVE]
+            assert await later.statuses([ended, live]) == [ENDED, LIVE]
 
 
 async def test_kill_9_without_one_ends_what_was_issued_before(clock: Clock) -> None:
@@ -144,10 +144,10 @@ async def test_kill_9_without_one_ends_what_was_issued_before(clock: Clock) -> N
             assert await revoke(store, ended)
             server.kill9()
             server.restart()
-            assert await store.standings([ended, live]) == [LOST, LOST]
-            assert await store.seen(live, idle_timeout=3600) is LOST
+            assert await store.statuses([ended, live]) == [LOST, LOST]
+            assert await store.touch(live, idle_timeout=3600) is LOST
             clock.now += 1
-            assert await store.standing(claims("new", clock)) is LIVE
+            assert await store.status(claims("new", clock)) is LIVE
 
 
 async def test_a_snapshot_brings_back_the_past_and_is_not_believed(clock: Clock) -> None:
@@ -155,18 +155,18 @@ async def test_a_snapshot_brings_back_the_past_and_is_not_believed(clock: Clock)
     with serving() as server:
         async with opened(server, clock) as store:
             one = claims("one", clock)
-            await store.record(Record(one.ref, "sub", one.issued_at, one.expires_at, one.issued_at))
+            await store.register(Record(one.ref, "sub", one.issued_at, one.expires_at, one.issued_at))
             server.command("SAVE")
             assert await revoke(store, one)
             clock.now += 60
             server.kill9()
             server.restart()
-            assert await store.standing(one) is LOST
-            assert await store.seen(one, idle_timeout=3600) is LOST
+            assert await store.status(one) is LOST
+            assert await store.touch(one, idle_timeout=3600) is LOST
             assert await store.find(one.ref) is None
             assert await store.sessions("sub", audience=AUDIENCE) == []
             clock.now += 1
-            assert await store.standing(claims("new", clock)) is LIVE
+            assert await store.status(claims("new", clock)) is LIVE
 
 
 async def test_a_file_that_was_switched_on_later_does_not_vouch_for_what_was_before(clock: Clock) -> None:
@@ -176,14 +176,14 @@ async def test_a_file_that_was_switched_on_later_does_not_vouch_for_what_was_bef
             server.kill9()
             server.restart(appendonly="no")
             server.command("FLUSHALL")
-            await store.standing(claims("any", clock))  # notices
+            await store.status(claims("any", clock))  # notices
             clock.now += 10
             one = claims("one", clock)
-            assert await store.standing(one) is LIVE
+            assert await store.status(one) is LIVE
             server.kill9()
             server.restart(appendonly="yes")  # which brings back the file of the first run
             clock.now += 10
-            assert await store.standing(one) is LOST
+            assert await store.status(one) is LOST
 
 
 # --- what is said --------------------------------------------------------------------------------
@@ -209,10 +209,10 @@ async def test_a_redis_that_may_forget_is_told_at_start(
     """With the remedy, once for each worker; or it is refused, or nobody cares."""
     with serving(**options) as server:
         async with opened(server, clock, durability="ignore") as careless:
-            await careless.standing(claims("one", clock))
+            await careless.status(claims("one", clock))
         assert not caplog.records
         async with opened(server, clock) as store:
-            await store.standing(claims("one", clock))
+            await store.status(claims("one", clock))
         assert said(caplog, logging.WARNING) == warnings
         strict = RedisStore(server.url, clock=clock, timeout=10, durability="refuse")
         for warning in warnings:
@@ -220,7 +220,7 @@ async def test_a_redis_that_may_forget_is_told_at_start(
                 await strict.open()
             assert warning in str(caught.value)
             with pytest.raises(StoreUnavailable):
-                await strict.standing(claims("one", clock))
+                await strict.status(claims("one", clock))
         await strict.close()
 
 
@@ -233,12 +233,12 @@ async def test_a_run_that_may_forget_is_refused_while_it_lasts(clock: Clock, cap
             server.restart(appendonly="no")
             for _ in range(2):
                 with pytest.raises(StoreUnavailable) as caught:
-                    await store.standing(one)
+                    await store.status(one)
                 assert caught.value.reason == "store_misconfigured"
             assert "set 'appendonly yes'" in caplog.text
             server.kill9()
             server.restart(appendonly="yes")
-            assert await store.standing(one) is LIVE
+            assert await store.status(one) is LIVE
 
 
 def test_a_server_that_does_not_say_it_all_is_taken_for_one_that_says_nothing() -> None:
@@ -257,11 +257,11 @@ async def test_a_node_of_a_cluster_that_restarts_is_noticed_too(clock: Clock) ->
     with serving(cluster=True) as server:
         store = RedisStore(server.cluster_url, clock=clock, timeout=10)
         one = claims("one", clock)
-        assert await store.standing(one) is LIVE
+        assert await store.status(one) is LIVE
         server.command("SAVE")
         assert await revoke(store, one)
         server.kill9()
         server.restart()
         server.wait_for_slots()
-        assert await store.standing(one) is LOST
+        assert await store.status(one) is LOST
         await store.close()

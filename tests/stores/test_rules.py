@@ -9,7 +9,7 @@ from clients import START
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_sessions._session.data import Shelf
+from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import DataNotInteger, DataTooLarge
 from mcp_sessions.stores import base
 from mcp_sessions.stores.base import grain
@@ -81,6 +81,6 @@ def test_a_value_that_fits_no_64_bits_is_refused_even_if_the_sum_does() -> None:
 def test_sizes_are_bytes_of_name_and_value() -> None:
     """In UTF-8."""
     assert base.size_of("käse", b"1234") == 9
-    base.check_size(Shelf("ses_a", START, max_bytes=9), 9)
+    base.check_size(Namespace("ses_a", START, max_bytes=9), 9)
     with pytest.raises(DataTooLarge, match="would take 10 bytes; the limit is 9"):
-        base.check_size(Shelf("ses_a", START, max_bytes=9), 10)
+        base.check_size(Namespace("ses_a", START, max_bytes=9), 10)

@@ -20,7 +20,7 @@ from sqlite_worker import SHELF
 from sqlite_worker import session as workers_session
 
 from mcp_sessions._session.claims import Claims
-from mcp_sessions._session.data import Shelf
+from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import ConfigurationError, StoreUnavailable
 from mcp_sessions.stores.base import Reach, Record, Standing
 from mcp_sessions.stores.sqlite import SQLiteStore
@@ -124,16 +124,16 @@ async def test_sessions_from_before_the_file_was_made_are_lost(
         await store.open()
     assert "sessions issued before now may be refused" in caplog.text
     asked = [session(issued_at=START - 1), session(issued_at=START), session(issued_at=START + 1)]
-    assert await store.standings(asked) == [Standing.LOST, Standing.LIVE, Standing.LIVE]
+    assert await store.statuses(asked) == [Standing.LOST, Standing.LIVE, Standing.LIVE]
 
 
 async def test_sessions_from_before_the_file_was_made_can_be_accepted(path: Path, clock: Clock) -> None:
     """Where that is asked for; what was ended since is ended."""
     store = SQLiteStore(path, forgotten="accept", clock=clock)
     before = session(issued_at=START - 1)
-    assert await store.standing(before) is Standing.LIVE
+    assert await store.status(before) is Standing.LIVE
     await revoke(store, before)
-    assert await store.standing(before) is Standing.ENDED
+    assert await store.status(before) is Standing.ENDED
     await store.close()
 
 
@@ -142,12 +142,12 @@ async def test_a_deleted_file_revives_nothing(store: SQLiteStore, path: Path, cl
     await revoke(store, session())
     clock.now = START + 10
     delete(path)
-    assert await store.standing(session()) is Standing.LOST
+    assert await store.status(session()) is Standing.LOST
     await store.close()
     delete(path)
     clock.now = START + 20
     again = SQLiteStore(path, clock=clock)
-    assert await again.standings([session(), session("b", issued_at=START + 20)]) == [Standing.LOST, Standing.LIVE]
+    assert await again.statuses([session(), session("b", issued_at=START + 20)]) == [Standing.LOST, Standing.LIVE]
     await again.close()
 
 
@@ -162,7 +162,7 @@ async def test_a_locked_file_is_told_and_then_used(path: Path, clock: Clock, oth
     with pytest.raises(StoreUnavailable) as caught:
         await revoke(store, session())
     assert caught.value.reason == "store_locked"
-    assert await store.standing(session()) is Standing.LIVE
+    assert await store.status(session()) is Standing.LIVE
     other.execute("ROLLBACK")
     assert await revoke(store, session()) is True
     await store.close()
@@ -176,11 +176,11 @@ async def test_reads_do_not_wait_for_a_change_that_waits(store: SQLiteStore, oth
         for n in range(10):
             group.start_soon(revoke, store, session(f"s{n}"))
         for _ in range(10):
-            await store.standing(session())
+            await store.status(session())
         group.cancel_scope.cancel()
     other.execute("ROLLBACK")
     assert await revoke(store, session("next")) is True
-    ended = await store.standings([session(f"s{n}") for n in range(10)])
+    ended = await store.statuses([session(f"s{n}") for n in range(10)])
     assert ended.count(Standing.LIVE) >= 9  # the one that had begun may be done
 
 
@@ -205,7 +205,7 @@ async def test_closing_is_done_even_by_who_gives_up_waiting(store: SQLiteStore) 
     with anyio.CancelScope() as scope:
         scope.cancel()
         await store.close()
-    assert await store.standing(session()) is Standing.LIVE
+    assert await store.status(session()) is Standing.LIVE
 
 
 async def test_a_session_that_ends_while_its_use_is_noted_has_ended(
@@ -214,18 +214,18 @@ async def test_a_session_that_ends_while_its_use_is_noted_has_ended(
     """It was alive when it was looked at; the note is written only if it is still so."""
     a = session()
     await store.open()
-    await store.record(Record(a.ref, None, START, LATER, START))
+    await store.register(Record(a.ref, None, START, LATER, START))
     clock.now = START + 100
     other.execute("BEGIN IMMEDIATE")
     told: list[Standing] = []
 
     async def ask() -> None:
-        told.append(await store.seen(a, idle_timeout=None))
+        told.append(await store.touch(a, idle_timeout=None))
 
     async with anyio.create_task_group() as group:
         group.start_soon(ask)
         for _ in range(20):  # by then it waits for the lock; were it slower, the test would hold all the same
-            await store.standing(a)
+            await store.status(a)
         other.execute("INSERT INTO revoked VALUES (?, ?)", (a.ref, LATER))
         other.execute("COMMIT")
     assert told == [Standing.ENDED]
@@ -257,7 +257,7 @@ async def test_the_file_does_not_grow_for_ever(store: SQLiteStore, path: Path, c
             name = f"{hour}-{n}"
             claims = session(name, issued_at=int(clock.now), expires_at=int(clock.now) + 60)
             await revoke(store, claims)
-            await store.write(Shelf(f"ses_{name}", claims.expires_at, 10_000), "k", b"1" * 1000)
+            await store.write(Namespace(f"ses_{name}", claims.expires_at, 10_000), "k", b"1" * 1000)
         with closing(sqlite3.connect(path)) as connection:
             sizes.append(connection.execute("PRAGMA page_count").fetchone()[0])
     assert sizes[-1] <= sizes[1]
@@ -290,14 +290,14 @@ def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
         acknowledged += map(int, process.stdout.read().split())
     assert worker("revoke", path, 3).communicate(timeout=PATIENCE)[0].split() == ["0", "1", "2"]
 
-    async def standings() -> list[Standing]:
+    async def statuses() -> list[Standing]:
         store = SQLiteStore(path)
         try:
-            return await store.standings([workers_session(f"s{n}") for n in acknowledged])
+            return await store.statuses([workers_session(f"s{n}") for n in acknowledged])
         finally:
             await store.close()
 
-    assert anyio.run(standings) == [Standing.ENDED] * len(acknowledged)
+    assert anyio.run(statuses) == [Standing.ENDED] * len(acknowledged)
 
 
 def test_a_fork_has_connections_of_its_own(path: Path) -> None:

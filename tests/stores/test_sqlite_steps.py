@@ -12,7 +12,7 @@ import pytest
 from clients import START
 
 from mcp_sessions._session.claims import AUDIENCE, Claims
-from mcp_sessions._session.data import Shelf
+from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import DataGone
 from mcp_sessions.stores import sqlite as data
 from mcp_sessions.stores import sqlite as steps
@@ -45,14 +45,14 @@ def revoke(connection: sqlite3.Connection, claims: Claims) -> bool:
     return steps.revoke(connection, claims.ref, expires_at=claims.expires_at, reason="deleted", lease_until=START + 30)
 
 
-def shelf(claims: Claims, *, until: int = LATER) -> Shelf:
-    return Shelf(claims.ref, until, 1000)
+def shelf(claims: Claims, *, until: int = LATER) -> Namespace:
+    return Namespace(claims.ref, until, 1000)
 
 
 @pytest.mark.parametrize("fenced", [True, False])
 def test_what_was_issued_before_the_fence_is_lost(connection: sqlite3.Connection, fenced: bool) -> None:
     """In that second it is not; where the fence is not asked for, nothing is. What was ended is told as that."""
-    standing = partial(steps.standing, connection, fenced=fenced)
+    standing = partial(steps.status, connection, fenced=fenced)
     before, ended = session("a", issued_at=START - 1), session("b", issued_at=START - 1)
     revoke(connection, ended)
     assert standing(session(issued_at=START)) is Standing.LIVE
@@ -60,19 +60,19 @@ def test_what_was_issued_before_the_fence_is_lost(connection: sqlite3.Connection
     assert standing(ended) is Standing.ENDED
     for one in (before, ended):
         steps.add_record(connection, Record.of(one))
-    seen, _ = steps.seen(connection, before, idle_timeout=None, fenced=fenced, now=START)
+    seen, _ = steps.touch(connection, before, idle_timeout=None, fenced=fenced, now=START)
     assert seen is standing(before)
 
 
 def test_no_fence_at_all_vouches_for_nothing(connection: sqlite3.Connection) -> None:
     """A table that lost a row is no leave to let everybody in."""
     connection.execute("DELETE FROM facts")
-    assert steps.standing(connection, session(), fenced=True) is Standing.LOST
+    assert steps.status(connection, session(), fenced=True) is Standing.LOST
 
 
 def test_only_a_live_sessions_use_is_to_be_noted(connection: sqlite3.Connection) -> None:
     """And only when the last note is old enough; a note is never taken back."""
-    seen = partial(steps.seen, connection, session(), idle_timeout=300, fenced=True)
+    seen = partial(steps.touch, connection, session(), idle_timeout=300, fenced=True)
     assert seen(now=START) == (Standing.LOST, False)
     steps.add_record(connection, Record.of(session()))
     assert seen(now=START + 1) == (Standing.LIVE, False)
@@ -90,7 +90,7 @@ def test_an_ended_session_stays_ended_for_as_long_as_it_is_recorded(connection: 
     steps.add_record(connection, Record.of(session()))
     assert revoke(connection, session()) is True
     connection.execute("DELETE FROM revoked")
-    assert steps.seen(connection, session(), idle_timeout=None, fenced=True, now=START)[0] is Standing.ENDED
+    assert steps.touch(connection, session(), idle_timeout=None, fenced=True, now=START)[0] is Standing.ENDED
     assert revoke(connection, session()) is False
     with pytest.raises(DataGone):
         data.write(connection, shelf(session()), "k", (b"1", None), leeway=60, now=START)
@@ -99,7 +99,7 @@ def test_an_ended_session_stays_ended_for_as_long_as_it_is_recorded(connection: 
 def test_a_session_that_ended_in_two_ways_is_told_as_expired(connection: sqlite3.Connection) -> None:
     """It is taken once."""
     steps.add_record(connection, Record.of(session()))
-    take = partial(steps.take_ended, connection, audience=AUDIENCE, idle_timeout=60, lease=30, limit=10)
+    take = partial(steps.claim_ended, connection, audience=AUDIENCE, idle_timeout=60, lease=30, limit=10)
     assert take(now=LATER) == [Ended(Record.of(session()), "expired")]
     assert take(now=LATER) == []
     assert count(connection, "revoked") == 1
@@ -110,7 +110,7 @@ def test_a_finished_session_leaves_nothing_but_its_revocation(connection: sqlite
     steps.add_record(connection, Record.of(session()))
     data.write(connection, shelf(session()), "k", (b"1", None), leeway=60, now=START)
     revoke(connection, session())
-    steps.finish(connection, session().ref)
+    steps.purge(connection, session().ref)
     assert [count(connection, table) for table in ("revoked", "records", "shelves", "items")] == [1, 0, 0, 0]
 
 
@@ -129,7 +129,7 @@ def test_values_whose_time_is_over_leave_the_table(connection: sqlite3.Connectio
     "change",
     [
         partial(data.write, key="k", item=(b"2", None)),
-        partial(data.swap, key="k", old=b"1", new=b"2"),
+        partial(data.compare_and_swap, key="k", old=b"1", new=b"2"),
         partial(data.add, key="k", by=1),
     ],
 )
@@ -151,7 +151,7 @@ def test_what_is_over_is_swept_in_small_steps(connection: sqlite3.Connection) ->
         steps.revoke(connection, f"r{n}", expires_at=over, reason="x", lease_until=0)
         steps.revoke_before(connection, START, audience=AUDIENCE, subject=f"s{n}", until=over)
     for n in range(50):
-        data.write(connection, Shelf(f"o{n}", START - n % 2, 100), "k", (b"1", None), leeway=60, now=START)
+        data.write(connection, Namespace(f"o{n}", START - n % 2, 100), "k", (b"1", None), leeway=60, now=START)
     rows = []
     more = True
     while more:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from apps import Server, sessions
 from clients import Clock, http
 
-from mcp_sessions._protocol.draft import Named
+from mcp_sessions._protocol.draft import SessionMetadata
 from mcp_sessions._server import sessions as minting
 from mcp_sessions._server.options import HOUR
 from mcp_sessions._server.runtime import Options
-from mcp_sessions._server.sessions import Live
+from mcp_sessions._server.sessions import ActiveSession
 from mcp_sessions._session.claims import Claims, Principal
 from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.stores.base import Record, Standing
@@ -25,18 +25,20 @@ def options_of(clock: Clock, **options: object) -> Options:
     return sessions(Server(), clock=clock, lifetime=10 * HOUR, **options)._options
 
 
-async def mint(options: Options, principal: Principal | None = None) -> Live:
+async def mint(options: Options, principal: Principal | None = None) -> ActiveSession:
     return await minting.mint(options, principal=principal, params=PARAMS, scope=SCOPE)
 
 
-def named(live: Live) -> Named:
+def named(live: ActiveSession) -> SessionMetadata:
     """What a client sends back, from what it was sent."""
     metadata = live.metadata()
-    return Named(metadata["sessionId"], metadata.get("state"))
+    return SessionMetadata(metadata["sessionId"], metadata.get("state"))
 
 
-async def reopen(named: Named, options: Options, principal: Principal | None = None, *, lenient: bool = False) -> Live:
-    return await Live.open(named, options, principal=principal, lenient=lenient)
+async def reopen(
+    named: SessionMetadata, options: Options, principal: Principal | None = None, *, lenient: bool = False
+) -> ActiveSession:
+    return await ActiveSession.open(named, options, principal=principal, lenient=lenient)
 
 
 class Away(MemoryStore):
@@ -44,15 +46,15 @@ class Away(MemoryStore):
 
     is_away = True
 
-    async def standing(self, claims: Claims) -> Standing:
+    async def status(self, claims: Claims) -> Standing:
         if self.is_away:
             raise StoreUnavailable
-        return await super().standing(claims)
+        return await super().status(claims)
 
-    async def record(self, record: Record) -> None:
+    async def register(self, record: Record) -> None:
         if self.is_away:
             raise StoreUnavailable
-        await super().record(record)
+        await super().register(record)
 
     async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
         if self.is_away:

@@ -69,7 +69,7 @@ class Case:
 class FailingStore(MemoryStore):
     """A store that cannot be reached."""
 
-    async def standing(self, claims: Claims) -> Standing:
+    async def status(self, claims: Claims) -> Standing:
         raise errors.StoreUnavailable
 
 

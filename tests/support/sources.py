@@ -8,14 +8,14 @@ from functools import cached_property
 from typing import NamedTuple
 
 from mcp_sessions._session.claims import Principal
-from mcp_sessions._session.data import Data, Shelf
+from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.state import State
 from mcp_sessions.stores.memory import MemoryStore
 
 
 def no_data() -> Data:
     """An empty place in a store of its own."""
-    return Data(MemoryStore(), Shelf("ses_abc", 2**40, 100), clock=lambda: 0, max_value_bytes=100)
+    return Data(MemoryStore(), Namespace("ses_abc", 2**40, 100), clock=lambda: 0, max_value_bytes=100)
 
 
 class Known(NamedTuple):

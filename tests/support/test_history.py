@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from mcp_sessions import MCPSessionMiddleware, Session
 from mcp_sessions._session.claims import Claims
-from mcp_sessions._session.data import Shelf
+from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores import make
 from mcp_sessions.stores.base import Standing, Store
 from mcp_sessions.stores.memory import MemoryStore
@@ -219,9 +219,9 @@ class Caching(Flawed):
         super().__init__(store)
         self._said: dict[str, Standing] = {}
 
-    async def standing(self, claims: Claims) -> Standing:
+    async def status(self, claims: Claims) -> Standing:
         if claims.ref not in self._said:
-            self._said[claims.ref] = await self._store.standing(claims)
+            self._said[claims.ref] = await self._store.status(claims)
         return self._said[claims.ref]
 
 
@@ -241,8 +241,8 @@ class Evicting(Flawed):
         Evicting._last = ref
         return await self._store.revoke(ref, **how)
 
-    async def standing(self, claims: Claims) -> Standing:
-        standing = await self._store.standing(claims)
+    async def status(self, claims: Claims) -> Standing:
+        standing = await self._store.status(claims)
         return standing if claims.ref == Evicting._last else Standing.LIVE
 
 
@@ -254,7 +254,7 @@ class Interleaving(Flawed):
         self._reading = 0
         self._two_have_read = anyio.Event()
 
-    async def add(self, shelf: Shelf, key: str, by: int) -> int:
+    async def add(self, shelf: Namespace, key: str, by: int) -> int:
         value = int(await self._store.read(shelf, key) or 0) + by
         self._reading += 1
         if self._reading == 2:

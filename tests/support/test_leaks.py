@@ -87,7 +87,7 @@ async def test_everything_that_is_made_is_looked_for() -> None:
     assert signing.hex() in RECORDER.secrets
     sources = set(RECORDER.texts.values())
     assert {"log", "repr of claims", "repr of a key", "repr of a session", "repr of a message"} <= sources
-    assert RECORDER.texts["<Named>"] == "repr of what is named"
+    assert RECORDER.texts["<SessionMetadata>"] == "repr of what is named"
 
 
 def test_logs_errors_and_warnings_are_kept() -> None:

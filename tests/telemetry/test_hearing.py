@@ -11,7 +11,7 @@ from starlette.types import Message
 from mcp_sessions._protocol.jsonrpc import Message as Request
 from mcp_sessions._protocol.jsonrpc import parse
 from mcp_sessions.telemetry import outcome
-from mcp_sessions.telemetry.outcome import Handling, Hearing, Outcome
+from mcp_sessions.telemetry.outcome import Hearing, Outcome, RequestTelemetry
 
 ERROR = b'{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"no"}}'
 FAILED = Outcome("-32602", "-32602")
@@ -46,7 +46,7 @@ async def heard(*messages: Message) -> Outcome:
     request = parse(b'{"jsonrpc":"2.0","id":1,"method":"ping"}')
     assert isinstance(request, Request)
     told = Told()
-    answer, handling = Answer(), Handling(request, None, [told])
+    answer, handling = Answer(), RequestTelemetry(request, None, [told])
     through = Hearing(answer, handling)
     for message in messages:
         await through(message)

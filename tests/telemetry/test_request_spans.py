@@ -17,7 +17,7 @@ from recorded import Recorder
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions.errors import SessionNotFound
 from mcp_sessions.telemetry.detect import Spans
-from mcp_sessions.telemetry.outcome import Handling, Outcome
+from mcp_sessions.telemetry.outcome import Outcome, RequestTelemetry
 from mcp_sessions.telemetry.processor import SessionSampler, SessionSpanProcessor
 from mcp_sessions.telemetry.spans import RequestSpans, SessionSpans
 
@@ -56,10 +56,10 @@ class Tracing:
         self.requests = RequestSpans(spans, tracer_provider=self.provider, **options)
         self.requests.is_native = is_native
 
-    def begin(self, said: Message | None = None, about: About | None = SESSION, **how: Any) -> Handling | None:
+    def begin(self, said: Message | None = None, about: About | None = SESSION, **how: Any) -> RequestTelemetry | None:
         return self.requests.begin(said or message(), version="2025-11-25", about=about, **how)
 
-    def begun(self, said: Message | None = None, about: About | None = SESSION, **how: Any) -> Handling:
+    def begun(self, said: Message | None = None, about: About | None = SESSION, **how: Any) -> RequestTelemetry:
         handling = self.begin(said, about, **how)
         assert handling is not None
         return handling

@@ -15,7 +15,15 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_sessions._session.claims import MAX_TOKEN_BYTES, SESSION, TRANSPORT, TYP, Claims, Principal, looks_like_ours
+from mcp_sessions._session.claims import (
+    MAX_TOKEN_BYTES,
+    SESSION,
+    TRANSPORT,
+    TYP,
+    Claims,
+    Principal,
+    looks_like_session_id,
+)
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing, base64url, from_base64url
 from mcp_sessions.errors import ConfigurationError, SessionExpired, SessionNotFound
@@ -85,7 +93,7 @@ def test_what_was_minted_verifies_to_the_same_claims(ring: KeyRing, principal: P
     )
     token = TOKENS.mint(ring, said)
     assert TOKENS.verify(ring, token, now=NOW, principal=principal) == said
-    assert looks_like_ours(token)
+    assert looks_like_session_id(token)
 
 
 @every_ring

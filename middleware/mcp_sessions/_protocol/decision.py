@@ -25,7 +25,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from .. import errors
-from .._session.claims import MODES, looks_like_ours
+from .._session.claims import MODES, looks_like_session_id
 from ..errors import Refusal
 from . import draft
 from .jsonrpc import NOTIFICATION, RESPONSE, Message
@@ -236,7 +236,7 @@ def ours_of(session_ids: Sequence[str]) -> str | None:
         return None
     if len(session_ids) > 1:
         raise errors.DuplicateSessionHeader
-    return session_ids[0] if looks_like_ours(session_ids[0]) else None
+    return session_ids[0] if looks_like_session_id(session_ids[0]) else None
 
 
 def any_of(session_ids: Sequence[str]) -> str | None:

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from .._session.claims import TRANSPORT, Discreet, Kind, utc
+from .._session.claims import TRANSPORT, Kind, RedactedRepr, utc
 from ..errors import MalformedSession, Refusal, SessionHeaderAlone, SessionHeaderMismatch
 from .jsonrpc import SESSION_KEY, Message
 from .strict_json import FLAWS, SHORTEST_MEMBER, is_all, last_members, members, string
@@ -29,7 +29,9 @@ CREATE: Final = "sessions/create"
 DELETE: Final = "sessions/delete"
 
 
-class Named(Discreet, msgspec.Struct, frozen=True, omit_defaults=True, gc=False, rename={"session_id": "sessionId"}):
+class SessionMetadata(
+    RedactedRepr, msgspec.Struct, frozen=True, omit_defaults=True, gc=False, rename={"session_id": "sessionId"}
+):
     """What a request says about its session, unverified: the metadata as nearly every client writes it.
 
     Args:
@@ -44,12 +46,12 @@ class Named(Discreet, msgspec.Struct, frozen=True, omit_defaults=True, gc=False,
 _FRAME: Final = len('{"sessionId":""}')
 _STATE_FRAME: Final = len(',"state":""')
 
-_common = msgspec.json.Decoder(Named).decode
+_common = msgspec.json.Decoder(SessionMetadata).decode
 
 REMEMBERED: Final = 1024  # bytes of a text that is not read again; with an id and a small state most are shorter
 
 
-def named(message: Message) -> Named | None:
+def named(message: Message) -> SessionMetadata | None:
     """The session that a message names, or None when it names none.
 
     Raises:
@@ -64,7 +66,7 @@ def named(message: Message) -> Named | None:
     return _known(raw) if len(raw) <= REMEMBERED else _read(raw)
 
 
-def _read(raw: bytes) -> Named:
+def _read(raw: bytes) -> SessionMetadata:
     try:
         found = _common(raw)
     except FLAWS:
@@ -78,7 +80,7 @@ def _read(raw: bytes) -> Named:
 _known: Final = lru_cache(maxsize=1024)(_read)
 
 
-def _uncommon(raw: bytes) -> Named:
+def _uncommon(raw: bytes) -> SessionMetadata:
     """As `_read`, for metadata in any other form than the common one."""
     if not raw.startswith(b"{"):
         raise MalformedSession
@@ -87,7 +89,7 @@ def _uncommon(raw: bytes) -> Named:
     state = string(metadata["state"]) if "state" in metadata else None
     if session_id is None or (state is None and "state" in metadata):
         raise MalformedSession
-    return Named(session_id, state)
+    return SessionMetadata(session_id, state)
 
 
 def metadata(session_id: str, *, expires_at: int, state: str | None) -> dict[str, Any]:
@@ -130,7 +132,7 @@ class Role(Enum):
     TRANSPORT = "it names a transport session"
 
 
-def role(header: str | None, named: Named | None, kind: Kind | None) -> Role:
+def role(header: str | None, named: SessionMetadata | None, kind: Kind | None) -> Role:
     """What the header is to a request.
 
     Args:

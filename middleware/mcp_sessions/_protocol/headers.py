@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from .._session.claims import Discreet
+from .._session.claims import RedactedRepr
 
 HANDSHAKE_VERSIONS: Final = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
 """The legacy era: these versions, or no version header at all. Whatever else is named is modern."""
@@ -24,7 +24,7 @@ LENGTH: Final = b"content-length"
 ACCEPT_CODING: Final = b"accept-encoding"
 
 
-class Head(Discreet, msgspec.Struct, gc=False):
+class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
     """The headers of one request that this middleware reads. (A struct, which is made in a third of the time.)
 
     Of a repeated header the first copy counts, as in the official SDK; of the session and the
@@ -40,7 +40,7 @@ class Head(Discreet, msgspec.Struct, gc=False):
     by_name: dict[bytes, bytes]
 
     @classmethod
-    def of(cls, headers: Sequence[tuple[bytes, bytes]]) -> Head:
+    def of(cls, headers: Sequence[tuple[bytes, bytes]]) -> RequestHeaders:
         """The head that has these headers."""
         return cls(headers, dict(headers))
 

@@ -28,7 +28,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from .._session.claims import MAX_CLIENT_CHARS, Correlation, looks_like_ours
+from .._session.claims import MAX_CLIENT_CHARS, Correlation, looks_like_session_id
 from ..errors import ConfigurationError, Refusal
 from .draft import INITIALIZE
 from .jsonrpc import SESSION_KEY, Message
@@ -66,7 +66,7 @@ def client_of(message: Message) -> str | None:
         return None
     text = "" if found is None else f"{found.name} {found.version}".strip()
     # No session id is as short as what is kept of a name, so most need no such look.
-    is_name = text.isprintable() and (len(text) <= MAX_CLIENT_CHARS or not looks_like_ours(text))
+    is_name = text.isprintable() and (len(text) <= MAX_CLIENT_CHARS or not looks_like_session_id(text))
     return text if text and is_name else None
 
 
@@ -101,7 +101,7 @@ DEFAULT_CHAIN: Final = (
 """What `correlate=True` looks for, in order."""
 
 Header = Callable[[bytes], "str | None"]
-"""Gives a header by its name in lower case, as `Head.first` does."""
+"""Gives a header by its name in lower case, as `RequestHeaders.first` does."""
 
 Source = Callable[[Mapping[str, Any], Callable[[str], "str | None"]], "str | None"]
 """A source of the application's own: given the members of `_meta`, decoded, and a function that gives a
@@ -164,7 +164,7 @@ class Correlate:
 
         Args:
             meta: The members of `_meta` as `Message.meta` has them, or None.
-            header: Gives a header by its name in lower case, such as `Head.first`.
+            header: Gives a header by its name in lower case, such as `RequestHeaders.first`.
         """
         meta = _NO_META if meta is None else meta
         for source, read in self._chain:
@@ -178,7 +178,7 @@ def _fit(found: object) -> str | None:
     """A name that may stand in logs and traces: no line break, nothing invisible, no session id of ours."""
     if not (isinstance(found, str) and 0 < len(found) <= MAX_CHARS and found.isprintable()):
         return None
-    return None if found.isspace() or looks_like_ours(found) else found
+    return None if found.isspace() or looks_like_session_id(found) else found
 
 
 # --- sources -------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ from ..errors import (
     SessionNotFound,
 )
 from .decision import ABOUT_SESSIONS, Subject
-from .draft import CREATE, DELETE, Named
+from .draft import CREATE, DELETE, SessionMetadata
 from .jsonrpc import Message, MessageKind
 from .strict_json import last_members, string
 
@@ -229,7 +229,7 @@ Dialect = SEP1364Create | SEP1364Initialize
 
 
 @dataclass(frozen=True, slots=True)
-class Opted:
+class Sep1364:
     """The dialects beside the draft and the transport header.
 
     Args:
@@ -241,7 +241,7 @@ class Opted:
     initializes: SEP1364Initialize | None
 
     @classmethod
-    def of(cls, option: Any) -> Opted:
+    def of(cls, option: Any) -> Sep1364:
         """The checked form of the option `dialects=`.
 
         Raises:
@@ -262,7 +262,7 @@ class Opted:
         """Whether a message that names a session in these dialects is refused for that."""
         return self.initializes is not None and self.initializes.sessionless
 
-    def named(self, message: Message, in_meta: Named | None) -> Named | None:
+    def named(self, message: Message, in_meta: SessionMetadata | None) -> SessionMetadata | None:
         """The session that a message names, in `_meta` or in the ways of these dialects.
 
         Args:
@@ -278,7 +278,7 @@ class Opted:
         if said is not None and self.is_sessionless:
             raise SessionNotFound("sessionless")
         if in_meta is None:
-            return None if said is None else Named(said, None)
+            return None if said is None else SessionMetadata(said, None)
         agreed(in_meta.session_id, said)
         return in_meta
 

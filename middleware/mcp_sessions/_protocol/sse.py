@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from .._session.claims import Discreet
+from .._session.claims import RedactedRepr
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _MARK_START: Final = BYTE_ORDER_MARK[:1]
@@ -27,7 +27,7 @@ _LF, _CR = LF[0], CR[0]  # a byte is found in a seventh of the time that a strin
 _USUAL: Final = (b"event: message\r\n", b"", b"event: message\n")  # what stands before the data in most events
 
 
-class Event(Discreet, msgspec.Struct):
+class Event(RedactedRepr, msgspec.Struct):
     """A piece of the stream: an event with its blank line, or bytes between events that only pass.
 
     Args:
@@ -81,7 +81,7 @@ class Event(Discreet, msgspec.Struct):
         return b"".join(reversed(parts))
 
 
-class EventStream(Discreet, msgspec.Struct):
+class EventStream(RedactedRepr, msgspec.Struct):
     """One response's event stream, split as it passes.
 
     The `raw` of all events and then `end()`, joined, are the bytes that were fed.

@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
 from .._protocol import decision, draft, headers, rewrite
-from .._protocol.headers import SESSION_HEADER, Head
+from .._protocol.headers import SESSION_HEADER, RequestHeaders
 from .._protocol.jsonrpc import SESSION_KEY, Message, MessageKind
 from .._protocol.jsonrpc import Message as Request
 from .._protocol.sep1364 import FIELD_NAME
@@ -42,10 +42,10 @@ from . import response
 from .body import Replay
 from .context import WAY
 from .runtime import Options
-from .sessions import Live
+from .sessions import ActiveSession
 
 if TYPE_CHECKING:
-    from ..telemetry.outcome import Handling
+    from ..telemetry.outcome import RequestTelemetry
 
 _TOLD_TO_THE_OWNER: Final = (SessionExpired, SessionEnded)
 _NONE: Final = frozenset[int]()
@@ -59,11 +59,11 @@ class Answers(msgspec.Struct, frozen=True):
 
     app: ASGIApp
     options: Options
-    head: Head
+    head: RequestHeaders
     scope: Scope
     receive: Receive
     send: Send
-    handling: Handling | None = None
+    handling: RequestTelemetry | None = None
     """What telemetry tells of the message."""
 
     async def answer(self, message: Message, ask: Callable[[], Awaitable[dict[str, Any]]]) -> None:
@@ -100,7 +100,7 @@ class Answers(msgspec.Struct, frozen=True):
         if self.scope["method"] != "DELETE" or await self._may_delete(self._also_admitted):
             await self.refuse_unread(refusal)
 
-    async def hang_up(self, live: Live) -> None:
+    async def hang_up(self, live: ActiveSession) -> None:
         """End a transport session whose client says that it is done."""
         # Behind the bridge, a server that has forgotten its own has nothing left to end.
         if await self._may_delete(_NONE if self.scope.get(WAY) is None else _FORGOTTEN):

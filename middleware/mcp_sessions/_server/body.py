@@ -18,7 +18,7 @@ import msgspec
 from starlette.types import Message as ASGIMessage
 from starlette.types import Receive
 
-from .._protocol.headers import CODING, LENGTH, Head
+from .._protocol.headers import CODING, LENGTH, RequestHeaders
 from ..errors import BodyCutShort, BodyTimeout, BodyTooLarge, EncodingRefused
 
 Steps = Coroutine[Any, Any, ASGIMessage] | Generator[Any, Any, ASGIMessage]
@@ -28,7 +28,7 @@ _BITS_OF_A_DIGIT: Final = 4  # or less
 _HAS_TIMEOUT: Final = sys.version_info >= (3, 11)  # `asyncio.timeout`
 
 
-def read_body(receive: Receive, head: Head, *, max_bytes: int, timeout: float) -> bytes | Awaitable[bytes]:
+def read_body(receive: Receive, head: RequestHeaders, *, max_bytes: int, timeout: float) -> bytes | Awaitable[bytes]:
     """The whole request body: at once where it came with the head, as most do, else to be awaited.
 
     Args:

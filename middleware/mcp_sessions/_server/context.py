@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .._protocol.headers import ACCEPT_CODING, LENGTH, SESSION_HEADER, Head
-from .._session.claims import Discreet
+from .._protocol.headers import ACCEPT_CODING, LENGTH, SESSION_HEADER, RequestHeaders
+from .._session.claims import RedactedRepr
 from .._session.current import session_variable
 from .._session.session import Session
 from ..errors import Refusal
@@ -24,7 +24,7 @@ from .body import Replay
 if TYPE_CHECKING:
     from .response import Responder
     from .runtime import Options
-    from .sessions import Live
+    from .sessions import ActiveSession
 
 WAY: Final = "mcp_sessions.bridge"
 """Where a request's scope holds how it crosses. The wrapped server does not see it."""
@@ -67,7 +67,7 @@ def has_servers_own(scope: Scope) -> bool:
     return SESSION_HEADER in dict(scope["headers"]) or scope.get(WAY) is not None
 
 
-def crossing(live: Live) -> Crossing | None:
+def crossing(live: ActiveSession) -> Crossing | None:
     """How requests of a transport session cross, or None where the server knows nothing of it.
 
     Raises:
@@ -81,7 +81,7 @@ BODY_AROUND_US: Final = frozenset({"http.response.pathsend", "http.response.zero
 """ASGI extensions by which a body would leave without passing here."""
 
 
-class Forwarding(Discreet, msgspec.Struct):
+class Forwarding(RedactedRepr, msgspec.Struct):
     """One POST to the MCP path, as it is handed on. (A struct: a dataclass takes three times as long to make.)
 
     Args:
@@ -98,7 +98,7 @@ class Forwarding(Discreet, msgspec.Struct):
 
     app: ASGIApp
     options: Options
-    head: Head
+    head: RequestHeaders
     header: str | None
     strict: bool
     scope: Scope
@@ -112,7 +112,7 @@ class Forwarding(Discreet, msgspec.Struct):
         session: Session | None = None,
         current: Session | None = None,
         *,
-        live: Live | None = None,
+        live: ActiveSession | None = None,
         responder: Responder | None = None,
     ) -> None:
         """The application, with the session where handlers look for it: on the scope, and as the current one."""

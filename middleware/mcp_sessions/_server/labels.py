@@ -15,7 +15,7 @@ from starlette.types import Scope
 
 from .._protocol import rewrite
 from .._protocol.draft import INITIALIZE
-from .._protocol.headers import Head
+from .._protocol.headers import RequestHeaders
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import Correlate, baggage_member, propagated
 from .._protocol.strict_json import string
@@ -47,7 +47,7 @@ class Conversation(msgspec.Struct, frozen=True):
         found, member = Correlate.of(correlate), baggage_member(propagate)
         return None if found is None and member is None else cls(found, member)
 
-    def note(self, message: Message, head: Head, session: Session | None, scope: Scope) -> Correlation | None:
+    def note(self, message: Message, head: RequestHeaders, session: Session | None, scope: Scope) -> Correlation | None:
         """Find the name and leave it where handlers look: on the session, or on the scope where there is none."""
         if self.correlate is None:
             return None

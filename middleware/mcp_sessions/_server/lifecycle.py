@@ -201,7 +201,7 @@ class Endings:
 
     async def _is_forgotten(self, ref: str) -> bool:
         try:
-            await self._store.finish(ref)
+            await self._store.purge(ref)
         except StoreUnavailable:
             return False
         return True
@@ -286,9 +286,9 @@ class Sweeper:
         Raises:
             StoreUnavailable: The store did not answer; the next look goes on.
         """
-        if not await self._store.lead(self._worker, audience=self._audience, seconds=LEASE):
+        if not await self._store.elect(self._worker, audience=self._audience, seconds=LEASE):
             return False
-        batch = await self._store.take_ended(
+        batch = await self._store.claim_ended(
             audience=self._audience, idle_timeout=self._idle_timeout, lease=LEASE, limit=SWEEP_BATCH
         )
         async with anyio.create_task_group() as group:
@@ -419,7 +419,7 @@ class Streams:
     async def has_ended(self, claims: Claims) -> bool:
         """Whether a session has ended for certain: where the store does not answer, its answers go on as streams do."""
         try:
-            standing = await base.standing(self._store, claims)
+            standing = await base.status(self._store, claims)
         except StoreUnavailable:
             return False
         return standing is not Standing.LIVE
@@ -441,7 +441,7 @@ class Streams:
 
     async def _ask(self, claims: list[Claims]) -> None:
         try:
-            standings = await base.standings(self._store, claims)
+            standings = await base.statuses(self._store, claims)
         except StoreUnavailable:  # nobody knows, so the streams go on until somebody does
             return
         for claim, standing in zip(claims, standings, strict=True):

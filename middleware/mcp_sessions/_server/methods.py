@@ -42,7 +42,7 @@ from . import sessions
 from .context import has_servers_own
 from .lifecycle import ENDED_ALL, NOT_BEGUN
 from .runtime import Options
-from .sessions import Live, check_capabilities, mint
+from .sessions import ActiveSession, check_capabilities, mint
 
 
 class Asked(msgspec.Struct):
@@ -58,7 +58,7 @@ class Asked(msgspec.Struct):
     options: Options
     scope: Scope
     message: Message
-    live: Live | None
+    live: ActiveSession | None
 
     @property
     def principal(self) -> Principal | None:
@@ -71,7 +71,7 @@ class Asked(msgspec.Struct):
         return client_of(self.message) or (None if self.live is None else self.live.claims.client)
 
     @property
-    def session(self) -> Live:
+    def session(self) -> ActiveSession:
         """The session that the request carries, where the method needs one."""
         assert self.live is not None
         return self.live
@@ -161,7 +161,7 @@ async def open(asked: Asked) -> dict[str, Any]:  # noqa: A001  # the table's wor
     return {FIELD_NAME: live.token}
 
 
-async def begin(said: bytes, mint: Callable[[], Awaitable[Live]]) -> Live:
+async def begin(said: bytes, mint: Callable[[], Awaitable[ActiveSession]]) -> ActiveSession:
     """Mint a session and keep what its client can do; where that is not kept, nobody is left with a session.
 
     Args:

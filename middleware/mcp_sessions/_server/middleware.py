@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .._protocol import decision
 from .._protocol.decision import Lists
-from .._protocol.headers import SESSION_HEADER, Head
+from .._protocol.headers import SESSION_HEADER, RequestHeaders
 from .._protocol.labels import Source
 from .._protocol.policy import Require
 from .._session.claims import MAX_TOKEN_BYTES
@@ -273,7 +273,7 @@ class MCPSessionMiddleware:
             raise ConfigurationError(self.fault)
         if self._sweeps:
             self.beside.started()
-        head = Head.of(scope["headers"])
+        head = RequestHeaders.of(scope["headers"])
         judged = scope["method"] == "POST" and (where is ENDPOINT or head.is_json)
         try:
             ours = self._header_of(head.session_ids) if SESSION_HEADER in head.by_name else None
@@ -286,7 +286,7 @@ class MCPSessionMiddleware:
             return Bodyless(self._server, self._options, head, ours, scope, receive, send).run()
         return self._pass(head, scope, receive, send)
 
-    def _pass(self, head: Head, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+    def _pass(self, head: RequestHeaders, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         transport = head.first(SESSION_HEADER)
         origin = self._options.streams.origin_of(transport, head.first(LAST_EVENT_ID))
         if origin is None or scope["method"] != "GET":

@@ -20,7 +20,7 @@ from starlette.types import Send
 
 from .._protocol import decision, draft, jsonrpc, rewrite
 from .._protocol.decision import ATTACH, FORWARD, LIST, NOTHING, STABLE, Carries, Step
-from .._protocol.draft import INITIALIZE, Named, Role, speaks_draft
+from .._protocol.draft import INITIALIZE, Role, SessionMetadata, speaks_draft
 from .._protocol.headers import SESSION_HEADER
 from .._protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, SESSION_KEY, Message
 from .._protocol.labels import client_of
@@ -47,10 +47,10 @@ from .labels import Conversation
 from .lifecycle import Origin
 from .methods import METHODS, Asked
 from .response import Handshake, Responder, Watched, WriteBack
-from .sessions import Live, mint
+from .sessions import ActiveSession, mint
 
 if TYPE_CHECKING:
-    from ..telemetry.outcome import Handling
+    from ..telemetry.outcome import RequestTelemetry
 
 
 class Exchange(Forwarding):
@@ -60,7 +60,7 @@ class Exchange(Forwarding):
         handling: What telemetry tells of the message, once it is known; None where nobody listens.
     """
 
-    handling: Handling | None = None
+    handling: RequestTelemetry | None = None
 
     def run(self) -> Awaitable[None]:
         """Take the request from its first byte to the last of its response."""
@@ -118,7 +118,7 @@ class Exchange(Forwarding):
             await handle(message, step, live)
 
     def _handle(
-        self, message: Message, step: Step, live: Live | None, refused: Refusal | None = None
+        self, message: Message, step: Step, live: ActiveSession | None, refused: Refusal | None = None
     ) -> Awaitable[None]:
         if refused is not None:
             return self._answers().refuse(message, refused)
@@ -127,7 +127,9 @@ class Exchange(Forwarding):
             return self._answers().answer(message, partial(METHODS[step], asked))
         return self._forward(message, step, live)
 
-    async def _told(self, message: Message, step: Step, live: Live | None, refused: Refusal | None = None) -> None:
+    async def _told(
+        self, message: Message, step: Step, live: ActiveSession | None, refused: Refusal | None = None
+    ) -> None:
         """Handle a message while telemetry tells of it."""
         telemetry = self.options.telemetry()
         self.handling = telemetry.begin(
@@ -151,32 +153,36 @@ class Exchange(Forwarding):
     _named = staticmethod(draft.named)
     """The session that a message names, unverified."""
 
-    def _is_transport(self, message: Message, named: Named | None) -> bool:
+    def _is_transport(self, message: Message, named: SessionMetadata | None) -> bool:
         """Whether the header of ours names a transport session; an `initialize` begins anew, whatever it carries."""
         if self.header is None or message.method == INITIALIZE:
             return False
         return self.options.role(self.header, named) is Role.TRANSPORT
 
-    def _open(self, message: Message, named: Named | None, is_transport: bool, step: Step) -> Awaitable[Live | None]:
+    def _open(
+        self, message: Message, named: SessionMetadata | None, is_transport: bool, step: Step
+    ) -> Awaitable[ActiveSession | None]:
         """The session of the request: the one that `_meta` names, else the transport session. Both must live."""
         in_meta = named if step in decision.NEEDS_LIVE_SESSION else None
         if in_meta is not None and not is_transport:
             return self._live(message, step, in_meta, SESSION)
         return self._open_both(message, in_meta, self.header if is_transport else None, step)
 
-    async def _open_both(self, message: Message, named: Named | None, header: str | None, step: Step) -> Live | None:
+    async def _open_both(
+        self, message: Message, named: SessionMetadata | None, header: str | None, step: Step
+    ) -> ActiveSession | None:
         live = None
         if header is not None:
             try:
-                live = await self._live(message, step, Named(header, None), TRANSPORT)
+                live = await self._live(message, step, SessionMetadata(header, None), TRANSPORT)
                 if self.options.bridges:
                     self.scope[WAY] = crossing(live)
             except SessionNotFound as refusal:
                 raise TransportNotFound(refusal.reason, ref=refusal.ref) from None
         return live if named is None else await self._live(message, step, named, SESSION)
 
-    def _live(self, message: Message, step: Step, named: Named, kind: TokenKind) -> Awaitable[Live]:
-        return Live.open(
+    def _live(self, message: Message, step: Step, named: SessionMetadata, kind: TokenKind) -> Awaitable[ActiveSession]:
+        return ActiveSession.open(
             named,
             self.options,
             principal=self.options.principal(self.scope),
@@ -216,7 +222,7 @@ class Exchange(Forwarding):
         about_sessions = decision.subject(item, self.options.subjects) in decision.ABOUT_SESSIONS
         return named or about_sessions or self._lack(item) is Carries.TOO_LITTLE
 
-    def _decide(self, message: Message, named: Named | None, is_transport: bool) -> Step:
+    def _decide(self, message: Message, named: SessionMetadata | None, is_transport: bool) -> Step:
         about = decision.subject(message, self.options.subjects)
         # What creates or deletes a session speaks of the one in `_meta`; a transport session beside it says nothing.
         has_session = named is not None or (is_transport and about not in decision.ABOUT_SESSIONS)
@@ -232,7 +238,7 @@ class Exchange(Forwarding):
 
     # --- forwarded ---------------------------------------------------------------------------
 
-    def _forward(self, message: Message, step: Step, live: Live | None) -> Awaitable[None]:
+    def _forward(self, message: Message, step: Step, live: ActiveSession | None) -> Awaitable[None]:
         options, body, send = self.options, message.body, self.send
         # SDK 1.x logs a notification that it does not know as a whole, and nothing answers one that could echo.
         if step is STABLE or (live is not None and message.kind is NOTIFICATION):
@@ -252,7 +258,7 @@ class Exchange(Forwarding):
         answering = send if responder is None else responder.__call__
         return self._call(body, answering, session, current, live=live, responder=responder)
 
-    def _responder(self, send: Send, writes: WriteBack, message: Message, live: Live | None) -> Responder:
+    def _responder(self, send: Send, writes: WriteBack, message: Message, live: ActiveSession | None) -> Responder:
         """What changes the answer on its way out."""
         self._take_over_response()
         watch, late_at = (None, inf) if live is None else (partial(self._watched, message, live), live.late_at)
@@ -304,7 +310,7 @@ class Exchange(Forwarding):
         """
         return (await self._minted(message, TRANSPORT, servers_id)).token
 
-    async def _minted(self, message: Message, kind: TokenKind, servers_id: str | None = None) -> Live:
+    async def _minted(self, message: Message, kind: TokenKind, servers_id: str | None = None) -> ActiveSession:
         """A session that an `initialize` begins."""
         principal = self.options.principal(self.scope)
         with nullcontext() if self.handling is None else self.handling.current():
@@ -318,7 +324,7 @@ class Exchange(Forwarding):
                 servers_id=servers_id,
             )
 
-    def _watched(self, message: Message, live: Live) -> Watched:
+    def _watched(self, message: Message, live: ActiveSession) -> Watched:
         """What ends the event stream that answers a request of a session."""
         assert message.id is not None
         way = self.scope.get(WAY)

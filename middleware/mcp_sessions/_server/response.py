@@ -42,10 +42,10 @@ from .._protocol.decision import ADVERTISING
 from .._protocol.headers import SESSION_HEADER
 from .._protocol.jsonrpc import Message
 from .._protocol.sse import Event, EventStream
-from .._session.claims import SESSION, Claims, Discreet
+from .._session.claims import SESSION, Claims, RedactedRepr
 from ..errors import DataError, Refusal, StateError, StoreUnavailable
 from .lifecycle import Origin, Streams
-from .sessions import Live
+from .sessions import ActiveSession
 
 Rewrite = Callable[[bytes], bytes | None]
 """Takes one JSON-RPC message as the server wrote it; returns its replacement, or None to leave it."""
@@ -87,7 +87,7 @@ class Watched(msgspec.Struct, frozen=True):
         return not self.is_spared() and await self.streams.has_ended(self.origin.claims)
 
 
-class Responder(Discreet, msgspec.Struct, eq=False):
+class Responder(RedactedRepr, msgspec.Struct, eq=False):
     """One response that may have to be changed, and to end when its session does. (A struct, since one is made per
     request, and a class takes three times as long to make.)
 
@@ -302,7 +302,7 @@ async def refuse(
 _INTERNAL_ERROR: Final = -32603
 
 
-class WriteBack(Discreet, msgspec.Struct):
+class WriteBack(RedactedRepr, msgspec.Struct):
     """The changes that one request's answer needs; calling it makes them. (A struct, as one is made per request.)
 
     Args:
@@ -314,13 +314,15 @@ class WriteBack(Discreet, msgspec.Struct):
     """
 
     request_id: bytes
-    live: Live | None
+    live: ActiveSession | None
     settings: bytes | None
     capability: bytes
     saves: bool
 
     @classmethod
-    def of(cls, message: Message, live: Live | None, settings: bytes, capability: bytes = b"{}") -> WriteBack | None:
+    def of(
+        cls, message: Message, live: ActiveSession | None, settings: bytes, capability: bytes = b"{}"
+    ) -> WriteBack | None:
         """The changes that a message's answer needs, or None where it needs none."""
         request_id = message.id  # only a request has one
         advertised = settings if message.method in ADVERTISING else None

@@ -34,10 +34,10 @@ import msgspec
 from .. import stores
 from .._protocol import decision
 from .._protocol.decision import Lists, Subject
-from .._protocol.draft import Named, Role, role
+from .._protocol.draft import Role, SessionMetadata, role
 from .._protocol.policy import Policy
 from .._session.claims import SESSION, Claims
-from .._session.data import Data, Shelf
+from .._session.data import Data, Namespace
 from .._session.events import Fact, Listener, RequestRefused, SessionCreated, SessionDeleted
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import is_ephemeral, key_source
@@ -61,7 +61,7 @@ from .options import (
 from .principal import ReadPrincipal
 
 if TYPE_CHECKING:
-    from .._protocol.sep1364 import Opted
+    from .._protocol.sep1364 import Sep1364
     from ..telemetry.metrics import SessionMetrics
     from ..telemetry.recorder import Telemetry
     from .sep1364 import Unconfirmed
@@ -91,7 +91,7 @@ class Options(msgspec.Struct, frozen=True):
     sweeper: Sweeper | None
     """Where they are: what ends those that end by themselves."""
     on_create: OnCreate | None
-    shelf: Callable[[str, int], Shelf]
+    shelf: Callable[[str, int], Namespace]
     """A session's place in the store: of which `ref`, and until when (Unix seconds)."""
     keep: Keep
     principal: ReadPrincipal
@@ -119,7 +119,7 @@ class Options(msgspec.Struct, frozen=True):
     """What each method that is read here is about."""
     attended: frozenset[str]
     """Where nothing needs a session, a message that names none passes as it is unless its method is one of these."""
-    opted: Opted | None
+    opted: Sep1364 | None
     """The dialects beside the draft and the transport header, or None."""
     unconfirmed: Unconfirmed | None
     """The server's own transport sessions that their clients may leave unconfirmed, where a dialect says so."""
@@ -141,13 +141,13 @@ class Options(msgspec.Struct, frozen=True):
         """Whether a session's last use travels in its state; where sessions are tracked, the store knows it."""
         return self.idle_timeout is not None and not self.tracked
 
-    def standing(self, claims: Claims) -> Awaitable[Standing]:
+    def status(self, claims: Claims) -> Awaitable[Standing]:
         """How an authentic session stands, to be awaited."""
         if self.tracked:  # where a lineage has ended, so has every record of it
-            return self.store.seen(claims, idle_timeout=None if self.idle_timeout is None else int(self.idle_timeout))
-        return self.store.standing(claims) if claims.root is None else base.standing(self.store, claims)
+            return self.store.touch(claims, idle_timeout=None if self.idle_timeout is None else int(self.idle_timeout))
+        return self.store.status(claims) if claims.root is None else base.status(self.store, claims)
 
-    def role(self, header: str, named: Named | None) -> Role:
+    def role(self, header: str, named: SessionMetadata | None) -> Role:
         """What a session header of ours is to a request; where none is named, it can be a mirror only.
 
         Raises:
@@ -235,10 +235,10 @@ def _extensions(given: dict[str, Any], required: str) -> dict[str, Any]:
 def _dialects(given: dict[str, Any]) -> dict[str, Any]:
     if not given["dialects"] and isinstance(given["dialects"], Sequence):
         return {"opted": None, "unconfirmed": None, "capability": b"{}"}
-    from .._protocol.sep1364 import Opted
+    from .._protocol.sep1364 import Sep1364
     from .sep1364 import Unconfirmed
 
-    opted = Opted.of(given["dialects"])
+    opted = Sep1364.of(given["dialects"])
     capability = b"{}" if opted.creates is None else opted.creates.capability
     confirms = opted.initializes is not None and not opted.is_sessionless
     return {"opted": opted, "unconfirmed": Unconfirmed() if confirms else None, "capability": capability}
@@ -253,8 +253,8 @@ def _lifecycle(given: dict[str, Any], told: Told) -> dict[str, Any]:
     max_data_bytes = options.whole("max_data_bytes", given["max_data_bytes"], least=1)
     max_value_bytes = options.whole("max_value_bytes", given["max_value_bytes"], least=1)
 
-    def shelf(owner: str, until: int) -> Shelf:
-        return Shelf(owner, until, max_data_bytes)
+    def shelf(owner: str, until: int) -> Namespace:
+        return Namespace(owner, until, max_data_bytes)
 
     def keep(owner: str, until: int) -> Data:
         return Data(store, shelf(owner, until), clock=clock, max_value_bytes=max_value_bytes)

@@ -22,11 +22,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .._protocol import decision, rewrite
 from .._protocol.decision import Carries, Step
-from .._protocol.draft import INITIALIZE, Named, speaks_draft
+from .._protocol.draft import INITIALIZE, SessionMetadata, speaks_draft
 from .._protocol.headers import SESSION_HEADER
 from .._protocol.jsonrpc import Message, MessageKind
 from .._protocol.jsonrpc import Message as Request
-from .._protocol.sep1364 import TERMINATE, Opted, agrees_on_version, capabilities, check_header, field
+from .._protocol.sep1364 import TERMINATE, Sep1364, agrees_on_version, capabilities, check_header, field
 from .._session.claims import BESIDE, FIELD, SESSION, TRANSPORT
 from .._session.claims import Kind as TokenKind
 from ..errors import Refusal, SessionMissing, SessionNotFound, SessionRequired
@@ -36,7 +36,7 @@ from .context import WAY, crossing, has_servers_own
 from .methods import begin
 from .request import ConversingExchange
 from .response import Opened, Opening, Responder
-from .sessions import Live
+from .sessions import ActiveSession
 
 
 class FieldExchange(ConversingExchange):
@@ -46,10 +46,10 @@ class FieldExchange(ConversingExchange):
         begun: The session that the bridge has made for a transport session of the server's, once it has.
     """
 
-    begun: Live | None = None
+    begun: ActiveSession | None = None
 
     @property
-    def _opted(self) -> Opted:
+    def _opted(self) -> Sep1364:
         assert self.options.opted is not None
         return self.options.opted
 
@@ -60,10 +60,10 @@ class FieldExchange(ConversingExchange):
         needs = self._opted.requires(item, about or decision.subject(item, self.options.subjects))
         return needs or about is not None or self._opted.said(item) is not None or super()._speaks_of_sessions(item)
 
-    def _named(self, message: Message) -> Named | None:
+    def _named(self, message: Message) -> SessionMetadata | None:
         return self._opted.named(message, super()._named(message))
 
-    def _is_transport(self, message: Message, named: Named | None) -> bool:
+    def _is_transport(self, message: Message, named: SessionMetadata | None) -> bool:
         said = field(message)
         if said is None:
             return super()._is_transport(message, named)
@@ -77,7 +77,7 @@ class FieldExchange(ConversingExchange):
     def _kind(self, session_id: str) -> TokenKind | None:
         return self.options.tokens.kind(self.options.ring(self.options.clock()), session_id)
 
-    def _decide(self, message: Message, named: Named | None, is_transport: bool) -> Step:
+    def _decide(self, message: Message, named: SessionMetadata | None, is_transport: bool) -> Step:
         about = self._opted.subject(message)
         told = about or decision.subject(message, self.options.subjects)
         if named is None and self._opted.requires(message, told):
@@ -86,7 +86,9 @@ class FieldExchange(ConversingExchange):
             return super()._decide(message, named, is_transport)
         return decision.decide(about, Carries.NOTHING if named is None else Carries.SESSION)
 
-    async def _open(self, message: Message, named: Named | None, is_transport: bool, step: Step) -> Live | None:
+    async def _open(
+        self, message: Message, named: SessionMetadata | None, is_transport: bool, step: Step
+    ) -> ActiveSession | None:
         if named is None or message.names_session:
             return await super()._open(message, named, is_transport, step)
         await super()._open(message, None, is_transport, step)  # one that stands beside it only has to live
@@ -106,7 +108,9 @@ class FieldExchange(ConversingExchange):
             self.app, self.options, self.head, self.scope, self.receive, self.send, handling=self.handling
         )
 
-    async def _handle(self, message: Message, step: Step, live: Live | None, refused: Refusal | None = None) -> None:
+    async def _handle(
+        self, message: Message, step: Step, live: ActiveSession | None, refused: Refusal | None = None
+    ) -> None:
         await super()._handle(message, step, live, refused)
         ended = step is Step.DELETE and live is not None and live.outlives
         # What `initialize` began is one session, and it is over.
@@ -115,7 +119,7 @@ class FieldExchange(ConversingExchange):
 
     # --- forwarded ---------------------------------------------------------------------------
 
-    async def _forward(self, message: Message, step: Step, live: Live | None) -> None:
+    async def _forward(self, message: Message, step: Step, live: ActiveSession | None) -> None:
         if self._opens(message):
             self._take_over_response()
             self.send = Opening(
@@ -142,7 +146,7 @@ class FieldExchange(ConversingExchange):
         self._declare(body)
         return msgspec.structs.replace(message, body=body, field=None)
 
-    def _name_in_answer(self, request_id: bytes, live: Live) -> None:
+    def _name_in_answer(self, request_id: bytes, live: ActiveSession) -> None:
         self._take_over_response()
 
         def named(text: bytes) -> bytes | None:
@@ -169,12 +173,12 @@ class FieldExchange(ConversingExchange):
         self.begun = await mint(message, TRANSPORT, servers_id)
         return self.begun.token
 
-    async def _begin(self, message: Message, kind: TokenKind, servers_id: str | None = None) -> Live:
+    async def _begin(self, message: Message, kind: TokenKind, servers_id: str | None = None) -> ActiveSession:
         """The session that an `initialize` begins, with what its client can do."""
         mint, said = partial(self._minted, message, kind, servers_id), capabilities(message)
         return await (mint() if said is None else begin(said, mint))
 
-    async def _opened(self, message: Message, live: Live | None, answer: bytes, own: str | None) -> Opened:
+    async def _opened(self, message: Message, live: ActiveSession | None, answer: bytes, own: str | None) -> Opened:
         """The session that an `initialize` goes on with or begins, with what its client can do."""
         if live is None:
             live = self.begun or await self._begin(message, self._kind_beside(own))

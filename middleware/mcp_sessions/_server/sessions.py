@@ -28,10 +28,10 @@ import msgspec
 from starlette.types import Scope
 
 from .._protocol import draft
-from .._protocol.draft import Named
+from .._protocol.draft import SessionMetadata
 from .._session import claims
-from .._session.claims import SESSION, TRANSPORT, Claims, Discreet, Kind, Mode, Principal
-from .._session.data import Data, Shelf
+from .._session.claims import SESSION, TRANSPORT, Claims, Kind, Mode, Principal, RedactedRepr
+from .._session.data import Data, Namespace
 from .._session.events import SessionCreated
 from .._session.session import Session
 from .._session.state import State, UnreadState
@@ -66,7 +66,7 @@ LATE: Final = 1.0  # seconds after which an answer is no longer let out on what 
 _log: Final = logging.getLogger("mcp_sessions")
 
 
-class Live(Discreet, msgspec.Struct, eq=False):
+class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     """One session during one request; what the application sees of it is made of this.
 
     Args:
@@ -100,13 +100,13 @@ class Live(Discreet, msgspec.Struct, eq=False):
     @classmethod
     async def open(
         cls,
-        named: Named,
+        named: SessionMetadata,
         options: Options,
         *,
         principal: Principal | None,
         lenient: bool = False,
         kind: Kind = SESSION,
-    ) -> Live:
+    ) -> ActiveSession:
         """The live session that a request names.
 
         Args:
@@ -125,7 +125,7 @@ class Live(Discreet, msgspec.Struct, eq=False):
         ring = options.ring(now)
         claims = options.tokens.verify(ring, named.session_id, now=now, principal=principal, kind=kind)
         try:
-            standing = await options.standing(claims)
+            standing = await options.status(claims)
         except StoreUnavailable as error:
             if not lenient:
                 raise
@@ -288,7 +288,7 @@ class Live(Discreet, msgspec.Struct, eq=False):
         )
 
     @property
-    def _shelf(self) -> Shelf:
+    def _shelf(self) -> Namespace:
         """Its own place in the store, whosever data it has."""
         return self.options.shelf(self.claims.ref, self.claims.expires_at)
 
@@ -329,7 +329,7 @@ class Minted:
         start: Its start as it is traced, or None.
     """
 
-    live: Live
+    live: ActiveSession
     session: Session
     start: Start | None
 
@@ -341,7 +341,7 @@ class Minted:
         """
         options = self.live.options
         if options.tracked:
-            await options.store.record(Record.of(self.live.claims))
+            await options.store.register(Record.of(self.live.claims))
 
     async def prepare(self, params: dict[str, Any], scope: Scope) -> None:
         """Let the application fill it.
@@ -374,7 +374,7 @@ async def mint(
     kind: Kind = SESSION,
     client: str | None = None,
     servers_id: str | None = None,
-) -> Live:
+) -> ActiveSession:
     """Make a session for a caller, as far as the application lets it.
 
     Args:
@@ -446,13 +446,19 @@ def make(
     start = options.telemetry().start(new) if options.tells() else None
     claims = new if start is None else msgspec.structs.replace(new, trace=start.trace)
     token = options.tokens.mint(ring, claims)
-    live = Live(token, claims, ring, options, principal, None, end_of(claims, options, now), now + LATE)
+    live = ActiveSession(token, claims, ring, options, principal, None, end_of(claims, options, now), now + LATE)
     return Minted(live, live.session, start)
 
 
 async def fork(
-    parent: Live, mode: Mode, options: Options, *, principal: Principal | None, params: dict[str, Any], scope: Scope
-) -> Live:
+    parent: ActiveSession,
+    mode: Mode,
+    options: Options,
+    *,
+    principal: Principal | None,
+    params: dict[str, Any],
+    scope: Scope,
+) -> ActiveSession:
     """Make a session from a live one of the same caller.
 
     Args:
@@ -487,7 +493,7 @@ async def fork(
     return child
 
 
-async def _fill(child: Live, parent: Live, mode: Mode, options: Options) -> None:
+async def _fill(child: ActiveSession, parent: ActiveSession, mode: Mode, options: Options) -> None:
     """Give a fork what it begins with. Its client holds the state, so that is copied wherever data is shared."""
     if mode == "fresh":
         return
@@ -497,9 +503,9 @@ async def _fill(child: Live, parent: Live, mode: Mode, options: Options) -> None
         await options.store.copy(source, options.shelf(child.claims.ref, child.claims.expires_at))
 
 
-async def _check_again(child: Live, parent: Live, options: Options) -> None:
+async def _check_again(child: ActiveSession, parent: ActiveSession, options: Options) -> None:
     if not options.tracked:  # what ends the lineage ends this fork, too, at its first request
         return
-    found = await options.store.standings([parent.claims, claims.mark(child.claims)])
+    found = await options.store.statuses([parent.claims, claims.mark(child.claims)])
     if not all(standing is Standing.LIVE for standing in found):
         raise SessionEnded(ref=parent.claims.ref)

@@ -31,8 +31,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
 from .._protocol import rewrite
-from .._protocol.draft import Named
-from .._protocol.headers import SESSION_HEADER, Head
+from .._protocol.draft import SessionMetadata
+from .._protocol.headers import SESSION_HEADER, RequestHeaders
 from .._session.claims import FIELD, TRANSPORT
 from .._session.events import RequestRefused
 from .._tokens import seal
@@ -43,7 +43,7 @@ from .context import WAY, Beginning, Crossing, crossing
 from .lifecycle import Origin
 from .response import Handshake, Responder, Watched, refuse
 from .runtime import Options
-from .sessions import Live, refusal_of
+from .sessions import ActiveSession, refusal_of
 
 _METHOD_NOT_ALLOWED: Final = 405
 
@@ -63,7 +63,7 @@ class Bodyless(msgspec.Struct, frozen=True):
 
     app: ASGIApp
     options: Options
-    head: Head
+    head: RequestHeaders
     header: str
     scope: Scope
     receive: Receive
@@ -92,7 +92,7 @@ class Bodyless(msgspec.Struct, frozen=True):
         ring = self.options.ring(self.options.clock())
         return self.options.tokens.kind(ring, self.header) == FIELD
 
-    async def _serve(self, answers: Answers, live: Live | None) -> None:
+    async def _serve(self, answers: Answers, live: ActiveSession | None) -> None:
         way = self.scope.get(WAY)
         if live is not None and self.scope["method"] == "DELETE":
             await answers.hang_up(live)
@@ -101,17 +101,17 @@ class Bodyless(msgspec.Struct, frozen=True):
         else:
             await answers.tell(_METHOD_NOT_ALLOWED, (b"allow", b"POST, DELETE"))
 
-    async def _open(self) -> Live | None:
+    async def _open(self) -> ActiveSession | None:
         """The transport session, which must live, with the way to the server's own; None where nothing needs it."""
         if not (self.scope["method"] == "DELETE" or (self.scope["method"] == "GET" and self.options.bridges)):
             return None
-        named, principal = Named(self.header, None), self.options.principal(self.scope)
-        live = await Live.open(named, self.options, principal=principal, kind=TRANSPORT)
+        named, principal = SessionMetadata(self.header, None), self.options.principal(self.scope)
+        live = await ActiveSession.open(named, self.options, principal=principal, kind=TRANSPORT)
         if self.options.bridges:
             self.scope[WAY] = crossing(live)
         return live
 
-    async def _listen(self, live: Live, way: Crossing) -> None:
+    async def _listen(self, live: ActiveSession, way: Crossing) -> None:
         """Give the client the stream that it asks for: one of the server's, new or taken up again."""
         self.scope["headers"] = [(name, value) for name, value in self.scope["headers"] if name != SESSION_HEADER]
         known = self.options.streams.origin_of(way.servers, self.head.first(LAST_EVENT_ID))
@@ -157,7 +157,7 @@ class Resumption(msgspec.Struct, frozen=True):
 
     async def _check(self) -> None:
         claims = self.origin.claims
-        standing = await self.options.standing(claims)
+        standing = await self.options.status(claims)
         if standing is not Standing.LIVE:
             raise refusal_of(standing, claims)
         if not self.options.clock() < claims.expires_at:

@@ -31,7 +31,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 
-class Discreet:
+class RedactedRepr:
     """The first base of a struct that may hold a credential."""
 
     __slots__ = ()
@@ -52,7 +52,7 @@ _MAX_BEGINNINGS: Final = 16
 _NOT_BASE64: Final = re.compile(rb"[^A-Za-z0-9+/]")
 
 
-def looks_like_ours(value: str | bytes) -> bool:
+def looks_like_session_id(value: str | bytes) -> bool:
     """Whether a value is or contains one of our tokens by its envelope's `typ` alone, verified or not.
 
     What counts as ours is decided generously (any padding, any order of members, any case of `typ`,

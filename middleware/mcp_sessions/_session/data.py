@@ -27,7 +27,7 @@ MAX_ROUNDS: Final = 1000  # each is lost only when somebody else's change got th
 _INTEGERS: Final = range(-(1 << 63), 1 << 63)  # what every store can add
 
 
-class Shelf(msgspec.Struct, frozen=True):
+class Namespace(msgspec.Struct, frozen=True):
     """One session's place in a store.
 
     Args:
@@ -47,11 +47,11 @@ class DataStore(Protocol):
     Changing data of a session that was revoked raises `DataGone`; reading it works until `finish`.
     """
 
-    async def read(self, shelf: Shelf, key: str) -> bytes | None:
+    async def read(self, shelf: Namespace, key: str) -> bytes | None:
         """A value's JSON, or None where there is none or its time is over."""
         ...
 
-    async def write(self, shelf: Shelf, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
+    async def write(self, shelf: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
         """Keep a value, or None to keep none.
 
         Args:
@@ -65,7 +65,7 @@ class DataStore(Protocol):
             DataGone: The session was revoked.
         """
 
-    async def swap(self, shelf: Shelf, key: str, old: bytes | None, new: bytes | None) -> bool:
+    async def compare_and_swap(self, shelf: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
         """Replace a value by another if it is still the old one; its time stays as it was.
 
         Returns:
@@ -77,7 +77,7 @@ class DataStore(Protocol):
         """
         ...
 
-    async def add(self, shelf: Shelf, key: str, by: int) -> int:
+    async def add(self, shelf: Namespace, key: str, by: int) -> int:
         """Add to a value, which is 0 where there is none; its time stays as it was.
 
         Returns:
@@ -90,7 +90,7 @@ class DataStore(Protocol):
         """
         ...
 
-    async def copy(self, shelf: Shelf, target: Shelf) -> None:
+    async def copy(self, shelf: Namespace, target: Namespace) -> None:
         """Put what lies on a shelf now onto another, which is new, with the times that the values have."""
 
 
@@ -104,7 +104,7 @@ class Data:
 
     __slots__ = ("_clock", "_max_value_bytes", "_shelf", "_store")
 
-    def __init__(self, store: DataStore, shelf: Shelf, *, clock: Callable[[], float], max_value_bytes: int) -> None:
+    def __init__(self, store: DataStore, shelf: Namespace, *, clock: Callable[[], float], max_value_bytes: int) -> None:
         """Args:
         store: Where it is kept.
         shelf: The session's place there.
@@ -187,7 +187,7 @@ class Data:
         for _ in range(MAX_ROUNDS):
             old = await self._store.read(self._shelf, name)
             changed = _result(fn, decode(absent if old is None else old))
-            if await self._store.swap(self._shelf, name, old, self._encode(changed)):
+            if await self._store.compare_and_swap(self._shelf, name, old, self._encode(changed)):
                 return changed
         raise DataError(
             f"update lost against {MAX_ROUNDS} other changes of this value; count with increment(), or spread over keys"

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, Claims, looks_like_ours, utc
+from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, Claims, looks_like_session_id, utc
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
 from .._tokens.keys import base64url, from_base64url
@@ -109,7 +109,7 @@ def _keygen(given: argparse.Namespace) -> int:
 
 def _inspect(given: argparse.Namespace) -> int:
     token = _token(given)
-    said = _session_id(token) if looks_like_ours(token) else _state(token)
+    said = _session_id(token) if looks_like_session_id(token) else _state(token)
     if said is None:
         return refuse("neither a session id nor a state token of mcp-sessions")
     sys.stdout.write(_UNVERIFIED)

@@ -59,7 +59,7 @@ class Storage(Protocol):
     blocks: bool
     """Whether `change` waits for a disk or another program, and so belongs into a thread of its own."""
 
-    def change(self, place: Place, edit: Edit) -> Shelf:
+    def change(self, place: Place, edit: Edit) -> Namespace:
         """Change one shelf as a whole, and tell what it holds then."""
         ...
 
@@ -70,9 +70,9 @@ class JarMemory:
     blocks = False
 
     def __init__(self) -> None:
-        self._shelves: dict[Place, Shelf] = {}
+        self._shelves: dict[Place, Namespace] = {}
 
-    def change(self, place: Place, edit: Edit) -> Shelf:
+    def change(self, place: Place, edit: Edit) -> Namespace:
         """Change one shelf, and tell what it holds then."""
         self._shelves[place] = edit(self._shelves.get(place, {}))
         return self._shelves[place]
@@ -106,7 +106,7 @@ class SessionJar:
     def __repr__(self) -> str:
         return f"<SessionJar, {type(self._storage).__name__}>"
 
-    async def load(self, place: Place) -> Shelf:
+    async def load(self, place: Place) -> Namespace:
         """What is held for a place, and drop what is past its time.
 
         Raises:
@@ -127,7 +127,7 @@ class SessionJar:
         """Hold a session no longer. Raises as `load`."""
         await self._change(place, drop(name, session_id))
 
-    async def _change(self, place: Place, edit: Edit) -> Shelf:
+    async def _change(self, place: Place, edit: Edit) -> Namespace:
         if self._storage.blocks:
             return await to_thread.run_sync(self._storage.change, place, edit)
         return self._storage.change(place, edit)
@@ -162,7 +162,7 @@ class JarFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(os.path.realpath(Path(path).expanduser()))
 
-    def change(self, place: Place, edit: Edit) -> Shelf:
+    def change(self, place: Place, edit: Edit) -> Namespace:
         """Change one shelf, and tell what it holds then.
 
         Raises:
@@ -179,7 +179,7 @@ class JarFile:
                 self._write(_Content(servers))
             return after
 
-    def _read(self) -> dict[str, dict[str, Shelf]]:
+    def _read(self) -> dict[str, dict[str, Namespace]]:
         try:
             raw = self._path.read_bytes()
         except FileNotFoundError:
@@ -247,7 +247,7 @@ class JarKeyring:
         self._service = service
         self._lock = Lock()
 
-    def change(self, place: Place, edit: Edit) -> Shelf:
+    def change(self, place: Place, edit: Edit) -> Namespace:
         """Change one shelf, and tell what it holds then.
 
         Raises:
@@ -260,14 +260,14 @@ class JarKeyring:
             except self._keyring.errors.KeyringError as error:
                 raise JarUnreadable(f"the keyring cannot be used: {type(error).__name__}") from None
 
-    def _change(self, entry: str, edit: Edit) -> Shelf:
+    def _change(self, entry: str, edit: Edit) -> Namespace:
         before = self._read(entry)
         after = edit(before)
         if after != before:
             self._keyring.set_password(self._service, entry, msgspec.json.encode(after).decode())
         return after
 
-    def _read(self, entry: str) -> Shelf:
+    def _read(self, entry: str) -> Namespace:
         raw = self._keyring.get_password(self._service, entry)
         if raw is None:
             return {}
@@ -306,7 +306,7 @@ class Keeper:
         self._server = server
         self._identity = identity
         self._place: Place | None = None
-        self._written: Shelf = {}
+        self._written: Namespace = {}
 
     @property
     def names(self) -> set[str]:
@@ -397,8 +397,8 @@ def _moved(before: Metadata, after: Metadata) -> bool:
     return abs(after.expires - before.expires) > LEEWAY / 2
 
 
-Shelf = dict[str, Metadata]
-Edit = Callable[[Shelf], Shelf]
+Namespace = dict[str, Metadata]
+Edit = Callable[[Namespace], Namespace]
 
 LEEWAY: Final = timedelta(minutes=5)
 """How long past its hint a session is still tried: clocks differ, and a hint that only moved is not always written."""
@@ -456,11 +456,11 @@ def drop(name: str, session_id: str) -> Edit:
     )
 
 
-def without_expired(shelf: Shelf) -> Shelf:
+def without_expired(shelf: Namespace) -> Namespace:
     """The sessions that may still live."""
     limit = datetime.now(timezone.utc) - LEEWAY
     return {name: held for name, held in shelf.items() if held.expires is None or limit < held.expires}
 
 
-def _holds(shelf: Shelf, name: str, session_id: str) -> bool:
+def _holds(shelf: Namespace, name: str, session_id: str) -> bool:
     return name in shelf and shelf[name].session_id == session_id

@@ -28,7 +28,7 @@ from typing import Final, Protocol
 
 from .._session import claims as lineage
 from .._session.claims import AUDIENCE, Claims
-from .._session.data import DataStore, Shelf
+from .._session.data import DataStore, Namespace
 from ..errors import DataNotInteger, DataTooLarge
 
 
@@ -132,7 +132,7 @@ class Store(DataStore, Protocol):
 
     # --- standing and revocation -------------------------------------------------------------
 
-    async def standing(self, claims: Claims) -> Standing:
+    async def status(self, claims: Claims) -> Standing:
         """Whether an authentic session was ended: LIVE, ENDED or LOST.
 
         Args:
@@ -140,7 +140,7 @@ class Store(DataStore, Protocol):
         """
         ...
 
-    async def standings(self, claims: Sequence[Claims]) -> list[Standing]:
+    async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
         """As `standing`, for many sessions in one round trip, in their order."""
         ...
 
@@ -148,7 +148,7 @@ class Store(DataStore, Protocol):
         """Make every request that begins after this returns see the session as ended. Durable on return.
 
         Where the session is recorded, its record stays, with the reason, until `finish`: whoever ended
-        it has `lease` seconds to run its `on_end`, and after that `take_ended` gives it to another.
+        it has `lease` seconds to run its `on_end`, and after that `claim_ended` gives it to another.
 
         Args:
             ref: The session's public name.
@@ -179,10 +179,10 @@ class Store(DataStore, Protocol):
 
     # --- records, where sessions are tracked -------------------------------------------------
 
-    async def record(self, record: Record) -> None:
+    async def register(self, record: Record) -> None:
         """Note a session at its creation. Durable on return."""
 
-    async def seen(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
+    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         """As `standing`, and: LOST without a record, IDLE where it was unused for `idle_timeout` seconds.
 
         A LIVE session's `seen_at` moves to now; it may lag by up to `grain(idle_timeout)` seconds, and
@@ -211,7 +211,7 @@ class Store(DataStore, Protocol):
         """The record of a session that has neither ended nor expired, or None."""
         ...
 
-    async def take_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
+    async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         """Recorded sessions that ended and whose `on_end` nobody is running: each goes to one taker.
 
         Those are the sessions that expired or stood idle, which end hereby (nothing revives them), and
@@ -225,10 +225,10 @@ class Store(DataStore, Protocol):
         """
         ...
 
-    async def finish(self, ref: str) -> None:
+    async def purge(self, ref: str) -> None:
         """Forget an ended session's record and its data: its `on_end` has run. The revocation stays."""
 
-    async def lead(self, worker: str, *, audience: str, seconds: float) -> bool:
+    async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
         """Whether this worker is the one that sweeps for its audience, for so many seconds from now on.
 
         Args:
@@ -282,11 +282,11 @@ def added(value: bytes | None, by: int) -> int:
 
 
 def size_of(key: str, value: bytes) -> int:
-    """Bytes that a value counts for against `Shelf.max_bytes`."""
+    """Bytes that a value counts for against `Namespace.max_bytes`."""
     return len(key.encode("utf-8")) + len(value)
 
 
-def check_size(shelf: Shelf, size: int) -> None:
+def check_size(shelf: Namespace, size: int) -> None:
     """Refuse what would not fit.
 
     Raises:
@@ -296,8 +296,8 @@ def check_size(shelf: Shelf, size: int) -> None:
         raise DataTooLarge(f"session data would take {size} bytes; the limit is {shelf.max_bytes}")
 
 
-async def standings(store: Store, claims: Sequence[Claims]) -> list[Standing]:
-    """As `Store.standings`; a fork has also ended where all forks of its lineage have.
+async def statuses(store: Store, claims: Sequence[Claims]) -> list[Standing]:
+    """As `Store.statuses`; a fork has also ended where all forks of its lineage have.
 
     Args:
         store: What is asked.
@@ -307,14 +307,14 @@ async def standings(store: Store, claims: Sequence[Claims]) -> list[Standing]:
         StoreUnavailable: Nobody knows.
     """
     forks = [place for place, one in enumerate(claims) if one.root is not None]
-    found = await store.standings([*claims, *(lineage.mark(claims[place]) for place in forks)])
+    found = await store.statuses([*claims, *(lineage.mark(claims[place]) for place in forks)])
     own = found[: len(claims)]
     for place, of_lineage in zip(forks, found[len(claims) :], strict=True):
         own[place] = own[place] if of_lineage is Standing.LIVE else of_lineage
     return own
 
 
-async def standing(store: Store, claims: Claims) -> Standing:
+async def status(store: Store, claims: Claims) -> Standing:
     """As `standings`, of one session."""
-    (found,) = await standings(store, (claims,))
+    (found,) = await statuses(store, (claims,))
     return found

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, SupportsFloat, TypeVar
 import anyio
 
 from .._session.claims import Claims
-from .._session.data import Shelf
+from .._session.data import Namespace
 from . import make
 from .base import Ended, Reach, Record, Standing, Store, added, check_size, size_of
 
@@ -75,12 +75,12 @@ class KeyValueStore:
 
     # --- data --------------------------------------------------------------------------------
 
-    async def read(self, shelf: Shelf, key: str) -> bytes | None:
+    async def read(self, shelf: Namespace, key: str) -> bytes | None:
         """A value's JSON, or None."""
         value = (await self._load(shelf)).get(key)
         return None if value is None else value[0].encode()
 
-    async def write(self, shelf: Shelf, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
+    async def write(self, shelf: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
         """Keep a value, or None to keep none."""
 
         def change(values: _Values) -> None:
@@ -90,7 +90,7 @@ class KeyValueStore:
 
         await self._change(shelf, change)
 
-    async def swap(self, shelf: Shelf, key: str, old: bytes | None, new: bytes | None) -> bool:
+    async def compare_and_swap(self, shelf: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
         """Replace a value if it is still the old one."""
 
         def change(values: _Values) -> bool:
@@ -103,7 +103,7 @@ class KeyValueStore:
 
         return await self._change(shelf, change)
 
-    async def add(self, shelf: Shelf, key: str, by: int) -> int:
+    async def add(self, shelf: Namespace, key: str, by: int) -> int:
         """Add to a value."""
 
         def change(values: _Values) -> int:
@@ -114,12 +114,12 @@ class KeyValueStore:
 
         return await self._change(shelf, change)
 
-    async def copy(self, shelf: Shelf, target: Shelf) -> None:
+    async def copy(self, shelf: Namespace, target: Namespace) -> None:
         """Put what lies on a shelf onto a new one."""
         values = await self._load(shelf)
         await self._change(target, lambda onto: onto.update(values))
 
-    async def _change(self, shelf: Shelf, change: Callable[[_Values], T]) -> T:
+    async def _change(self, shelf: Namespace, change: Callable[[_Values], T]) -> T:
         """Change what a session holds; nobody else in this process does meanwhile."""
         async with self._locks[hash(shelf.owner) % LOCKS]:
             await self._beside.write(shelf, _ENDING, None)  # which refuses where the session has ended
@@ -130,12 +130,12 @@ class KeyValueStore:
                 await self._keep(shelf, values)
             return outcome
 
-    async def _load(self, shelf: Shelf) -> _Values:
+    async def _load(self, shelf: Namespace) -> _Values:
         entry, now = await self._entries.get(shelf.owner, collection=COLLECTION), self._clock()
         values = {} if entry is None else entry["values"]
         return {name: (text, ends) for name, (text, ends) in values.items() if ends is None or now < ends}
 
-    async def _keep(self, shelf: Shelf, values: _Values) -> None:
+    async def _keep(self, shelf: Namespace, values: _Values) -> None:
         check_size(shelf, sum(size_of(name, text.encode()) for name, (text, _) in values.items()))
         entry = {"values": {name: list(value) for name, value in values.items()}}
         ttl = shelf.until - self._clock() + GRACE
@@ -154,11 +154,11 @@ class KeyValueStore:
     async def close(self) -> None:
         await self._beside.close()
 
-    async def standing(self, claims: Claims) -> Standing:
-        return await self._beside.standing(claims)
+    async def status(self, claims: Claims) -> Standing:
+        return await self._beside.status(claims)
 
-    async def standings(self, claims: Sequence[Claims]) -> list[Standing]:
-        return await self._beside.standings(claims)
+    async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
+        return await self._beside.statuses(claims)
 
     async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
         return await self._beside.revoke(ref, audience=audience, expires_at=expires_at, reason=reason, lease=lease)
@@ -166,11 +166,11 @@ class KeyValueStore:
     async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
         await self._beside.revoke_before(moment, audience=audience, subject=subject, until=until)
 
-    async def record(self, record: Record) -> None:
-        await self._beside.record(record)
+    async def register(self, record: Record) -> None:
+        await self._beside.register(record)
 
-    async def seen(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
-        return await self._beside.seen(claims, idle_timeout=idle_timeout)
+    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
+        return await self._beside.touch(claims, idle_timeout=idle_timeout)
 
     async def sessions(self, subject: str, *, audience: str) -> list[Record]:
         return await self._beside.sessions(subject, audience=audience)
@@ -181,13 +181,13 @@ class KeyValueStore:
     async def find(self, ref: str) -> Record | None:
         return await self._beside.find(ref)
 
-    async def take_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
-        return await self._beside.take_ended(audience=audience, idle_timeout=idle_timeout, lease=lease, limit=limit)
+    async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
+        return await self._beside.claim_ended(audience=audience, idle_timeout=idle_timeout, lease=lease, limit=limit)
 
-    async def finish(self, ref: str) -> None:
+    async def purge(self, ref: str) -> None:
         """Forget a record and the session's data, which goes first: a record that is left is finished again."""
         await self._entries.delete(ref, collection=COLLECTION)
-        await self._beside.finish(ref)
+        await self._beside.purge(ref)
 
-    async def lead(self, worker: str, *, audience: str, seconds: float) -> bool:
-        return await self._beside.lead(worker, audience=audience, seconds=seconds)
+    async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
+        return await self._beside.elect(worker, audience=audience, seconds=seconds)

@@ -29,7 +29,7 @@ from typing import Final
 import msgspec
 
 from .._session.claims import Claims
-from .._session.data import Shelf
+from .._session.data import Namespace
 from ..errors import DataGone, StoreFull
 from .base import LIVE, Ended, Reach, Record, Standing, added, check_size, idle_at, is_due_again, size_of
 
@@ -107,7 +107,7 @@ class MemoryData:
         there = ((key, value, values.ends.get(key)) for key, value in values.items.items())
         return [(key, value, end) for key, value, end in there if end is None or now < end]
 
-    def replace(self, shelf: Shelf, key: str, value: bytes | None, now: float) -> None:
+    def replace(self, shelf: Namespace, key: str, value: bytes | None, now: float) -> None:
         """Keep another value, or none, and the time that the old one had.
 
         Raises:
@@ -152,7 +152,7 @@ class MemoryData:
             if self._data[owner].until <= moment and not keep(owner):
                 self.drop(owner)
 
-    def _without_what_is_over(self, shelf: Shelf, now: float) -> _Values:
+    def _without_what_is_over(self, shelf: Namespace, now: float) -> _Values:
         values = self._data.get(shelf.owner) or _Values(shelf.until)
         for key in [key for key, end in values.ends.items() if not now < end]:
             del values.ends[key]
@@ -324,13 +324,13 @@ class MemoryStore:
 
     # --- standing and revocation -------------------------------------------------------------
 
-    async def standing(self, claims: Claims) -> Standing:
+    async def status(self, claims: Claims) -> Standing:
         """Whether the session was ended in this process."""
         return Standing.ENDED if self._endings.cover(claims) else LIVE
 
-    async def standings(self, claims: Sequence[Claims]) -> list[Standing]:
+    async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
         """As `standing`, for many."""
-        return [await self.standing(one) for one in claims]
+        return [await self.status(one) for one in claims]
 
     async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:  # noqa: ARG002  # a record knows it
         """Remember a revocation until its token has expired.
@@ -362,7 +362,7 @@ class MemoryStore:
 
     # --- records -----------------------------------------------------------------------------
 
-    async def record(self, record: Record) -> None:
+    async def register(self, record: Record) -> None:
         """Note a session; one that is known already, or was revoked, stays as it is.
 
         Raises:
@@ -377,9 +377,9 @@ class MemoryStore:
         for of in _lists(record):
             self._refs.setdefault(of, {})[record.ref] = None
 
-    async def seen(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
+    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         """Whether the session lives, and if so, that it was used now."""
-        kept, standing = self._records.get(claims.ref), await self.standing(claims)
+        kept, standing = self._records.get(claims.ref), await self.status(claims)
         if standing is not LIVE:
             return standing
         if kept is None:
@@ -417,7 +417,7 @@ class MemoryStore:
             return None
         return replace(kept.record, seen_at=int(kept.seen))
 
-    async def take_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
+    async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         """Records of sessions that ended and whose `on_end` is the caller's to run.
 
         A session is looked at again when it could have ended by the `idle_timeout` of the last look, so
@@ -457,7 +457,7 @@ class MemoryStore:
         kept.due = due
         calendar.put(kept.record.ref, due)
 
-    async def finish(self, ref: str) -> None:
+    async def purge(self, ref: str) -> None:
         """Forget a record and the session's data."""
         self._data.drop(ref)
         kept = self._records.pop(ref, None)
@@ -469,17 +469,17 @@ class MemoryStore:
             if not self._refs[of]:
                 del self._refs[of]
 
-    async def lead(self, worker: str, *, audience: str, seconds: float) -> bool:  # noqa: ARG002  # there is no other worker
+    async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:  # noqa: ARG002  # there is no other worker
         """Always: there is one worker."""
         return True
 
     # --- data --------------------------------------------------------------------------------
 
-    async def read(self, shelf: Shelf, key: str) -> bytes | None:
+    async def read(self, shelf: Namespace, key: str) -> bytes | None:
         """A value's JSON, or None."""
         return self._data.read(shelf.owner, key, self._clock())
 
-    async def write(self, shelf: Shelf, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
+    async def write(self, shelf: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
         """Keep a value, or None to keep none.
 
         Raises:
@@ -493,7 +493,7 @@ class MemoryStore:
         if kept is not None:
             self._data.end(shelf.owner, key, expires_at)
 
-    async def swap(self, shelf: Shelf, key: str, old: bytes | None, new: bytes | None) -> bool:
+    async def compare_and_swap(self, shelf: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
         """Replace a value if it is still the old one.
 
         Raises:
@@ -507,7 +507,7 @@ class MemoryStore:
         self._data.replace(shelf, key, new, now)
         return True
 
-    async def add(self, shelf: Shelf, key: str, by: int) -> int:
+    async def add(self, shelf: Namespace, key: str, by: int) -> int:
         """Add to a value.
 
         Raises:
@@ -521,7 +521,7 @@ class MemoryStore:
         self._data.replace(shelf, key, b"%d" % total, now)
         return total
 
-    async def copy(self, shelf: Shelf, target: Shelf) -> None:
+    async def copy(self, shelf: Namespace, target: Namespace) -> None:
         """Put what lies on a shelf onto a new one.
 
         Raises:
@@ -534,7 +534,7 @@ class MemoryStore:
             self._data.replace(target, key, value, now)
             self._data.end(target.owner, key, expires_at)
 
-    def _changing(self, shelf: Shelf) -> float:
+    def _changing(self, shelf: Namespace) -> float:
         """The time, or a refusal: the session has ended."""
         now = self._tidy()
         kept = self._records.get(shelf.owner)

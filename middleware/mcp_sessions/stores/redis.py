@@ -33,7 +33,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 from .._session.claims import Claims
-from .._session.data import Shelf
+from .._session.data import Namespace
 from ..errors import ConfigurationError, DataError, DataGone, DataNotInteger, DataTooLarge, StoreUnavailable
 from .base import Ended, Reach, Record, Standing, grain
 from .redis_connection import FORBIDDEN, Durability, Fence, Link, connect, logger
@@ -194,7 +194,7 @@ def _check(*, prefix: str, durability: str, forgotten: str, timeout: float, conn
         raise ConfigurationError("connections= is at least 1")
 
 
-_PAGES: Final = 4  # of the list of deadlines that one `take_ended` looks at
+_PAGES: Final = 4  # of the list of deadlines that one `claim_ended` looks at
 _SEEN: Final = {b"live": Standing.LIVE, b"ended": Standing.ENDED, b"idle": Standing.IDLE, b"lost": Standing.LOST}
 
 
@@ -204,7 +204,7 @@ class RedisRecords(RedisBase):
     # Seconds without use after which a new session is first looked at: at once, until somebody says what idle means.
     _first_look: float = 0.0
 
-    async def record(self, record: Record) -> None:
+    async def register(self, record: Record) -> None:
         """Note a session at its creation: first its deadline and its principal's list, then itself."""
         now = await self._ready()
         ttl = self._ttl(record.expires_at, now, recorded=True)
@@ -217,7 +217,7 @@ class RedisRecords(RedisBase):
         args = (ttl, record.created_at, record.expires_at, record.seen_at, record.audience, *said)
         await self._link.run(RECORD(*self._keys.fate(record.ref), args=args), again=True)
 
-    async def seen(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
+    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         """As `standing`, and LOST without a record, IDLE where it was unused for too long; one round trip."""
         now = await self._ready()
         step = SEEN(*self._keys.fate(claims.ref), args=(repr(now), *self._idle(idle_timeout)))
@@ -241,7 +241,7 @@ class RedisRecords(RedisBase):
         await self._ready()
         return next(iter(await self._living([ref])), None)
 
-    async def take_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
+    async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         """Recorded sessions that ended and whose `on_end` nobody is running: each goes to one taker."""
         taken: list[Ended] = []
         due, left = self._keys.due(audience), 0
@@ -260,7 +260,7 @@ class RedisRecords(RedisBase):
                 raise
         return taken
 
-    async def finish(self, ref: str) -> None:
+    async def purge(self, ref: str) -> None:
         """Forget an ended session's record and its data: its `on_end` has run. The revocation stays."""
         await self._ready()
         (of,) = await self._link.run(FINISH(*self._keys.shelf(ref)), again=True)
@@ -268,7 +268,7 @@ class RedisRecords(RedisBase):
         lists = [self._keys.due(audience), *self._lists(audience, subject, root)]
         await self._link.run(*(Step(("ZREM", key, ref)) for key in lists), again=True)
 
-    async def lead(self, worker: str, *, audience: str, seconds: float) -> bool:
+    async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
         """Whether this worker is the one that sweeps, for so many seconds from now on."""
         now = await self._ready()
         args = (worker, repr(now + seconds), repr(now), max(1, math.ceil(seconds * 1000)))
@@ -371,37 +371,37 @@ _ERRORS: Final[Mapping[bytes, tuple[type[DataError], str]]] = MappingProxyType(
 class RedisData(RedisBase):
     """The part of a store that holds data."""
 
-    async def read(self, shelf: Shelf, key: str) -> bytes | None:
+    async def read(self, shelf: Namespace, key: str) -> bytes | None:
         """A value's JSON, or None where there is none or its time is over."""
         now = await self._ready()
         (value,) = await self._link.run(self._step(READ, shelf, key, now), again=True)
         found: bytes | None = value
         return found
 
-    async def write(self, shelf: Shelf, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
+    async def write(self, shelf: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
         """Keep a value, or None to keep none."""
         ends = "" if expires_at is None else repr(float(expires_at))
         await self._change(WRITE, shelf, key, value or b"", ends)
 
-    async def swap(self, shelf: Shelf, key: str, old: bytes | None, new: bytes | None) -> bool:
+    async def compare_and_swap(self, shelf: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
         """Replace a value by another if it is still the old one; its time stays as it was."""
         done, *_ = await self._change(SWAP, shelf, key, old or b"", new or b"")
         return bool(done == b"done")
 
-    async def add(self, shelf: Shelf, key: str, by: int) -> int:
+    async def add(self, shelf: Namespace, key: str, by: int) -> int:
         """Add to a value, which is 0 where there is none; its time stays as it was."""
         if not -INT64 <= by < INT64:
             raise DataNotInteger(_ERRORS[b"not-integer"][1])
         _, total = await self._change(ADD, shelf, key, by)
         return int(total)
 
-    async def copy(self, shelf: Shelf, target: Shelf) -> None:
+    async def copy(self, shelf: Namespace, target: Namespace) -> None:
         """Put what lies on a shelf onto a new one: what one script reads, another writes."""
         now = await self._ready()
         (items,) = await self._link.run(self._step(ITEMS, shelf, "", now), again=True)
         await self._change(FILL, target, "", *items)
 
-    async def _change(self, script: Script, shelf: Shelf, key: str, *args: Word) -> list[Any]:
+    async def _change(self, script: Script, shelf: Namespace, key: str, *args: Word) -> list[Any]:
         """What became of a change. It is never tried twice: it may have been made, and be followed by another's."""
         now = await self._ready()
         if not now < shelf.until + self._leeway:
@@ -413,7 +413,7 @@ class RedisData(RedisBase):
             raise error(text)
         return found
 
-    def _step(self, script: Script, shelf: Shelf, key: str, now: float, *args: Word) -> Step:
+    def _step(self, script: Script, shelf: Namespace, key: str, now: float, *args: Word) -> Step:
         times = (self._ttl(shelf.until, now), self._ttl(shelf.until, now, recorded=True))
         return script(*self._keys.shelf(shelf.owner), args=(repr(now), *times, shelf.max_bytes, key, *args))
 
@@ -451,12 +451,12 @@ class RedisStore(RedisRecords, RedisData):
         """All machines that reach the server."""
         return Reach.NETWORK
 
-    async def standing(self, claims: Claims) -> Standing:
+    async def status(self, claims: Claims) -> Standing:
         """Whether an authentic session was ended, in one round trip."""
-        (standing,) = await self.standings((claims,))
+        (standing,) = await self.statuses((claims,))
         return standing
 
-    async def standings(self, claims: Sequence[Claims]) -> list[Standing]:
+    async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
         """As `standing`, for many sessions in one round trip, in their order."""
         ended = [self._keys.ended(one.ref) for one in claims]
         values, _ = await self._read([*ended, *(cut for one in claims for cut in self._cuts(one))])

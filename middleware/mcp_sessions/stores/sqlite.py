@@ -26,7 +26,7 @@ from sqlite3 import Connection
 from typing import Final, Literal, TypeVar, get_args
 
 from .._session.claims import Claims
-from .._session.data import Shelf
+from .._session.data import Namespace
 from ..errors import ConfigurationError, DataGone
 from .base import Ended, Reach, Record, Standing, added, check_size, idle_at, is_due_again, seen_by, size_of
 from .sqlite_file import Job, Lane, Setting, SQLiteFile, checked
@@ -63,7 +63,7 @@ _STATUS_ENDED: Final = (
 )
 
 
-def standing(connection: Connection, claims: Claims, *, fenced: bool) -> Standing:
+def status(connection: Connection, claims: Claims, *, fenced: bool) -> Standing:
     """Whether a session was ended, or, where that is asked, was issued before the fence."""
     ended, fence = connection.execute(
         _STANDING,
@@ -80,11 +80,11 @@ def standing(connection: Connection, claims: Claims, *, fenced: bool) -> Standin
     return Standing.LIVE if known else Standing.LOST
 
 
-def seen(
+def touch(
     connection: Connection, claims: Claims, *, idle_timeout: int | None, fenced: bool, now: float
 ) -> tuple[Standing, bool]:
     """As `standing`, of a recorded session, and whether this use of it must be noted."""
-    general = standing(connection, claims, fenced=fenced)
+    general = status(connection, claims, fenced=fenced)
     if general is not Standing.LIVE:
         return general, False
     row = connection.execute("SELECT seen_at, reason FROM records WHERE ref = ?", (claims.ref,)).fetchone()
@@ -154,7 +154,7 @@ def find(connection: Connection, ref: str, now: float) -> Record | None:
     return None if row is None else Record(*row[:-1])
 
 
-def take_ended(
+def claim_ended(
     connection: Connection, *, audience: str, idle_timeout: int | None, lease: float, limit: int, now: float
 ) -> list[Ended]:
     """Sessions that ended and whose `on_end` is the caller's to run: ended for good, and leased."""
@@ -180,13 +180,13 @@ def _lease(connection: Connection, ref: str, reason: str, until: float) -> None:
     connection.execute("UPDATE records SET reason = ?, lease_until = ? WHERE ref = ?", (reason, until, ref))
 
 
-def finish(connection: Connection, ref: str) -> None:
+def purge(connection: Connection, ref: str) -> None:
     """Forget a session's record and its data."""
     for table, column in (("records", "ref"), ("shelves", "owner"), ("items", "owner")):
         connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (ref,))  # noqa: S608  # names from above
 
 
-def elect_leader(connection: Connection, worker: str, *, audience: str, until: float, now: float) -> bool:
+def elect(connection: Connection, worker: str, *, audience: str, until: float, now: float) -> bool:
     """Whether a worker leads from now on, of those that sweep for an audience."""
     changed = connection.execute(
         "INSERT INTO leaders VALUES (:audience, :worker, :until) ON CONFLICT (audience) DO UPDATE "
@@ -222,14 +222,21 @@ def read(connection: Connection, owner: str, key: str, now: float) -> Item:
     return (None, None) if row is None else row
 
 
-def write(connection: Connection, shelf: Shelf, key: str, item: Item, *, leeway: float, now: float) -> None:
+def write(connection: Connection, shelf: Namespace, key: str, item: Item, *, leeway: float, now: float) -> None:
     """Keep a value, or none."""
     _begin(connection, shelf, leeway=leeway, now=now)
     _keep(connection, shelf, key, item, now)
 
 
-def swap(
-    connection: Connection, shelf: Shelf, key: str, old: bytes | None, new: bytes | None, *, leeway: float, now: float
+def compare_and_swap(
+    connection: Connection,
+    shelf: Namespace,
+    key: str,
+    old: bytes | None,
+    new: bytes | None,
+    *,
+    leeway: float,
+    now: float,
 ) -> bool:
     """Replace a value if it is still the old one; whether it was."""
     _begin(connection, shelf, leeway=leeway, now=now)
@@ -240,7 +247,7 @@ def swap(
     return True
 
 
-def add(connection: Connection, shelf: Shelf, key: str, by: int, *, leeway: float, now: float) -> int:
+def add(connection: Connection, shelf: Namespace, key: str, by: int, *, leeway: float, now: float) -> int:
     """Add to a value; the sum."""
     _begin(connection, shelf, leeway=leeway, now=now)
     value, expires_at = read(connection, shelf.owner, key, now)
@@ -249,7 +256,7 @@ def add(connection: Connection, shelf: Shelf, key: str, by: int, *, leeway: floa
     return total
 
 
-def copy(connection: Connection, shelf: Shelf, target: Shelf, *, leeway: float, now: float) -> None:
+def copy(connection: Connection, shelf: Namespace, target: Namespace, *, leeway: float, now: float) -> None:
     """Put what lies on a shelf onto a new one."""
     _begin(connection, target, leeway=leeway, now=now)
     rows = connection.execute(
@@ -260,7 +267,7 @@ def copy(connection: Connection, shelf: Shelf, target: Shelf, *, leeway: float, 
         _keep(connection, target, key, (item[0], item[1]), now)
 
 
-def _begin(connection: Connection, shelf: Shelf, *, leeway: float, now: float) -> None:
+def _begin(connection: Connection, shelf: Namespace, *, leeway: float, now: float) -> None:
     """Refuse where the session has ended; else drop what counts for nothing."""
     ended = connection.execute(_DATA_ENDED, (shelf.owner,)).fetchone()[0]
     if ended or shelf.until + leeway <= now:
@@ -268,7 +275,7 @@ def _begin(connection: Connection, shelf: Shelf, *, leeway: float, now: float) -
     connection.execute("DELETE FROM items WHERE owner = ? AND expires_at <= ?", (shelf.owner, now))
 
 
-def _keep(connection: Connection, shelf: Shelf, key: str, item: Item, now: float) -> None:
+def _keep(connection: Connection, shelf: Namespace, key: str, item: Item, now: float) -> None:
     value, expires_at = item
     connection.execute("DELETE FROM items WHERE owner = ? AND key = ?", (shelf.owner, key))
     if value is None or (expires_at is not None and not now < expires_at):
@@ -393,13 +400,13 @@ class SQLiteStore:
 
     # --- standing and revocation -------------------------------------------------------------
 
-    async def standing(self, claims: Claims) -> Standing:
+    async def status(self, claims: Claims) -> Standing:
         """Whether the session was ended, or cannot be vouched for."""
-        return await self._read(lambda file, _: standing(file, claims, fenced=self._fenced))
+        return await self._read(lambda file, _: status(file, claims, fenced=self._fenced))
 
-    async def standings(self, claims: Sequence[Claims]) -> list[Standing]:
+    async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
         """As `standing`, for many."""
-        return await self._read(lambda file, _: [standing(file, one, fenced=self._fenced) for one in claims])
+        return await self._read(lambda file, _: [status(file, one, fenced=self._fenced) for one in claims])
 
     async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:  # noqa: ARG002  # a record knows it
         """Keep a revocation until its token has expired."""
@@ -414,13 +421,13 @@ class SQLiteStore:
 
     # --- records -----------------------------------------------------------------------------
 
-    async def record(self, record: Record) -> None:
+    async def register(self, record: Record) -> None:
         """Note a session; one that is known already, or was revoked, stays as it is."""
         await self._change(lambda file, _: add_record(file, record))
 
-    async def seen(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
+    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         """Whether the session lives, and if so, that it was used now."""
-        look = partial(seen, claims=claims, idle_timeout=idle_timeout, fenced=self._fenced)
+        look = partial(touch, claims=claims, idle_timeout=idle_timeout, fenced=self._fenced)
         standing, due = await self._read(lambda file, now: look(file, now=now))
         return await self._change(partial(_note, look, claims.ref)) if due else standing
 
@@ -436,40 +443,42 @@ class SQLiteStore:
         """The record of a session that has not ended."""
         return await self._read(lambda file, now: find(file, ref, now))
 
-    async def take_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
+    async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         """Records of sessions that ended and whose `on_end` is the caller's to run."""
-        take = partial(take_ended, audience=audience, idle_timeout=idle_timeout, lease=lease, limit=limit)
+        take = partial(claim_ended, audience=audience, idle_timeout=idle_timeout, lease=lease, limit=limit)
         return await self._change(lambda file, now: take(file, now=now))
 
-    async def finish(self, ref: str) -> None:
+    async def purge(self, ref: str) -> None:
         """Forget a record and the session's data."""
-        await self._change(lambda file, _: finish(file, ref))
+        await self._change(lambda file, _: purge(file, ref))
 
-    async def lead(self, worker: str, *, audience: str, seconds: float) -> bool:
+    async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
         """Whether this worker leads."""
-        lead = partial(elect_leader, audience=audience)
+        lead = partial(elect, audience=audience)
         return await self._change(lambda file, now: lead(file, worker, until=now + seconds, now=now))
 
     # --- data --------------------------------------------------------------------------------
 
-    async def read(self, shelf: Shelf, key: str) -> bytes | None:
+    async def read(self, shelf: Namespace, key: str) -> bytes | None:
         """A value's JSON, or None."""
         return await self._read(lambda file, now: read(file, shelf.owner, key, now)[0])
 
-    async def write(self, shelf: Shelf, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
+    async def write(self, shelf: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
         """Keep a value, or None to keep none."""
         item = (value, expires_at)
         await self._change(lambda file, now: write(file, shelf, key, item, leeway=self._leeway, now=now))
 
-    async def swap(self, shelf: Shelf, key: str, old: bytes | None, new: bytes | None) -> bool:
+    async def compare_and_swap(self, shelf: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
         """Replace a value if it is still the old one."""
-        return await self._change(lambda file, now: swap(file, shelf, key, old, new, leeway=self._leeway, now=now))
+        return await self._change(
+            lambda file, now: compare_and_swap(file, shelf, key, old, new, leeway=self._leeway, now=now)
+        )
 
-    async def add(self, shelf: Shelf, key: str, by: int) -> int:
+    async def add(self, shelf: Namespace, key: str, by: int) -> int:
         """Add to a value."""
         return await self._change(lambda file, now: add(file, shelf, key, by, leeway=self._leeway, now=now))
 
-    async def copy(self, shelf: Shelf, target: Shelf) -> None:
+    async def copy(self, shelf: Namespace, target: Namespace) -> None:
         """Put what lies on a shelf onto a new one."""
         await self._change(lambda file, now: copy(file, shelf, target, leeway=self._leeway, now=now))
 

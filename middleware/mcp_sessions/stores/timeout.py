@@ -24,7 +24,7 @@ from typing import Final, ParamSpec, TypeVar
 import anyio
 
 from .._session.claims import Claims
-from .._session.data import Shelf
+from .._session.data import Namespace
 from ..errors import MCPSessionsError, StoreUnavailable
 from .base import Ended, Reach, Record, Standing, Store
 
@@ -70,11 +70,11 @@ class Deadline:
     async def close(self) -> None:
         await _within(self._leisure, self._store.close)
 
-    async def standing(self, claims: Claims) -> Standing:
-        return await _within(self._seconds, self._store.standing, claims)
+    async def status(self, claims: Claims) -> Standing:
+        return await _within(self._seconds, self._store.status, claims)
 
-    async def standings(self, claims: Sequence[Claims]) -> list[Standing]:
-        return await _within(self._seconds, self._store.standings, claims)
+    async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
+        return await _within(self._seconds, self._store.statuses, claims)
 
     async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
         return await _within(
@@ -84,11 +84,11 @@ class Deadline:
     async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
         await _within(self._leisure, self._store.revoke_before, moment, audience=audience, subject=subject, until=until)
 
-    async def record(self, record: Record) -> None:
-        await _within(self._several, self._store.record, record)
+    async def register(self, record: Record) -> None:
+        await _within(self._several, self._store.register, record)
 
-    async def seen(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
-        return await _within(self._seconds, self._store.seen, claims, idle_timeout=idle_timeout)
+    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
+        return await _within(self._seconds, self._store.touch, claims, idle_timeout=idle_timeout)
 
     async def sessions(self, subject: str, *, audience: str) -> list[Record]:
         return await _within(self._several, self._store.sessions, subject, audience=audience)
@@ -99,35 +99,35 @@ class Deadline:
     async def find(self, ref: str) -> Record | None:
         return await _within(self._leisure, self._store.find, ref)
 
-    async def take_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
+    async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         return await _within(
             self._leisure,
-            self._store.take_ended,
+            self._store.claim_ended,
             audience=audience,
             idle_timeout=idle_timeout,
             lease=lease,
             limit=limit,
         )
 
-    async def finish(self, ref: str) -> None:
-        await _within(self._several, self._store.finish, ref)
+    async def purge(self, ref: str) -> None:
+        await _within(self._several, self._store.purge, ref)
 
-    async def lead(self, worker: str, *, audience: str, seconds: float) -> bool:
-        return await _within(self._leisure, self._store.lead, worker, audience=audience, seconds=seconds)
+    async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
+        return await _within(self._leisure, self._store.elect, worker, audience=audience, seconds=seconds)
 
-    async def read(self, shelf: Shelf, key: str) -> bytes | None:
+    async def read(self, shelf: Namespace, key: str) -> bytes | None:
         return await _within(self._seconds, self._store.read, shelf, key)
 
-    async def copy(self, shelf: Shelf, target: Shelf) -> None:
+    async def copy(self, shelf: Namespace, target: Namespace) -> None:
         await _within(self._several, self._store.copy, shelf, target)
 
-    async def write(self, shelf: Shelf, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
+    async def write(self, shelf: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
         await _within(self._seconds, self._store.write, shelf, key, value, expires_at=expires_at)
 
-    async def swap(self, shelf: Shelf, key: str, old: bytes | None, new: bytes | None) -> bool:
-        return await _within(self._seconds, self._store.swap, shelf, key, old, new)
+    async def compare_and_swap(self, shelf: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
+        return await _within(self._seconds, self._store.compare_and_swap, shelf, key, old, new)
 
-    async def add(self, shelf: Shelf, key: str, by: int) -> int:
+    async def add(self, shelf: Namespace, key: str, by: int) -> int:
         return await _within(self._seconds, self._store.add, shelf, key, by)
 
     def __repr__(self) -> str:

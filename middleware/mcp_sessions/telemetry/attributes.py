@@ -20,7 +20,7 @@ from typing import ClassVar, Final
 from msgspec import UNSET
 
 from .._protocol.jsonrpc import TARGETS, Message
-from .._session.claims import looks_like_ours
+from .._session.claims import looks_like_session_id
 from ..errors import Refusal
 
 SESSION_ID: Final = "session.id"
@@ -154,7 +154,7 @@ def _text(message: Message, most: int, cut: Callable[[str], str] = str) -> str |
         text = message.target()
     except Refusal:  # a lone surrogate, which no exporter could write
         return None
-    if text is None or not text.isprintable() or looks_like_ours(text):
+    if text is None or not text.isprintable() or looks_like_session_id(text):
         return None
     return cut(text)[:most]
 

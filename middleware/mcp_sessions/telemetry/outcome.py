@@ -1,4 +1,4 @@
-"""`Handling`: one message while it is handled, from its begin to the moment at which its answer has left.
+"""`RequestTelemetry`: one message while it is handled, from its begin to the moment at which its answer has left.
 
 It holds the message's span, if there is one, and learns by and by how the message ended: from the HTTP
 status, from what the answer says, or from us where we refuse it. Made by `RequestSpans.begin`.
@@ -6,7 +6,7 @@ status, from what the answer says, or from us where we refuse it. Made by `Reque
 A `send` that lets telemetry hear how a request ended, and passes everything on as it is.
 
 A JSON answer is heard when it is complete, an event stream event by event; neither is held back. What is
-too long to be an error goes by unheard. Nothing here reads an answer: the `Handling` does.
+too long to be an error goes by unheard. Nothing here reads an answer: the `RequestTelemetry` does.
 
 How a request ended, as telemetry tells it: a success, a class of error, and never a text of the server's.
 
@@ -41,7 +41,7 @@ from starlette.types import Send
 
 from .._protocol.jsonrpc import Message
 from .._protocol.sse import EventStream
-from .._session.claims import Discreet
+from .._session.claims import RedactedRepr
 from ..errors import Refusal
 from .attributes import ERROR_TYPE, REASON, STATUS_CODE, TOOL_ERROR, target_of
 from .detect import Content, Redact
@@ -65,7 +65,7 @@ class Operations(Protocol):
         ...
 
 
-class Handling(Discreet, msgspec.Struct, eq=False):
+class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
     """One message while it is handled. (A struct, since one is made per message, and a class takes longer to make.)
 
     Args:
@@ -160,7 +160,7 @@ def errors(outcome: Outcome) -> dict[str, str]:
 MAX_BYTES: Final = 1 << 20  # of an answer, or of one event, that are kept to be heard
 
 
-class Hearing(Discreet, msgspec.Struct, eq=False):
+class Hearing(RedactedRepr, msgspec.Struct, eq=False):
     """One response, as it leaves. (A struct, since one is made per message, and a class takes longer to make.)
 
     Args:
@@ -173,7 +173,7 @@ class Hearing(Discreet, msgspec.Struct, eq=False):
     """
 
     send: Send
-    handling: Handling
+    handling: RequestTelemetry
     start: ASGIMessage | None = None
     events: EventStream | None = None
     kept: list[bytes] | None = None

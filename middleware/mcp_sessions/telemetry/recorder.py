@@ -20,7 +20,7 @@ from .attributes import Stamps
 from .detect import Redact, Spans, Trace, is_traced
 from .frameworks import lead, makes_server_spans, place, servers
 from .metrics import SessionMetrics
-from .outcome import Contents, Handling, Hearing
+from .outcome import Contents, Hearing, RequestTelemetry
 from .spans import RequestSpans, SessionSpans, Start
 from .tail import Tail
 
@@ -85,7 +85,7 @@ class Telemetry:
         if self._leads and message.method != INITIALIZE:
             place(scope)
 
-    def hearing(self, send: Send, handling: Handling) -> Send:
+    def hearing(self, send: Send, handling: RequestTelemetry) -> Send:
         """A `send` by which a message's answer is heard, where anybody wants to know how it ended."""
         return Hearing(send, handling).__call__ if handling.listens else send
 

@@ -71,7 +71,7 @@ from .attributes import (
     version_of,
 )
 from .detect import Spans, Trace, is_traced, takes_spans
-from .outcome import CALL, Contents, Handling, Operations
+from .outcome import CALL, Contents, Operations, RequestTelemetry
 
 # By the option, and whether the wrapped server makes a server span itself: a span for what is forwarded to
 # it, and one for what we answer ourselves, which the server never sees.
@@ -143,7 +143,7 @@ class RequestSpans:
 
     def begin(
         self, message: Message, *, version: str | None, about: About | None, is_forwarded: bool = True
-    ) -> Handling | None:
+    ) -> RequestTelemetry | None:
         """Begin a message, and make its span the current one.
 
         Args:
@@ -166,7 +166,7 @@ class RequestSpans:
             return self._without(message, version, about)
         return self._spanned(message, version, about, kind)
 
-    def _spanned(self, message: Message, version: str | None, about: About | None, kind: SpanKind) -> Handling:
+    def _spanned(self, message: Message, version: str | None, about: About | None, kind: SpanKind) -> RequestTelemetry:
         """A span of ours."""
         call, meta = self._calls.of(message, version, about), message.params.meta
         if self._in_session or (meta is not None and brings_context(meta)) or contexts.get_current():
@@ -193,12 +193,12 @@ class RequestSpans:
         span: Span | None = None,
         contents: Contents | None = None,
         is_recorded: bool = False,
-    ) -> Handling:
+    ) -> RequestTelemetry:
         listeners = self._listeners
         # Servers with transport sessions start a task in `initialize` that serves the whole connection, and that
         # would keep this context for every later request.
         token = None if within is None or message.method == INITIALIZE else contexts.attach(within)
-        return Handling(
+        return RequestTelemetry(
             message,
             version,
             listeners,
@@ -219,10 +219,10 @@ class RequestSpans:
         parent = of_session(about.ref, parent)
         return parent, links, is_claimed(None, about.ref, parent)
 
-    def _without(self, message: Message, version: str | None, about: About | None) -> Handling | None:
+    def _without(self, message: Message, version: str | None, about: About | None) -> RequestTelemetry | None:
         return self._handling(message, version, about) if self._listeners else None
 
-    def _enriched(self, message: Message, version: str | None, about: About | None) -> Handling | None:
+    def _enriched(self, message: Message, version: str | None, about: About | None) -> RequestTelemetry | None:
         """No span of ours: the one around us is stamped, and what the server makes finds what belongs above it."""
         if about is None:
             return self._without(message, version, about)
