@@ -11,7 +11,7 @@ from living import ALICE, BOB, SCOPE, Away, mint, named, options_of, reopen
 from mcp_sessions._protocol.draft import SessionMetadata
 from mcp_sessions._server import sessions
 from mcp_sessions._server.options import HOUR
-from mcp_sessions._server.runtime import Options
+from mcp_sessions._server.runtime import Runtime
 from mcp_sessions._server.sessions import ActiveSession
 from mcp_sessions._session.claims import TRANSPORT, Principal, utc
 from mcp_sessions._session.events import Fact, SessionCreated, SessionDeleted
@@ -233,7 +233,7 @@ class TestTracked:
 class TestATransportSession:
     """Its clients echo no state, so the store keeps that; and they lose all when it dies, so it lives long."""
 
-    async def reopened(self, live: ActiveSession, options: Options) -> ActiveSession:
+    async def reopened(self, live: ActiveSession, options: Runtime) -> ActiveSession:
         return await ActiveSession.open(SessionMetadata(live.session.id, None), options, principal=None, kind=TRANSPORT)
 
     async def test_its_state_lies_in_the_store(self) -> None:

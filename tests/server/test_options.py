@@ -13,7 +13,7 @@ from clients import OFFERED, SECRET, START
 from mcp_sessions import ConfigurationError
 from mcp_sessions._server.options import MEBIBYTE
 from mcp_sessions._server.principal import from_scope
-from mcp_sessions._server.runtime import Options
+from mcp_sessions._server.runtime import Runtime
 from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions._session.events import Fact, SessionCreated
 from mcp_sessions.errors import DataTooLarge, InvalidParams, SessionExpired, SessionRequired
@@ -23,7 +23,7 @@ from mcp_sessions.stores.memory import MemoryStore
 CLAIMS = Claims(kind=SESSION, jti="j" * 22, issued_at=START, expires_at=START + 60, subject=None, kid="k")
 
 
-def options_of(**options: Any) -> Options:
+def options_of(**options: Any) -> Runtime:
     return sessions(Server(), **options)._options
 
 

@@ -8,7 +8,7 @@ from clients import Clock, http
 from mcp_sessions._protocol.draft import SessionMetadata
 from mcp_sessions._server import sessions as minting
 from mcp_sessions._server.options import HOUR
-from mcp_sessions._server.runtime import Options
+from mcp_sessions._server.runtime import Runtime
 from mcp_sessions._server.sessions import ActiveSession
 from mcp_sessions._session.claims import Claims, Principal
 from mcp_sessions.errors import StoreUnavailable
@@ -21,11 +21,11 @@ PARAMS = {"plan": "free"}
 SCOPE = http()
 
 
-def options_of(clock: Clock, **options: object) -> Options:
+def options_of(clock: Clock, **options: object) -> Runtime:
     return sessions(Server(), clock=clock, lifetime=10 * HOUR, **options)._options
 
 
-async def mint(options: Options, principal: Principal | None = None) -> ActiveSession:
+async def mint(options: Runtime, principal: Principal | None = None) -> ActiveSession:
     return await minting.mint(options, principal=principal, params=PARAMS, scope=SCOPE)
 
 
@@ -36,7 +36,7 @@ def named(live: ActiveSession) -> SessionMetadata:
 
 
 async def reopen(
-    named: SessionMetadata, options: Options, principal: Principal | None = None, *, lenient: bool = False
+    named: SessionMetadata, options: Runtime, principal: Principal | None = None, *, lenient: bool = False
 ) -> ActiveSession:
     return await ActiveSession.open(named, options, principal=principal, lenient=lenient)
 

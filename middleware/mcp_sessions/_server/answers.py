@@ -41,7 +41,7 @@ from ..errors import EraRefused, InvalidParams, Refusal, SessionEnded, SessionEx
 from . import response
 from .body import Replay
 from .context import WAY
-from .runtime import Options
+from .runtime import Runtime
 from .sessions import ActiveSession
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Answers(msgspec.Struct, frozen=True):
     """What one request may be answered with, without the application."""
 
     app: ASGIApp
-    options: Options
+    options: Runtime
     head: RequestHeaders
     scope: Scope
     receive: Receive

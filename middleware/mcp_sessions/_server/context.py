@@ -23,7 +23,7 @@ from .body import Replay
 
 if TYPE_CHECKING:
     from .response import Responder
-    from .runtime import Options
+    from .runtime import Runtime
     from .sessions import ActiveSession
 
 WAY: Final = "mcp_sessions.bridge"
@@ -97,7 +97,7 @@ class Forwarding(RedactedRepr, msgspec.Struct):
     """
 
     app: ASGIApp
-    options: Options
+    options: Runtime
     head: RequestHeaders
     header: str | None
     strict: bool

@@ -41,7 +41,7 @@ from ..stores.base import Record, idle_at
 from . import sessions
 from .context import has_servers_own
 from .lifecycle import ENDED_ALL, NOT_BEGUN
-from .runtime import Options
+from .runtime import Runtime
 from .sessions import ActiveSession, check_capabilities, mint
 
 
@@ -55,7 +55,7 @@ class Asked(msgspec.Struct):
         live: The session that it carries, or None.
     """
 
-    options: Options
+    options: Runtime
     scope: Scope
     message: Message
     live: ActiveSession | None
@@ -209,7 +209,7 @@ Place = tuple[int, str]
 """Where a session stands on the list: oldest first, and then by name."""
 
 
-async def sessions_page(options: Options, principal: Principal, cursor: object, *, own: str | None) -> dict[str, Any]:
+async def sessions_page(options: Runtime, principal: Principal, cursor: object, *, own: str | None) -> dict[str, Any]:
     """One page of a principal's sessions, oldest first, as `sessions/list` answers.
 
     Args:
@@ -230,7 +230,7 @@ async def sessions_page(options: Options, principal: Principal, cursor: object, 
     return {"sessions": [_shown(record, own) for record in shown], **more}
 
 
-async def end_all_of_principal(options: Options, principal: Principal) -> None:
+async def end_all_of_principal(options: Runtime, principal: Principal) -> None:
     """End a principal's sessions. Their `on_end` is run by one of the servers, soon.
 
     Raises:
@@ -244,14 +244,14 @@ async def end_all_of_principal(options: Options, principal: Principal) -> None:
     raise StoreUnavailable("sessions_keep_coming")
 
 
-async def _records(options: Options, principal: Principal) -> list[Record]:
+async def _records(options: Runtime, principal: Principal) -> list[Record]:
     subjects = options.ring(options.clock()).subjects(principal)
     return [
         record for subject in subjects for record in await options.store.sessions(subject, audience=options.audience)
     ]
 
 
-def _is_used(record: Record, options: Options) -> bool:
+def _is_used(record: Record, options: Runtime) -> bool:
     """Whether a session would not be refused as idle: its record stays until somebody looks for such."""
     idle_timeout = None if options.idle_timeout is None else int(options.idle_timeout)
     return options.clock() < idle_at(record.seen_at, idle_timeout)

@@ -50,7 +50,7 @@ from .options import (
 )
 from .principal import PrincipalOf
 from .request import ConversingExchange, Exchange
-from .runtime import Options
+from .runtime import Runtime
 from .transport import LAST_EVENT_ID, Bodyless, Bridge, Resumption
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ class MCPSessionMiddleware:
 
         Args:
             app: The application to wrap.
-            options: Options that are given in code; they win over the environment.
+            options: Runtime that are given in code; they win over the environment.
 
         Raises:
             ConfigurationError: A variable, or an option, is wrong; the message says what to write instead.
@@ -297,7 +297,7 @@ class MCPSessionMiddleware:
         return place(scope, self.path)
 
 
-def _exchange_of(options: Options) -> type[Exchange]:
+def _exchange_of(options: Runtime) -> type[Exchange]:
     """The way that requests take: with further dialects, one that most deployments need not import."""
     if options.opted is not None:
         from .sep1364 import FieldExchange

@@ -290,7 +290,7 @@ def from_env(**options: Any) -> dict[str, Any]:
     As in `add_sessions(app, **from_env())` and `app.add_middleware(MCPSessionMiddleware, **from_env(on_end=free))`.
 
     Args:
-        options: Options that are given in code; they win over the environment.
+        options: Runtime that are given in code; they win over the environment.
 
     Returns:
         Both together. Keys are not in it, only where they are; a store's URL may hold a password.

@@ -70,7 +70,7 @@ Keep = Callable[[str, int], Data]
 """Gives what the server keeps for a session: of which `ref`, and until when (Unix seconds)."""
 
 
-class Options(msgspec.Struct, frozen=True):
+class Runtime(msgspec.Struct, frozen=True):
     """What every request of one middleware shares."""
 
     ring: Callable[[float], KeyRing]
@@ -163,14 +163,14 @@ class Options(msgspec.Struct, frozen=True):
         return self.required_code if isinstance(refusal, SessionRequired) else refusal.code
 
 
-def check(**given: Any) -> Options:
+def check(**given: Any) -> Runtime:
     """Check every option; see `MCPSessionMiddleware` for what each is and means.
 
     Raises:
         ConfigurationError: One is wrong; the message says which and what to write instead.
     """
     told = Told.of(given)
-    return Options(
+    return Runtime(
         **_identity(given),
         **_rules(given),
         **_dialects(given),

@@ -49,7 +49,7 @@ from ..errors import (
 )
 from ..stores.base import LIVE, Record, Standing
 from . import options
-from .runtime import Options
+from .runtime import Runtime
 
 if TYPE_CHECKING:
     from ..telemetry.spans import Start
@@ -87,7 +87,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     token: str
     claims: Claims
     ring: KeyRing
-    options: Options
+    options: Runtime
     principal: Principal | None
     payload: bytes | None
     ends_at: int
@@ -101,7 +101,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     async def open(
         cls,
         named: SessionMetadata,
-        options: Options,
+        options: Runtime,
         *,
         principal: Principal | None,
         lenient: bool = False,
@@ -293,7 +293,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         return self.options.shelf(self.claims.ref, self.claims.expires_at)
 
 
-def end_of(claims: Claims, options: Options, last_seen: int) -> int:
+def end_of(claims: Claims, options: Runtime, last_seen: int) -> int:
     """The earlier of absolute and idle expiry, Unix seconds."""
     idle = options.idle_timeout
     return claims.expires_at if idle is None else min(claims.expires_at, last_seen + int(idle))
@@ -366,7 +366,7 @@ class Minted:
 
 
 async def mint(
-    options: Options,
+    options: Runtime,
     *,
     principal: Principal | None,
     params: dict[str, Any],
@@ -419,7 +419,7 @@ async def _prepared(minted: Minted, params: dict[str, Any], scope: Scope) -> Non
 
 
 def make(
-    options: Options, principal: Principal | None, *, now: int, servers_id: str | None = None, **said: Any
+    options: Runtime, principal: Principal | None, *, now: int, servers_id: str | None = None, **said: Any
 ) -> Minted:
     """A new session, before anybody knows of it.
 
@@ -453,7 +453,7 @@ def make(
 async def fork(
     parent: ActiveSession,
     mode: Mode,
-    options: Options,
+    options: Runtime,
     *,
     principal: Principal | None,
     params: dict[str, Any],
@@ -493,7 +493,7 @@ async def fork(
     return child
 
 
-async def _fill(child: ActiveSession, parent: ActiveSession, mode: Mode, options: Options) -> None:
+async def _fill(child: ActiveSession, parent: ActiveSession, mode: Mode, options: Runtime) -> None:
     """Give a fork what it begins with. Its client holds the state, so that is copied wherever data is shared."""
     if mode == "fresh":
         return
@@ -503,7 +503,7 @@ async def _fill(child: ActiveSession, parent: ActiveSession, mode: Mode, options
         await options.store.copy(source, options.shelf(child.claims.ref, child.claims.expires_at))
 
 
-async def _check_again(child: ActiveSession, parent: ActiveSession, options: Options) -> None:
+async def _check_again(child: ActiveSession, parent: ActiveSession, options: Runtime) -> None:
     if not options.tracked:  # what ends the lineage ends this fork, too, at its first request
         return
     found = await options.store.statuses([parent.claims, claims.mark(child.claims)])

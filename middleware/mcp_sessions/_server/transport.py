@@ -42,7 +42,7 @@ from .answers import Answers
 from .context import WAY, Beginning, Crossing, crossing
 from .lifecycle import Origin
 from .response import Handshake, Responder, Watched, refuse
-from .runtime import Options
+from .runtime import Runtime
 from .sessions import ActiveSession, refusal_of
 
 _METHOD_NOT_ALLOWED: Final = 405
@@ -62,7 +62,7 @@ class Bodyless(msgspec.Struct, frozen=True):
     """
 
     app: ASGIApp
-    options: Options
+    options: Runtime
     head: RequestHeaders
     header: str
     scope: Scope
@@ -137,7 +137,7 @@ class Resumption(msgspec.Struct, frozen=True):
     """
 
     app: ASGIApp
-    options: Options
+    options: Runtime
     origin: Origin
     transport: str | None
     scope: Scope
