@@ -34,7 +34,7 @@ from .errors import (
 if TYPE_CHECKING:
     from ._protocol.sep1364 import SEP1364Create, SEP1364Initialize
     from ._server.operator import Sessions
-    from ._server.options import from_env
+    from ._server.options import Limits, Telemetry, Tracking, TransportSessions, Wire, from_env
     from ._session.claims import Claims
     from ._session.data import Data
     from ._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionUsed
@@ -63,6 +63,7 @@ __all__ = [
     "Handles",
     "Key",
     "KeyRing",
+    "Limits",
     "MCPSessionMiddleware",
     "MCPSessionsError",
     "Principal",
@@ -81,6 +82,10 @@ __all__ = [
     "StateError",
     "StateNotJSON",
     "StateTooLarge",
+    "Telemetry",
+    "Tracking",
+    "TransportSessions",
+    "Wire",
     "add_sessions",
     "current_correlation",
     "current_session",
@@ -97,6 +102,7 @@ _WHEN_ASKED_FOR: Final = MappingProxyType(
         "HandleOf": "integrations.handle_types",
         "Handles": "integrations.handles",
         "Key": "_tokens.keys",
+        "Limits": "_server.options",
         "Record": "stores.base",
         "RequestRefused": "_session.events",
         "SEP1364Create": "_protocol.sep1364",
@@ -106,6 +112,10 @@ _WHEN_ASKED_FOR: Final = MappingProxyType(
         "SessionUsed": "_session.events",
         "Sessions": "_server.operator",
         "Standing": "stores.base",
+        "Telemetry": "_server.options",
+        "Tracking": "_server.options",
+        "TransportSessions": "_server.options",
+        "Wire": "_server.options",
         "add_sessions": "integrations.starlette",
         "from_env": "_server.options",
     }

@@ -25,6 +25,7 @@ is not served the results of a session that has ended. Nothing here writes to a 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import secrets
 from collections import OrderedDict
@@ -44,7 +45,6 @@ from .._session.session import EndedSession
 from ..errors import StoreUnavailable
 from ..stores import base
 from ..stores.base import Ended, Record, Standing, Store
-from . import options
 from .options import OnEnd
 
 ENDED_ALL: Final = "ended_all"
@@ -60,6 +60,13 @@ LEASE: Final = 60.0  # seconds that a worker has for one `on_end`
 PATIENCE: Final = 50.0  # seconds after which a hook is stopped, before another worker could start it again
 TRIES: Final = 50  # to forget a session while the store does not answer, a second apart
 _log: Final = logging.getLogger("mcp_sessions")
+
+
+async def call_hook(hook: Callable[..., Awaitable[None] | None], *arguments: Any) -> None:
+    """Run the application's own code at one end of a session, plain or async, to its end."""
+    outcome = hook(*arguments)
+    if inspect.isawaitable(outcome):
+        await outcome
 
 
 class Endings:
@@ -209,7 +216,7 @@ class Endings:
 
 async def _tell(on_end: OnEnd, ended: EndedSession, reason: str) -> None:
     try:
-        await options.call(on_end, ended, reason)
+        await call_hook(on_end, ended, reason)
     except Exception as error:  # noqa: BLE001  # it has run, and the session has ended all the same
         _log.exception("on_end raised %s for session %s", type(error).__name__, ended.ref)
 

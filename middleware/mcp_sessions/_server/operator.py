@@ -21,7 +21,7 @@ from .._tokens.keyfile import Keys, key_source
 from ..errors import ConfigurationError
 from ..stores import make
 from ..stores.base import Reach, Record, Store
-from . import options
+from . import forms
 from .lifecycle import ENDED_ALL
 
 _YEAR: Final = 366 * 24 * 3600  # seconds
@@ -72,7 +72,7 @@ class Sessions:
         self._lifetime = lifetime.total_seconds() if isinstance(lifetime, timedelta) else lifetime
         if not self._lifetime > 0:
             raise ConfigurationError("lifetime= must be more than 0 seconds, a number or a timedelta")
-        self._audience = options.name("audience", audience)
+        self._audience = forms.NAME.check("audience", audience)
         self._clock = clock
         self._sleep = sleep
 

@@ -38,7 +38,7 @@ from starlette.routing import Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..errors import Refusal, SessionNotFound, SessionRequired
-from . import options
+from . import forms
 
 MISPLACED: Final = (
     "MCPSessionMiddleware stands outside of the application's authentication, where it cannot see whose a session "
@@ -128,7 +128,7 @@ def _path_of(ours: object) -> str | None:
     if not isinstance(noted, dict):
         return cast(str | None, _attribute(ours, "path"))
     usual = inspect.signature(_class_of(ours)).parameters["path"].default
-    return options.path(noted.get("path", usual))
+    return cast(str | None, forms.PATH.check("path", noted.get("path", usual)))
 
 
 def _may_answer(part: object) -> bool:

@@ -1,25 +1,7 @@
-"""The middleware's options, checked once.
+"""What all requests of one middleware share, made once from its checked options.
 
-A wrong option fails here, at construction, with the remedy in the message; nothing downstream
-checks an option again.
-
-Who is told of what a middleware does: the options about telemetry, checked, and made into it when there is need.
-
-Telemetry itself is imported at the first time that anybody is to be told, so that who does not trace pays
-nothing for it, not even at the start.
-
-Facts as log lines, on the logger `mcp_sessions`.
-
-A line names a session by its `ref` and a refusal by its reason. What a client wrote is cut and
-quoted, so that no request can write a line of its own.
-
-How many sessions a caller may create.
-
-Callers are told apart by what their tokens will say of them, a keyed hash; anonymous ones share one
-budget. Windows are whole minutes of the clock, so that around the turn of one at most twice the limit
-gets through. The count is this process's alone: with four workers the deployment's limit is four times
-as high. Time is passed in, and memory is bounded: where a minute has seen more callers than are told
-apart, further ones share one budget.
+Also where facts go: to the log, to telemetry, to the application's `listen`. Telemetry is imported when there is first
+something to record, so that a server without tracing pays nothing for it, not even at its start.
 """
 
 from __future__ import annotations
@@ -27,9 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from starlette.types import ASGIApp
 
 from .. import stores
 from .._protocol import decision
@@ -42,27 +25,19 @@ from .._session.events import Fact, Listener, RequestRefused, SessionCreated, Se
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import is_ephemeral, key_source
 from .._tokens.keys import KeyRing
-from ..errors import ConfigurationError, CreateLimited, Refusal, SessionNotFound, SessionRequired
+from ..errors import CreateLimited, Refusal, SessionNotFound, SessionRequired
 from ..stores import base
 from ..stores.base import Standing, Store
-from ..telemetry.detect import Redact, Spans, Trace, is_traced
-from . import options, placement, principal
+from ..telemetry.detect import is_traced
+from . import placement, principal
+from .forms import as_seconds
 from .labels import Conversation
 from .lifecycle import Endings, Streams, Sweeper
-from .options import (
-    EVERY_EXTENSION,
-    TYPICAL_TOKEN_BYTES,
-    Admission,
-    Era,
-    OnCreate,
-    OnStoreError,
-    Transport,
-)
+from .options import Limits, OnCreate, Options
 from .principal import ReadPrincipal
 
 if TYPE_CHECKING:
     from .._protocol.sep1364 import Sep1364
-    from ..telemetry.metrics import SessionMetrics
     from ..telemetry.recorder import Telemetry
     from .sep1364 import Unconfirmed
 
@@ -163,193 +138,156 @@ class Runtime(msgspec.Struct, frozen=True):
         return self.required_code if isinstance(refusal, SessionRequired) else refusal.code
 
 
-def check(**given: Any) -> Runtime:
-    """Check every option; see `MCPSessionMiddleware` for what each is and means.
+def make_runtime(app: ASGIApp, options: Options) -> Runtime:
+    """Make what the requests of a middleware share.
+
+    Args:
+        app: The wrapped application.
+        options: The middleware's options, checked.
 
     Raises:
-        ConfigurationError: One is wrong; the message says which and what to write instead.
+        ConfigurationError: An option names what cannot be had; the message says what to write instead.
     """
-    told = Told.of(given)
+    wire, limits, clock = options.wire, options.limits, options.clock
+    tells, telemetry = _telemetry(app, options)
+    emit = partial(_emit, options.telemetry.listen, tells, telemetry)
+    store = stores.make(options.store, clock=clock, timeout=as_seconds(limits.store_timeout))
+    keep = partial(_data, store, limits, clock)
+    streams = Streams(store)
+    endings = Endings(store, streams, on_end=options.on_end, emit=emit, keep=keep, clock=clock)
     return Runtime(
-        **_identity(given),
-        **_rules(given),
-        **_dialects(given),
-        **_lifecycle(given, told),
-        **_limits(given),
-        tells=told.tells,
-        telemetry=told.telemetry,
+        **_rules(options),
+        **_dialects(options),
+        **_limits(limits),
+        ring=key_source(options.keys),
+        path=options.path,
+        audience=options.audience,
+        tokens=Tokens(
+            issuer=wire.issuer,
+            audience=options.audience,
+            cache_entries=limits.token_cache,
+            max_bytes=limits.token_bytes,
+        ),
+        lifetime=as_seconds(options.lifetime),
+        idle_timeout=None if options.idle_timeout is None else as_seconds(options.idle_timeout),
+        store=store,
+        closes_store=isinstance(options.store, str),
+        lets_unknown_in=options.on_store_error == "allow",
+        streams=streams,
+        endings=endings,
+        tracked=options.tracked is not None,
+        sweeper=_sweeper(store, endings, options),
+        on_create=options.on_create,
+        shelf=partial(_namespace, limits),
+        keep=keep,
+        principal=principal.reader(options.principal),
+        asks=options.admission == "ask",
+        # No client begins anew when its transport session is gone, so none is named that dies with the process.
+        transport=options.transport.header and not is_ephemeral(options.keys),
+        transport_lifetime=as_seconds(options.transport.lifetime),
+        bridges=options.transport.bridge,
+        tells=tells,
+        telemetry=telemetry,
+        listen=options.telemetry.listen,
+        emit=emit,
+        clock=clock,
     )
 
 
-def _identity(given: dict[str, Any]) -> dict[str, Any]:
-    audience = options.name("audience", given["audience"])
-    # No client begins anew when its transport session is gone, so none is named that dies with the process.
-    lasts = not is_ephemeral(given["keys"])
+def _rules(options: Options) -> dict[str, Any]:
+    policy, wire = Policy(options.require), options.wire
+    conversation = Conversation.of(options.telemetry.correlate, options.telemetry.propagate)
+    offered = decision.offered(wire.extensions, tracked=options.tracked is not None)
+    subjects = decision.subjects(offered)
+    legacy_only = wire.era == "legacy"
+    reads_field = bool(options.dialects)
     return {
-        "transport": lasts and options.word("transport", given["transport"], get_args(Transport)) == "auto",
-        "bridges": options.yes_or_no("bridge", given["bridge"]),
-        "transport_lifetime": options.seconds("transport_lifetime", given["transport_lifetime"], least=1),
-        "ring": key_source(given["keys"]),
-        "audience": audience,
-        "tokens": Tokens(
-            issuer=options.name("issuer", given["issuer"]),
-            audience=audience,
-            cache_entries=options.whole("token_cache", given["token_cache"], least=0),
-            max_bytes=options.whole("max_token_bytes", given["max_token_bytes"], least=TYPICAL_TOKEN_BYTES),
-        ),
-        "principal": principal.reader(given["principal"]),
-        "clock": given["clock"],
-    }
-
-
-def _rules(given: dict[str, Any]) -> dict[str, Any]:
-    policy, lists = Policy(given["require"]), given["lists"]
-    legacy_only = options.word("era", given["era"], get_args(Era)) == "legacy"
-    reads_field = bool(given["dialects"])
-    conversation = Conversation.of(given["correlate"], given["propagate"])
-    return {
-        "path": options.path(given["path"]),
         "policy": policy,
-        **_extensions(given, policy.summary),
-        "lists": None if lists is None else options.word("lists", lists, get_args(Lists)),
-        "asks": options.word("admission", given["admission"], get_args(Admission)) == "ask",
+        "subjects": subjects,
+        "attended": decision.attended(subjects),
+        "settings": decision.settings(policy.summary, offered),
+        "lists": wire.lists,
         "legacy_only": legacy_only,
         "conversation": conversation,
         "is_attentive": legacy_only or reads_field or policy.summary != "never" or conversation is not None,
-        "not_found_code": options.whole("not_found_code", given["not_found_code"]),
-        "required_code": options.whole("required_code", given["required_code"]),
+        "not_found_code": wire.not_found_code,
+        "required_code": wire.required_code,
     }
 
 
-def _extensions(given: dict[str, Any], required: str) -> dict[str, Any]:
-    names = options.words("extensions", given["extensions"], EVERY_EXTENSION)
-    offered = decision.offered(names, tracked=options.yes_or_no("tracked", given["tracked"]))
-    subjects = decision.subjects(offered)
-    return {
-        "subjects": subjects,
-        "attended": decision.attended(subjects),
-        "settings": decision.settings(required, offered),
-    }
-
-
-def _dialects(given: dict[str, Any]) -> dict[str, Any]:
-    if not given["dialects"] and isinstance(given["dialects"], Sequence):
+def _dialects(options: Options) -> dict[str, Any]:
+    if not options.dialects and isinstance(options.dialects, Sequence):
         return {"opted": None, "unconfirmed": None, "capability": b"{}"}
     from .._protocol.sep1364 import Sep1364
     from .sep1364 import Unconfirmed
 
-    opted = Sep1364.of(given["dialects"])
+    opted = Sep1364.of(options.dialects)
     capability = b"{}" if opted.creates is None else opted.creates.capability
     confirms = opted.initializes is not None and not opted.is_sessionless
     return {"opted": opted, "unconfirmed": Unconfirmed() if confirms else None, "capability": capability}
 
 
-def _lifecycle(given: dict[str, Any], told: Told) -> dict[str, Any]:
-    clock, listen = given["clock"], options.function("listen", given["listen"])
-    emit = partial(_emit, listen, told)
-    idle = given["idle_timeout"]
-    idle = None if idle is None else options.seconds("idle_timeout", idle, least=1)
-    store = stores.make(given["store"], clock=clock, timeout=options.seconds("store_timeout", given["store_timeout"]))
-    max_data_bytes = options.whole("max_data_bytes", given["max_data_bytes"], least=1)
-    max_value_bytes = options.whole("max_value_bytes", given["max_value_bytes"], least=1)
-
-    def shelf(owner: str, until: int) -> Namespace:
-        return Namespace(owner, until, max_data_bytes)
-
-    def keep(owner: str, until: int) -> Data:
-        return Data(store, shelf(owner, until), clock=clock, max_value_bytes=max_value_bytes)
-
-    streams = Streams(store)
-    endings = Endings(
-        store, streams, on_end=options.function("on_end", given["on_end"]), emit=emit, keep=keep, clock=clock
-    )
-    tracked = options.yes_or_no("tracked", given["tracked"])
-    every = options.seconds("sweep_interval", given["sweep_interval"])
-    sweeper = Sweeper(
-        store, endings, audience=given["audience"], idle_timeout=None if idle is None else int(idle), interval=every
-    )
+def _limits(limits: Limits) -> dict[str, Any]:
+    per_minute = limits.creates_per_minute
     return {
-        "lifetime": options.seconds("lifetime", given["lifetime"], least=1),
-        "idle_timeout": idle,
-        "store": store,
-        "closes_store": isinstance(given["store"], str),
-        "lets_unknown_in": options.word("on_store_error", given["on_store_error"], get_args(OnStoreError)) == "allow",
-        "tracked": tracked,
-        "sweeper": sweeper if tracked else None,
-        "streams": streams,
-        "endings": endings,
-        "on_create": options.function("on_create", given["on_create"]),
-        "shelf": shelf,
-        "keep": keep,
-        "listen": listen,
-        "emit": emit,
+        "max_body_bytes": limits.body_bytes,
+        "max_state_bytes": limits.state_bytes,
+        "max_event_bytes": limits.event_bytes,
+        "max_batch": limits.batch,
+        "max_nesting": limits.nesting,
+        "body_timeout": limits.body_timeout,
+        "create_limit": None if per_minute is None else CreateLimit(per_minute),
     }
 
 
-def _limits(given: dict[str, Any]) -> dict[str, Any]:
-    per_minute = given["create_limit"]
-    numbers = ("max_body_bytes", "max_state_bytes", "max_event_bytes", "max_batch", "max_nesting")
-    return {
-        **{name: options.whole(name, given[name], least=1) for name in numbers},
-        "body_timeout": options.seconds("body_timeout", given["body_timeout"]),
-        "create_limit": None if per_minute is None else CreateLimit(options.whole("create_limit", per_minute, least=1)),
-    }
+def _namespace(limits: Limits, owner: str, until: int) -> Namespace:
+    return Namespace(owner, until, limits.data_bytes)
 
 
-def _emit(listen: Listener | None, told: Told, fact: Fact) -> None:
+def _data(store: Store, limits: Limits, clock: Callable[[], float], owner: str, until: int) -> Data:
+    return Data(store, _namespace(limits, owner, until), clock=clock, max_value_bytes=limits.value_bytes)
+
+
+def _sweeper(store: Store, endings: Endings, options: Options) -> Sweeper | None:
+    if options.tracked is None:
+        return None
+    idle = None if options.idle_timeout is None else int(as_seconds(options.idle_timeout))
+    interval = as_seconds(options.tracked.sweep_interval)
+    return Sweeper(store, endings, audience=options.audience, idle_timeout=idle, interval=interval)
+
+
+# --- where facts go ------------------------------------------------------------------------------
+
+
+def _emit(listen: Listener | None, tells: Callable[[], bool], telemetry: Callable[[], Telemetry], fact: Fact) -> None:
     log_fact(fact)
-    if told.tells():
-        told.telemetry().hear(fact)
+    if tells():
+        telemetry().hear(fact)
     if listen is not None:
         listen(fact)
 
 
-class Told(msgspec.Struct, frozen=True):
-    """Who is told of what a middleware does.
+def _telemetry(app: ASGIApp, options: Options) -> tuple[Callable[[], bool], Callable[[], Telemetry]]:
+    """Return what says whether anything is to be recorded now, and what makes the recorder when it is first needed."""
+    given = options.telemetry
 
-    Args:
-        tells: Whether anybody is, now.
-        telemetry: What tells them, made at the first time: who does not trace imports no OpenTelemetry.
-    """
+    @cache
+    def telemetry() -> Telemetry:
+        from ..telemetry.recorder import Telemetry
 
-    tells: Callable[[], bool]
-    telemetry: Callable[[], Telemetry]
+        return Telemetry(
+            partial(placement.parts, app, options.path),
+            spans=given.spans,
+            trace=given.trace,
+            metrics=given.metrics,
+            redact=given.redact,
+            tail=given.tail,
+            tracked=options.tracked is not None,
+        )
 
-    @classmethod
-    def of(cls, given: dict[str, Any]) -> Told:
-        """The checked form of the options about telemetry.
-
-        Raises:
-            ConfigurationError: One is wrong; the message says what to write instead.
-        """
-        spans = options.word("spans", given["spans"], get_args(Spans))
-        trace = options.word("trace", given["trace"], get_args(Trace))
-        metrics: SessionMetrics | None = given["metrics"]
-        if not (metrics is None or callable(getattr(metrics, "operation", None))):  # its class is not imported here
-            raise ConfigurationError(f"metrics= takes a SessionMetrics(), not {type(metrics).__name__}")
-        redact: Redact | None = options.function("redact", given["redact"])
-        tail = given["tail"]
-        if not (tail is None or (isinstance(tail, str) and tail)):
-            raise ConfigurationError(f"tail={tail!r} must be the path of a socket, as in tail='/run/mcp/tail.sock'")
-        app, endpoint, tracked = given["app"], options.path(given["path"]), given["tracked"]
-
-        @cache
-        def telemetry() -> Telemetry:
-            from ..telemetry.recorder import Telemetry
-
-            return Telemetry(
-                partial(placement.parts, app, endpoint),
-                spans=spans,
-                trace=trace,
-                metrics=metrics,
-                redact=redact,
-                tail=tail,
-                tracked=tracked,
-            )
-
-        if metrics is not None or tail is not None:
-            return cls(lambda: True, telemetry)
-        return cls(bool if spans == "off" else is_traced, telemetry)
+    if given.metrics is not None or given.tail is not None:
+        return lambda: True, telemetry
+    return bool if given.spans == "off" else is_traced, telemetry
 
 
 _log: Final = logging.getLogger("mcp_sessions")

@@ -48,7 +48,7 @@ from ..errors import (
     StoreUnavailable,
 )
 from ..stores.base import LIVE, Record, Standing
-from . import options
+from .lifecycle import call_hook
 from .runtime import Runtime
 
 if TYPE_CHECKING:
@@ -350,7 +350,7 @@ class Minted:
             CreateRefused: The application refuses.
         """
         if self.live.options.on_create is not None:
-            await options.call(self.live.options.on_create, self.session, params, scope)
+            await call_hook(self.live.options.on_create, self.session, params, scope)
 
     def announce(self) -> None:
         """Tell that it is complete."""

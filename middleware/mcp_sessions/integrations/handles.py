@@ -17,8 +17,8 @@ from dataclasses import replace
 from types import EllipsisType, MappingProxyType
 from typing import Any, Final, TypeVar
 
-from .._server import options
-from .._server.options import Seconds
+from .._server import forms
+from .._server.forms import Seconds
 from .._server.principal import from_scope
 from .._session.claims import Principal
 from .._session.current import current_session, framework_scope
@@ -239,4 +239,4 @@ class Handles:
 
 def _seconds(option: str, value: object) -> int | None:
     """A lifetime in whole seconds, as a handle says it."""
-    return None if value is None else int(options.seconds(option, value, least=1))
+    return None if value is None else int(forms.LIFETIME.check(option, value))
