@@ -21,7 +21,7 @@ _SDK_NOTE: Final = "adds and throughput: against the bare server. The control sh
 async def trivial(size: Size) -> Report:
     """Race everything around the trivial application."""
     app, cookie = apps.trivial, await peers.cookie()
-    plain, named = message(), message(session=await ours.unnamed())
+    plain, named = message(), message(session=await ours.created(ours.wrap(app)))
     rows = [
         Row(NONE, Visits.of(app, named)),
         Row(PASS, Visits.of(PassThrough(app), named)),

@@ -23,19 +23,17 @@ async def kinds(**options: Any) -> list[Row]:
     session = await ours.created(bare)
     named, held = message(session=session), message(session=await ours.used(writer, session))
     forged = message(session={"sessionId": ours.forged(session["sessionId"])})
+    create, hello = message("sessions/create", {}), message("initialize", _HELLO, modern=False)
     fork = message("sessions/fork", {"mode": "fresh"}, session=session)
-    hello = message("initialize", _HELLO, modern=False)
     rows = [
         Row("ours, no session named", Visits.of(bare, message()), base=PLAIN),
         Row("ours, session", Visits.of(bare, named), ECHOED),
         Row("ours, session, state unchanged", Visits.of(bare, held), ECHOED),
         Row("ours, session, state changed", Visits.of(writer, held), ECHOED),
         Row("ours, forged session refused", Visits.of(bare, forged), REFUSED),
-        Row(
-            "ours, session created", Visits.of(bare, message("sessions/create", {}), method="sessions/create"), CREATED
-        ),
+        Row("ours, session created", Visits.of(bare, create, method="sessions/create"), CREATED, PLAIN),
         Row("ours, session forked", Visits.of(bare, fork, method="sessions/fork"), CREATED),
-        Row("ours, initialize", Visits.of(bare, hello, method="initialize", modern=False)),
+        Row("ours, initialize", Visits.of(bare, hello, method="initialize", modern=False), base=PLAIN),
     ]
     return [*rows, *[await in_mode(mode, apps.trivial, **options) for mode in ours.MODES]]
 
