@@ -95,7 +95,7 @@ async def measured(place: Place, entries: int) -> list[str]:
     for one in alive:  # the first use in a minute is written down, which is a change and not a question
         await store.touch(one, idle_timeout=None)
     times = [
-        await _middle(alive, store.standing),
+        await _middle(alive, store.status),
         await _middle(alive, lambda one: store.touch(one, idle_timeout=None)),
         await _middle([claims(2 * entries + number) for number in range(ASKED)], lambda one: revoke(store, one)),
     ]
