@@ -40,7 +40,7 @@ def test_servers_are_put_under_load(
     section: str, table: str, names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some of them, for a second each; the others differ by a name in a table."""
-    debian.install("wrk", "wrk")
+    debian.install("wrk")
     monkeypatch.setattr(network, table, rows(getattr(network, table), *names))
     report = command.run(section, TINY)
     assert [[row[0] for row in found.rows] for found in report.tables] == [names] * len(report.tables)
