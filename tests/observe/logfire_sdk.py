@@ -14,8 +14,9 @@ import anyio
 
 from apps import Server, sessions
 from clients import Client
-from matrix.environments import ROOT
 from otlp import receiving
+
+from .programs import ROOT
 
 PAGE = (ROOT / "docs" / "tracing.md").read_text("utf-8")
 (CODE,) = [block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "import logfire" in block]
