@@ -1,7 +1,7 @@
 """What is published: a wheel and an archive of the source that hold what they should and work where nothing else is.
 
 The wheel is installed into an empty virtual environment, by pip as this machine has it set up. That takes longer than
-everything else here, so it is done once, and in one environment of the matrix.
+everything else here, so it is done once, and in one environment.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def test_the_source_archive_can_be_tested(built: Path) -> None:
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     expected = {"LICENSE", "Makefile", "README.md", "pyproject.toml", ".ci/run", "docs/conf.py"}
-    assert expected | {"tests/matrix/__main__.py"} <= names
+    assert expected | {"tests/noxfile.py"} <= names
     assert not any("__pycache__" in name or name.startswith((".venv", "docs/_build")) for name in names)
 
 

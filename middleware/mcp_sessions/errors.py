@@ -1,122 +1,43 @@
-"""Every error of this package, in one tree.
+"""Every error of this package, in one tree, and every refusal that can reach a client, in one table.
 
     MCPSessionsError
-    ├── ConfigurationError        a wrong option; raised at construction, says the remedy
-    ├── StateError                the app wrote session state that cannot be kept
+    ├── ConfigurationError        a wrong option; raised at construction, with the remedy
+    ├── StateError                the application wrote session state that cannot be kept
     │   ├── StateTooLarge
     │   ├── StateNotJSON
     │   └── StateClosed
-    ├── DataError                 the app asked of session data what cannot be done
+    ├── DataError                 the application asked for a change of session data that is impossible
     │   ├── DataTooLarge
     │   ├── DataNotJSON
     │   ├── DataNotInteger
     │   └── DataGone              the session has ended
-    ├── ClientError               what the client raises; its own tree is drawn in `client.errors`
+    ├── ClientError               raised by the client; its own tree is drawn in `client.session`
     └── Refusal                   becomes one JSON-RPC error on the wire
         ├── ParseError            -32700   the body is not JSON as every parser reads it
-        ├── InvalidRequest        -32600   JSON, but not a message that we pass on
+        ├── InvalidRequest        -32600   JSON, but not a message that can be forwarded
         ├── InvalidParams         -32602   the session metadata is malformed
+        │   └── StateUnreadable
         ├── HeaderMismatch        -32020   header and body disagree
         ├── EraRefused            -32022   the deployment serves the handshake versions only
         ├── SessionNotFound       -32043   the draft's one answer for every bad session
-        ├── SessionRequired       -31044   the policy asks for a session
+        │   ├── SessionExpired
+        │   └── SessionEnded
+        ├── SessionRequired       -31044   the policy requires a session
         ├── CreateLimited         -31029   the caller created too many sessions
-        ├── CreateRefused         -31045   the application's `on_create` said no, in its own words
+        ├── CreateRefused         -31045   the application's `on_create` refused, in its own words
         ├── PrincipalRequired     -31046   an anonymous caller asks for all of its sessions
-        └── StoreUnavailable      -32603   nobody knows whether the session lives
+        └── StoreUnavailable      -32603   the store did not answer
+            └── StoreFull
 
-`application` holds what the application is told, `refusal` what all refusals have, `malformed` those of
-requests that are not as they should be, and `standing` those that come of a session or its store.
-A refusal's `message` is fixed per class and goes to the client. Its `reason` goes to logs and
-spans and never to the client: a caller must not learn why a session id was refused, unless the
-id is authentically its own. Codes: JSON-RPC 2.0 section 5.1, the data-layer sessions draft, and
-MCP 2026-07-28 (-32020).
-
-What the application is told when it asks for something that cannot be: wrong options, state, data.
-
-None of these reaches a client by itself. The tree is drawn in the package.
-
-What every refusal has: a code, an HTTP status and one text for the client, and one reason for the log.
-
-The reason never leaves the server. The tree is drawn in the package.
-
-Requests that are refused for what they are: the body, the message, the metadata, the headers.
-
-No session is looked at for any of them. The tree is drawn in the package.
-
-Requests that are refused for how their session stands, and for a store that does not say.
-
-Why a session id was refused stays in the log. The tree is drawn in the package.
+A refusal's text is fixed per reason. The reason goes to logs and spans and never to the client, who must not learn
+why a session id was refused, unless the id is authentically its own. Codes: JSON-RPC 2.0 section 5.1, the
+data-layer sessions draft, and MCP 2026-07-28 (-32020).
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-__all__ = [
-    "BatchRefused",
-    "BatchTooLarge",
-    "BodyCutShort",
-    "BodyTimeout",
-    "BodyTooLarge",
-    "ByteOrderMark",
-    "CapabilitiesMissing",
-    "CapabilitiesTooLarge",
-    "ConfigurationError",
-    "CreateLimited",
-    "CreateRefused",
-    "CursorUnknown",
-    "DataError",
-    "DataGone",
-    "DataNotInteger",
-    "DataNotJSON",
-    "DataTooLarge",
-    "DescendantsRefused",
-    "DuplicateMember",
-    "DuplicateSessionHeader",
-    "EncodingRefused",
-    "EnvelopeIncomplete",
-    "EraRefused",
-    "FieldHeaderMissing",
-    "FieldNotString",
-    "ForkModeUnknown",
-    "HeaderMismatch",
-    "IdNotStringOrInteger",
-    "InvalidParams",
-    "InvalidRequest",
-    "LoneSurrogate",
-    "MCPSessionsError",
-    "MalformedSession",
-    "MetaNotObject",
-    "MethodHeaderMismatch",
-    "MethodNotString",
-    "NestingTooDeep",
-    "NotJSONRPC",
-    "NotUTF8",
-    "ParamsNotObject",
-    "ParseError",
-    "PrincipalRequired",
-    "Refusal",
-    "SessionEnded",
-    "SessionExpired",
-    "SessionFieldMismatch",
-    "SessionHeaderAlone",
-    "SessionHeaderMismatch",
-    "SessionMethodNeedsId",
-    "SessionMissing",
-    "SessionNotFound",
-    "SessionOnCreate",
-    "SessionRequired",
-    "StateClosed",
-    "StateError",
-    "StateNotJSON",
-    "StateTooLarge",
-    "StateUnreadable",
-    "StoreFull",
-    "StoreUnavailable",
-    "TransportNotFound",
-    "VersionHeaderMismatch",
-]
+from collections.abc import Mapping
+from typing import ClassVar, Final, NamedTuple
 
 
 class MCPSessionsError(Exception):
@@ -125,6 +46,9 @@ class MCPSessionsError(Exception):
 
 class ConfigurationError(MCPSessionsError, ValueError):
     """An option is wrong. The message names the option and the remedy."""
+
+
+# --- for the application ---------------------------------------------------------------------------
 
 
 class StateError(MCPSessionsError, ValueError):
@@ -149,7 +73,7 @@ class StateClosed(StateError):
 
 
 class DataError(MCPSessionsError, ValueError):
-    """The application asked of session data what cannot be done."""
+    """The application asked for a change of session data that is impossible."""
 
 
 class DataTooLarge(DataError):
@@ -161,45 +85,62 @@ class DataNotJSON(DataError):
 
 
 class DataNotInteger(DataError):
-    """`increment` was asked of a value that is no integer, or the sum does not fit 64 bits."""
+    """`increment` was asked of a value that is not an integer, or the sum does not fit 64 bits."""
 
 
 class DataGone(DataError):
     """The session has ended, so its data can no longer be changed."""
 
 
+# --- for the client --------------------------------------------------------------------------------
+
+
 class Refusal(MCPSessionsError):
     """A request that is answered with a JSON-RPC error instead of being forwarded.
+
+    Args:
+        reason: The cause, where it is more exact than that of the class.
+        ref: The session concerned.
+        message: The text, where it is not that of the class.
+        http_status: HTTP status of the answer, where it is not that of the class.
 
     Attributes:
         code: JSON-RPC error code.
         http_status: HTTP status of the answer.
-        message: The wire text, the same for every instance of the class.
+        message: The fixed text for this reason.
         reason: Machine-readable cause for logs and spans. Never sent.
         ref: The public name of the session concerned, for logs, where its id is authentic. Never sent.
         retry_after: Seconds after which to try again, for the header of that name, or None.
     """
 
     code: ClassVar[int]
-    http_status: ClassVar[int]
-    message: ClassVar[str]
+    http_status: int
+    message: str
     reason: str
     ref: str | None
     retry_after: int | None = None
 
-    def __init__(self, reason: str | None = None, *, ref: str | None = None) -> None:
+    def __init__(
+        self,
+        reason: str | None = None,
+        *,
+        ref: str | None = None,
+        message: str | None = None,
+        http_status: int | None = None,
+    ) -> None:
+        if message is not None:
+            self.message = message
         super().__init__(self.message)
         if reason is not None:
             self.reason = reason
+        if http_status is not None:
+            self.http_status = http_status
         self.ref = ref
 
     @property
-    def told(self) -> str:
-        """What the client is told."""
+    def client_message(self) -> str:
+        """The text that is sent to the client."""
         return self.message
-
-
-# --- -32700: not JSON as every parser reads it ---------------------------------------------------
 
 
 class ParseError(Refusal):
@@ -211,29 +152,6 @@ class ParseError(Refusal):
     reason = "not_json"
 
 
-class NotUTF8(ParseError):
-    message = "Parse error: the body is not UTF-8"
-    reason = "not_utf8"
-
-
-class ByteOrderMark(ParseError):
-    message = "Parse error: the body begins with a byte order mark"
-    reason = "byte_order_mark"
-
-
-class NestingTooDeep(ParseError):
-    message = "Parse error: the body is nested too deeply"
-    reason = "nesting_too_deep"
-
-
-class BodyCutShort(ParseError):
-    message = "Parse error: the body ended early"
-    reason = "body_cut_short"
-
-
-# --- -32600: JSON, but not a message that we pass on ---------------------------------------------
-
-
 class InvalidRequest(Refusal):
     """The body is JSON, but not a message that can be forwarded safely."""
 
@@ -241,77 +159,6 @@ class InvalidRequest(Refusal):
     http_status = 400
     message = "Invalid request"
     reason = "invalid_request"
-
-
-class NotJSONRPC(InvalidRequest):
-    message = "Invalid request: the body is not a JSON-RPC 2.0 message"
-    reason = "not_jsonrpc"
-
-
-class DuplicateMember(InvalidRequest):
-    message = "Invalid request: a member is given twice"
-    reason = "duplicate_member"
-
-
-class MethodNotString(InvalidRequest):
-    message = "Invalid request: method is not a string"
-    reason = "method_not_string"
-
-
-class IdNotStringOrInteger(InvalidRequest):
-    message = "Invalid request: id is neither a string nor an integer"
-    reason = "id_not_string_or_integer"
-
-
-class ParamsNotObject(InvalidRequest):
-    message = "Invalid request: params is not an object"
-    reason = "params_not_object"
-
-
-class LoneSurrogate(InvalidRequest):
-    message = "Invalid request: a member that must be read holds a lone surrogate"
-    reason = "lone_surrogate"
-
-
-class BatchRefused(InvalidRequest):
-    message = "Invalid request: a batch cannot carry or need a session; send its messages one by one"
-    reason = "batch"
-
-
-class BatchTooLarge(InvalidRequest):
-    message = "Invalid request: the batch holds too many messages"
-    reason = "batch_too_large"
-
-
-class SessionMethodNeedsId(InvalidRequest):
-    message = "Invalid request: this method is a request and needs an id"
-    reason = "session_method_as_notification"
-
-
-class DuplicateSessionHeader(InvalidRequest):
-    message = "Invalid request: Mcp-Session-Id is given twice"
-    reason = "duplicate_session_header"
-
-
-class BodyTooLarge(InvalidRequest):
-    http_status = 413
-    message = "Invalid request: the body is too large"
-    reason = "body_too_large"
-
-
-class BodyTimeout(InvalidRequest):
-    http_status = 408
-    message = "Invalid request: the body took too long to arrive"
-    reason = "body_timeout"
-
-
-class EncodingRefused(InvalidRequest):
-    http_status = 415
-    message = "Invalid request: Content-Encoding must be identity"
-    reason = "content_encoding"
-
-
-# --- -32602: malformed session metadata ----------------------------------------------------------
 
 
 class InvalidParams(Refusal):
@@ -323,72 +170,11 @@ class InvalidParams(Refusal):
     reason = "invalid_params"
 
 
-class MetaNotObject(InvalidParams):
-    message = "Invalid params: _meta is not an object"
-    reason = "meta_not_object"
-
-
-class MalformedSession(InvalidParams):
-    message = "Invalid params: session metadata must be an object with a string sessionId and an optional string state"
-    reason = "malformed_session"
-
-
-class SessionOnCreate(InvalidParams):
-    message = "Invalid params: sessions/create must not carry session metadata"
-    reason = "session_on_create"
-
-
-class SessionMissing(InvalidParams):
-    message = "Invalid params: this method must carry the session in _meta"
-    reason = "session_missing"
-
-
-class ForkModeUnknown(InvalidParams):
-    message = "Invalid params: mode must be share, copy or fresh"
-    reason = "fork_mode_unknown"
-
-
-class CursorUnknown(InvalidParams):
-    message = "Invalid params: the cursor is unknown"
-    reason = "cursor_unknown"
-
-
-class DescendantsRefused(InvalidParams):
-    message = "Invalid params: descendants must be true or false, and true for a session that is no fork"
-    reason = "descendants_refused"
-
-
-class FieldNotString(InvalidParams):
-    message = "Invalid params: sessionId must be a string or null"
-    reason = "field_not_string"
-
-
-class SessionFieldMismatch(InvalidParams):
-    message = "Invalid params: the message names two different sessions"
-    reason = "session_field_mismatch"
-
-
-class CapabilitiesMissing(InvalidParams):
-    message = "Invalid params: capabilities must be an object"
-    reason = "capabilities_missing"
-
-
-class CapabilitiesTooLarge(InvalidParams):
-    message = "Invalid params: capabilities are too large to be kept"
-    reason = "capabilities_too_large"
-
-
 class StateUnreadable(InvalidParams):
+    """The state that came with a session is not one that was sealed for it."""
+
     message = "Invalid params: the session's state is unreadable"
     reason = "state_unreadable"
-
-
-class EnvelopeIncomplete(InvalidParams):
-    message = "Invalid params: _meta must carry the protocol version and the client capabilities"
-    reason = "envelope_incomplete"
-
-
-# --- -32020: header and body disagree ------------------------------------------------------------
 
 
 class HeaderMismatch(Refusal):
@@ -400,31 +186,6 @@ class HeaderMismatch(Refusal):
     reason = "header_mismatch"
 
 
-class SessionHeaderMismatch(HeaderMismatch):
-    message = "Header mismatch: Mcp-Session-Id differs from the session in _meta"
-    reason = "session_header_mismatch"
-
-
-class SessionHeaderAlone(HeaderMismatch):
-    message = "Header mismatch: Mcp-Session-Id names a session that _meta does not"
-    reason = "session_header_alone"
-
-
-class FieldHeaderMissing(HeaderMismatch):
-    message = "Header mismatch: Mcp-Session-Id must mirror sessionId"
-    reason = "field_header_missing"
-
-
-class VersionHeaderMismatch(HeaderMismatch):
-    message = "Header mismatch: MCP-Protocol-Version differs from the version in _meta"
-    reason = "version_header_mismatch"
-
-
-class MethodHeaderMismatch(HeaderMismatch):
-    message = "Header mismatch: Mcp-Method is missing or differs from the method"
-    reason = "method_header_mismatch"
-
-
 class EraRefused(Refusal):
     """The deployment serves clients of the legacy era only (`era="legacy"`)."""
 
@@ -432,9 +193,6 @@ class EraRefused(Refusal):
     http_status = 400
     message = "Unsupported protocol version"
     reason = "modern_era"
-
-
-# --- the draft's own codes -----------------------------------------------------------------------
 
 
 class SessionNotFound(Refusal):
@@ -458,14 +216,8 @@ class SessionEnded(SessionNotFound):
     reason = "ended"
 
 
-class TransportNotFound(SessionNotFound):
-    """A transport session that is over or was never ours; the status tells clients to begin anew."""
-
-    http_status = 404
-
-
 class SessionRequired(Refusal):
-    """The deployment's policy asks for a session and the request carries none."""
+    """The deployment's policy requires a session and the request carries none."""
 
     code = -31044
     http_status = 200
@@ -474,7 +226,7 @@ class SessionRequired(Refusal):
 
 
 class PrincipalRequired(Refusal):
-    """What is asked is about all sessions of a principal, and the caller is nobody."""
+    """The method concerns all sessions of a principal, and the caller is anonymous."""
 
     code = -31046
     http_status = 200
@@ -496,10 +248,10 @@ class CreateLimited(Refusal):
 
 
 class CreateRefused(Refusal):
-    """Raised by `on_create` to refuse a session. The message goes to the client.
+    """Raised by `on_create` to refuse a session.
 
     Args:
-        message: What the client is told.
+        message: The text that is sent to the client. Logs and spans get the fixed one.
     """
 
     code = -31045
@@ -512,13 +264,13 @@ class CreateRefused(Refusal):
         self.args = (message,)
 
     @property
-    def told(self) -> str:
-        """What the client is told."""
+    def client_message(self) -> str:
+        """The text that is sent to the client."""
         return str(self)
 
 
 class StoreUnavailable(Refusal):
-    """The store did not answer, so nobody knows whether the session lives. Clients may retry."""
+    """The store did not answer, so the status of the session is unknown. Clients may retry."""
 
     retry_after: int | None = 1
     code = -32603
@@ -532,3 +284,82 @@ class StoreFull(StoreUnavailable):
 
     message = "Session store full"
     reason = "store_full"
+
+
+class Row(NamedTuple):
+    """One refusal that is only ever raised, never caught by itself.
+
+    Args:
+        refusal: Its class, which gives the code.
+        message: Its text on the wire.
+        http_status: HTTP status, where it is not that of the class.
+    """
+
+    refusal: type[Refusal]
+    message: str
+    http_status: int | None = None
+
+
+REFUSALS: Final[Mapping[str, Row]] = {
+    "not_utf8": Row(ParseError, "Parse error: the body is not UTF-8"),
+    "byte_order_mark": Row(ParseError, "Parse error: the body begins with a byte order mark"),
+    "nesting_too_deep": Row(ParseError, "Parse error: the body is nested too deeply"),
+    "body_cut_short": Row(ParseError, "Parse error: the body ended early"),
+    "not_jsonrpc": Row(InvalidRequest, "Invalid request: the body is not a JSON-RPC 2.0 message"),
+    "duplicate_member": Row(InvalidRequest, "Invalid request: a member is given twice"),
+    "method_not_string": Row(InvalidRequest, "Invalid request: method is not a string"),
+    "id_not_string_or_integer": Row(InvalidRequest, "Invalid request: id is neither a string nor an integer"),
+    "params_not_object": Row(InvalidRequest, "Invalid request: params is not an object"),
+    "lone_surrogate": Row(InvalidRequest, "Invalid request: a member that must be read holds a lone surrogate"),
+    "batch": Row(
+        InvalidRequest, "Invalid request: a batch cannot carry or need a session; send its messages one by one"
+    ),
+    "batch_too_large": Row(InvalidRequest, "Invalid request: the batch holds too many messages"),
+    "session_method_as_notification": Row(InvalidRequest, "Invalid request: this method is a request and needs an id"),
+    "duplicate_session_header": Row(InvalidRequest, "Invalid request: Mcp-Session-Id is given twice"),
+    "body_too_large": Row(InvalidRequest, "Invalid request: the body is too large", 413),
+    "body_timeout": Row(InvalidRequest, "Invalid request: the body took too long to arrive", 408),
+    "content_encoding": Row(InvalidRequest, "Invalid request: Content-Encoding must be identity", 415),
+    "meta_not_object": Row(InvalidParams, "Invalid params: _meta is not an object"),
+    "malformed_session": Row(
+        InvalidParams,
+        "Invalid params: session metadata must be an object with a string sessionId and an optional string state",
+    ),
+    "session_on_create": Row(InvalidParams, "Invalid params: sessions/create must not carry session metadata"),
+    "session_missing": Row(InvalidParams, "Invalid params: this method must carry the session in _meta"),
+    "fork_mode_unknown": Row(InvalidParams, "Invalid params: mode must be share, copy or fresh"),
+    "cursor_unknown": Row(InvalidParams, "Invalid params: the cursor is unknown"),
+    "descendants_refused": Row(
+        InvalidParams, "Invalid params: descendants must be true or false, and true for a session that is no fork"
+    ),
+    "field_not_string": Row(InvalidParams, "Invalid params: sessionId must be a string or null"),
+    "session_field_mismatch": Row(InvalidParams, "Invalid params: the message names two different sessions"),
+    "capabilities_missing": Row(InvalidParams, "Invalid params: capabilities must be an object"),
+    "capabilities_too_large": Row(InvalidParams, "Invalid params: capabilities are too large to be kept"),
+    "envelope_incomplete": Row(
+        InvalidParams, "Invalid params: _meta must carry the protocol version and the client capabilities"
+    ),
+    "session_header_mismatch": Row(HeaderMismatch, "Header mismatch: Mcp-Session-Id differs from the session in _meta"),
+    "session_header_alone": Row(HeaderMismatch, "Header mismatch: Mcp-Session-Id names a session that _meta does not"),
+    "field_header_missing": Row(HeaderMismatch, "Header mismatch: Mcp-Session-Id must mirror sessionId"),
+    "version_header_mismatch": Row(
+        HeaderMismatch, "Header mismatch: MCP-Protocol-Version differs from the version in _meta"
+    ),
+    "method_header_mismatch": Row(HeaderMismatch, "Header mismatch: Mcp-Method is missing or differs from the method"),
+    "required": Row(SessionRequired, SessionRequired.message),
+}
+"""What each reason is on the wire."""
+
+NOT_JSONRPC: Final = "not_jsonrpc"
+"""The one reason of the table that is looked for: such a body may be meant for something else on the path."""
+
+
+def refuse(reason: str, *, ref: str | None = None) -> Refusal:
+    """Return the refusal of `REFUSALS` for a reason, to be raised.
+
+    Args:
+        reason: A key of the table.
+        ref: The session concerned, for logs.
+    """
+    row = REFUSALS[reason]
+    return row.refusal(reason, ref=ref, message=row.message, http_status=row.http_status)

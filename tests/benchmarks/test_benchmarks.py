@@ -117,7 +117,7 @@ def test_instructions_are_counted_and_held(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Kept as a baseline, they are held against it by the next run."""
-    debian.install("valgrind", "valgrind")
+    debian.install("valgrind")
     monkeypatch.setattr(instructions, "BASELINE", tmp_path / "baseline.json")
     instructions.BASELINE.write_text("{}")
     assert command.main(["--size", "tiny", "--write-baseline"]) == 0

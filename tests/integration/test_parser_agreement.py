@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, Final
@@ -26,7 +26,7 @@ from leaks import RECORDER
 from mcp_sessions import MCPSessionMiddleware, current_session
 from mcp_sessions._protocol import draft, jsonrpc
 from mcp_sessions._session.events import Fact, RequestRefused
-from mcp_sessions.errors import LoneSurrogate, Refusal
+from mcp_sessions.errors import Refusal
 
 from .servers import DEADLINE, FRAMEWORKS, KEYS
 from .wire import SESSION_KEY, Client, Reply, lifespan
@@ -298,9 +298,11 @@ def misread(body: bytes, outcome: Outcome) -> list[str]:
         named = draft.named(message)
         read = [message.method, None if named is None else named.session_id, json.loads(message.id or b"")]
         ran = ["tools/call", run.session_id, json.loads(outcome.ours.body)["id"]]
-        with suppress(LoneSurrogate):  # nobody asked for the name, since the call has its session
+        try:
             read.append(message.target())
             ran.append(run.tool)
+        except Refusal as refusal:  # the name was not read, since the call has its session
+            assert refusal.reason == "lone_surrogate"
         faults += [
             f"{ours!r}, and the server {theirs!r}" for ours, theirs in zip(read, ran, strict=True) if ours != theirs
         ]

@@ -259,7 +259,9 @@ async def test_what_is_kept_twice_is_told_once() -> None:
     assert HANDLES.verify("basket", handle, session=session)
 
 
-@pytest.mark.parametrize("handle", ["basket_mistyped", "", HANDLES.mint("basket", principal=BOB)])
+@pytest.mark.parametrize(
+    "handle", ["basket_mistyped", "", HANDLES.mint("basket", principal=BOB)], ids=["mistyped", "empty", "another's"]
+)
 async def test_a_session_keeps_nothing_that_does_not_work_in_it(handle: str) -> None:
     """A misquote is refused where it is kept, not where it is used."""
     session = held("ses_refusing")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reasons import refused
 
 from mcp_sessions._protocol.draft import REMEMBERED, SessionMetadata, encode, metadata, named, without_state
 from mcp_sessions._protocol.jsonrpc import SESSION_KEY, Message, parse
-from mcp_sessions.errors import DuplicateMember, LoneSurrogate, MalformedSession
 
 
 def message(meta: str) -> Message:
@@ -63,7 +63,7 @@ def test_a_named_session_is_an_id_and_perhaps_a_state(session: str, expected: Se
 )
 def test_anything_else_is_malformed(session: str) -> None:
     """It is refused, never taken for no session."""
-    with pytest.raises(MalformedSession):
+    with refused("malformed_session"):
         named(carrying(session))
 
 
@@ -78,13 +78,13 @@ def test_what_a_client_sends_each_time_is_read_once(beyond: int, is_read_again: 
 def test_what_two_parsers_read_differently_is_refused() -> None:
     """A second `sessionId`, even one that is spelt with an escape."""
     for second in ("sessionId", "session\\u0049d"):
-        with pytest.raises(DuplicateMember):
+        with refused("duplicate_member"):
             named(carrying(f'{{"sessionId":"a","{second}":"b"}}'))
 
 
 def test_an_id_that_cannot_be_written_again_is_refused() -> None:
     """The error has to echo it."""
-    with pytest.raises(LoneSurrogate):
+    with refused("lone_surrogate"):
         named(carrying('{"sessionId":"\\ud800"}'))
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import example, given
 from jsontext import broken_texts, load, seeds, write
+from reasons import refused
 
 from mcp_sessions._protocol.strict_json import last_members, members, string
-from mcp_sessions.errors import DuplicateMember, LoneSurrogate, NotJSONRPC, NotUTF8, SessionMissing
+from mcp_sessions.errors import Refusal
 
 
 def test_members_are_the_slices_of_one_object() -> None:
@@ -18,16 +19,16 @@ def test_members_are_the_slices_of_one_object() -> None:
 
 def test_members_of_another_value_are_what_the_caller_calls_them() -> None:
     """Not JSON-RPC unless told otherwise."""
-    with pytest.raises(NotJSONRPC):
+    with refused("not_jsonrpc"):
         members(b"[]")
-    with pytest.raises(SessionMissing):
-        members(b"null", SessionMissing)
+    with refused("session_missing"):
+        members(b"null", "session_missing")
 
 
 @pytest.mark.parametrize("text", [b'{"\\u0061":"%b"}', b'{"%b":1}', b'{"a":"\\ud800","%b":1}'])
 def test_members_of_a_text_that_is_not_utf8_are_refused(text: bytes) -> None:
     """For texts whose encoding nobody has checked."""
-    with pytest.raises(NotUTF8):
+    with refused("not_utf8"):
         members(text % b"\xff")
 
 
@@ -37,7 +38,7 @@ def test_the_last_of_several_members_can_stand_for_all() -> None:
         "a": b"3",
         "b": b"2",
     }
-    with pytest.raises(DuplicateMember):
+    with refused("duplicate_member"):
         members(b'{"a":1,"b":2,"a":3}')
 
 
@@ -52,9 +53,9 @@ def test_a_string_is_decoded_and_another_value_is_none(text: bytes, value: str |
 
 def test_a_string_that_cannot_be_written_down_is_refused() -> None:
     """A lone surrogate, or bytes that are no characters."""
-    with pytest.raises(LoneSurrogate):
+    with refused("lone_surrogate"):
         string(b'"\\ud800"')
-    with pytest.raises(NotUTF8):
+    with refused("not_utf8"):
         string(b'"\xff"')
 
 
@@ -65,6 +66,7 @@ def test_every_string_is_decoded_or_refused_for_its_surrogates(text: str, seed: 
     written = write(text, seed).strip()
     try:
         assert string(written) == load(written)
-    except LoneSurrogate:
+    except Refusal as refusal:
+        assert refusal.reason == "lone_surrogate"
         with pytest.raises(UnicodeEncodeError):
             text.encode()

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 from clients import SECRET, START
+from reasons import refused
 
-from mcp_sessions import errors
 from mcp_sessions._protocol import draft
 from mcp_sessions._protocol.decision import (
     LIST_METHODS,
@@ -29,7 +29,6 @@ from mcp_sessions._protocol.jsonrpc import Message, MessageKind, parse
 from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing
-from mcp_sessions.errors import Refusal
 
 RING = KeyRing([SECRET])
 OURS = Tokens(issuer="i", audience="a").mint(
@@ -75,8 +74,8 @@ def test_the_table_has_no_hole() -> None:
 def test_a_decision_is_what_the_table_says(about: Subject, carries: Carries) -> None:
     """A refusal is raised, a step returned."""
     planned = TABLE[about][carries]
-    if isinstance(planned, type):
-        with pytest.raises(planned):
+    if isinstance(planned, str):
+        with refused(planned):
             decide(about, carries)
     else:
         assert decide(about, carries) is planned
@@ -85,18 +84,18 @@ def test_a_decision_is_what_the_table_says(about: Subject, carries: Carries) -> 
 @pytest.mark.parametrize(
     ("about", "carries", "outcome"),
     [
-        (Subject.CREATE, Carries.SESSION, errors.SessionOnCreate),
+        (Subject.CREATE, Carries.SESSION, "session_on_create"),
         (Subject.CREATE, Carries.TOO_LITTLE, Step.CREATE),
-        (Subject.DELETE, Carries.NOTHING, errors.SessionMissing),
+        (Subject.DELETE, Carries.NOTHING, "session_missing"),
         (Subject.OTHER, Carries.NOTHING, Step.FORWARD),
-        (Subject.OTHER, Carries.TOO_LITTLE, errors.SessionRequired),
+        (Subject.OTHER, Carries.TOO_LITTLE, "required"),
         (Subject.OTHER, Carries.SESSION, Step.ATTACH),
         (Subject.REPLY, Carries.TOO_LITTLE, Step.FORWARD),
     ],
 )
-def test_the_rules_of_the_draft(about: Subject, carries: Carries, outcome: Step | type[Refusal]) -> None:
+def test_the_rules_of_the_draft(about: Subject, carries: Carries, outcome: Step | str) -> None:
     """What the draft says in words, so that a slip in the table is noticed."""
-    assert TABLE[about][carries] is outcome
+    assert TABLE[about][carries] == outcome
 
 
 @pytest.mark.parametrize(
@@ -133,7 +132,7 @@ class TestHeader:
     @pytest.mark.parametrize("ids", [["a", "a"], ["a", OURS], [OURS, OURS], ["", "", ""]])
     def test_two_headers_are_refused(self, ids: list[str]) -> None:
         """Whoever reads the other one sees another session."""
-        with pytest.raises(errors.DuplicateSessionHeader):
+        with refused("duplicate_session_header"):
             ours_of(ids)
 
 
@@ -161,17 +160,17 @@ class TestEnvelope:
     )
     def test_an_incomplete_envelope_is_refused(self, meta: str) -> None:
         """Version as a string, and capabilities."""
-        with pytest.raises(errors.EnvelopeIncomplete):
+        with refused("envelope_incomplete"):
             self.check(meta, "sessions/create")
 
     @pytest.mark.parametrize("version", [None, "2099-01-01", ""])
     def test_the_version_must_be_the_header_s(self, version: str | None) -> None:
         """Otherwise two layers would take the request for two eras."""
-        with pytest.raises(errors.VersionHeaderMismatch):
+        with refused("version_header_mismatch"):
             self.check(f"{{{self.FULL}}}", "sessions/create", version=version)
 
     @pytest.mark.parametrize("methods", [(), ("sessions/delete",), ("sessions/create", "sessions/create")])
     def test_the_method_must_be_the_header_s(self, methods: tuple[str, ...]) -> None:
         """Missing, different and doubled are refused alike."""
-        with pytest.raises(errors.MethodHeaderMismatch):
+        with refused("method_header_mismatch"):
             self.check(f"{{{self.FULL}}}", *methods)

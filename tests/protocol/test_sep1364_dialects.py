@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from reasons import refused
 
 from mcp_sessions import ConfigurationError, SEP1364Create, SEP1364Initialize
 from mcp_sessions._protocol.decision import Subject, subject
 from mcp_sessions._protocol.draft import SessionMetadata
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._protocol.sep1364 import Sep1364, agrees_on_version
-from mcp_sessions.errors import SessionFieldMismatch, SessionNotFound
+from mcp_sessions.errors import SessionNotFound
 
 BOTH = Sep1364(SEP1364Create(), SEP1364Initialize())
 NEITHER = Sep1364(None, None)
@@ -67,7 +68,7 @@ def test_metadata_and_field_name_one_session() -> None:
     assert BOTH.named(message("m"), in_meta) is in_meta
     assert BOTH.named(message("m", ',"sessionId":"a"'), None) == SessionMetadata("a", None)
     assert BOTH.named(message("m", ',"sessionId":null'), None) is None
-    with pytest.raises(SessionFieldMismatch):
+    with refused("session_field_mismatch"):
         BOTH.named(message("m", ',"sessionId":"b"'), in_meta)
 
 

@@ -8,6 +8,7 @@ import pytest
 import trio
 from apps import Server, sessions
 from clients import START, Client, Clock, chunks
+from reasons import refused
 from starlette.types import Message
 from trio.testing import MockClock
 
@@ -20,7 +21,7 @@ from mcp_sessions._session.events import Fact, RequestRefused, SessionCreated
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing
 from mcp_sessions._tokens.seal import sealed_size
-from mcp_sessions.errors import BodyTimeout, CreateLimited, NotJSONRPC, SessionNotFound
+from mcp_sessions.errors import CreateLimited, Refusal, SessionNotFound
 from mcp_sessions.stores.memory import MemoryStore
 
 # --- sessions created ----------------------------------------------------------------------------
@@ -202,7 +203,8 @@ def test_a_body_may_take_as_long_as_it_is_given(seconds: int, passes: bool) -> N
         try:
             body = read_body(receive, RequestHeaders.of([]), max_bytes=10, timeout=30)
             return not isinstance(body, bytes) and await body == b"ab"
-        except BodyTimeout:
+        except Refusal as refusal:
+            assert refusal.reason == "body_timeout"
             return False
 
     assert trio.run(take, clock=MockClock(autojump_threshold=0)) is passes
@@ -210,5 +212,5 @@ def test_a_body_may_take_as_long_as_it_is_given(seconds: int, passes: bool) -> N
 
 def test_a_long_array_that_is_no_batch_is_said_to_be_none() -> None:
     """Where a path serves other things too, such a body passes; a batch of that length does not."""
-    with pytest.raises(NotJSONRPC):
+    with refused("not_jsonrpc"):
         parse(b"[" + b",".join([b"1"] * (MAX_BATCH + 1)) + b"]")

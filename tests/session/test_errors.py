@@ -11,10 +11,10 @@ import pytest
 from refusals import CASES, Case, errors_page, protocol_page
 
 from mcp_sessions import errors
-from mcp_sessions.errors import ConfigurationError, MCPSessionsError, Refusal, StateError
+from mcp_sessions.errors import REFUSALS, ConfigurationError, MCPSessionsError, Refusal, StateError, refuse
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-RAISED_THEMSELVES = {errors.ParseError, errors.InvalidParams, errors.SessionNotFound, errors.StoreUnavailable}
+NEVER_RAISED_THEMSELVES = {errors.InvalidRequest, errors.HeaderMismatch}
 
 
 def family(parent: type[Refusal]) -> Iterator[type[Refusal]]:
@@ -39,15 +39,15 @@ async def test_a_refusal_is_what_the_table_says(case: Case, modern: bool, expect
     """HTTP status, code and text, from the first byte of the request to the last of the answer."""
     answer = await case.run(modern=modern)
     assert (answer.status, answer.error["code"]) == (expected, case.code)
-    assert answer.error["message"] == case.told
+    assert answer.error["message"] == case.client_message
     assert answer.json["jsonrpc"] == "2.0"
     assert (b"retry-after" in answer.headers) is (expected in {429, 503})
 
 
 def test_no_refusal_is_missing_from_the_table() -> None:
-    """A new class without a case fails here."""
-    leaves = {refusal for refusal in EVERY if not refusal.__subclasses__()}
-    assert {case.refusal for case in CASES} == leaves | RAISED_THEMSELVES
+    """A new class or a new row without a case fails here."""
+    classes = {refusal.reason for refusal in EVERY if refusal not in NEVER_RAISED_THEMSELVES}
+    assert {case.refusal.reason for case in CASES} == classes | set(REFUSALS)
 
 
 @pytest.mark.parametrize("refusal", EVERY, ids=lambda refusal: refusal.__name__)
@@ -55,8 +55,20 @@ def test_a_refusal_carries_all_that_its_answer_needs(refusal: type[Refusal]) -> 
     """One `except` serves: code, status, text and reason stand on the class."""
     made = refusal()
     assert (made.code, made.ref, str(made)) == (refusal.code, None, refusal.message)
+    assert (made.message, made.client_message) == (refusal.message, refusal.message)
     assert 200 <= made.http_status < 600
     assert made.reason.isidentifier()
+
+
+@pytest.mark.parametrize("reason", REFUSALS)
+def test_a_row_is_a_refusal_of_its_class(reason: str) -> None:
+    """It has the row's text, the row's status or that of the class, and names the session where that is known."""
+    row = REFUSALS[reason]
+    made = refuse(reason, ref="ses_a")
+    assert type(made) is row.refusal
+    assert (made.reason, made.ref, made.code) == (reason, "ses_a", row.refusal.code)
+    assert (made.message, made.client_message, str(made)) == (row.message,) * 3
+    assert made.http_status == (row.http_status or row.refusal.http_status)
 
 
 def test_a_reason_may_be_more_exact_and_is_never_sent() -> None:
@@ -67,9 +79,16 @@ def test_a_reason_may_be_more_exact_and_is_never_sent() -> None:
 
 
 def test_reasons_tell_refusals_apart() -> None:
-    """No two leaves share one, or a log could not say which it was."""
-    reasons = [refusal.reason for refusal in EVERY if not refusal.__subclasses__()]
-    assert len(reasons) == len(set(reasons))
+    """No two share one, or a log could not say which it was; one row stands for a class that the decisions name."""
+    classes = [refusal.reason for refusal in EVERY]
+    assert len(classes) == len(set(classes))
+    assert set(classes) & set(REFUSALS) == {errors.SessionRequired.reason}
+
+
+def test_what_the_application_says_reaches_the_client_alone() -> None:
+    """Logs and spans get the fixed text."""
+    made = errors.CreateRefused("one basket each")
+    assert (made.client_message, made.message) == ("one basket each", errors.CreateRefused.message)
 
 
 def test_mistakes_of_the_deployment_and_of_the_application_are_value_errors() -> None:
@@ -89,8 +108,8 @@ def test_state_that_is_too_large_says_by_how_much() -> None:
 
 
 def test_the_documentation_is_the_table(tmp_path: Path) -> None:
-    """Rewrite the pages with `python tests/refusals.py docs`."""
-    command = [sys.executable, str(ROOT / "tests" / "refusals.py"), str(tmp_path)]
+    """Rewrite the pages with `python tests/support/refusals.py docs`."""
+    command = [sys.executable, str(ROOT / "tests" / "support" / "refusals.py"), str(tmp_path)]
     subprocess.run(command, check=True, cwd=ROOT)
     for name, page in (("errors.md", errors_page()), ("protocol.md", protocol_page())):
         assert (tmp_path / name).read_text("utf-8") == page

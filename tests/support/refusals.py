@@ -19,7 +19,7 @@ from starlette.types import Message
 from mcp_sessions import SEP1364Create, errors
 from mcp_sessions._protocol.decision import LISTS, TABLE, Carries, Lists, Step, list_step
 from mcp_sessions._session.claims import Claims
-from mcp_sessions.errors import Refusal
+from mcp_sessions.errors import REFUSALS, Refusal, refuse
 from mcp_sessions.stores.base import Standing
 from mcp_sessions.stores.memory import MemoryStore
 
@@ -32,34 +32,34 @@ class Case:
     """One refusal, and a request that meets it.
 
     Args:
-        refusal: The class in the error tree.
+        refusal: An instance of it.
         when: What the client did, in words.
         code: JSON-RPC code.
         legacy: HTTP status in the legacy era, or None where the era has no such request.
-        modern: HTTP status in the modern era, or None likewise.
+        modern: HTTP status in the modern era, or None, too.
         attempt: Makes the request.
         options: The middleware's options.
-        said: The message, where it is not that of the class.
+        message: The text, where the application wrote it.
     """
 
-    refusal: type[Refusal]
+    refusal: Refusal
     when: str
     code: int
     legacy: int | None
     modern: int | None
     attempt: Attempt
     options: Mapping[str, Any] = field(default_factory=dict)
-    said: str = ""
+    message: str = ""
 
     @property
-    def told(self) -> str:
+    def client_message(self) -> str:
         """The message that reaches the client."""
-        return self.said or self.refusal.message
+        return self.message or self.refusal.message
 
     @property
     def name(self) -> str:
         """What the test and the page call it."""
-        return f"{self.refusal.__name__}: {self.when}"
+        return f"{self.refusal.reason}: {self.when}"
 
     async def run(self, *, modern: bool) -> Answer:
         """Make the request, in one era."""
@@ -201,21 +201,35 @@ VERSION = "io.modelcontextprotocol/protocolVersion"
 UNKNOWN = {"sessionId": "unknown"}
 
 CASES = [
-    Case(errors.ParseError, "the body is not JSON", -32700, 400, 400, body("{")),
-    Case(errors.NotUTF8, "the body is not UTF-8", -32700, 400, 400, body(b'{"a":"\xff"}')),
-    Case(errors.ByteOrderMark, "a byte order mark comes first", -32700, 400, 400, body(b"\xef\xbb\xbf{}")),
-    Case(errors.NestingTooDeep, "100,000 arrays in each other", -32700, 400, 400, body(b'{"a":' + b"[" * 100_000)),
+    Case(errors.ParseError(), "the body is not JSON", -32700, 400, 400, body("{")),
+    Case(refuse("not_utf8"), "the body is not UTF-8", -32700, 400, 400, body(b'{"a":"\xff"}')),
+    Case(refuse("byte_order_mark"), "a byte order mark comes first", -32700, 400, 400, body(b"\xef\xbb\xbf{}")),
+    Case(refuse("nesting_too_deep"), "100,000 arrays in each other", -32700, 400, 400, body(b'{"a":' + b"[" * 100_000)),
     Case(
-        errors.BodyCutShort, "the client left before the end", -32700, 400, 400, receiving({"type": "http.disconnect"})
+        refuse("body_cut_short"),
+        "the client left before the end",
+        -32700,
+        400,
+        400,
+        receiving({"type": "http.disconnect"}),
     ),
-    Case(errors.NotJSONRPC, "JSON, but no JSON-RPC 2.0", -32600, 400, 400, body('{"id":1,"method":"ping"}')),
-    Case(errors.DuplicateMember, "`method` is given twice", -32600, 400, 400, message('"method":"a","method":"b"')),
-    Case(errors.MethodNotString, "`method` is a number", -32600, 400, 400, message('"id":1,"method":1')),
-    Case(errors.IdNotStringOrInteger, "`id` is null", -32600, 400, 400, message('"id":null,"method":"ping"')),
-    Case(errors.ParamsNotObject, "`params` is an array", -32600, 400, 400, message('"id":1,"method":"a","params":[]')),
-    Case(errors.LoneSurrogate, "`method` cannot be written in UTF-8", -32600, 400, 400, message(r'"method":"\ud800"')),
+    Case(refuse("not_jsonrpc"), "JSON, but no JSON-RPC 2.0", -32600, 400, 400, body('{"id":1,"method":"ping"}')),
+    Case(refuse("duplicate_member"), "`method` is given twice", -32600, 400, 400, message('"method":"a","method":"b"')),
+    Case(refuse("method_not_string"), "`method` is a number", -32600, 400, 400, message('"id":1,"method":1')),
+    Case(refuse("id_not_string_or_integer"), "`id` is null", -32600, 400, 400, message('"id":null,"method":"ping"')),
     Case(
-        errors.BatchRefused,
+        refuse("params_not_object"),
+        "`params` is an array",
+        -32600,
+        400,
+        400,
+        message('"id":1,"method":"a","params":[]'),
+    ),
+    Case(
+        refuse("lone_surrogate"), "`method` cannot be written in UTF-8", -32600, 400, 400, message(r'"method":"\ud800"')
+    ),
+    Case(
+        refuse("batch"),
         "a batch that creates a session",
         -32600,
         400,
@@ -223,7 +237,7 @@ CASES = [
         body('[{"jsonrpc":"2.0","id":1,"method":"sessions/create"}]'),
     ),
     Case(
-        errors.BatchTooLarge,
+        refuse("batch_too_large"),
         "more than `max_batch` messages in one body",
         -32600,
         400,
@@ -232,7 +246,7 @@ CASES = [
         {"max_batch": 1},
     ),
     Case(
-        errors.SessionMethodNeedsId,
+        refuse("session_method_as_notification"),
         "`sessions/create` as a notification",
         -32600,
         400,
@@ -240,16 +254,16 @@ CASES = [
         carrying(None, "sessions/create", id=None),
     ),
     Case(
-        errors.DuplicateSessionHeader,
+        refuse("duplicate_session_header"),
         "two `Mcp-Session-Id` headers",
         -32600,
         400,
         400,
         with_headers((b"mcp-session-id", b"a"), (b"mcp-session-id", b"a")),
     ),
-    Case(errors.BodyTooLarge, "more than `max_body_bytes`", -32600, 413, 413, body("{}"), {"max_body_bytes": 1}),
+    Case(refuse("body_too_large"), "more than `max_body_bytes`", -32600, 413, 413, body("{}"), {"max_body_bytes": 1}),
     Case(
-        errors.BodyTimeout,
+        refuse("body_timeout"),
         "longer than `body_timeout`",
         -32600,
         408,
@@ -257,19 +271,21 @@ CASES = [
         receiving(chunks(b"{", b"")[0]),
         {"body_timeout": 0.001},
     ),
-    Case(errors.EncodingRefused, "a compressed body", -32600, 415, 415, with_headers((b"content-encoding", b"gzip"))),
     Case(
-        errors.MetaNotObject,
+        refuse("content_encoding"), "a compressed body", -32600, 415, 415, with_headers((b"content-encoding", b"gzip"))
+    ),
+    Case(
+        refuse("meta_not_object"),
         "`_meta` is a string",
         -32602,
         400,
         400,
         message('"id":1,"method":"a","params":{"_meta":""}'),
     ),
-    Case(errors.MalformedSession, "the session is a string", -32602, 200, 400, carrying("null")),
-    Case(errors.MalformedSession, "the same, as a notification", -32602, 400, 400, carrying([], id=None)),
+    Case(refuse("malformed_session"), "the session is a string", -32602, 200, 400, carrying("null")),
+    Case(refuse("malformed_session"), "the same, as a notification", -32602, 400, 400, carrying([], id=None)),
     Case(
-        errors.InvalidParams,
+        errors.InvalidParams(),
         "`sessions/create` with a number of 5,000 digits, where there is an `on_create`",
         -32602,
         200,
@@ -278,16 +294,18 @@ CASES = [
         {"on_create": no_more},
     ),
     Case(
-        errors.SessionOnCreate,
+        refuse("session_on_create"),
         "`sessions/create` with a session",
         -32602,
         200,
         400,
         carrying(UNKNOWN, "sessions/create"),
     ),
-    Case(errors.SessionMissing, "`sessions/delete` without one", -32602, 200, 400, carrying(None, "sessions/delete")),
     Case(
-        errors.ForkModeUnknown,
+        refuse("session_missing"), "`sessions/delete` without one", -32602, 200, 400, carrying(None, "sessions/delete")
+    ),
+    Case(
+        refuse("fork_mode_unknown"),
         "`sessions/fork` with no `mode`, or one that there is not",
         -32602,
         200,
@@ -295,7 +313,7 @@ CASES = [
         forking({"mode": "clone"}),
     ),
     Case(
-        errors.DescendantsRefused,
+        refuse("descendants_refused"),
         "`sessions/delete` of a fork with `descendants: true`",
         -32602,
         200,
@@ -303,7 +321,7 @@ CASES = [
         fork_with_descendants,
     ),
     Case(
-        errors.CursorUnknown,
+        refuse("cursor_unknown"),
         "`sessions/list` with a cursor that is none",
         -32602,
         200,
@@ -312,7 +330,7 @@ CASES = [
         TRACKED,
     ),
     Case(
-        errors.FieldNotString,
+        refuse("field_not_string"),
         "`sessionId` is a number (SEP-1364)",
         -32602,
         200,
@@ -321,7 +339,7 @@ CASES = [
         FIRST,
     ),
     Case(
-        errors.SessionFieldMismatch,
+        refuse("session_field_mismatch"),
         "`_meta` names one session and `sessionId` another (SEP-1364)",
         -32602,
         200,
@@ -330,7 +348,7 @@ CASES = [
         FIRST,
     ),
     Case(
-        errors.CapabilitiesMissing,
+        refuse("capabilities_missing"),
         "`sessions/create` with capabilities that are no object (SEP-1364)",
         -32602,
         200,
@@ -339,7 +357,7 @@ CASES = [
         FIRST,
     ),
     Case(
-        errors.CapabilitiesTooLarge,
+        refuse("capabilities_too_large"),
         "`sessions/create` with more capabilities than `max_data_bytes` (SEP-1364)",
         -32602,
         200,
@@ -347,11 +365,11 @@ CASES = [
         speaking({"capabilities": {"roots": {}}}, method="sessions/create"),
         {**FIRST, "max_data_bytes": 8},
     ),
-    Case(errors.StateUnreadable, "a state that is not this session's", -32602, 200, 400, unreadable_state),
-    Case(errors.EnvelopeIncomplete, "no protocol version in `_meta`", -32602, None, 400, edited(dict.clear)),
-    Case(errors.SessionHeaderMismatch, "the mirror names another session", -32020, 400, 400, mirrored_otherwise),
+    Case(errors.StateUnreadable(), "a state that is not this session's", -32602, 200, 400, unreadable_state),
+    Case(refuse("envelope_incomplete"), "no protocol version in `_meta`", -32602, None, 400, edited(dict.clear)),
+    Case(refuse("session_header_mismatch"), "the mirror names another session", -32020, 400, 400, mirrored_otherwise),
     Case(
-        errors.FieldHeaderMissing,
+        refuse("field_header_missing"),
         "`sessionId` without the header that mirrors it (SEP-1364)",
         -32020,
         400,
@@ -359,9 +377,9 @@ CASES = [
         speaking({}, sessionId="made-up"),
         FIRST,
     ),
-    Case(errors.SessionHeaderAlone, "a mirror, and no session in `_meta`", -32020, 400, 400, mirrored_alone),
+    Case(refuse("session_header_alone"), "a mirror, and no session in `_meta`", -32020, 400, 400, mirrored_alone),
     Case(
-        errors.VersionHeaderMismatch,
+        refuse("version_header_mismatch"),
         "the version header differs from `_meta`",
         -32020,
         None,
@@ -369,7 +387,7 @@ CASES = [
         edited(lambda meta: meta.update({VERSION: "2099-01-01"})),
     ),
     Case(
-        errors.MethodHeaderMismatch,
+        refuse("method_header_mismatch"),
         "`Mcp-Method` differs from the method",
         -32020,
         None,
@@ -377,7 +395,7 @@ CASES = [
         edited(dict.copy, method="sessions/delete"),
     ),
     Case(
-        errors.EraRefused,
+        errors.EraRefused(),
         'any request of the modern era, with `era="legacy"`',
         -32022,
         None,
@@ -385,10 +403,10 @@ CASES = [
         carrying(None),
         {"era": "legacy"},
     ),
-    Case(errors.SessionNotFound, "unknown, forged or somebody else's", -32043, 200, 200, carrying(UNKNOWN)),
-    Case(errors.SessionNotFound, "the same, on a notification", -32043, 400, 400, carrying(UNKNOWN, id=None)),
+    Case(errors.SessionNotFound(), "unknown, forged or somebody else's", -32043, 200, 200, carrying(UNKNOWN)),
+    Case(errors.SessionNotFound(), "the same, on a notification", -32043, 400, 400, carrying(UNKNOWN, id=None)),
     Case(
-        errors.SessionNotFound,
+        errors.SessionNotFound(),
         "with `not_found_code=-40004`",
         -40004,
         200,
@@ -397,17 +415,19 @@ CASES = [
         {"not_found_code": -40004},
     ),
     Case(
-        errors.TransportNotFound,
+        errors.SessionNotFound(http_status=404),
         "a transport session in `Mcp-Session-Id` that is over, or was never one",
         -32043,
         404,
         None,
         hung_up,
     ),
-    Case(errors.SessionExpired, "one's own, past its end", -32043, 200, 200, expired, {"lifetime": 60, "clock": CLOCK}),
-    Case(errors.SessionEnded, "one's own, deleted", -32043, 200, 200, ended),
     Case(
-        errors.SessionRequired,
+        errors.SessionExpired(), "one's own, past its end", -32043, 200, 200, expired, {"lifetime": 60, "clock": CLOCK}
+    ),
+    Case(errors.SessionEnded(), "one's own, deleted", -32043, 200, 200, ended),
+    Case(
+        errors.SessionRequired(),
         "none, where `require=` asks for one",
         -31044,
         200,
@@ -416,7 +436,7 @@ CASES = [
         {"require": {"tools/call"}},
     ),
     Case(
-        errors.PrincipalRequired,
+        errors.PrincipalRequired(),
         "an anonymous caller, on `sessions/list` or `sessions/end_all`",
         -31046,
         200,
@@ -425,7 +445,7 @@ CASES = [
         {"tracked": True},
     ),
     Case(
-        errors.CreateRefused,
+        errors.CreateRefused(),
         "`on_create` refused, here in words of its own",
         -31045,
         200,
@@ -435,11 +455,17 @@ CASES = [
         "no more than one basket each",
     ),
     Case(
-        errors.CreateLimited, "more than `create_limit` in a minute", -31029, 429, 429, over_limit, {"create_limit": 1}
+        errors.CreateLimited(),
+        "more than `create_limit` in a minute",
+        -31029,
+        429,
+        429,
+        over_limit,
+        {"create_limit": 1},
     ),
-    Case(errors.StoreUnavailable, "the store does not answer", -32603, 503, 503, live, {"store": FailingStore()}),
+    Case(errors.StoreUnavailable(), "the store does not answer", -32603, 503, 503, live, {"store": FailingStore()}),
     Case(
-        errors.StoreFull,
+        errors.StoreFull(),
         "`sessions/delete` on a full store",
         -32603,
         503,
@@ -453,7 +479,7 @@ CASES = [
 def errors_page() -> str:
     """`docs/errors.md`."""
     rows = [
-        f"| `{case.code}` | {_status(case.legacy)} | {_status(case.modern)} | {case.when} | {case.told} |"
+        f"| `{case.code}` | {_status(case.legacy)} | {_status(case.modern)} | {case.when} | {case.client_message} |"
         for case in CASES
     ]
     return "\n".join([_ERRORS, *rows, ""])
@@ -480,9 +506,9 @@ def _status(status: int | None) -> str:
     return "" if status is None else str(status)
 
 
-def _outcome(step: Step | type[Refusal]) -> str:
-    if isinstance(step, type):
-        return f"refuse: *{step.message}*"
+def _outcome(step: Step | str) -> str:
+    if isinstance(step, str):
+        return f"refuse: *{REFUSALS[step].message}*"
     return "as the option `lists` says" if step is Step.LIST else step.value
 
 

@@ -24,9 +24,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from .. import errors
 from .._session.claims import MODES, looks_like_session_id
-from ..errors import Refusal
+from ..errors import refuse
 from . import draft
 from .jsonrpc import NOTIFICATION, RESPONSE, Message
 from .strict_json import string
@@ -102,20 +101,20 @@ NEEDS_LIVE_SESSION: Final = (ANSWERED - {Step.CREATE, Step.OPEN}) | {Step.ATTACH
 ECHOES: Final = frozenset({Step.ATTACH, Step.STABLE})
 """After these steps the session is written into a successful response."""
 
-TABLE: Final[Mapping[Subject, Mapping[Carries, Step | type[Refusal]]]] = {
+TABLE: Final[Mapping[Subject, Mapping[Carries, Step | str]]] = {
     Subject.CREATE: {
         Carries.NOTHING: Step.CREATE,
         Carries.TOO_LITTLE: Step.CREATE,
-        Carries.SESSION: errors.SessionOnCreate,
+        Carries.SESSION: "session_on_create",
     },
     Subject.DELETE: {
-        Carries.NOTHING: errors.SessionMissing,
-        Carries.TOO_LITTLE: errors.SessionMissing,
+        Carries.NOTHING: "session_missing",
+        Carries.TOO_LITTLE: "session_missing",
         Carries.SESSION: Step.DELETE,
     },
     Subject.FORK: {
-        Carries.NOTHING: errors.SessionMissing,
-        Carries.TOO_LITTLE: errors.SessionMissing,
+        Carries.NOTHING: "session_missing",
+        Carries.TOO_LITTLE: "session_missing",
         Carries.SESSION: Step.FORK,
     },
     Subject.SESSIONS: dict.fromkeys(Carries, Step.SESSIONS),
@@ -126,13 +125,13 @@ TABLE: Final[Mapping[Subject, Mapping[Carries, Step | type[Refusal]]]] = {
         Carries.SESSION: Step.RENEW,
     },
     Subject.MISPLACED: {
-        Carries.NOTHING: errors.SessionMethodNeedsId,
-        Carries.TOO_LITTLE: errors.SessionMethodNeedsId,
-        Carries.SESSION: errors.SessionMethodNeedsId,
+        Carries.NOTHING: "session_method_as_notification",
+        Carries.TOO_LITTLE: "session_method_as_notification",
+        Carries.SESSION: "session_method_as_notification",
     },
     Subject.LIST: {
         Carries.NOTHING: Step.FORWARD,
-        Carries.TOO_LITTLE: errors.SessionRequired,
+        Carries.TOO_LITTLE: "required",
         Carries.SESSION: Step.LIST,
     },
     Subject.REPLY: {
@@ -142,7 +141,7 @@ TABLE: Final[Mapping[Subject, Mapping[Carries, Step | type[Refusal]]]] = {
     },
     Subject.OTHER: {
         Carries.NOTHING: Step.FORWARD,
-        Carries.TOO_LITTLE: errors.SessionRequired,
+        Carries.TOO_LITTLE: "required",
         Carries.SESSION: Step.ATTACH,
     },
 }
@@ -202,12 +201,12 @@ def decide(about: Subject, carries: Carries) -> Step:
         carries: What it carries.
 
     Raises:
-        Refusal: The table says so; the class tells which.
+        Refusal: The table says so, by its reason.
     """
     step = TABLE[about][carries]
-    if not isinstance(step, type):
+    if not isinstance(step, str):
         return step
-    raise step
+    raise refuse(step)
 
 
 def list_step(lists: Lists | None, *, modern: bool) -> Step:
@@ -230,12 +229,12 @@ def ours_of(session_ids: Sequence[str]) -> str | None:
         session_ids: Every copy of the header.
 
     Raises:
-        DuplicateSessionHeader: There are several, and two readers may take different ones.
+        Refusal: `duplicate_session_header`: There are several, and two readers may take different ones.
     """
     if not session_ids:
         return None
     if len(session_ids) > 1:
-        raise errors.DuplicateSessionHeader
+        raise refuse("duplicate_session_header")
     return session_ids[0] if looks_like_session_id(session_ids[0]) else None
 
 
@@ -246,10 +245,10 @@ def any_of(session_ids: Sequence[str]) -> str | None:
         session_ids: Every copy of the header.
 
     Raises:
-        DuplicateSessionHeader: There are several, and two readers may take different ones.
+        Refusal: `duplicate_session_header`: There are several, and two readers may take different ones.
     """
     if len(session_ids) > 1:
-        raise errors.DuplicateSessionHeader
+        raise refuse("duplicate_session_header")
     return session_ids[0] if session_ids else None
 
 
@@ -262,18 +261,18 @@ def check_envelope(message: Message, *, version: str | None, methods: tuple[str,
         methods: Every `Mcp-Method` header.
 
     Raises:
-        EnvelopeIncomplete: `_meta` lacks the protocol version or the client capabilities.
-        VersionHeaderMismatch: The version header differs from the envelope's.
-        MethodHeaderMismatch: `Mcp-Method` is missing, doubled or differs from the method.
+        Refusal: `envelope_incomplete`: `_meta` lacks the protocol version or the client capabilities.
+        Refusal: `version_header_mismatch`: The version header differs from the envelope's.
+        Refusal: `method_header_mismatch`: `Mcp-Method` is missing, doubled or differs from the method.
     """
     meta = message.meta or {}
     stated = string(meta[PROTOCOL_VERSION_KEY]) if PROTOCOL_VERSION_KEY in meta else None
     if stated is None or CLIENT_CAPABILITIES_KEY not in meta:
-        raise errors.EnvelopeIncomplete
+        raise refuse("envelope_incomplete")
     if stated != version:
-        raise errors.VersionHeaderMismatch
+        raise refuse("version_header_mismatch")
     if methods != (message.method,):
-        raise errors.MethodHeaderMismatch
+        raise refuse("method_header_mismatch")
 
 
 class Extension(msgspec.Struct, frozen=True):

@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from .._session.claims import TRANSPORT, Kind, RedactedRepr, utc
-from ..errors import MalformedSession, Refusal, SessionHeaderAlone, SessionHeaderMismatch
+from ..errors import Refusal, refuse
 from .jsonrpc import SESSION_KEY, Message
 from .strict_json import FLAWS, SHORTEST_MEMBER, is_all, last_members, members, string
 
@@ -55,9 +55,9 @@ def named(message: Message) -> SessionMetadata | None:
     """The session that a message names, or None when it names none.
 
     Raises:
-        MalformedSession: The metadata is not `{sessionId: string, state?: string}`.
-        DuplicateMember: A member of the metadata is given twice.
-        LoneSurrogate: A value cannot be written down again.
+        Refusal: `malformed_session`: The metadata is not `{sessionId: string, state?: string}`.
+        Refusal: `duplicate_member`: A member of the metadata is given twice.
+        Refusal: `lone_surrogate`: A value cannot be written down again.
     """
     meta = message.params.meta
     if meta is None or SESSION_KEY not in meta:
@@ -83,12 +83,12 @@ _known: Final = lru_cache(maxsize=1024)(_read)
 def _uncommon(raw: bytes) -> SessionMetadata:
     """As `_read`, for metadata in any other form than the common one."""
     if not raw.startswith(b"{"):
-        raise MalformedSession
+        raise refuse("malformed_session")
     metadata = members(raw)
     session_id = string(metadata["sessionId"]) if "sessionId" in metadata else None
     state = string(metadata["state"]) if "state" in metadata else None
     if session_id is None or (state is None and "state" in metadata):
-        raise MalformedSession
+        raise refuse("malformed_session")
     return SessionMetadata(session_id, state)
 
 
@@ -141,20 +141,20 @@ def role(header: str | None, named: SessionMetadata | None, kind: Kind | None) -
         kind: What the header's token may be used as; None where it is not authentic.
 
     Raises:
-        SessionHeaderAlone: It is a session id of another dialect, and the body names no session.
-        SessionHeaderMismatch: It is no transport id, and `_meta` names another session.
+        Refusal: `session_header_alone`: It is a session id of another dialect, and the body names no session.
+        Refusal: `session_header_mismatch`: It is no transport id, and `_meta` names another session.
     """
     if header is None:
         return Role.ABSENT
     if named is None:
         if kind is not None and kind != TRANSPORT:
-            raise SessionHeaderAlone
+            raise refuse("session_header_alone")
         return Role.TRANSPORT  # one that is not authentic is refused as a dead transport session is
     if header == named.session_id:
         return Role.MIRROR
     if kind == TRANSPORT:
         return Role.TRANSPORT
-    raise SessionHeaderMismatch
+    raise refuse("session_header_mismatch")
 
 
 def speaks_draft(message: Message) -> bool:

@@ -16,16 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ..errors import (
-    BatchRefused,
-    BatchTooLarge,
-    IdNotStringOrInteger,
-    MetaNotObject,
-    MethodNotString,
-    NotJSONRPC,
-    ParamsNotObject,
-    Refusal,
-)
+from ..errors import NOT_JSONRPC, InvalidRequest, refuse
 from .strict_json import (
     FLAWS,
     SHORTEST_MEMBER,
@@ -143,7 +134,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         """The tool, prompt or resource that the message is about, or None where it names none.
 
         Raises:
-            LoneSurrogate: The name cannot be written down again.
+            Refusal: `lone_surrogate`: The name cannot be written down again.
         """
         return None if self.about is None else string(self.about)
 
@@ -191,16 +182,16 @@ def parse(body: bytes, *, max_batch: int = MAX_BATCH) -> Message | Batch:
         The message, or the batch where the body is an array.
 
     Raises:
-        ParseError: Not JSON; also its kinds `NotUTF8`, `ByteOrderMark` and `NestingTooDeep`.
-        NotJSONRPC: JSON, but not a JSON-RPC 2.0 message or a batch of them.
-        BatchRefused: Some items of an array are JSON-RPC 2.0 messages and others are not.
-        BatchTooLarge: A batch of more than `max_batch` messages.
-        DuplicateMember: The envelope, `params` or `_meta` gives a member twice.
-        LoneSurrogate: A name or a value that is read here holds one.
-        MethodNotString: `method` is not a string.
-        IdNotStringOrInteger: `id` is neither a string nor written as an integer, or it is -0.
-        ParamsNotObject: `params` is neither an object nor null.
-        MetaNotObject: `params._meta` is neither an object nor null.
+        ParseError: `not_json`, `not_utf8`, `byte_order_mark` or `nesting_too_deep`.
+        Refusal: `not_jsonrpc`: JSON, but not a JSON-RPC 2.0 message or a batch of them.
+        Refusal: `batch`: Some items of an array are JSON-RPC 2.0 messages and others are not.
+        Refusal: `batch_too_large`: A batch of more than `max_batch` messages.
+        Refusal: `duplicate_member`: The envelope, `params` or `_meta` gives a member twice.
+        Refusal: `lone_surrogate`: A name or a value that is read here holds one.
+        Refusal: `method_not_string`: `method` is not a string.
+        Refusal: `id_not_string_or_integer`: `id` is neither a string nor written as an integer, or it is -0.
+        Refusal: `params_not_object`: `params` is neither an object nor null.
+        Refusal: `meta_not_object`: `params._meta` is neither an object nor null.
     """
     if not body.isascii():
         check_utf8(body)
@@ -231,32 +222,34 @@ def _other(body: bytes, max_batch: int) -> Message | Batch:
     try:
         _value(body)
     except FLAWS as flaw:
-        masked(_value, flaw, body, NotJSONRPC)
-    raise NotJSONRPC
+        masked(_value, flaw, body, NOT_JSONRPC)
+    raise refuse(NOT_JSONRPC)
 
 
 def _batch(body: bytes, max_batch: int) -> Batch:
     try:
         items = _array(body)
     except FLAWS as flaw:
-        found, mask = masked(_array, flaw, body, NotJSONRPC)
+        found, mask = masked(_array, flaw, body, NOT_JSONRPC)
         items = mask.off(found)
     # Where the path serves other things too, arrays without any message pass, whatever their length.
     tried = list(islice(filter(_MAY_BE_MESSAGE.search, items), _TRIES * max_batch + 1))
     read = tuple(filter(None, map(_message_or_none, tried)))
     if not read and len(tried) <= _TRIES * max_batch:
-        raise NotJSONRPC
+        raise refuse(NOT_JSONRPC)
     if len(items) > max_batch:
-        raise BatchTooLarge
+        raise refuse("batch_too_large")
     if len(read) < len(items):
-        raise BatchRefused  # a server could skip what is no message and execute the rest
+        raise refuse("batch")  # a server could skip what is no message and execute the rest
     return Batch(read)
 
 
 def _message_or_none(item: Raw) -> Message | None:
     try:
         return _message(bytes(item))
-    except NotJSONRPC:
+    except InvalidRequest as refusal:
+        if refusal.reason != NOT_JSONRPC:
+            raise
         return None
 
 
@@ -264,19 +257,19 @@ def _message(body: bytes) -> Message:
     envelope = last_members(body)
     version = envelope.get("jsonrpc")
     if version is None:
-        raise NotJSONRPC
+        raise refuse(NOT_JSONRPC)
     if version != _VERSION and string(version) != "2.0":
         check_level(body, envelope)  # another parser may take the first of two versions
-        raise NotJSONRPC
+        raise refuse(NOT_JSONRPC)
     field = envelope.get("sessionId")
     if "method" not in envelope:
         _check_distinct(body, envelope, None, None)
         return Message(body, MessageKind.RESPONSE, field=field)
     method = string(envelope["method"])
     if method is None:
-        raise MethodNotString
-    params = _inner(envelope, "params", ParamsNotObject)
-    meta = None if params is None else _inner(params, "_meta", MetaNotObject)
+        raise refuse("method_not_string")
+    params = _inner(envelope, "params", "params_not_object")
+    meta = None if params is None else _inner(params, "_meta", "meta_not_object")
     _check_distinct(body, envelope, params, meta)
     read = NO_PARAMS if params is None else Params(**{**_read(params), "meta": meta})
     if "id" not in envelope:
@@ -289,7 +282,7 @@ def _read(params: dict[str, Raw]) -> dict[str, Any]:
     return {name: params[name] for name in _READ if name in params}
 
 
-def _inner(outer: dict[str, Raw], name: str, wrong: type[Refusal]) -> _Members:
+def _inner(outer: dict[str, Raw], name: str, wrong: str) -> _Members:
     raw = outer.get(name, _NULL)
     return None if raw == _NULL else last_members(raw, wrong)
 
@@ -302,7 +295,7 @@ def _check_id(raw: Raw) -> None:
     text = bytes(raw)
     digits = text.removeprefix(b"-")
     if not ((digits.isdigit() and text != b"-0") or string(raw) is not None):
-        raise IdNotStringOrInteger
+        raise refuse("id_not_string_or_integer")
 
 
 def _check_distinct(body: bytes, envelope: dict[str, Raw], params: _Members, meta: _Members) -> None:

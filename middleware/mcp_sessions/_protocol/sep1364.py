@@ -32,16 +32,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from .._session.claims import BESIDE, Kind
-from ..errors import (
-    CapabilitiesMissing,
-    ConfigurationError,
-    FieldHeaderMissing,
-    FieldNotString,
-    ParamsNotObject,
-    SessionFieldMismatch,
-    SessionHeaderMismatch,
-    SessionNotFound,
-)
+from ..errors import ConfigurationError, SessionNotFound, refuse
 from .decision import ABOUT_SESSIONS, Subject
 from .draft import CREATE, DELETE, SessionMetadata
 from .jsonrpc import Message, MessageKind
@@ -55,7 +46,7 @@ def field(message: Message) -> str | None:
     """The session that a message's top-level field names, or None.
 
     Raises:
-        FieldNotString: It is neither a string nor null.
+        Refusal: `field_not_string`: It is neither a string nor null.
     """
     return None if message.field is None else text(message.field)
 
@@ -64,20 +55,20 @@ def text(raw: Raw) -> str | None:
     """A `sessionId`, wherever it stands; null means none.
 
     Raises:
-        FieldNotString: It is neither a string nor null.
+        Refusal: `field_not_string`: It is neither a string nor null.
     """
     if raw == _NULL:
         return None
     said = string(raw)
     if said is None:
-        raise FieldNotString
+        raise refuse("field_not_string")
     return said
 
 
 def params(message: Message) -> Mapping[str, Raw]:
     """The members of a message's `params`; none where they are absent or null."""
     raw = last_members(message.body).get("params", _NULL)
-    return {} if raw == _NULL else last_members(raw, ParamsNotObject)
+    return {} if raw == _NULL else last_members(raw, "params_not_object")
 
 
 def capabilities(message: Message) -> Raw | None:
@@ -90,11 +81,11 @@ def agreed(*said: str | None) -> str | None:
     """The one session that several places of a message name, or None where none does.
 
     Raises:
-        SessionFieldMismatch: They name several.
+        Refusal: `session_field_mismatch`: They name several.
     """
     names = {name for name in said if name is not None}
     if len(names) > 1:
-        raise SessionFieldMismatch
+        raise refuse("session_field_mismatch")
     return names.pop() if names else None
 
 
@@ -108,13 +99,13 @@ def check_header(named: str, kind: Kind | None, header: str | None, *, is_ours: 
         is_ours: Whether it looks like one of ours.
 
     Raises:
-        FieldHeaderMissing: There is none.
-        SessionHeaderMismatch: It says something else.
+        Refusal: `field_header_missing`: There is none.
+        Refusal: `session_header_mismatch`: It says something else.
     """
     if header is None:
-        raise FieldHeaderMissing
+        raise refuse("field_header_missing")
     if not _HOLDS.get(kind, _mirrors)(named, header, is_ours):
-        raise SessionHeaderMismatch
+        raise refuse("session_header_mismatch")
 
 
 def _mirrors(named: str, header: str, _is_ours: bool) -> bool:
@@ -179,11 +170,11 @@ def stated(message: Message) -> Raw:
     """What a client says that it can do, which it must say when it creates a session.
 
     Raises:
-        CapabilitiesMissing: It does not.
+        Refusal: `capabilities_missing`: It does not.
     """
     said = capabilities(message)
     if said is None:
-        raise CapabilitiesMissing
+        raise refuse("capabilities_missing")
     return said
 
 
@@ -270,8 +261,8 @@ class Sep1364:
             in_meta: What the draft's metadata names, or None.
 
         Raises:
-            FieldNotString: A `sessionId` is neither a string nor null.
-            SessionFieldMismatch: Two places name different sessions.
+            Refusal: `field_not_string`: A `sessionId` is neither a string nor null.
+            Refusal: `session_field_mismatch`: Two places name different sessions.
             SessionNotFound: This server uses no sessions.
         """
         said = self.said(message)
@@ -286,8 +277,8 @@ class Sep1364:
         """The session that a message names in the ways of these dialects, or None.
 
         Raises:
-            FieldNotString: A `sessionId` is neither a string nor null.
-            SessionFieldMismatch: Two places name different sessions.
+            Refusal: `field_not_string`: A `sessionId` is neither a string nor null.
+            Refusal: `session_field_mismatch`: Two places name different sessions.
         """
         within = [dialect.named(message) for dialect in (self.creates, self.initializes) if dialect is not None]
         return agreed(field(message), *within)

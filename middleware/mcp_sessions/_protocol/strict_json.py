@@ -23,16 +23,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Raw
 
-from ..errors import (
-    ByteOrderMark,
-    DuplicateMember,
-    LoneSurrogate,
-    NestingTooDeep,
-    NotJSONRPC,
-    NotUTF8,
-    ParseError,
-    Refusal,
-)
+from ..errors import NOT_JSONRPC, ParseError, Refusal, refuse
 
 _KEPT: Final = b'[]{}"'
 _OTHERS: Final = bytes(set(range(256)) - set(_KEPT))
@@ -102,34 +93,34 @@ SHORTEST_MEMBER: Final = len('"":0,')
 _T = TypeVar("_T")
 
 
-def members(text: bytes, wrong: type[Refusal] = NotJSONRPC) -> dict[str, Raw]:
+def members(text: bytes, wrong: str = NOT_JSONRPC) -> dict[str, Raw]:
     """The members of one object, in order, each value the exact slice of the text.
 
     Args:
         text: JSON text of an object.
-        wrong: What to raise where it is some other JSON value.
+        wrong: The reason to give where it is some other JSON value.
 
     Raises:
-        ParseError: Not JSON; also its kinds `NotUTF8` and `NestingTooDeep`.
-        DuplicateMember: Two names are equal once their escapes are resolved.
-        LoneSurrogate: A name holds one. Where a value does, names with an escaped backslash or surrogate
+        ParseError: `not_json`, `not_utf8` or `nesting_too_deep`.
+        Refusal: `duplicate_member`: Two names are equal once their escapes are resolved.
+        Refusal: `lone_surrogate`: A name holds one. Where a value does, names with an escaped backslash or surrogate
             pair are refused too: no client sends both, and reading them would take another parser.
-        Refusal: The one named by `wrong`.
+        Refusal: With the reason `wrong`.
     """
     found = last_members(text, wrong)
     check_level(text, found)
     return found
 
 
-def last_members(text: bytes, wrong: type[Refusal] = NotJSONRPC) -> dict[str, Raw]:
+def last_members(text: bytes, wrong: str = NOT_JSONRPC) -> dict[str, Raw]:
     """As `members`, but the last of several members of one name stands for all, as in most parsers.
 
     For what a server answers, which is read to be added to and not to be judged.
 
     Raises:
-        ParseError: Not JSON; also its kinds `NotUTF8` and `NestingTooDeep`.
-        LoneSurrogate: A name holds one.
-        Refusal: The one named by `wrong`.
+        ParseError: `not_json`, `not_utf8` or `nesting_too_deep`.
+        Refusal: `lone_surrogate`: A name holds one.
+        Refusal: With the reason `wrong`.
     """
     try:
         return read_object(text)
@@ -144,17 +135,17 @@ def string(raw: bytes) -> str | None:
         raw: One value as `members` gives it.
 
     Raises:
-        LoneSurrogate: The string holds one, so it has no UTF-8 form.
-        NotUTF8: The text is not UTF-8.
+        Refusal: `lone_surrogate`: The string holds one, so it has no UTF-8 form.
+        Refusal: `not_utf8`: The text is not UTF-8.
     """
     try:
         return _string(raw)
     except msgspec.ValidationError:
         return None
     except UnicodeDecodeError:
-        raise NotUTF8 from None
+        raise refuse("not_utf8") from None
     except msgspec.DecodeError:
-        raise LoneSurrogate from None
+        raise refuse("lone_surrogate") from None
 
 
 def check_utf8(body: bytes) -> None:
@@ -163,28 +154,28 @@ def check_utf8(body: bytes) -> None:
     In pieces, since the decoded whole could take four times the body's size.
 
     Raises:
-        ByteOrderMark: It begins with one.
-        NotUTF8: It is not.
+        Refusal: `byte_order_mark`: It begins with one.
+        Refusal: `not_utf8`: It is not.
     """
     if body.startswith(b"\xef\xbb\xbf"):
-        raise ByteOrderMark
+        raise refuse("byte_order_mark")
     decoder = getincrementaldecoder("utf-8")()
     try:
         for start in range(0, len(body), 65536):
             decoder.decode(body[start : start + 65536])
         decoder.decode(b"", final=True)
     except UnicodeDecodeError:
-        raise NotUTF8 from None
+        raise refuse("not_utf8") from None
 
 
 def check_level(text: bytes, found: dict[str, Raw]) -> None:
     """That an object has no members but those found.
 
     Raises:
-        DuplicateMember: It has, so a name is given twice.
+        Refusal: `duplicate_member`: It has, so a name is given twice.
     """
     if not is_all(text, found) and _count(bytes(text)) != len(found):
-        raise DuplicateMember
+        raise refuse("duplicate_member")
 
 
 def is_all(text: bytes, found: Any) -> bool:
@@ -211,15 +202,15 @@ def _count(text: bytes) -> int:
     try:
         return len(_every_member(text))
     except FLAWS as flaw:
-        return len(masked(_every_member, flaw, text, NotJSONRPC)[0])
+        return len(masked(_every_member, flaw, text, NOT_JSONRPC)[0])
 
 
-def _refusal(flaw: Exception, wrong: type[Refusal]) -> Refusal:
+def _refusal(flaw: Exception, wrong: str) -> Refusal:
     if isinstance(flaw, msgspec.ValidationError):
-        return wrong()
+        return refuse(wrong)
     if isinstance(flaw, RecursionError):
-        return NestingTooDeep()
-    return NotUTF8() if isinstance(flaw, UnicodeDecodeError) else ParseError()
+        return refuse("nesting_too_deep")
+    return refuse("not_utf8") if isinstance(flaw, UnicodeDecodeError) else ParseError()
 
 
 class Mask:
@@ -251,14 +242,14 @@ class Mask:
         return list(map(Raw, text.replace(pair, b"\\\\").split(b"\x00")))
 
 
-def _despite(flaw: Exception, text: bytes, wrong: type[Refusal]) -> dict[str, Raw]:
+def _despite(flaw: Exception, text: bytes, wrong: str) -> dict[str, Raw]:
     found, mask = masked(read_object, flaw, text, wrong)
     if mask.covers(found):
-        raise LoneSurrogate
+        raise refuse("lone_surrogate")
     return dict(zip(found, mask.off(found.values()), strict=True))
 
 
-def masked(decode: Callable[[bytes], _T], flaw: Exception, text: bytes, wrong: type[Refusal]) -> tuple[_T, Mask]:
+def masked(decode: Callable[[bytes], _T], flaw: Exception, text: bytes, wrong: str) -> tuple[_T, Mask]:
     """What a text holds in which the decoder found a flaw, provided that surrogates were the only one."""
     if type(flaw) is not msgspec.DecodeError:
         raise _refusal(flaw, wrong) from None

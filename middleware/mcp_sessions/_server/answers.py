@@ -93,7 +93,7 @@ class Answers(msgspec.Struct, frozen=True):
     def told(self, message: Message, refusal: Refusal) -> bytes:
         """The refusal of a request whose answer had begun, as JSON."""
         code = self._note(message, refusal)
-        return rewrite.error(message.id, code, refusal.told, _data(message, refusal, self.head.version))
+        return rewrite.error(message.id, code, refusal.client_message, _data(message, refusal, self.head.version))
 
     async def refuse_bodyless(self, refusal: Refusal) -> None:
         """Answer a request that is refused for its session header, whatever its body says."""

@@ -19,7 +19,7 @@ from starlette.types import Message as ASGIMessage
 from starlette.types import Receive
 
 from .._protocol.headers import CODING, LENGTH, RequestHeaders
-from ..errors import BodyCutShort, BodyTimeout, BodyTooLarge, EncodingRefused
+from ..errors import refuse
 
 Steps = Coroutine[Any, Any, ASGIMessage] | Generator[Any, Any, ASGIMessage]
 """A `receive` that is stepped by hand."""
@@ -38,10 +38,10 @@ def read_body(receive: Receive, head: RequestHeaders, *, max_bytes: int, timeout
         timeout: Seconds that it may take to arrive.
 
     Raises:
-        EncodingRefused: The body is compressed, so others may read something else in it.
-        BodyTooLarge: It has more bytes, or says that it has.
-        BodyTimeout: It did not arrive in time.
-        BodyCutShort: The client left before the end.
+        Refusal: `content_encoding`: The body is compressed, so others may read something else in it.
+        Refusal: `body_too_large`: It has more bytes, or says that it has.
+        Refusal: `body_timeout`: It did not arrive in time.
+        Refusal: `body_cut_short`: The client left before the end.
     """
     declared = head.by_name.get(LENGTH)  # the last copy, since servers refuse a second one
     if CODING in head.by_name:
@@ -69,12 +69,12 @@ def read_body(receive: Receive, head: RequestHeaders, *, max_bytes: int, timeout
 
 def _check_coding(coding: str | None) -> None:
     if coding and coding.strip().lower() != "identity":
-        raise EncodingRefused
+        raise refuse("content_encoding")
 
 
 def _check_length(declared: bytes, max_bytes: int) -> None:
     if declared.isdigit() and int(declared[:20]) > max_bytes:
-        raise BodyTooLarge
+        raise refuse("body_too_large")
 
 
 def _is_on_asyncio() -> bool:
@@ -88,7 +88,7 @@ def _is_on_asyncio() -> bool:
 async def _read_under_timer(receive: Receive, max_bytes: int, timeout: float) -> bytes:
     with anyio.move_on_after(timeout):
         return await _rest(await receive(), receive, max_bytes)
-    raise BodyTimeout
+    raise refuse("body_timeout")
 
 
 async def _read_on_asyncio(rest: Coroutine[Any, Any, bytes], timeout: float) -> bytes:
@@ -99,7 +99,7 @@ async def _read_on_asyncio(rest: Coroutine[Any, Any, bytes], timeout: float) -> 
             return await rest
     except TimeoutError:
         if timer.expired():
-            raise BodyTimeout from None
+            raise refuse("body_timeout") from None
         raise
 
 
@@ -112,17 +112,17 @@ async def _rest(first: ASGIMessage, receive: Receive, max_bytes: int) -> bytes:
     while message.get("more_body", False):
         size += len(chunks[-1])
         if size > max_bytes:
-            raise BodyTooLarge
+            raise refuse("body_too_large")
         message = await receive()
         chunks.append(_chunk(message))
     if size + len(chunks[-1]) > max_bytes:
-        raise BodyTooLarge
+        raise refuse("body_too_large")
     return b"".join(chunks)
 
 
 def _chunk(message: ASGIMessage) -> bytes:
     if message["type"] != "http.request":
-        raise BodyCutShort
+        raise refuse("body_cut_short")
     body: bytes = message.get("body", b"")
     return body
 

@@ -29,14 +29,7 @@ from .._protocol.labels import client_of
 from .._protocol.sep1364 import FIELD_NAME, stated
 from .._session.claims import BESIDE, FIELD, MODES, SESSION, Principal
 from .._tokens.keys import base64url, from_base64url
-from ..errors import (
-    CursorUnknown,
-    DescendantsRefused,
-    ForkModeUnknown,
-    InvalidParams,
-    PrincipalRequired,
-    StoreUnavailable,
-)
+from ..errors import InvalidParams, PrincipalRequired, StoreUnavailable, refuse
 from ..stores.base import Record, idle_at
 from . import sessions
 from .context import has_servers_own
@@ -103,7 +96,7 @@ async def delete(asked: Asked) -> dict[str, Any]:
     """End the session, and with `descendants` all of its forks; on return every worker refuses what was ended."""
     session, descendants = asked.session.session, asked.params().get("descendants", False)
     if not (descendants is False or (descendants is True and session.parent is None)):
-        raise DescendantsRefused
+        raise refuse("descendants_refused")
     await session.end("deleted", descendants=descendants)
     return {}
 
@@ -113,7 +106,7 @@ async def fork(asked: Asked) -> dict[str, Any]:
     params = asked.params()
     mode = params.get("mode")
     if not (isinstance(mode, str) and mode in MODES):
-        raise ForkModeUnknown
+        raise refuse("fork_mode_unknown")
     made = await sessions.fork(
         asked.session, mode, asked.options, principal=asked.principal, params=params, scope=asked.scope
     )
@@ -169,7 +162,7 @@ async def begin(said: bytes, mint: Callable[[], Awaitable[ActiveSession]]) -> Ac
         mint: Makes the session.
 
     Raises:
-        CapabilitiesTooLarge: There is no room for it.
+        Refusal: `capabilities_too_large`: There is no room for it.
         SessionEnded: The session ended meanwhile.
         StoreUnavailable: The store did not take it.
     """
@@ -219,7 +212,7 @@ async def sessions_page(options: Runtime, principal: Principal, cursor: object, 
         own: The session that the request carries, by its `ref`, or None.
 
     Raises:
-        CursorUnknown: It is none.
+        Refusal: `cursor_unknown`: It is none.
         StoreUnavailable: The store did not answer.
     """
     after = (-1, "") if cursor is None else _place_at(cursor)
@@ -283,5 +276,5 @@ def _place_at(cursor: object) -> Place:
     except ValueError:
         found = None
     if found is None:
-        raise CursorUnknown
+        raise refuse("cursor_unknown")
     return int(found[1]), found[2]

@@ -30,16 +30,7 @@ from .._session.claims import Kind as TokenKind
 from .._session.current import correlation_variable, session_variable
 from .._session.events import RequestRefused, SessionUsed
 from .._session.session import Session
-from ..errors import (
-    BatchRefused,
-    EraRefused,
-    NestingTooDeep,
-    NotJSONRPC,
-    Refusal,
-    SessionHeaderAlone,
-    SessionNotFound,
-    TransportNotFound,
-)
+from ..errors import NOT_JSONRPC, EraRefused, InvalidRequest, Refusal, SessionNotFound, refuse
 from . import body as request_body
 from .answers import Answers
 from .context import WAY, Beginning, Crossing, Forwarding, crossing
@@ -178,7 +169,7 @@ class Exchange(Forwarding):
                 if self.options.bridges:
                     self.scope[WAY] = crossing(live)
             except SessionNotFound as refusal:
-                raise TransportNotFound(refusal.reason, ref=refusal.ref) from None
+                raise SessionNotFound(refusal.reason, ref=refusal.ref, http_status=404) from None
         return live if named is None else await self._live(message, step, named, SESSION)
 
     def _live(self, message: Message, step: Step, named: SessionMetadata, kind: TokenKind) -> Awaitable[ActiveSession]:
@@ -202,19 +193,19 @@ class Exchange(Forwarding):
     def _parse(self, body: bytes) -> Message | None:
         """The one message in a body, or None for a body that passes as it came: a batch, or no JSON-RPC."""
         if len(body) > self.options.max_nesting and is_deeper(body, self.options.max_nesting):
-            raise NestingTooDeep
+            raise refuse("nesting_too_deep")
         try:
             parsed = jsonrpc.parse(body, max_batch=self.options.max_batch)
-        except NotJSONRPC:
-            if self.strict:
+        except InvalidRequest as refusal:
+            if self.strict or refusal.reason != NOT_JSONRPC:
                 raise
         else:
             if isinstance(parsed, Message):
                 return parsed
             if any(map(self._speaks_of_sessions, parsed.items)):
-                raise BatchRefused
+                raise refuse("batch")
         if self.header is not None:
-            raise SessionHeaderAlone
+            raise refuse("session_header_alone")
         return None
 
     def _speaks_of_sessions(self, item: Message) -> bool:

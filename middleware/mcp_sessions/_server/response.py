@@ -296,7 +296,7 @@ async def refuse(
         data: `error.data`, or None.
     """
     retry = [] if refusal.retry_after is None else [(b"retry-after", b"%d" % refusal.retry_after)]
-    await respond(send, status, rewrite.error(id, code, refusal.told, data), *retry)
+    await respond(send, status, rewrite.error(id, code, refusal.client_message, data), *retry)
 
 
 _INTERNAL_ERROR: Final = -32603

@@ -29,7 +29,7 @@ from .._protocol.jsonrpc import Message as Request
 from .._protocol.sep1364 import TERMINATE, Sep1364, agrees_on_version, capabilities, check_header, field
 from .._session.claims import BESIDE, FIELD, SESSION, TRANSPORT
 from .._session.claims import Kind as TokenKind
-from ..errors import Refusal, SessionMissing, SessionNotFound, SessionRequired
+from ..errors import Refusal, SessionNotFound, SessionRequired, refuse
 from . import answers
 from .answers import FieldAnswers, notify
 from .context import WAY, crossing, has_servers_own
@@ -94,7 +94,7 @@ class FieldExchange(ConversingExchange):
         await super()._open(message, None, is_transport, step)  # one that stands beside it only has to live
         # From here on it is verified whatever the step: also where an answer that the client posts names it.
         if step is Step.FORK:
-            raise SessionMissing
+            raise refuse("session_missing")
         kind = self._kind(named.session_id)
         if kind is None or kind == SESSION:  # a session of the draft is named in `_meta`, where its state is
             raise SessionNotFound("token_kind")

@@ -38,7 +38,6 @@ from .._session.state import State, UnreadState
 from .._tokens import seal
 from .._tokens.keys import KeyRing
 from ..errors import (
-    CapabilitiesTooLarge,
     DataGone,
     DataTooLarge,
     SessionEnded,
@@ -46,6 +45,7 @@ from ..errors import (
     SessionNotFound,
     StateTooLarge,
     StoreUnavailable,
+    refuse,
 )
 from ..stores.base import LIVE, Record, Standing
 from .lifecycle import call_hook
@@ -252,7 +252,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             said: A JSON object.
 
         Raises:
-            CapabilitiesTooLarge: There is no room for it.
+            Refusal: `capabilities_too_large`: There is no room for it.
             SessionEnded: The session ended meanwhile.
             StoreUnavailable: The store did not take it.
         """
@@ -260,7 +260,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         try:
             await self.options.store.write(self._shelf, CAPABILITIES_KEY, said)
         except DataTooLarge:
-            raise CapabilitiesTooLarge(ref=self.claims.ref) from None
+            raise refuse("capabilities_too_large", ref=self.claims.ref) from None
         except DataGone:
             raise SessionEnded(ref=self.claims.ref) from None
 
@@ -307,9 +307,9 @@ def check_state(payload: bytes, limit: int) -> None:
 
 
 def check_capabilities(said: bytes, ref: str | None = None) -> None:
-    """That what a client says that it can do may be kept for a session, or `CapabilitiesTooLarge`."""
+    """That what a client says that it can do may be kept for a session, or a refusal, `capabilities_too_large`."""
     if not len(said) <= MAX_CAPABILITIES_BYTES:
-        raise CapabilitiesTooLarge(ref=ref)
+        raise refuse("capabilities_too_large", ref=ref)
 
 
 def refusal_of(standing: Standing, claims: Claims) -> SessionNotFound:

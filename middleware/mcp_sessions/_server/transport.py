@@ -36,7 +36,7 @@ from .._protocol.headers import SESSION_HEADER, RequestHeaders
 from .._session.claims import FIELD, TRANSPORT
 from .._session.events import RequestRefused
 from .._tokens import seal
-from ..errors import Refusal, SessionEnded, SessionExpired, SessionNotFound, StoreUnavailable, TransportNotFound
+from ..errors import Refusal, SessionEnded, SessionExpired, SessionNotFound, StoreUnavailable
 from ..stores.base import Standing
 from .answers import Answers
 from .context import WAY, Beginning, Crossing, crossing
@@ -79,7 +79,7 @@ class Bodyless(msgspec.Struct, frozen=True):
             self.options.role(self.header, None)
             live = await self._open()
         except SessionNotFound as refusal:
-            await answers.refuse_bodyless(TransportNotFound(refusal.reason, ref=refusal.ref))
+            await answers.refuse_bodyless(SessionNotFound(refusal.reason, ref=refusal.ref, http_status=404))
         except Refusal as refusal:
             await answers.refuse_bodyless(refusal)
         else:
@@ -177,7 +177,7 @@ class Resumption(msgspec.Struct, frozen=True):
         if self.origin.id is None:
             return b""
         refusal = SessionEnded(ref=self.origin.claims.ref)
-        return rewrite.error(self.origin.id, self._emit(refusal), refusal.told)
+        return rewrite.error(self.origin.id, self._emit(refusal), refusal.client_message)
 
     async def _refuse(self, refusal: Refusal, status: int) -> None:
         await refuse(self.send, refusal, status=status, code=self._emit(refusal))

@@ -62,7 +62,7 @@ def add_exception_handlers(app: Starlette) -> None:
 
 async def _answer(request: Request, refusal: Exception) -> Response:
     assert isinstance(refusal, Refusal)
-    error = {"code": code_of(refusal, request.scope), "message": refusal.told}
+    error = {"code": code_of(refusal, request.scope), "message": refusal.client_message}
     answer = {"jsonrpc": "2.0", "id": await _id(request), "error": error}
     headers = {} if refusal.retry_after is None else {"retry-after": str(refusal.retry_after)}
     return JSONResponse(answer, refusal.http_status, headers)

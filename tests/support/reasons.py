@@ -1,0 +1,12 @@
+"""Expecting a refusal by its reason, which alone tells apart those of one class."""
+
+from __future__ import annotations
+
+import pytest
+
+from mcp_sessions.errors import Refusal
+
+
+def refused(reason: str) -> pytest.RaisesExc[Refusal]:
+    """Expect the refusal with this reason, as a context manager."""
+    return pytest.raises(Refusal, check=lambda refusal: refusal.reason == reason)
