@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ._server.options import Limits, Telemetry, Tracking, TransportSessions, Wire, from_env
     from ._session.claims import Claims
     from ._session.data import Data
-    from ._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionUsed
+    from ._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted, SessionUsed
     from ._tokens.handles import Handle, HandleError
     from ._tokens.keys import Key
     from .integrations.handle_types import HandleOf
@@ -57,6 +57,7 @@ __all__ = [
     "DataNotJSON",
     "DataTooLarge",
     "EndedSession",
+    "Fact",
     "Handle",
     "HandleError",
     "HandleOf",
@@ -97,6 +98,7 @@ _WHEN_ASKED_FOR: Final = MappingProxyType(
     {
         "Claims": "_session.claims",
         "Data": "_session.data",
+        "Fact": "_session.events",
         "Handle": "_tokens.handles",
         "HandleError": "_tokens.handles",
         "HandleOf": "integrations.handle_types",

@@ -6,6 +6,7 @@ import json
 import time
 from typing import Any, Final
 
+from apps import grouped
 from starlette.types import ASGIApp
 
 from mcp_sessions import KeyRing, MCPSessionMiddleware
@@ -31,7 +32,7 @@ MODES: Final[dict[str, dict[str, Any]]] = {
 
 def wrap(app: ASGIApp, mode: str = "", **options: Any) -> MCPSessionMiddleware:
     """Put the middleware around an application, in a mode or as it is by default; options may be added."""
-    return MCPSessionMiddleware(app, keys=RING, **{**MODES.get(mode, {}), **options})
+    return MCPSessionMiddleware(app, keys=RING, **grouped(**{**MODES.get(mode, {}), **options}))
 
 
 def caching(app: ASGIApp, entries: int) -> MCPSessionMiddleware:

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from json_corpus import CASES, EXPLAINED, GROUPS, GUARDED, GUARDED_WITH_A, OPEN, Case
 from leaks import RECORDER
 
-from mcp_sessions import MCPSessionMiddleware, current_session
+from mcp_sessions import MCPSessionMiddleware, Telemetry, current_session
 from mcp_sessions._protocol import draft, jsonrpc
 from mcp_sessions._session.events import Fact, RequestRefused
 from mcp_sessions.errors import Refusal
@@ -191,7 +191,9 @@ class Pair:
     async def up(self) -> AsyncIterator[Pair]:
         """Both servers, and two sessions on the wrapped one, for as long as the block lasts."""
         bare = self.bare.app()
-        wrapped = MCPSessionMiddleware(self.inside.app(), keys=KEYS, require=POLICY, listen=self.facts.append)
+        wrapped = MCPSessionMiddleware(
+            self.inside.app(), keys=KEYS, require=POLICY, telemetry=Telemetry(listen=self.facts.append)
+        )
         self._own, self._ours = (Client(app, modern=self.modern) for app in (bare, wrapped))
         with anyio.fail_after(DEADLINE):
             async with lifespan(bare), lifespan(wrapped):

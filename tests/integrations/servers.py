@@ -14,6 +14,7 @@ from itertools import product
 from typing import Any, Final
 
 import anyio
+from apps import grouped
 from environments import INSTALLED
 from packaging.version import Version
 from starlette.middleware import Middleware
@@ -102,17 +103,17 @@ def _fastmcp(*, authenticated: bool, stateful: bool, middleware: list[Any]) -> A
 
 
 def _add_sessions(make: Callable[..., Any], **options: Any) -> ASGIApp:
-    app: ASGIApp = add_sessions(make(middleware=[]), keys=KEYS, **options)
+    app: ASGIApp = add_sessions(make(middleware=[]), keys=KEYS, **grouped(**options))
     return app
 
 
 def _middleware(make: Callable[..., Any], **options: Any) -> ASGIApp:
-    app: ASGIApp = make(middleware=[Middleware(MCPSessionMiddleware, keys=KEYS, **options)])
+    app: ASGIApp = make(middleware=[Middleware(MCPSessionMiddleware, keys=KEYS, **grouped(**options))])
     return app
 
 
 def _wrapped(make: Callable[..., Any], **options: Any) -> ASGIApp:
-    return MCPSessionMiddleware(make(middleware=[]), keys=KEYS, principal=principal, **options)
+    return MCPSessionMiddleware(make(middleware=[]), keys=KEYS, principal=principal, **grouped(**options))
 
 
 _PLACES: Final = {

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import pytest
+from apps import grouped
 from clients import SECRET, Client, Incoming, call, http
 from fastapi import Depends, FastAPI, Request
 from starlette.types import ASGIApp
@@ -54,13 +55,13 @@ def endpoints() -> FastAPI:
 
 def added(path: str, **options: Any) -> ASGIApp:
     """Sessions in front of one route."""
-    return add_sessions(endpoints(), path=path, keys=SECRET, admission="own", **options)
+    return add_sessions(endpoints(), path=path, keys=SECRET, admission="own", **grouped(**options))
 
 
 def in_front(path: str, **options: Any) -> ASGIApp:
     """Sessions as the application's own middleware."""
     app = endpoints()
-    app.add_middleware(MCPSessionMiddleware, path=path, keys=SECRET, admission="own", **options)
+    app.add_middleware(MCPSessionMiddleware, path=path, keys=SECRET, admission="own", **grouped(**options))
     return app
 
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from apps import grouped
 from fastmcp import Context, FastMCP
 from fastmcp.dependencies import Depends
 from key_value.aio.stores.memory import MemoryStore
@@ -35,7 +36,7 @@ def modern(request: pytest.FixtureRequest) -> bool:
 async def served(mcp: Any, *, modern: bool, **options: Any) -> AsyncIterator[Client]:
     """A client that has shaken hands with a stateless server."""
     app = mcp.http_app(stateless_http=True, host_origin_protection=True, allowed_hosts=["127.0.0.1:8000"])
-    app = MCPSessionMiddleware(app, **{"keys": KEYS, "transport": "off", **options})
+    app = MCPSessionMiddleware(app, **grouped(**{"keys": KEYS, "transport": "off", **options}))
     async with lifespan(app):
         client = Client(app, modern=modern)
         await client.connect()

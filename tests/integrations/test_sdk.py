@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import pytest
+from apps import grouped
 from environments import needs
 
 from integration.wire import Client, lifespan
@@ -40,7 +41,7 @@ def sdk_app(*tools: Any) -> Any:
 @asynccontextmanager
 async def served(*tools: Any, modern: bool, **options: Any) -> AsyncIterator[Client]:
     """A client that has shaken hands."""
-    app = MCPSessionMiddleware(sdk_app(*tools), keys=KEYS, transport="off", **options)
+    app = MCPSessionMiddleware(sdk_app(*tools), **grouped(keys=KEYS, transport="off", **options))
     async with lifespan(app):
         client = Client(app, modern=modern)
         await client.connect()

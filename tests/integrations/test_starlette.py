@@ -8,7 +8,7 @@ from typing import Any
 
 import anyio
 import pytest
-from apps import Seen, Server
+from apps import Seen, Server, grouped
 from clients import SECRET, Answer, Client, Incoming, call, http
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
 from fastapi import Response as FastAPIResponse
@@ -321,7 +321,7 @@ REFUSED: dict[str, tuple[Make, dict[str, Any], str]] = {
 def test_what_cannot_be_placed_is_an_error_with_the_remedy(make: Make, options: dict[str, Any], remedy: str) -> None:
     """Nothing is guessed."""
     with pytest.raises(ConfigurationError, match=remedy):
-        add_sessions(make(), **{"keys": SECRET, **options})
+        add_sessions(make(), **grouped(**{"keys": SECRET, **options}))
 
 
 async def test_one_of_several_endpoints_is_named_by_its_path() -> None:

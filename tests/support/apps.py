@@ -134,10 +134,11 @@ def grouped(**options: Any) -> dict[str, Any]:
     """The middleware's options, those of option objects by the short names that tests have for them."""
     flat = {name: value for name, value in options.items() if name not in MOVED}
     for group, kind in GROUPS.items():
-        fields = {MOVED[name].partition(".")[2]: options[name] for name in options if MOVED.get(name, "").startswith(group)}
-        base = {"off": {"header": False}}.get(flat.get(group), {}) if group == "transport" else {}
-        if fields and (group != "tracked" or flat.get(group)):
-            flat[group] = kind(**base, **fields)
+        moved = {name: MOVED[name].partition(".")[2] for name in options if MOVED.get(name, "").startswith(f"{group}.")}
+        off = {"header": False} if group == "transport" and flat.get(group) == "off" else {}
+        made = kind(**off, **{field: options[name] for name, field in moved.items()})
+        if moved and (group != "tracked" or flat.get(group)):
+            flat[group] = made
     return flat
 
 

@@ -44,7 +44,7 @@ from .options import (
     TransportSessions,
     Wire,
     from_env,
-    refuse_moved,
+    names_moved,
 )
 from .principal import PrincipalOf, from_scope
 from .request import ConversingExchange, Exchange
@@ -107,6 +107,7 @@ class MCPSessionMiddleware:
         ConfigurationError: An option is wrong; the message says what to write instead.
     """
 
+    @names_moved
     def __init__(
         self,
         app: ASGIApp,
@@ -130,10 +131,8 @@ class MCPSessionMiddleware:
         limits: Limits = DEFAULT_LIMITS,
         telemetry: Telemetry = DEFAULT_TELEMETRY,
         clock: Callable[[], float] = time.time,
-        **moved: Any,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in {"self", "app", "moved"}}
-        refuse_moved(moved)
+        given = {name: value for name, value in locals().items() if name not in {"self", "app"}}
         self.app = forms.application(app)
         self._random_keys = keys is None
         self._options = make_runtime(self.app, Options(**given))

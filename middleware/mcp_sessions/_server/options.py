@@ -9,8 +9,9 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
+from functools import wraps
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, cast
 
 from starlette.types import Scope
 
@@ -31,6 +32,8 @@ from .principal import PrincipalOf
 if TYPE_CHECKING:
     from .._protocol.sep1364 import Dialect
     from ..telemetry.metrics import SessionMetrics
+
+F = TypeVar("F", bound=Callable[..., None])
 
 HOUR: Final = 3600
 DAY: Final = 24 * HOUR
@@ -265,18 +268,18 @@ MOVED: Final[Mapping[str, str]] = MappingProxyType(
 """Options that were keywords of the middleware, and the field of an option object that each is now."""
 
 
-def refuse_moved(given: Mapping[str, Any]) -> None:
-    """Refuse keywords that the constructor does not have.
+def names_moved(constructor: F) -> F:
+    """Let a constructor that is given an option by its former name raise a `ConfigurationError` with the new one."""
 
-    Raises:
-        ConfigurationError: One moved into an option object; the message says what to write.
-        TypeError: One is unknown.
-    """
-    for name in given:
-        if name not in MOVED:
-            raise TypeError(f"MCPSessionMiddleware() got an unexpected keyword argument {name!r}")
-        group, field = MOVED[name].split(".")
-        raise ConfigurationError(f"{name}= moved: write {group}={GROUPS[group].__name__}({field}=...)")
+    @wraps(constructor)
+    def construct(*arguments: Any, **given: Any) -> None:
+        for name in given:
+            if name in MOVED:
+                group, field = MOVED[name].split(".")
+                raise ConfigurationError(f"{name}= moved: write {group}={GROUPS[group].__name__}({field}=...)")
+        constructor(*arguments, **given)
+
+    return cast(F, construct)
 
 
 # --- the environment -----------------------------------------------------------------------------
@@ -340,7 +343,9 @@ def from_env(**options: Any) -> dict[str, Any]:
         ConfigurationError: A variable names no option, is empty, or is written in no form that is known; the message
             says what to write instead.
     """
-    found = {_setting(name): (name, text) for name, text in sorted(os.environ.items()) if _is_ours(name)}
+    ours = [(_setting(name), name, text) for name, text in sorted(os.environ.items()) if _is_ours(name)]
+    ours.sort(key=lambda one: variable(one[0]) == one[1])  # a name from before an option moved yields to the newer one
+    found = {setting: (name, text) for setting, name, text in ours}
     values = {setting: _read(setting, *written) for setting, written in found.items()}
     if "keys" not in values and os.environ.get(OTHER_KEYS):
         values["keys"] = f"env:{OTHER_KEYS}"
@@ -373,8 +378,10 @@ def _setting(name: str) -> str:
         group, _, field = path.rpartition(".")
         code = f"{group}={GROUPS[group].__name__}({field}=...)" if group else f"{option}=..."
         raise ConfigurationError(f"{name}: no variable holds {option}=; give it in code, as in from_env({code})")
-    near = get_close_matches(name.upper(), VARIABLES, n=1)
-    remedy = f"did you mean {near[0]}?" if near else f"these are settings: {', '.join(map(variable, SETTINGS))}"
+    near = get_close_matches(option, (known.removeprefix(PREFIX).lower() for known in VARIABLES), n=1)
+    remedy = (
+        f"did you mean {variable(near[0])}?" if near else f"these are settings: {', '.join(map(variable, SETTINGS))}"
+    )
     raise ConfigurationError(f"{name} is not a setting; {remedy}")
 
 
