@@ -152,7 +152,7 @@ def test_a_store_that_does_not_answer_refuses_unless_it_is_told_otherwise() -> N
             for value in list[Any](["fork", ("fork", "join"), None, True, [1]])
         ),
         *(("tail", value, "tail=.* must be the path of a socket") for value in ("", 1)),
-        *(("limits", value, r"limits=.* must be Limits\(...\)") for value in (None, {}, 1)),
+        *(("limits", value, r"limits=.* must be Limits\(...\)") for value in (None, "large", 1)),
         ("transport", "on", r"must be 'auto', 'off' or TransportSessions"),
         *(("admission", value, "must be one of 'ask', 'own'") for value in ("never", None, False)),
         *(("store", value, r"store= names no store; use 'memory:' \(one process\)") for value in ("memory", "x:", "")),
