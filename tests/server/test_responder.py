@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from starlette.types import Message, Send
 
 from mcp_sessions._server import response as responder_module
-from mcp_sessions._server.lifecycle import Origin, Streams
 from mcp_sessions._server.response import Responder, Watched, refuse, respond
+from mcp_sessions._server.streams import Origin, Streams
 from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions.errors import CreateRefused, StoreUnavailable
 from mcp_sessions.stores.memory import MemoryStore

@@ -35,10 +35,10 @@ from . import body as request_body
 from .answers import Answers
 from .context import WAY, Beginning, Crossing, Forwarding, crossing
 from .labels import Conversation
-from .lifecycle import Origin
 from .methods import METHODS, Asked
 from .response import Handshake, Responder, Watched, WriteBack
 from .sessions import ActiveSession, mint
+from .streams import Origin
 
 if TYPE_CHECKING:
     from ..telemetry.outcome import RequestTelemetry

@@ -44,8 +44,8 @@ from .._protocol.jsonrpc import Message
 from .._protocol.sse import Event, EventStream
 from .._session.claims import SESSION, Claims, RedactedRepr
 from ..errors import DataError, Refusal, StateError, StoreUnavailable
-from .lifecycle import Origin, Streams
 from .sessions import ActiveSession
+from .streams import Origin, Streams
 
 Rewrite = Callable[[bytes], bytes | None]
 """Takes one JSON-RPC message as the server wrote it; returns its replacement, or None to leave it."""

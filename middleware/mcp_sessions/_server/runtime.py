@@ -32,9 +32,10 @@ from ..telemetry.detect import is_traced
 from . import placement, principal
 from .forms import as_seconds
 from .labels import Conversation
-from .lifecycle import Endings, Streams, Sweeper
+from .lifecycle import Sweeper, Terminator
 from .options import Limits, OnCreate, Options
 from .principal import ReadPrincipal
+from .streams import Streams
 
 if TYPE_CHECKING:
     from .._protocol.sep1364 import Sep1364
@@ -60,7 +61,7 @@ class Runtime(msgspec.Struct, frozen=True):
     closes_store: bool
     lets_unknown_in: bool
     streams: Streams
-    endings: Endings
+    endings: Terminator
     tracked: bool
     """Whether sessions are recorded."""
     sweeper: Sweeper | None
@@ -154,7 +155,7 @@ def make_runtime(app: ASGIApp, options: Options) -> Runtime:
     store = stores.make(options.store, clock=clock, timeout=as_seconds(limits.store_timeout))
     keep = partial(_data, store, limits, clock)
     streams = Streams(store)
-    endings = Endings(store, streams, on_end=options.on_end, emit=emit, keep=keep, clock=clock)
+    endings = Terminator(store, streams, on_end=options.on_end, emit=emit, keep=keep, clock=clock)
     return Runtime(
         **_rules(options),
         **_dialects(options),
@@ -248,7 +249,7 @@ def _data(store: Store, limits: Limits, clock: Callable[[], float], owner: str, 
     return Data(store, _namespace(limits, owner, until), clock=clock, max_value_bytes=limits.value_bytes)
 
 
-def _sweeper(store: Store, endings: Endings, options: Options) -> Sweeper | None:
+def _sweeper(store: Store, endings: Terminator, options: Options) -> Sweeper | None:
     if options.tracked is None:
         return None
     idle = None if options.idle_timeout is None else int(as_seconds(options.idle_timeout))

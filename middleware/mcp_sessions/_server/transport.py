@@ -40,10 +40,10 @@ from ..errors import Refusal, SessionEnded, SessionExpired, SessionNotFound, Sto
 from ..stores.base import Standing
 from .answers import Answers
 from .context import WAY, Beginning, Crossing, crossing
-from .lifecycle import Origin
 from .response import Handshake, Responder, Watched, refuse
 from .runtime import Runtime
 from .sessions import ActiveSession, refusal_of
+from .streams import Origin
 
 _METHOD_NOT_ALLOWED: Final = 405
 
