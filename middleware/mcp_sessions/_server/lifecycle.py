@@ -176,9 +176,7 @@ class Terminator:
         """Forget a session that is over, and its data; where the store does not answer, as soon as it does."""
         with anyio.CancelScope(shield=True):
             if not await self._is_forgotten(ref):
-                _log.warning(
-                    "data of ended session %s stays: store unavailable, trying again for %d s", ref, TRIES * self._pause
-                )
+                _log.warning("data of ended session %s stays: store unavailable, trying again", ref)
                 start(partial(self._forget_later, ref))
 
     async def _forget_later(self, ref: str) -> None:
