@@ -1,6 +1,6 @@
 """Every refusal that can reach a client, in one table; the tests drive it and the documentation shows it.
 
-`python tests/refusals.py docs` writes `errors.md` and `protocol.md` into the folder that it is given.
+`python tests/support/refusals.py docs` writes `errors.md` and `protocol.md` into the folder that it is given.
 """
 
 from __future__ import annotations

@@ -158,7 +158,7 @@ class MCPSessionMiddleware:
     @cached_property
     def _server(self) -> ASGIApp:
         """The application as requests reach it. Where copies of this stand before several, each is given its own."""
-        return placement.told(Bridge(self.app) if self._options.bridges else self.app, self._options.code)
+        return placement.with_codes(Bridge(self.app) if self._options.bridges else self.app, self._options.code)
 
     @cached_property
     def fault(self) -> str | None:

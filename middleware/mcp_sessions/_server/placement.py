@@ -339,7 +339,7 @@ class Coded:
             _variable.reset(token)
 
 
-def told(app: ASGIApp, code: Code) -> ASGIApp:
+def with_codes(app: ASGIApp, code: Code) -> ASGIApp:
     """The application, which is told the codes where they are not the usual ones.
 
     Args:

@@ -1,6 +1,6 @@
 """The picture of a session's life in `docs/concepts.md`, drawn from the decision table and from what a store can say.
 
-python tests/lifecycle_page.py [PAGE]
+python tests/support/lifecycle_page.py [PAGE]
 
 States are what requests are answered with, so two ways to end that a client cannot tell apart are one state.
 """
@@ -20,7 +20,7 @@ from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions.errors import SessionEnded, SessionExpired, SessionNotFound
 from mcp_sessions.stores.base import Standing
 
-COMMAND = "python tests/lifecycle_page.py"
+COMMAND = "python tests/support/lifecycle_page.py"
 PAGE = generated.DOCS / "concepts.md"
 CLAIMS = Claims(kind=SESSION, kid="a", jti="life", issued_at=START, expires_at=START + 1)
 LIVE = Standing.LIVE.value
