@@ -1,7 +1,6 @@
 """The matrix: servers of every environment, visited by the clients of every environment and by those of JavaScript.
 
-Each environment hosts and visits in processes of its own, since no two hold the same SDK. The table is written from
-what the visits found and from nothing else.
+Each environment hosts and visits in processes of its own, since no two have the same SDK.
 """
 
 from __future__ import annotations
@@ -36,50 +35,43 @@ _PROGRAM: Final = "import sys; sys.path[:0] = {!r}; from compatibility.{} import
 
 
 def _command(python: Path, program: str, frameworks: Sequence[str]) -> list[str]:
-    return [
-        str(python),
-        "-W",
-        "ignore",
-        "-c",
-        _PROGRAM.format([str(ROOT / "tests"), str(ROOT / "tests" / "support")], program),
-        *frameworks,
-    ]
+    code = _PROGRAM.format([str(ROOT / "tests"), str(ROOT / "tests" / "support")], program)
+    return [str(python), "-W", "ignore", "-c", code, *frameworks]
 
 
 @contextmanager
 def hosted(python: Path, frameworks: Sequence[str]) -> Iterator[dict[str, str]]:
-    """The URLs of an environment's servers, for as long as the block lasts."""
+    """Host an environment's servers within the block, and yield their URLs."""
     command = _command(python, "host", frameworks)
-    pipe, log = subprocess.PIPE, subprocess.DEVNULL  # the frameworks tell of every request
+    pipe, log = subprocess.PIPE, subprocess.DEVNULL  # the frameworks log every request
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         urls: dict[str, str] = json.loads(process.stdout.readline())
         yield urls
-        process.stdin.close()  # for which it waits
+        process.stdin.close()  # which ends the process
 
 
 def visited(python: Path, urls: Mapping[str, str], frameworks: Sequence[str]) -> list[Result]:
-    """What the clients of an environment can do with the servers."""
+    """Return what the clients of an environment can do with the servers."""
     command = _command(python, "visit", frameworks)
     done = subprocess.run(command, input=json.dumps(urls), stdout=subprocess.PIPE, text=True, check=True)
     return [Result(**json.loads(line)) for line in done.stdout.splitlines()]
 
 
 async def visited_by_javascript(urls: Mapping[str, str], clients: Sequence[str]) -> list[Result]:
-    """What the TypeScript clients can do; of sessions in `_meta` they know nothing."""
+    """Return what the TypeScript clients can do, which know nothing of sessions in `_meta`."""
     found = []
     folder = javascript.packages()
     versions = json.loads((folder / "package.json").read_text("utf-8"))["dependencies"]
     with tempfile.TemporaryDirectory() as home:
         for client in clients:
-            name = (
-                f"TypeScript {versions[JAVASCRIPT[client]]}{', modern era first' if client.endswith('modern') else ''}"
-            )
+            era = ", modern era first" if client.endswith("modern") else ""
+            name = f"TypeScript {versions[JAVASCRIPT[client]]}{era}"
             for server, url in urls.items():
                 steps: list[Any] = [["call", "whoami"], ["call", "count"], ["call", "count"]]
                 seen = await javascript.visit(folder, Path(home), client, url, *steps)
-                works = UNCHANGED if seen.said[1:] == ["1", "2"] else ""
+                works = UNCHANGED if seen.results[1:] == ["1", "2"] else ""
                 found.append(Result(name, server, works))
     return found
 
@@ -88,7 +80,7 @@ async def visited_by_javascript(urls: Mapping[str, str], clients: Sequence[str])
 
 
 def table(results: Sequence[Result]) -> str:
-    """Clients down, servers across; a cell holds what works whether the server answers in JSON or in SSE."""
+    """Return a table of clients by servers; a cell has what works with JSON and SSE answers."""
     marks: dict[tuple[str, str, str], dict[str, str]] = {}
     for result in results:
         server, mode, form = result.server.split("|")

@@ -80,7 +80,7 @@ const STEPS = {
 
 for (const [step, ...args] of JSON.parse(steps)) {
   try {
-    print({ step, said: await STEPS[step](...args) });
+    print({ step, result: await STEPS[step](...args) });
   } catch (error) {
     print({ step, error: error.message });
   }

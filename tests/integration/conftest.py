@@ -1,12 +1,14 @@
-"""What the frameworks leave behind is theirs: it must fail no test here, and no test elsewhere either."""
+"""Fixtures of the integration tests, and a filter for what the frameworks leave unclosed."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from environments import require
 
 _LEFT_BEHIND = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
 _HERE = Path(__file__).parent
@@ -27,5 +29,23 @@ def leave_nothing_for_others() -> Iterator[None]:
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """asyncio, for time's sake: the matrix is large. The files that are about tasks and streams run on trio, too."""
+    """Asyncio alone: Uvicorn runs on nothing else, and the matrix is large. Files about tasks also run on trio."""
     return "asyncio"
+
+
+@pytest.fixture
+def redis() -> None:
+    """Connect errands to the run's Redis server before a test, which is skipped where there is none."""
+    from .errands import instrumented_redis
+
+    instrumented_redis()
+
+
+@pytest.fixture
+def spans() -> Iterator[list[Any]]:
+    """The spans that end during one test, from everything in this process."""
+    require("opentelemetry-sdk>=1.28")
+    from recorded import process_wide
+
+    with process_wide().recording() as kept:
+        yield kept

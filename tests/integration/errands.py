@@ -1,8 +1,7 @@
 """Servers whose one tool runs an errand: a span of its own, an HTTP request, a database query and a Redis command.
 
-The same errand on both SDKs, both FastMCPs, plain Starlette and FastAPI. What each makes of a request is a real span
-of the real instrumentation. An errand has a name, which stands on its span, in the URL and in the query, so that a
-test can tell whose spans they are; a Redis command's span has no values, and is told by the one that it is below.
+Every framework runs the same errand under the real instrumentation. An errand's name stands on its span, in the URL
+and in the query, which identifies its spans; the span of a Redis command is identified by its parent.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from mcp_sessions import MCPSessionMiddleware
 from .servers import CELLS, KEYS, Cell, Hall, ref
 
 HEADER: Final = "x-errand"
-"""A request's header that names its errand to the instrumentation around the server."""
+"""The request header that names an errand to the instrumentation around the server."""
 
 PLAIN: Final = ("starlette", "fastapi")
 ALL_CELLS: Final = [
@@ -49,7 +48,7 @@ ALL_CELLS: Final = [
 
 
 async def errand(hall: Hall, name: str) -> str:
-    """Run an errand; whose request it was."""
+    """Run an errand and return the ref of the session it ran in."""
     with trace.get_tracer("errands").start_as_current_span("errand", attributes={"errand": name}):
         await hall.enter(name)
         await _fetch(name)
@@ -74,7 +73,7 @@ def _query(name: str) -> None:
 
 @cache
 def instrumented_redis() -> redis.Redis:
-    """A client of the run's Redis server. To be called once before an errand: where there is none a test is skipped."""
+    """Return a client of the run's Redis server; call it before an errand, since a test without Redis is skipped."""
     client = redis.Redis.from_url(redis_servers.shared().url)
     RedisInstrumentor.instrument_client(client)
     return client
@@ -119,7 +118,7 @@ def _fastapi(cell: Cell, hall: Hall) -> Any:
 
 
 async def _answer(cell: Cell, hall: Hall, request: Request) -> Response:
-    """An MCP endpoint as one writes it by hand."""
+    """Answer as a hand-written MCP endpoint does."""
     message = await request.json()
     if message["method"] != "tools/call":
         return JSONResponse({"jsonrpc": "2.0", "id": message.get("id"), "result": {"capabilities": {}}})
@@ -134,8 +133,8 @@ async def _stream(hall: Hall, message: dict[str, Any]) -> AsyncIterator[bytes]:
 
 
 async def _called(hall: Hall, message: dict[str, Any]) -> dict[str, Any]:
-    said = await errand(hall, message["params"]["arguments"]["name"])
-    return {"jsonrpc": "2.0", "id": message["id"], "result": {"content": [{"type": "text", "text": said}]}}
+    text = await errand(hall, message["params"]["arguments"]["name"])
+    return {"jsonrpc": "2.0", "id": message["id"], "result": {"content": [{"type": "text", "text": text}]}}
 
 
 _MAKERS: Final[dict[str, Callable[[Cell, Hall], Any]]] = {
@@ -158,17 +157,17 @@ def _name_errand(span: trace.Span, scope: dict[str, Any]) -> None:
 
 
 def bare(cell: Cell, hall: Hall) -> Any:
-    """The server as the framework makes it."""
+    """Return the server as the framework makes it."""
     return _MAKERS[cell.framework](cell, hall)
 
 
 def outside(cell: Cell, hall: Hall, guard: None = None) -> ASGIApp:
-    """OpenTelemetry's ASGI instrumentation around the middleware, as `opentelemetry-instrument` puts it."""
+    """Put OpenTelemetry's ASGI instrumentation around the middleware, as `opentelemetry-instrument` does."""
     ours = MCPSessionMiddleware(bare(cell, hall), keys=KEYS, transport="off")
     return OpenTelemetryMiddleware(ours, server_request_hook=_name_errand)
 
 
 def inside(cell: Cell, hall: Hall, guard: None = None) -> ASGIApp:
-    """OpenTelemetry's ASGI instrumentation within the middleware, which names transport sessions, too."""
+    """Put OpenTelemetry's ASGI instrumentation within the middleware, which also names transport sessions."""
     theirs = OpenTelemetryMiddleware(bare(cell, hall), server_request_hook=_name_errand)
     return MCPSessionMiddleware(theirs, keys=KEYS)

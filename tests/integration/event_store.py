@@ -1,4 +1,4 @@
-"""An event store, as either SDK wants one, and servers that keep their events in it."""
+"""An event store for either SDK, and servers that keep their events in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEPT: Final = "what only a live session may hear"
 
 
 def event_store() -> Any:
-    """A new one, for the SDK that is installed: everything is kept, and told again in order."""
+    """Return an empty store for the installed SDK, which replays what it kept in order."""
     interface = import_module("mcp.server.streamable_http")
 
     class Events(interface.EventStore):  # type: ignore[misc,name-defined]  # whichever SDK is installed
@@ -40,7 +40,7 @@ def event_store() -> Any:
 
 
 def with_events(cell: Cell, hall: Hall, guard: Guard | None, **options: Any) -> ASGIApp:
-    """A stateful server that keeps its events, with one tool, inside the middleware."""
+    """Wrap a stateful server with one tool, which keeps its events."""
 
     async def hold() -> str:
         await hall.enter("hold")

@@ -1,9 +1,8 @@
 """JavaScript clients for tests: the packages of `npm/`, with a Node of their own, installed once per machine.
 
-What is installed is what `npm/package-lock.json` says, checked by its hashes, and no package's install script runs.
-npm itself is the machine's, or Debian's where root may install it. Where there is none the tests are skipped and say
-so; with `CI` in the environment they fail. To move to newer packages, change `npm/package.json` and run
-`npm install --package-lock-only` there.
+The packages and their hashes come from `npm/package-lock.json`; install scripts never run. Without npm, which root
+gets from Debian, the tests are skipped, and fail where `CI` is set. To move to newer packages, change
+`npm/package.json` and run `npm install --package-lock-only` there.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ DEADLINE: Final = 60  # seconds after which a program that hangs fails its test
 
 @cache
 def packages(manifest: Path = HERE / "npm") -> Path:
-    """The folder in which the packages of a manifest are, installed if need be."""
+    """Return the folder of a manifest's installed packages, or skip the test."""
     try:
         return install(manifest, CACHE)
     except debian.NotInstalled as missing:
@@ -47,21 +46,21 @@ def packages(manifest: Path = HERE / "npm") -> Path:
 
 
 def install(manifest: Path, cache: Path) -> Path:
-    """The folder in which the packages of a manifest are, after they have been installed if need be.
+    """Install the packages of a manifest unless they are there, and return their folder.
 
     Args:
         manifest: The folder of a `package.json` and its `package-lock.json`.
-        cache: Where installed packages are kept. Several programs may install at once.
+        cache: Where installed packages are kept; several programs may install at once.
 
     Raises:
-        debian.NotInstalled: There is no npm, or it failed.
+        debian.NotInstalled: npm is missing, or it failed.
     """
     folder = cache / f"{manifest.name}-{_fingerprint(manifest)}"
     if not folder.exists():
         npm = debian.install("npm")
         cache.mkdir(parents=True, exist_ok=True)
         with _one_at_a_time(cache):
-            if not folder.exists():  # nobody else was faster
+            if not folder.exists():  # another process may have been faster
                 _clean_install(npm, manifest, folder)
     return folder
 
@@ -79,7 +78,7 @@ def _one_at_a_time(cache: Path) -> Iterator[None]:
 
 
 def _clean_install(npm: Path, manifest: Path, folder: Path) -> None:
-    """Install beside the folder, and move there what is whole."""
+    """Install beside the folder, and move the complete installation there."""
     command = [str(npm), "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
     with tempfile.TemporaryDirectory(dir=folder.parent) as aside:
         made = shutil.copytree(manifest, Path(aside, "made"))
@@ -95,15 +94,10 @@ def _clean_install(npm: Path, manifest: Path, folder: Path) -> None:
 
 
 async def run(folder: Path, home: Path, *command: str) -> str:
-    """What a program of the packages prints, run with their Node.
-
-    Args:
-        folder: Where the packages are.
-        home: Where it may keep files of its own.
-        command: Its name and arguments.
+    """Run a program of the packages with their Node, and return its output.
 
     Raises:
-        RuntimeError: It failed; the message holds what it said.
+        RuntimeError: The program failed; the message holds its output.
     """
     path = f"{folder / 'node_modules' / '.bin'}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "HOME": str(home)}
@@ -116,68 +110,47 @@ async def run(folder: Path, home: Path, *command: str) -> str:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One HTTP exchange as the client saw it.
-
-    Args:
-        method: The HTTP method.
-        status: The HTTP status.
-        sent: Which session id was sent, as a number that stands for it, or None.
-        named: Which one was named in the answer, likewise.
-    """
+    """One HTTP exchange as the client saw it, with a number in place of each session id."""
 
     method: str
     status: int
-    sent: int | None
-    named: int | None
+    sent: int | None  # the session id in the request
+    named: int | None  # the session id in the response
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A step that failed, and what the client said of it."""
+    """A step that failed, with the client's message."""
 
     why: str
 
 
 @dataclass(frozen=True)
 class Visit:
-    """What one client saw.
+    """What one client saw."""
 
-    Args:
-        said: What came of each step after the first, in order.
-        exchanges: Every HTTP exchange, in the order in which answers began.
-        troubles: What the client complained of beside that.
-    """
-
-    said: list[Any]
-    exchanges: list[Exchange]
-    troubles: list[str]
+    results: list[Any]  # of each step after the first
+    exchanges: list[Exchange]  # in the order in which answers began
+    troubles: list[str]  # other errors that the client reported
 
     def statuses(self, method: str) -> set[int]:
-        """Those of the answers to an HTTP method."""
+        """Return the statuses of the answers to an HTTP method."""
         return {exchange.status for exchange in self.exchanges if exchange.method == method}
 
 
 async def visit(folder: Path, home: Path, client: str, url: str, *steps: Sequence[Any]) -> Visit:
-    """Let one client connect to a server and take some steps.
-
-    Args:
-        folder: Where the packages are.
-        home: Where the client may keep files.
-        client: Which, as `clients.mjs` calls them.
-        url: The MCP endpoint.
-        steps: What it does once it is connected, as `clients.mjs` has them.
-    """
+    """Connect one client to a server and take some steps; clients and steps have the names of `clients.mjs`."""
     program = (HERE / "clients.mjs").read_text("utf-8")
-    told = json.dumps([["connect"], *steps])
-    # Not as a file: a program finds packages from where it lies, one that is handed over from where it runs.
-    printed = await run(folder, home, "node", "--input-type=module", "--eval", program, "--", client, url, told)
+    asked = json.dumps([["connect"], *steps])
+    # Passed by `--eval`: a program in a file looks for packages where it lies, this one where it runs.
+    printed = await run(folder, home, "node", "--input-type=module", "--eval", program, "--", client, url, asked)
     lines = [json.loads(line) for line in printed.splitlines()]
-    (connected, *said) = [
-        Failed(line["error"]) if "error" in line else line["said"] for line in lines if "step" in line
+    (connected, *results) = [
+        Failed(line["error"]) if "error" in line else line["result"] for line in lines if "step" in line
     ]
     assert connected == "small"
     return Visit(
-        said=said,
+        results=results,
         exchanges=[Exchange(*line.values()) for line in lines if "http" in line],
         troubles=[line["trouble"] for line in lines if "trouble" in line],
     )

@@ -1,7 +1,6 @@
-"""A server for what sessions are said to be for: a count, a transaction, and tools that a session has or has not.
+"""A server with the use cases of sessions: a count, a transaction, and a tool that only some sessions have.
 
-It is the same on every framework. What it keeps of a session besides `session.data` (an open transaction of
-a real database) is freed when the session ends.
+It is the same on every framework. The open database transaction of a session is rolled back when the session ends.
 """
 
 from __future__ import annotations
@@ -28,11 +27,7 @@ ADMIN_ONLY = "drop_contents"
 
 @dataclass
 class Office:
-    """The server's side: a database, and the transactions that sessions have open in it.
-
-    Args:
-        path: The database's file.
-    """
+    """The server's side: a database file, and the transactions that sessions have open in it."""
 
     path: Path
     transactions: dict[str, sqlite3.Connection] = field(default_factory=dict)
@@ -47,15 +42,12 @@ class Office:
 
     @property
     def contents(self) -> list[str]:
-        """What everybody sees."""
-        database = self._connected()
-        try:
+        """The committed lines."""
+        with closing(self._connected()) as database:
             return [line for (line,) in database.execute("SELECT line FROM contents")]
-        finally:
-            database.close()
 
     def begin(self, ref: str) -> None:
-        """Open a session's transaction; there can be one at a time."""
+        """Open a session's transaction; only one can be open at a time."""
         database = self._connected()
         try:
             database.execute("BEGIN IMMEDIATE")
@@ -65,13 +57,13 @@ class Office:
         self.transactions[ref] = database
 
     def end(self, ref: str, how: str) -> None:
-        """Close it, one way or the other."""
+        """Close a session's transaction with COMMIT or ROLLBACK."""
         database = self.transactions.pop(ref)
         database.execute(how)
         database.close()
 
     def on_end(self, session: EndedSession, reason: str) -> None:
-        """Free what a session held."""
+        """Roll back the transaction of a session that ended."""
         if session.ref in self.transactions:
             self.end(session.ref, "ROLLBACK")
             self.freed.append((session.ref, reason))
@@ -84,7 +76,7 @@ def _session() -> Session:
 
 
 def _fill(mcp: Any, office: Office, error: type[Exception]) -> None:
-    """Put the tools on a framework's server, whose own error a client is told word for word."""
+    """Put the tools on a framework's server; the text of `error` reaches the client."""
 
     async def count() -> str:
         return str(await _session().data.increment("count"))
@@ -127,7 +119,7 @@ def _transaction(office: Office) -> list[Callable[..., Awaitable[str]]]:
 
 
 async def is_admin() -> bool:
-    """Whether the session of this request has the tool that not everybody has."""
+    """Whether the session of this request has the admin tool."""
     session = current_session()
     return session is not None and bool(await session.data.get("admin"))
 
@@ -174,14 +166,14 @@ _MAKERS: dict[str, Any] = {"sdk1": _sdk1, "sdk2": _sdk2, "fastmcp3": _fastmcp, "
 
 
 def office_app(cell: Cell, office: Office, **options: Any) -> ASGIApp:
-    """The server of a cell, with sessions."""
+    """Wrap the server of a cell."""
     bare = _MAKERS[cell.framework](office, stateful=cell.stateful, json=cell.json)
     return MCPSessionMiddleware(bare, keys=KEYS, on_end=office.on_end, **grouped(**options))
 
 
 @asynccontextmanager
 async def open_office(cell: Cell, folder: Path, **options: Any) -> AsyncIterator[tuple[Office, Client]]:
-    """The server, up for as long as the block lasts, and a client that has shaken hands."""
+    """Serve within the block, with a client that has completed its handshake."""
     office = Office(folder / "contents.db")
     app = office_app(cell, office, **options)
     with anyio.fail_after(DEADLINE):

@@ -1,8 +1,7 @@
 """The same small server on every framework that is installed, and the cells in which it runs.
 
-A cell is one framework in one mode. Which cells an environment has is read from a table by the
-installed major versions: an unknown version is an error, never an empty set. Frameworks are imported
-by name, since no environment has them all.
+A cell is one framework in one mode. A table gives the cells of the installed major versions; an unknown version is an
+error. Frameworks are imported by name, since no environment has them all.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from itertools import product
 from typing import Any, Final
 
 import anyio
+import pytest
 from apps import grouped
 from environments import INSTALLED
 from packaging.version import Version
@@ -29,19 +29,12 @@ KEYS: Final = "a secret of the integration tests, at least 32 bytes long"
 
 @dataclass(frozen=True)
 class Cell:
-    """One framework in one mode.
+    """One framework in one mode."""
 
-    Args:
-        framework: Its name with its major version.
-        modern: Which era the client speaks.
-        stateful: Whether the legacy era's transport hands out transport sessions.
-        json: Whether answers are JSON instead of event streams.
-    """
-
-    framework: str
-    modern: bool
-    stateful: bool
-    json: bool
+    framework: str  # with its major version
+    modern: bool  # the era of the client
+    stateful: bool  # the legacy transport hands out transport sessions
+    json: bool  # answers are JSON instead of event streams
 
     def __str__(self) -> str:
         era = "modern" if self.modern else "legacy"
@@ -51,7 +44,7 @@ class Cell:
 
 @dataclass
 class Hall:
-    """Where calls wait: each says that it came, and goes on when the hall is opened."""
+    """Where calls wait until a test opens it."""
 
     came: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
@@ -61,7 +54,7 @@ class Hall:
     _empty: anyio.Event = field(default_factory=anyio.Event)
 
     async def enter(self, name: str) -> None:
-        """Say who came, and wait."""
+        """Record the arrival, and wait."""
         self.came.append(name)
         if len(self.came) == self._expected:
             self._full.set()
@@ -73,35 +66,35 @@ class Hall:
                 self._empty.set()
 
     async def filled(self, expected: int) -> None:
-        """Wait until so many calls are inside."""
+        """Wait until this many calls have arrived."""
         self._expected = expected
         if len(self.came) < expected:
             await self._full.wait()
 
     async def emptied(self) -> None:
-        """Wait until nobody is inside, for a hall that somebody entered."""
+        """Wait until every call that arrived has left."""
         await self._empty.wait()
 
     def open(self) -> None:
-        """Let everybody go on."""
+        """Release all calls."""
         self._open.set()
 
 
 def ref() -> str:
-    """Whose request is being handled, as every handler of the small server answers it."""
+    """Return the ref of the current session, which is the answer of most handlers."""
     session = current_session()
     return "nobody" if session is None else session.ref
 
 
 async def tally() -> str:
-    """Count in what the server keeps for the session."""
+    """Count in the session's data."""
     session = current_session()
     assert session is not None
     return str(await session.data.increment("n"))
 
 
 async def leave() -> str:
-    """End the session from within."""
+    """End the session from within a tool."""
     session = current_session()
     assert session is not None
     await session.end("left")
@@ -128,9 +121,6 @@ def _fill(mcp: Any, hall: Hall, completion: Callable[[Any], Any], completed: Cal
         session.state["n"] = session.state.get("n", 0) + 1
         return str(session.state["n"])
 
-    async def me() -> str:
-        return ref()
-
     async def who() -> str:
         return ref()
 
@@ -139,13 +129,13 @@ def _fill(mcp: Any, hall: Hall, completion: Callable[[Any], Any], completed: Cal
 
     for tool in (whoami, whoami_sync, hold, count, tally, leave):
         mcp.tool()(tool)
-    mcp.resource("session://me")(me)
+    mcp.resource("session://me")(whoami)
     mcp.prompt()(who)
     completion(complete)
 
 
 def _progressing(mcp: Any, hall: Hall, context: Any) -> None:
-    """A tool that tells of its progress, waits in the hall, and tells again."""
+    """Add a tool that reports progress, waits in the hall, and reports the rest."""
 
     async def progress(ctx: Any) -> str:
         await ctx.report_progress(1, 3)
@@ -163,7 +153,7 @@ def _progressing(mcp: Any, hall: Hall, context: Any) -> None:
 
 @dataclass(frozen=True)
 class Guard:
-    """Bearer authentication: who each token belongs to."""
+    """Bearer authentication: the user of each token."""
 
     users: Mapping[str, str]
 
@@ -199,7 +189,7 @@ def _fastmcp_auth(guard: Guard | None) -> dict[str, Any]:
 def _sdk2(cell: Cell, hall: Hall, guard: Guard | None, middleware: Sequence[Any]) -> Any:
     mcp = import_module("mcp.server.mcpserver").MCPServer("small", **_sdk_auth(guard))
     types = import_module("mcp_types")
-    _fill(mcp, hall, mcp.completion(), lambda said: types.Completion(values=[said]))
+    _fill(mcp, hall, mcp.completion(), lambda value: types.Completion(values=[value]))
     _progressing(mcp, hall, import_module("mcp.server.mcpserver").Context)
     return mcp.streamable_http_app(stateless_http=not cell.stateful, json_response=cell.json)
 
@@ -208,21 +198,21 @@ def _sdk1(cell: Cell, hall: Hall, guard: Guard | None, middleware: Sequence[Any]
     module = import_module("mcp.server.fastmcp")
     mcp = module.FastMCP("small", stateless_http=not cell.stateful, json_response=cell.json, **_sdk_auth(guard))
     types = import_module("mcp.types")
-    _fill(mcp, hall, mcp.completion(), lambda said: types.Completion(values=[said]))
+    _fill(mcp, hall, mcp.completion(), lambda value: types.Completion(values=[value]))
     _progressing(mcp, hall, module.Context)
     return mcp.streamable_http_app()
 
 
 def _fastmcp4(cell: Cell, hall: Hall, guard: Guard | None, middleware: Sequence[Any]) -> Any:
     mcp = import_module("fastmcp").FastMCP("small", **_fastmcp_auth(guard))
-    _fill(mcp, hall, mcp.completion, lambda said: [said])
+    _fill(mcp, hall, mcp.completion, lambda value: [value])
     return _fastmcp_app(mcp, cell, hall, middleware)
 
 
 def _fastmcp3(cell: Cell, hall: Hall, guard: Guard | None, middleware: Sequence[Any]) -> Any:
     mcp = import_module("fastmcp").FastMCP("small", **_fastmcp_auth(guard))
     types = import_module("mcp.types")
-    _fill(mcp, hall, mcp._mcp_server.completion(), lambda said: types.Completion(values=[said]))
+    _fill(mcp, hall, mcp._mcp_server.completion(), lambda value: types.Completion(values=[value]))
     return _fastmcp_app(mcp, cell, hall, middleware)
 
 
@@ -246,17 +236,17 @@ _MAKERS: Final[dict[str, Callable[[Cell, Hall, Guard | None, Sequence[Any]], Any
 
 
 def bare(cell: Cell, hall: Hall | None = None, guard: Guard | None = None, middleware: Sequence[Any] = ()) -> Any:
-    """The small server as the framework makes it, without the middleware unless `middleware` names it."""
+    """Return the small server as the framework makes it, with `middleware` only where that is given."""
     return _MAKERS[cell.framework](cell, hall or Hall(), guard, middleware)
 
 
 def wrapped(cell: Cell, hall: Hall | None = None, guard: Guard | None = None, **options: Any) -> ASGIApp:
-    """The small server inside the middleware."""
+    """Wrap the small server in the middleware."""
     return MCPSessionMiddleware(bare(cell, hall, guard), **grouped(**{"keys": KEYS, "transport": "off", **options}))
 
 
 def added(cell: Cell, hall: Hall | None = None, guard: Guard | None = None, **options: Any) -> ASGIApp:
-    """The small server with the middleware inside of its authentication."""
+    """Put the middleware inside the authentication of the small server."""
     app: ASGIApp = add_sessions(bare(cell, hall, guard), **grouped(**{"keys": KEYS, "transport": "off", **options}))
     return app
 
@@ -271,6 +261,14 @@ def _major(distribution: str) -> int:
 
 
 FRAMEWORKS: Final = (f"sdk{_major('mcp')}", f"fastmcp{_major('fastmcp')}")
+_MODES: Final = [f"{mode}-{form}" for mode in ("stateful", "stateless") for form in ("json", "sse")]
+EXPECTED: Final = {
+    f"{name}-{era}-{mode}"
+    for name in FRAMEWORKS
+    for era in {("sdk2", "fastmcp4"): ("legacy", "modern"), ("sdk1", "fastmcp3"): ("legacy",)}[FRAMEWORKS]
+    for mode in _MODES
+}
+"""The names of the cells that this environment must run."""
 CELLS: Final = [
     Cell(framework, modern, stateful, json)
     for framework in FRAMEWORKS
@@ -279,8 +277,14 @@ CELLS: Final = [
 
 STREAMING: Final = [cell for cell in CELLS if not cell.json]
 COVERING: Final = [cell for cell in CELLS if cell.stateful is not cell.json]
-"""Every framework, era, transport and form of answer, though not every combination."""
+"""Every framework, era, transport and form of answer, but not every combination."""
 STATEFUL: Final = [cell for cell in CELLS if cell.stateful and not cell.modern]
+
+
+def selected(request: pytest.FixtureRequest, test: Callable[..., Any]) -> list[dict[str, Any]]:
+    """Return the parameters with which a test was selected in this run."""
+    tests = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    return [item.callspec.params for item in tests if item.originalname == test.__name__]
 
 
 # --- a server that runs --------------------------------------------------------------------------
@@ -297,11 +301,11 @@ class Running:
     hall: Hall
 
     def client(self, **headers: str) -> Client:
-        """A new client of it."""
+        """Return a new client."""
         return Client(self.app, modern=self.cell.modern, headers=headers)
 
     async def connected(self, **headers: str) -> Client:
-        """A new client that has shaken hands."""
+        """Return a new client that has completed its handshake."""
         client = self.client(**headers)
         await client.connect()
         return client
@@ -311,7 +315,7 @@ class Running:
 async def running(
     cell: Cell, guard: Guard | None = None, make: Callable[..., ASGIApp] = wrapped, **options: Any
 ) -> AsyncIterator[Running]:
-    """The small server with the middleware, up for as long as the block lasts."""
+    """Serve the wrapped small server within the block."""
     hall = Hall()
     app = make(cell, hall, guard, **options)
     with anyio.fail_after(DEADLINE):

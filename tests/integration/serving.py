@@ -1,7 +1,6 @@
 """A real HTTP server on a free loopback port, in the test's own event loop, and the frameworks' own clients of it.
 
-One event loop holds the server and the client, so that a test can hold a call open with an event and
-needs no sleep. Uvicorn speaks asyncio alone, and so do the tests that use it.
+Server and client share an event loop, so a test holds a call open with an event and never sleeps.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Progress = Callable[[float], Awaitable[None]]
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn without its signal handlers, which says when it is up."""
+    """Uvicorn without its signal handlers, and with an event that is set when it is up."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -41,7 +40,7 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def serving(app: ASGIApp) -> AsyncIterator[str]:
-    """The URL of the MCP endpoint, for as long as the block lasts."""
+    """Serve within the block, and yield the URL of the MCP endpoint."""
     config = uvicorn.Config(app, port=0, log_level="warning", lifespan="on", timeout_graceful_shutdown=5)
     server = _Server(config)
     async with anyio.create_task_group() as tasks:
@@ -55,7 +54,7 @@ async def serving(app: ASGIApp) -> AsyncIterator[str]:
 
 
 class _Whole:
-    """A result type that keeps every member, for results that the SDK has no model of."""
+    """A result type that keeps every member, for results without a model in the SDK."""
 
     @staticmethod
     def model_validate(result: dict[str, Any], **_: Any) -> dict[str, Any]:
@@ -64,36 +63,29 @@ class _Whole:
 
 @dataclass(frozen=True)
 class Peer:
-    """A framework's own client, connected.
+    """A framework's own client, connected."""
 
-    Args:
-        call: Its `call_tool`.
-        session: The SDK session under it, which sends any request.
-        capabilities: What it knows of the server.
-        progress: The name of its argument for progress.
-    """
-
-    call: Callable[..., Awaitable[Any]]
-    session: Any
+    call: Callable[..., Awaitable[Any]]  # its `call_tool`
+    session: Any  # the SDK session under it, which sends any request
     capabilities: Any
-    progress: str
+    progress: str  # the name of its argument for a progress callback
 
     async def create(self) -> Held:
-        """A new session, by the client's own means for methods that it does not know."""
+        """Create a session, by the client's own means for methods that it does not know."""
         return Held((await self._send("sessions/create", {}))["session"])
 
     async def delete(self, held: Held) -> None:
         """End a session."""
         await self._send("sessions/delete", {"_meta": {SESSION_KEY: held.sent()}})
 
-    async def tool(self, name: str, held: Held | None = None, /, told: Progress | None = None, **arguments: Any) -> str:
-        """Call a tool within a session; what it says."""
+    async def tool(self, name: str, held: Held | None = None, /, hear: Progress | None = None, **arguments: Any) -> str:
+        """Call a tool and return its text; `hear` is called with each progress."""
 
         async def tell(progress: float, total: float | None, message: str | None) -> None:
-            assert told is not None
-            await told(progress)
+            assert hear is not None
+            await hear(progress)
 
-        listening = {} if told is None else {self.progress: tell}
+        listening = {} if hear is None else {self.progress: tell}
         meta = {} if held is None else {"meta": {SESSION_KEY: held.sent()}}
         result = await self.call(name, arguments, **meta, **listening)
         if held is not None:
@@ -136,6 +128,6 @@ _PEERS: Final = {"sdk1": _sdk1, "sdk2": _sdk2, "fastmcp3": _fastmcp3, "fastmcp4"
 
 @asynccontextmanager
 async def peer(cell: Cell, url: str) -> AsyncIterator[Peer]:
-    """The cell's own client, connected in the cell's era."""
+    """Connect the cell's own client in the cell's era."""
     async with _PEERS[cell.framework](cell, url) as connected:
         yield connected

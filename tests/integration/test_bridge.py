@@ -1,4 +1,4 @@
-"""The bridge in front of real servers that keep transport sessions, with their own clients, unchanged."""
+"""The bridge in front of real servers that keep transport sessions, with their own unchanged clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WHOAMI: Final = {"name": "whoami", "arguments": {}}
 
 @asynccontextmanager
 async def connected(cell: Cell, **options: Any) -> AsyncIterator[list[Peer]]:
-    """Two of the cell's own clients of one small server behind the bridge, over real HTTP."""
+    """Connect two of the cell's own clients to one small server behind the bridge, over real HTTP."""
     with anyio.fail_after(DEADLINE):
         async with (
             serving(wrapped(cell, Hall(), bridge=True, **options)) as url,
@@ -37,7 +37,7 @@ async def connected(cell: Cell, **options: Any) -> AsyncIterator[list[Peer]]:
 
 @stateful
 async def test_unchanged_clients_of_a_stateful_server_have_sessions(cell: Cell) -> None:
-    """Each its own, from `initialize` to the DELETE that clients send when they close; `_meta` rides over it."""
+    """Each client has its own session from `initialize` to the DELETE on close, and `_meta` names others beside it."""
     facts: list[Fact] = []
     async with connected(cell, listen=facts.append) as [one, two]:
         mine, yours = await one.tool("whoami"), await two.tool("whoami")
@@ -57,26 +57,26 @@ async def test_unchanged_clients_of_a_stateful_server_have_sessions(cell: Cell) 
 
 @stateful
 async def test_two_clients_never_get_each_others_answers(cell: Cell) -> None:
-    """Both are inside the server at once, with the same tool and the same request id, and go on in either order."""
+    """Two calls with the same request id are inside the same tool at once, and each gets its own answer."""
     async with running(cell, bridge=True) as server:
         clients = [await server.connected() for _ in range(2)]
         own = [await client.call("whoami") for client in clients]
-        said: dict[str, str] = {}
+        answers: dict[str, str] = {}
 
         async def hold(whose: str, client: Client) -> None:
-            said[whose] = await client.call("hold", name=whose)
+            answers[whose] = await client.call("hold", name=whose)
 
         async with anyio.create_task_group() as tasks:
             for whose, client in zip(own, clients, strict=True):
                 tasks.start_soon(hold, whose, client)
             await server.hall.filled(2)
             server.hall.open()
-    assert said == {whose: f"{whose} {whose}" for whose in own}
+    assert answers == {whose: f"{whose} {whose}" for whose in own}
 
 
 @stateful
-async def test_every_response_has_our_id_and_none_the_servers(cell: Cell) -> None:
-    """JSON, event streams, 202 and errors; after the DELETE there is nothing on either side."""
+async def test_every_response_names_our_id_and_never_the_servers(cell: Cell) -> None:
+    """JSON, event streams, 202 and errors name our id alone, and after the DELETE both sides answer 404."""
     async with running(cell, bridge=True) as server:
         client = server.client()
         opened = await client.connect()
@@ -97,8 +97,8 @@ async def test_every_response_has_our_id_and_none_the_servers(cell: Cell) -> Non
 
 
 @stateful
-async def test_what_another_worker_has_begun_is_a_404_here(cell: Cell) -> None:
-    """The id verifies, as on every worker; the transport session is the other's, so sticky routing is still needed."""
+async def test_a_transport_session_of_another_worker_is_answered_404(cell: Cell) -> None:
+    """The id verifies on every worker, but the sealed transport session is the other's: routing must be sticky."""
     async with running(cell, bridge=True) as one, running(cell, bridge=True) as other:
         astray = await one.connected()
         astray.app = other.app
@@ -109,8 +109,8 @@ async def test_what_another_worker_has_begun_is_a_404_here(cell: Cell) -> None:
 
 
 @pytest.mark.parametrize("cell", [cell for cell in STATEFUL if cell.json], ids=str)
-async def test_an_id_is_its_owners_alone(cell: Cell) -> None:
-    """Bob, who has found Ann's, is told what a stranger is told; without a token he is told nothing."""
+async def test_a_transport_id_serves_its_owner_alone(cell: Cell) -> None:
+    """Another user with the id gets 404, and a caller without a good token 401."""
     guard = Guard({"token-of-ann": "ann", "token-of-bob": "bob"})
     async with running(cell, guard, added, bridge=True) as server:
         ann = await server.connected(authorization="Bearer token-of-ann")
@@ -122,8 +122,8 @@ async def test_an_id_is_its_owners_alone(cell: Cell) -> None:
 
 
 @pytest.mark.parametrize("cell", [cell for cell in STATEFUL if not cell.json], ids=str)
-async def test_a_broken_stream_is_taken_up_by_its_owner(cell: Cell) -> None:
-    """The server's events come again over a new GET, with our id in its head."""
+async def test_a_broken_stream_is_resumed_by_its_owner(cell: Cell) -> None:
+    """A new GET with our id replays the server's events until the session is deleted."""
     async with running(cell, make=with_events, bridge=True) as server:
         client = await server.connected()
         async with client.under_way("tools/call", {"name": "hold", "arguments": {}}) as exchange:

@@ -1,11 +1,10 @@
-"""The response cache of the SDK's 2.x client, which knows nothing of sessions, must not mix them up."""
+"""The response cache of the SDK's 2.x client, which knows nothing of sessions, does not mix them up."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 import anyio
-import pytest
 from environments import require
 
 require("mcp>=2")
@@ -25,14 +24,8 @@ from .wire import Client as Wire
 FRESH: Final = CacheHint(ttl_ms=3_600_000, scope="public")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Uvicorn runs on asyncio alone."""
-    return "asyncio"
-
-
 def server(served: list[str]) -> Any:
-    """A server whose resource tells whose it is, and which lets clients keep it for an hour."""
+    """Wrap a server whose resource answers with its session's ref and may be cached for an hour."""
     mcp = MCPServer("cached", cache_hints={"resources/read": FRESH, "tools/list": FRESH})
 
     @mcp.resource("session://me")
@@ -43,13 +36,8 @@ def server(served: list[str]) -> Any:
     return MCPSessionMiddleware(mcp.streamable_http_app(stateless_http=True), keys=KEYS)
 
 
-def text(result: Any) -> str:
-    """What a resource says."""
-    return str(result.contents[0].text)
-
-
 async def test_two_sessions_of_one_cached_client_read_their_own() -> None:
-    """With the cache on, each session and the reader without one get what is theirs, in any order."""
+    """With the cache on, each session and a reader without one get their own answer, in any order."""
     served: list[str] = []
     app = server(served)
     with anyio.fail_after(DEADLINE):
@@ -59,7 +47,7 @@ async def test_two_sessions_of_one_cached_client_read_their_own() -> None:
 
             async def read(held: Held | None) -> str:
                 meta: Any = None if held is None else {SESSION_KEY: held.sent()}
-                return text(await client.read_resource("session://me", meta=meta))
+                return str((await client.read_resource("session://me", meta=meta)).contents[0].text)
 
             mine, yours = await read(first), await read(second)
             assert [await read(None), await read(None)] == ["nobody", "nobody"]
@@ -68,8 +56,8 @@ async def test_two_sessions_of_one_cached_client_read_their_own() -> None:
     assert len({mine, yours, "nobody"}) == 3
 
 
-async def test_a_result_with_a_session_says_that_it_must_not_be_kept() -> None:
-    """`ttlMs` is 0 and `cacheScope` private beside a session; without one the server's own hints stand."""
+async def test_a_result_with_a_session_forbids_caching() -> None:
+    """Beside a session `ttlMs` is 0 and `cacheScope` private; without one the server's own hints stay."""
     app = server([])
     async with lifespan(app):
         wire = Wire(app, modern=True)

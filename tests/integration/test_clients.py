@@ -1,4 +1,4 @@
-"""The frameworks' own clients, unchanged, over real HTTP: what they can do with sessions today."""
+"""What the frameworks' own unchanged clients can do with sessions over real HTTP."""
 
 from __future__ import annotations
 
@@ -17,15 +17,9 @@ every_cell = pytest.mark.parametrize("cell", CELLS, ids=str)
 streaming = pytest.mark.parametrize("cell", STREAMING, ids=str)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Uvicorn runs on asyncio alone."""
-    return "asyncio"
-
-
 @asynccontextmanager
 async def connected(cell: Cell, hall: Hall | None = None) -> AsyncIterator[Peer]:
-    """The cell's own client of the small server."""
+    """Connect the cell's own client to the small server."""
     with anyio.fail_after(DEADLINE):
         async with serving(wrapped(cell, hall)) as url, peer(cell, url) as client:
             yield client
@@ -33,7 +27,7 @@ async def connected(cell: Cell, hall: Hall | None = None) -> AsyncIterator[Peer]
 
 @every_cell
 async def test_an_unchanged_client_holds_several_sessions(cell: Cell) -> None:
-    """Created, used with state, and ended through the client's own calls, each session apart from the other."""
+    """Through the client's own calls, two sessions are created, used with separate state, and deleted."""
     async with connected(cell) as client:
         first, second = await client.create(), await client.create()
         assert [await client.tool("count", held) for held in (first, second, first)] == ["1", "1", "2"]
@@ -47,7 +41,7 @@ async def test_an_unchanged_client_holds_several_sessions(cell: Cell) -> None:
 
 @every_cell
 async def test_an_unchanged_client_sees_that_sessions_exist(cell: Cell) -> None:
-    """All see `experimental.sessions`; the top-level key is kept by the older clients only."""
+    """Every client sees `experimental.sessions`; only the older ones keep the top-level key."""
     async with connected(cell) as client:
         if cell.modern:
             assert client.session.protocol_version == MODERN
@@ -58,7 +52,7 @@ async def test_an_unchanged_client_sees_that_sessions_exist(cell: Cell) -> None:
 
 @every_cell
 async def test_parallel_calls_of_one_client_keep_their_session(cell: Cell) -> None:
-    """One client has calls of two sessions inside the server at once; each sees its own."""
+    """Calls of two sessions from one client are inside the server at once, and each sees its own session."""
     hall = Hall()
     seen: dict[str, list[str]] = {}
     async with connected(cell, hall) as client:
@@ -78,28 +72,28 @@ async def test_parallel_calls_of_one_client_keep_their_session(cell: Cell) -> No
 
 
 @streaming
-async def test_a_client_hears_of_progress_while_the_tool_works(cell: Cell) -> None:
+async def test_progress_reaches_the_client_while_the_tool_works(cell: Cell) -> None:
     """The client's own progress callback runs before the tool goes on."""
-    hall, heard, told = Hall(), anyio.Event(), []
+    hall, heard, seen = Hall(), anyio.Event(), []
 
     async def hear(progress: float) -> None:
-        told.append(progress)
+        seen.append(progress)
         heard.set()
 
     async with connected(cell, hall) as client:
         held = await client.create()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: client.tool("progress", held, told=hear))
+            tasks.start_soon(lambda: client.tool("progress", held, hear=hear))
             await heard.wait()
             await hall.filled(1)
-            assert (told, hall.left) == ([1], [])
+            assert (seen, hall.left) == ([1], [])
             hall.open()
-    assert told == [1, 2, 3]
+    assert seen == [1, 2, 3]
 
 
 @every_cell
-async def test_a_call_that_the_client_cancels_leaves_the_session_alive(cell: Cell) -> None:
-    """The session goes on after a call that was given up; clients that tell the server stop the tool itself."""
+async def test_a_cancelled_call_leaves_the_session_alive(cell: Cell) -> None:
+    """The session survives a cancelled call, and where the client notifies the server the tool itself stops."""
     hall = Hall()
     async with connected(cell, hall) as client:
         held = await client.create()
@@ -107,14 +101,13 @@ async def test_a_call_that_the_client_cancels_leaves_the_session_alive(cell: Cel
             tasks.start_soon(lambda: client.tool("hold", held, name="given up"))
             await hall.filled(1)
             tasks.cancel_scope.cancel()
-        if tells_the_server(cell):
+        if is_server_notified(cell):
             await hall.emptied()
         hall.open()
         assert await client.tool("count", held) == "1"
         assert await client.tool("count", held) == "2"
 
 
-def tells_the_server(cell: Cell) -> bool:
-    """Whether giving a call up stops the tool: newer clients say so, where the server can find the call."""
-    told = cell.framework in {"sdk2", "fastmcp4"}
-    return told and (not cell.json if cell.modern else cell.stateful)
+def is_server_notified(cell: Cell) -> bool:
+    """Whether cancelling a call stops the tool: newer clients notify the server where it can find the call."""
+    return cell.framework in {"sdk2", "fastmcp4"} and (not cell.json if cell.modern else cell.stateful)

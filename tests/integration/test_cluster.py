@@ -1,7 +1,6 @@
-"""Several worker processes on one store: sessions and their data are the same on each, also when one is killed.
+"""Several worker processes on one store, one of which is killed: sessions and their data are the same on each.
 
-Every request is written down with its times, and the history is checked: what is counted in parallel is all counted,
-what was acknowledged is kept, and a session that was deleted on one worker is refused by all from then on.
+Every request is recorded with its times, and the history is checked for lost updates and deleted sessions that live.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 from threading import Barrier
 
 import pytest
@@ -49,24 +47,8 @@ app = MCPSessionMiddleware(
 """
 
 
-@contextmanager
-def sqlite(folder: Path) -> Iterator[str]:
-    """A file."""
-    yield f"sqlite:{folder}/sessions.db"
-
-
-@contextmanager
-def redis(folder: Path) -> Iterator[str]:
-    """A server of its own."""
-    with redis_servers.serving(appendonly="yes") as server:
-        yield server.url
-
-
-STORES = {"sqlite": sqlite, "redis": redis}
-
-
 class Cluster:
-    """The workers, one more that may be killed, and the history of what was asked of them."""
+    """The workers, one more that may be killed, and the history of their requests."""
 
     def __init__(self, doomed: Worker, *workers: Worker) -> None:
         self.doomed = doomed
@@ -74,7 +56,7 @@ class Cluster:
         self.recorder = Recorder()
 
     def ask(self, kind: Kind, tool: str, held: Held, worker: Worker) -> int:
-        """Call a tool, or delete the session; what came back, or 0."""
+        """Call a tool, or delete the session; return the number that came back, or 0 where it was refused."""
         with self.recorder.operation(kind, held.id) as written:
             if kind == "delete":
                 answer = worker.request("sessions/delete", _meta={SESSION_KEY: held.sent()})
@@ -89,25 +71,27 @@ class Cluster:
             return number
 
 
-@pytest.fixture(scope="module", params=STORES)
+@pytest.fixture(scope="module", params=["sqlite", "redis"])
 def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Worker processes on one store."""
     folder = tmp_path_factory.mktemp("cluster")
     with ExitStack() as stack:
-        store = stack.enter_context(STORES[request.param](folder))
+        store = f"sqlite:{folder}/sessions.db"
+        if request.param == "redis":
+            store = stack.enter_context(redis_servers.serving(appendonly="yes")).url
         (folder / "served.py").write_text(SERVED.format(store=store), "utf-8")
         yield Cluster(*stack.enter_context(working(folder, WORKERS + 1)))
 
 
 @pytest.fixture
 def cluster(running: Cluster) -> Cluster:
-    """The same workers for each test, with a history of its own."""
+    """The same workers for each test, with a new history."""
     return Cluster(running.doomed, *running.workers)
 
 
 @pytest.mark.parametrize("tool", ["increment", "update"])
-def test_calls_at_the_same_time_all_count(cluster: Cluster, tool: str) -> None:
-    """As many calls on one session as different numbers, over all workers."""
+def test_parallel_calls_all_count(cluster: Cluster, tool: str) -> None:
+    """Parallel calls of one session over all workers come to as many different numbers."""
     held, together = cluster.workers[0].create(), Barrier(CALLS, timeout=60)
 
     def call(place: int) -> int:
@@ -120,8 +104,8 @@ def test_calls_at_the_same_time_all_count(cluster: Cluster, tool: str) -> None:
     assert violations(cluster.recorder.operations) == []
 
 
-def test_a_worker_that_is_killed_takes_no_acknowledged_update_with_it(cluster: Cluster) -> None:
-    """A fifth worker dies in mid-call: what it answered is counted, and the others go on."""
+def test_acknowledged_updates_survive_a_killed_worker(cluster: Cluster) -> None:
+    """A worker dies in the middle of calls; every update that it answered is counted, and the others go on."""
     held = cluster.workers[0].create()
     pid = cluster.ask("use", "pid", held, cluster.doomed)
 
@@ -142,8 +126,8 @@ def test_a_worker_that_is_killed_takes_no_acknowledged_update_with_it(cluster: C
     assert violations(cluster.recorder.operations) == []
 
 
-def test_a_session_that_is_deleted_on_one_worker_is_refused_by_all_at_once(cluster: Cluster) -> None:
-    """No request that begins after the delete was acknowledged is accepted, and none before it began is refused."""
+def test_a_session_deleted_on_one_worker_is_refused_by_all_at_once(cluster: Cluster) -> None:
+    """A request after the acknowledged delete is refused, and one before the delete began is accepted."""
     held, (first, *others) = cluster.workers[0].create(), cluster.workers
     together = Barrier(WORKERS, timeout=60)
 

@@ -28,7 +28,7 @@ every_cell = pytest.mark.parametrize("cell", CELLS, ids=str)
 
 @every_cell
 async def test_a_session_lives_from_create_to_delete(cell: Cell) -> None:
-    """Created, used with state that comes back changed each time, deleted, and refused from then on."""
+    """A session is created, keeps changing state, is deleted, and is refused from then on."""
     async with running(cell) as server:
         client = await server.connected()
         held, other = await client.create(), await client.create()
@@ -48,7 +48,7 @@ async def test_a_session_lives_from_create_to_delete(cell: Cell) -> None:
 
 @every_cell
 async def test_one_session_serves_parallel_calls(cell: Cell) -> None:
-    """Calls of one session that run at the same time all see that session."""
+    """Parallel calls of one session all see that session."""
     async with running(cell) as server:
         client = await server.connected()
         held = await client.create()
@@ -67,8 +67,8 @@ async def test_one_session_serves_parallel_calls(cell: Cell) -> None:
 
 
 @every_cell
-async def test_a_forged_session_is_refused_and_reaches_no_tool(cell: Cell) -> None:
-    """An id that we did not mint is "Session not found", with the id as it was sent and nothing else."""
+async def test_a_forged_session_is_refused_before_the_tool(cell: Cell) -> None:
+    """An id that we did not mint is answered "Session not found", with the id as it was sent and nothing else."""
     async with running(cell) as server:
         client = await server.connected()
         forged = Held({"sessionId": "made-up"})
@@ -78,8 +78,8 @@ async def test_a_forged_session_is_refused_and_reaches_no_tool(cell: Cell) -> No
 
 
 @every_cell
-async def test_a_session_that_is_required_and_absent_is_asked_for(cell: Cell) -> None:
-    """A tool that needs a session is refused without one, and other requests are not."""
+async def test_a_required_session_is_asked_for(cell: Cell) -> None:
+    """A tool that requires a session is refused without one, and other tools are not."""
     async with running(cell, require={"tools/call": ["count"]}) as server:
         client = await server.connected()
         refused = await client.request("tools/call", {"name": "count", "arguments": {}})
@@ -89,21 +89,21 @@ async def test_a_session_that_is_required_and_absent_is_asked_for(cell: Cell) ->
 
 
 @every_cell
-async def test_sessions_are_advertised_and_nothing_else_changes(cell: Cell) -> None:
-    """`initialize` and `server/discover` tell of sessions in both places, beside all that the server says itself."""
+async def test_sessions_are_advertised_beside_the_servers_own_capabilities(cell: Cell) -> None:
+    """`initialize` and `server/discover` advertise sessions in both places and change nothing else."""
     async with running(cell) as server:
-        told = (await server.client().connect()).result
+        advertised = (await server.client().connect()).result
     plain = bare(cell)
     async with lifespan(plain):
         own = (await Client(plain, modern=cell.modern).connect()).result
     own["capabilities"]["sessions"] = {}
     own["capabilities"].setdefault("experimental", {})["sessions"] = {"required": "never", **OFFERED}
-    assert told == own
+    assert advertised == own
 
 
 @every_cell
-async def test_the_session_is_merged_into_the_results_own_meta(cell: Cell) -> None:
-    """The echo stands beside what the server put into `_meta`, and is the identical id."""
+async def test_the_echo_is_merged_into_the_results_own_meta(cell: Cell) -> None:
+    """The echoed id stands beside what the server put into `_meta`."""
     async with running(cell) as server:
         client = await server.connected()
         held = await client.create()
@@ -116,7 +116,7 @@ async def test_the_session_is_merged_into_the_results_own_meta(cell: Cell) -> No
 
 @every_cell
 async def test_an_error_carries_no_session(cell: Cell) -> None:
-    """A request that fails in the server answers with the server's error alone."""
+    """A request that fails in the server gets the server's error without an echo."""
     async with running(cell) as server:
         client = await server.connected()
         reply = await client.request("nothing/at-all", {}, await client.create())
@@ -126,7 +126,7 @@ async def test_an_error_carries_no_session(cell: Cell) -> None:
 
 @every_cell
 async def test_a_request_without_a_session_gets_the_servers_own_bytes(cell: Cell) -> None:
-    """Status, headers and body are those of the bare server, byte for byte."""
+    """Without a session, status, headers and body are those of the bare server."""
     async with running(cell) as server:
         through = await without_session(server)
     plain = bare(cell)
@@ -135,7 +135,7 @@ async def test_a_request_without_a_session_gets_the_servers_own_bytes(cell: Cell
 
 
 async def without_session(server: Running) -> dict[str, Reply]:
-    """What a client gets that knows nothing of sessions."""
+    """Send the requests of a client that knows nothing of sessions."""
     client = await server.connected()
     replies = {name: await client.request(*asked) for name, asked in WITHOUT_SESSION.items()}
     for reply in replies.values():
@@ -144,13 +144,13 @@ async def without_session(server: Running) -> dict[str, Reply]:
 
 
 @every_cell
-async def test_lists_carry_the_session_back_but_are_the_same_for_all(cell: Cell) -> None:
-    """A list answers a session with its echo and with the very tools that everybody gets."""
+async def test_a_list_echoes_the_session_and_is_the_same_for_all(cell: Cell) -> None:
+    """A list within a session has the echo, and the same tools as without one."""
     async with running(cell) as server:
         client = await server.connected()
         held = await client.create()
-        mine, everybodys = (await client.request("tools/list", {}, held)).result, await client.request("tools/list")
+        mine, public = (await client.request("tools/list", {}, held)).result, await client.request("tools/list")
     assert mine["_meta"][SESSION_KEY]["sessionId"] == held.id
-    assert mine["tools"] == everybodys.result["tools"]
+    assert mine["tools"] == public.result["tools"]
     assert mine.get("ttlMs", 0) == 0
     assert mine.get("cacheScope", "private") == "private"

@@ -1,4 +1,4 @@
-"""The wrapped server's own guards hold for what we answer too: bearer tokens, Host and Origin."""
+"""The wrapped server's own guards (bearer tokens, Host and Origin) also hold for what the middleware answers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ANN: Final = {"authorization": "Bearer token-of-ann"}
 BOB: Final = {"authorization": "Bearer token-of-bob"}
 REFUSED_TOKENS: Final = [{"authorization": value} for value in ("", "Bearer of-nobody", "Basic YW5uOmFubg==")]
 
-CODES: Final = [None, None, -32602, -32043, -31044, -32602]  # what `all_our_answers` says to a caller whom it may serve
+CODES: Final = [None, None, -32602, -32043, -31044, -32602]  # of `all_our_answers` to a caller with a good token
 
 
 def by_token(scope: Scope) -> str:
-    """Who a caller is, told from outside of the server's authentication, before anybody has checked it."""
+    """Name the caller from outside the server's authentication, unchecked."""
     headers: dict[bytes, bytes] = dict(scope["headers"])
     return headers[b"authorization"].decode()
 
@@ -35,7 +35,7 @@ every_place = pytest.mark.parametrize("place", PLACES)
 
 
 async def all_our_answers(client: Client, held: Held, headers: dict[str, str]) -> list[Reply]:
-    """Everything that the middleware answers itself: create, delete, a bad session, a missing one, a malformed one."""
+    """Request what the middleware answers itself: create, delete, and forged, missing and malformed sessions."""
     whoami = {"name": "whoami", "arguments": {}}
     return [
         await client.request("sessions/create", headers=headers),
@@ -50,7 +50,7 @@ async def all_our_answers(client: Client, held: Held, headers: dict[str, str]) -
 @every_place
 @every_cell
 async def test_without_a_good_token_every_answer_is_401(cell: Cell, place: str) -> None:
-    """A client whose access token is refused hears that, never "Session not found", and changes nothing."""
+    """A client with a bad access token gets 401 for every request, and changes nothing."""
     async with running(cell, GUARD, require={"tools/call": ["count"]}, **PLACES[place]) as server:
         client = await server.connected(**ANN)
         held = await client.create()
@@ -64,7 +64,7 @@ async def test_without_a_good_token_every_answer_is_401(cell: Cell, place: str) 
 @every_place
 @every_cell
 async def test_with_a_good_token_the_answers_are_ours(cell: Cell, place: str) -> None:
-    """The same requests of a client that the server knows are created, deleted and refused by us."""
+    """With a good token the same requests get the middleware's answers."""
     async with running(cell, GUARD, require={"tools/call": ["count"]}, **PLACES[place]) as server:
         client = await server.connected(**ANN)
         replies = await all_our_answers(client, await client.create(), {})
@@ -73,8 +73,8 @@ async def test_with_a_good_token_the_answers_are_ours(cell: Cell, place: str) ->
 
 @every_place
 @every_cell
-async def test_a_session_serves_nobody_but_its_owner(cell: Cell, place: str) -> None:
-    """With a good token of their own, another user gets "Session not found" and ends nothing."""
+async def test_a_session_serves_its_owner_alone(cell: Cell, place: str) -> None:
+    """Another user with a good token gets "Session not found", and cannot delete the session."""
     async with running(cell, GUARD, **PLACES[place]) as server:
         ann, bob = await server.connected(**ANN), await server.connected(**BOB)
         held = await ann.create()
@@ -89,7 +89,7 @@ async def test_a_session_serves_nobody_but_its_owner(cell: Cell, place: str) -> 
 
 @every_cell
 async def test_a_wrapper_that_cannot_see_the_user_does_not_start(cell: Cell) -> None:
-    """Around a server that authenticates inside, start-up fails and the message says what to do."""
+    """Around a server that authenticates inside, start-up fails with the remedy in the message."""
     refused = pytest.RaisesExc(StartRefused, match="add_sessions")
     async with AsyncExitStack() as stack:
         with pytest.RaisesGroup(refused, flatten_subgroups=True):
@@ -99,7 +99,7 @@ async def test_a_wrapper_that_cannot_see_the_user_does_not_start(cell: Cell) -> 
 @pytest.mark.parametrize(("header", "value"), [("host", "evil.example"), ("origin", "https://evil.example")])
 @every_cell
 async def test_host_and_origin_checks_apply_to_our_answers(cell: Cell, header: str, value: str) -> None:
-    """A page that the server keeps out by Host or Origin creates, ends and probes no session."""
+    """A page that the server refuses by Host or Origin cannot create, end or probe a session."""
     async with running(cell, require={"tools/call": ["count"]}) as server:
         client = await server.connected()
         held = await client.create()

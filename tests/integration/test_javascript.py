@@ -1,4 +1,4 @@
-"""javascript.py: packages are installed once, by whoever comes first, and what cannot be installed is said."""
+"""`javascript`: packages are installed once, and a failed installation is reported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FAILS = "echo no network; exit 1\n"
 
 
 class Machine:
-    """A machine whose npm does as a test says, and a manifest to install."""
+    """A machine whose npm is a script, and a manifest to install."""
 
     def __init__(self, folder: Path, script: str) -> None:
         self.cache = folder / "home" / "cache"
@@ -34,11 +34,11 @@ class Machine:
         self.npm.chmod(0o755)
 
     def lock(self, text: str) -> None:
-        """Say which packages are wanted."""
+        """Write the lock file."""
         (self.manifest / "package-lock.json").write_text(text, "utf-8")
 
     def install(self, program: str) -> Path:
-        """Instead of Debian's."""
+        """Return the script in place of Debian's npm."""
         return self.npm
 
 
@@ -49,7 +49,7 @@ def machine(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Machi
 
 
 def test_packages_are_installed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the lock file alone, and without running what packages would run; nothing but the packages is left."""
+    """Packages are installed by the lock file, without install scripts, and nothing else is left."""
     made = machine(tmp_path, monkeypatch, INSTALLS)
     folder = install(made.manifest, made.cache)
     assert install(made.manifest, made.cache) == folder
@@ -58,8 +58,8 @@ def test_packages_are_installed_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert {path.name for path in made.cache.iterdir()} == {folder.name, "lock"}
 
 
-def test_other_packages_are_installed_beside_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another checkout may still want the old ones."""
+def test_a_changed_lock_file_gets_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The former packages stay, since another checkout may still use them."""
     made = machine(tmp_path, monkeypatch, INSTALLS)
     before = install(made.manifest, made.cache)
     made.lock('{"lockfileVersion":3}')
@@ -67,8 +67,8 @@ def test_other_packages_are_installed_beside_them(tmp_path: Path, monkeypatch: p
     assert before.exists()
 
 
-def test_who_comes_second_uses_what_the_first_has_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two runs of the tests at once, each in its environment: the second looks again when it has the lock."""
+def test_a_second_run_uses_what_the_first_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that waited for the lock looks again before it installs."""
     made = machine(tmp_path, monkeypatch, INSTALLS)
     folder = install(made.manifest, made.cache)
     folder.rename(tmp_path / "by-the-first")
@@ -82,10 +82,8 @@ def test_who_comes_second_uses_what_the_first_has_installed(tmp_path: Path, monk
     assert len(made.log.read_text("utf-8").splitlines()) == 1
 
 
-def test_an_installation_that_fails_says_why_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What npm said, and no half of anything."""
+def test_a_failed_installation_reports_why_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error holds npm's output, and only the lock is left in the cache."""
     made = machine(tmp_path, monkeypatch, FAILS)
     with pytest.raises(debian.NotInstalled, match=r"(?s)npm did not install some:.*no network"):
         install(made.manifest, made.cache)
@@ -96,26 +94,16 @@ def missing(manifest: Path, cache: Path) -> Path:
     raise debian.NotInstalled("npm is missing")
 
 
-def test_without_npm_the_tests_are_skipped_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On somebody's own machine."""
-    monkeypatch.setattr(javascript, "install", missing)
-    monkeypatch.delenv("CI", raising=False)
-    with pytest.raises(pytest.skip.Exception, match="JavaScript programs cannot be tested: npm is missing"):
-        packages.__wrapped__()
-
-
-def test_without_npm_the_tests_fail_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There nobody would read of a skip."""
+def test_a_missing_npm_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that need npm are skipped, or fail in CI, with the reason."""
     monkeypatch.setattr(javascript, "install", missing)
     monkeypatch.setenv("CI", "true")
     with pytest.raises(pytest.fail.Exception, match="JavaScript programs cannot be tested: npm is missing"):
         packages.__wrapped__()
 
 
-async def test_a_program_of_the_packages_runs_in_a_home_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What it prints comes back, and where it fails the error says what it printed."""
+async def test_a_program_runs_in_a_home_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its output is returned, or stands in the error where it fails."""
     made = machine(tmp_path, monkeypatch, INSTALLS)
     folder = install(made.manifest, made.cache)
     assert await run(folder, tmp_path, "made-up", "one") == f"{tmp_path}: one\n"

@@ -27,32 +27,20 @@ STREAMING = next(cell for cell in STATELESS if not cell.json)
 
 
 def as_shipped(cell: Cell, **options: Any) -> ASGIApp:
-    """The small server inside the middleware as it is by default, which names transport sessions."""
+    """Wrap the small server with the default transport sessions."""
     return wrapped(cell, transport="auto", **options)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """Uvicorn runs on asyncio alone."""
-    return "asyncio"
 
 
 @dataclass(frozen=True)
 class Served:
-    """A server that is up, and the JavaScript that visits it.
-
-    Args:
-        url: Its MCP endpoint.
-        packages: Where the JavaScript is.
-        home: Where it may keep files.
-    """
+    """A server that is up, and the folders of the JavaScript that visits it."""
 
     url: str
     packages: Path
     home: Path
 
     async def visits(self, clients: tuple[str, ...], *steps: Any) -> list[Visit]:
-        """What each client saw, all of them there at once."""
+        """Let all clients visit at once, and return what each saw."""
         seen: dict[str, Visit] = {}
 
         async def visit(client: str) -> None:
@@ -64,27 +52,26 @@ class Served:
         return [seen[client] for client in clients]
 
     async def inspect(self, *arguments: str) -> Any:
-        """What one run of the Inspector's command line prints."""
+        """Run the Inspector's command line once, and return its result."""
         options = ("--cli", self.url, "--transport", "http", "--format", "json", "--quiet", *arguments)
         return json.loads(await javascript.run(self.packages, self.home, "mcp-inspector", *options))["result"]
 
     async def whoami(self, *arguments: str) -> str:
-        """Whose session the Inspector's call of a tool has."""
+        """Return the session of a tool call by the Inspector."""
         result = await self.inspect("--method", "tools/call", "--tool-name", "whoami", *arguments)
-        said: str = result["content"][0]["text"]
-        return said
+        return str(result["content"][0]["text"])
 
 
 @asynccontextmanager
 async def served(app: ASGIApp, home: Path) -> AsyncIterator[Served]:
-    """An application, up for as long as the block lasts."""
+    """Serve an application within the block."""
     installed = packages()
     with anyio.fail_after(2 * DEADLINE):
         async with serving(app) as url:
             yield Served(url, installed, home)
 
 
-# --- nothing changes for who needs no session ----------------------------------------------------
+# --- clients without a session -------------------------------------------------------------------
 
 TOUR = (
     ["list"],
@@ -98,7 +85,7 @@ TOUR = (
 
 
 async def toured(home: Path, *apps: ASGIApp) -> list[list[tuple[list[Any], set[Exchange]]]]:
-    """What each client heard on the tour of each application, and which HTTP exchanges it took; all at once."""
+    """Tour every application with every client at once; return the results and HTTP exchanges of each."""
     seen: dict[ASGIApp, list[Visit]] = {}
 
     async def tour(app: ASGIApp) -> None:
@@ -108,32 +95,32 @@ async def toured(home: Path, *apps: ASGIApp) -> list[list[tuple[list[Any], set[E
     async with anyio.create_task_group() as tasks:
         for app in apps:
             tasks.start_soon(tour, app)
-    return [[(visit.said, set(visit.exchanges)) for visit in seen[app]] for app in apps]
+    return [[(visit.results, set(visit.exchanges)) for visit in seen[app]] for app in apps]
 
 
-async def test_without_a_lasting_key_clients_see_the_server_as_it_is(tmp_path: Path) -> None:
-    """Word for word, status by status, in both eras: no session is named that a restart would end."""
+async def test_without_a_lasting_key_clients_see_the_bare_server(tmp_path: Path) -> None:
+    """With keys that die with the process, results and statuses are those of the bare server in both eras."""
     seen, bare_seen = await toured(tmp_path, as_shipped(STREAMING, keys=None), bare(STREAMING))
     assert seen == bare_seen
-    for said, exchanges in seen:
-        assert {"whoami", "count"} <= set(said[0])
-        assert said[1:] == ["nobody", "nobody", True, "nobody", True, "nobody"]
+    for results, exchanges in seen:
+        assert {"whoami", "count"} <= set(results[0])
+        assert results[1:] == ["nobody", "nobody", True, "nobody", True, "nobody"]
         assert {(exchange.sent, exchange.named) for exchange in exchanges} == {(None, None)}
 
 
 @pytest.mark.parametrize("cell", STATEFUL, ids=str)
 async def test_a_stateful_server_keeps_its_own_transport_sessions(cell: Cell, tmp_path: Path) -> None:
-    """The clients see its id, its streams and its end of a session, and nothing of ours."""
+    """The clients see the server's own id, streams and end of a session."""
     seen, bare_seen = await toured(tmp_path, as_shipped(cell), bare(cell))
     assert seen == bare_seen
-    for said, exchanges in seen[: len(LEGACY)]:
-        assert said[1:-1] == ["nobody", "nobody", True, "nobody", True]
-        assert isinstance(said[-1], Failed)
+    for results, exchanges in seen[: len(LEGACY)]:
+        assert results[1:-1] == ["nobody", "nobody", True, "nobody", True]
+        assert isinstance(results[-1], Failed)
         assert Exchange("POST", 404, 0, None) in exchanges
 
 
 async def test_the_inspector_works_unchanged(tmp_path: Path) -> None:
-    """Its command line lists and calls tools, in the older era and in the one that it finds."""
+    """The Inspector's command line lists and calls tools, in the legacy era and in the one that it finds."""
     async with served(as_shipped(STATEFUL[0]), tmp_path) as server:
         tools = (await server.inspect("--method", "tools/list"))["tools"]
         assert {"whoami", "count"} <= {tool["name"] for tool in tools}
@@ -146,71 +133,71 @@ async def test_the_inspector_works_unchanged(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cell", STATELESS, ids=str)
 async def test_an_unchanged_client_has_a_session(cell: Cell, tmp_path: Path) -> None:
-    """Named by `initialize`, sent with every request, kept over a restart of the client; each client has its own."""
+    """The session is named by `initialize`, sent with every request, and survives a restart of its client."""
     steps = (["call", "whoami"], ["call", "whoami_sync"], ["call", "count"], ["resume"], ["call", "count"])
     async with served(as_shipped(cell), tmp_path) as server:
         visits = await server.visits(LEGACY, *steps, ["call", "whoami"])
-    refs = [visit.said[0] for visit in visits]
+    refs = [visit.results[0] for visit in visits]
     assert len({*refs, "nobody"}) == 3
     for visit, ref in zip(visits, refs, strict=True):
-        assert visit.said == [ref, ref, "1", True, "2", ref]
+        assert visit.results == [ref, ref, "1", True, "2", ref]
         first, *others = visit.exchanges
         assert first == Exchange("POST", 200, None, 0)
         assert {exchange.sent for exchange in others} == {0}
         assert {exchange.named for exchange in others} <= {None, 0}
-        # The stream that it asks for at once would stay open for its life. It does not mind to have none.
+        # The client asks for a stream at once, which would stay open for its life, and works without one.
         assert (visit.statuses("GET"), visit.troubles) == ({405}, [])
 
 
 @pytest.mark.parametrize("cell", STATEFUL[:1], ids=str)
-async def test_behind_the_bridge_an_unchanged_client_has_a_session_too(cell: Cell, tmp_path: Path) -> None:
-    """The server's streams are its own, and so is its end; the id that it sees is ours throughout."""
+async def test_an_unchanged_client_behind_the_bridge_has_a_session(cell: Cell, tmp_path: Path) -> None:
+    """Behind the bridge the client has the server's streams, and sees our id until it ends its session."""
     steps = (["call", "whoami"], ["call", "count"], ["resume"], ["call", "count"], ["end"], ["call", "count"])
     async with served(as_shipped(cell, bridge=True), tmp_path) as server:
         visits = await server.visits(LEGACY, *steps)
-    assert len({*(visit.said[0] for visit in visits), "nobody"}) == 3
+    assert len({*(visit.results[0] for visit in visits), "nobody"}) == 3
     for visit in visits:
-        assert visit.said[1:5] == ["1", True, "2", True]
-        assert isinstance(visit.said[5], Failed)
+        assert visit.results[1:5] == ["1", True, "2", True]
+        assert isinstance(visit.results[5], Failed)
         assert {exchange.named for exchange in visit.exchanges} <= {None, 0}
         assert (visit.statuses("GET"), visit.statuses("DELETE")) == ({200}, {200})
         assert visit.exchanges[-1] == Exchange("POST", 404, 0, None)
 
 
 async def test_a_client_may_end_its_session(tmp_path: Path) -> None:
-    """By DELETE. Whoever comes with that session afterwards is told 404, in words that name the cause."""
+    """After the client's DELETE, requests with that session get 404 and "Session not found"."""
     async with served(as_shipped(STREAMING), tmp_path) as server:
         visits = await server.visits(LEGACY, ["call", "count"], ["end"], ["call", "count"], ["call", "whoami"])
     for visit in visits:
-        assert visit.said[:2] == ["1", True]
-        assert [failed.why.count("Session not found") for failed in visit.said[2:]] == [1, 1]
+        assert visit.results[:2] == ["1", True]
+        assert [failed.why.count("Session not found") for failed in visit.results[2:]] == [1, 1]
         assert visit.statuses("DELETE") in ({200}, {202}, {204})
         assert [exchange.status for exchange in visit.exchanges[-2:]] == [404, 404]
 
 
 async def test_a_client_of_the_modern_era_needs_no_transport_session(tmp_path: Path) -> None:
-    """On a server of both eras it gets none; on an older server it falls back, and gets one."""
+    """A modern client gets no transport session from a server of both eras, and one from an older server."""
     async with served(as_shipped(STREAMING), tmp_path) as server:
         [visit] = await server.visits(("typescript 2 modern",), ["call", "whoami"])
     is_modern = any(cell.modern for cell in CELLS)
-    assert (visit.said == ["nobody"]) is is_modern
+    assert (visit.results == ["nobody"]) is is_modern
     assert ({exchange.named for exchange in visit.exchanges} == {None}) is is_modern
 
 
-async def test_a_client_of_the_modern_era_falls_back_where_it_must(tmp_path: Path) -> None:
-    """Told by `era="legacy"` that there is the handshake alone, it shakes hands, and gets a session."""
+async def test_a_client_of_the_modern_era_falls_back_to_the_handshake(tmp_path: Path) -> None:
+    """With `era="legacy"` a modern client completes the handshake and gets a session."""
     async with served(as_shipped(STREAMING, era="legacy"), tmp_path) as server:
         [visit] = await server.visits(
             ("typescript 2 modern",), ["call", "whoami"], ["call", "count"], ["call", "count"]
         )
-    assert visit.said[0].startswith("ses_")
-    assert visit.said[1:] == ["1", "2"]
+    assert visit.results[0].startswith("ses_")
+    assert visit.results[1:] == ["1", "2"]
     assert visit.troubles == []
     assert {exchange.named for exchange in visit.exchanges} == {None, 0}
 
 
-async def test_each_run_of_the_inspector_has_a_session(tmp_path: Path) -> None:
-    """Its own."""
+async def test_each_run_of_the_inspector_has_its_own_session(tmp_path: Path) -> None:
+    """Two runs of the Inspector's command line have two sessions."""
     async with served(as_shipped(STREAMING), tmp_path) as server:
         refs = [await server.whoami() for _ in range(2)]
     assert len({*refs, "nobody"}) == 3

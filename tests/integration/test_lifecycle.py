@@ -1,7 +1,6 @@
 """From creation to end on real servers: hooks, data, tracked sessions, and streams that are open when a session ends.
 
-The waiting calls here are those of the frameworks' own clients, over real HTTP where it matters: what ends a stream
-must be an answer to them, or they wait for ever.
+Waiting calls are made by the frameworks' own clients, which wait for ever unless the end of a stream answers them.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ streaming = pytest.mark.parametrize("cell", STREAMING, ids=str)
 
 
 def in_a_file(folder: Path) -> dict[str, Any]:
-    """A store that two workers share. On a slow machine it may take its time: none of this is about that."""
+    """Options of workers that share a store, with time enough for a slow machine."""
     return {"store": f"sqlite:{folder}/sessions.db", "store_timeout": 60}
 
 
@@ -40,7 +39,7 @@ def in_a_file(folder: Path) -> dict[str, Any]:
 
 @asynccontextmanager
 async def two(cell: Cell, hall: Hall, folder: Path) -> AsyncIterator[tuple[Peer, Peer]]:
-    """The cell's own clients of two workers that share a file."""
+    """Connect the cell's own clients to two workers that share a file."""
     async with AsyncExitStack() as stack:
         apps = [wrapped(cell, hall, **in_a_file(folder)) for _ in range(2)]
         urls = [await stack.enter_async_context(serving(app)) for app in apps]
@@ -49,20 +48,20 @@ async def two(cell: Cell, hall: Hall, folder: Path) -> AsyncIterator[tuple[Peer,
 
 
 async def waits_until_deleted(client: Peer, hall: Hall, delete: Callable[[Held], Awaitable[None]]) -> str:
-    """What the client's own waiting call ends with when its session is deleted.
+    """Delete the session of a waiting call, and return the error that ends the call.
 
-    The tool tells of its progress before: newer servers open a stream with the first event, and not before.
+    The tool reports progress first, since newer servers open a stream with the first event.
     """
     held, heard = await client.create(), anyio.Event()
-    said: list[str] = []
+    errors: list[str] = []
 
     async def hear(progress: float) -> None:
         heard.set()
 
     async def wait() -> None:
         with pytest.raises(Exception, match="Session not found") as refused:
-            await client.tool("progress", held, told=hear)
-        said.append(str(refused.value))
+            await client.tool("progress", held, hear=hear)
+        errors.append(str(refused.value))
 
     with anyio.fail_after(DEADLINE):
         async with anyio.create_task_group() as group:
@@ -70,13 +69,13 @@ async def waits_until_deleted(client: Peer, hall: Hall, delete: Callable[[Held],
             await heard.wait()
             await hall.filled(1)
             await delete(held)
-    hall.open()  # the tool may still run; what it says is heard by nobody
-    return said[0]
+    hall.open()  # the tool may still run, and its result is dropped
+    return errors[0]
 
 
 @streaming
 async def test_a_waiting_call_ends_with_its_session(cell: Cell) -> None:
-    """The client's call raises when its session is deleted, though the tool has not returned; another's goes on."""
+    """A client's call raises when its session is deleted while the tool runs; another session goes on."""
     hall = Hall()
     async with serving(wrapped(cell, hall)) as url, peer(cell, url) as client:
         assert await waits_until_deleted(client, hall, client.delete)
@@ -85,26 +84,25 @@ async def test_a_waiting_call_ends_with_its_session(cell: Cell) -> None:
 
 @streaming
 async def test_a_waiting_call_ends_when_another_worker_ends_its_session(cell: Cell, tmp_path: Path) -> None:
-    """Nobody tells the worker that holds the stream; it asks."""
+    """The worker that holds the stream learns of the end by asking the store."""
     hall = Hall()
     async with two(cell, hall, tmp_path) as (one, other):
         assert await waits_until_deleted(one, hall, other.delete)
 
 
 @covering
-async def test_the_call_that_ends_its_own_session_gets_its_answer(cell: Cell) -> None:
-    """The framework's own stream is spared; the next call is refused."""
+async def test_a_call_that_ends_its_own_session_gets_its_answer(cell: Cell) -> None:
+    """A call that ends its own session gets its answer, and the next call is refused."""
     async with running(cell) as server:
         client = await server.connected()
         held = await client.create()
         ref = await client.call("whoami", held)
         assert await client.call("leave", held) == f"{ref} left"
-        assert (await client.request("tools/call", {"name": "whoami", "arguments": {}}, held)).error[
-            "code"
-        ] == NOT_FOUND
+        refused = await client.request("tools/call", {"name": "whoami", "arguments": {}}, held)
+        assert refused.error["code"] == NOT_FOUND
 
 
-# --- streams that are taken up again -------------------------------------------------------------
+# --- resumed streams -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cell", [cell for cell in STATEFUL if not cell.json], ids=str)
@@ -113,7 +111,7 @@ async def test_the_call_that_ends_its_own_session_gets_its_answer(cell: Cell) ->
 async def test_a_broken_stream_is_not_taken_up_for_a_session_that_was_deleted(
     cell: Cell, deleted: bool, bridge: bool
 ) -> None:
-    """The server kept the result and would tell it; a live session's client gets it, a deleted one's gets 404."""
+    """The client of a live session gets the result that the server kept, the client of a deleted one 404."""
     async with running(cell, make=with_events, bridge=bridge) as server:
         client = await server.connected()
         held = await client.create()
@@ -137,8 +135,8 @@ async def test_a_broken_stream_is_not_taken_up_for_a_session_that_was_deleted(
 
 
 @covering
-async def test_a_new_session_can_be_filled_or_refused(cell: Cell) -> None:
-    """What `on_create` wrote is there in the first call, in state and data; who is refused reads why."""
+async def test_on_create_fills_or_refuses_a_session(cell: Cell) -> None:
+    """The first call finds the state and data that `on_create` wrote, and a refusal reaches the client in its words."""
 
     async def on_create(session: Session, params: dict[str, Any], scope: Scope) -> None:
         if params.get("plan") != "team":
@@ -155,22 +153,22 @@ async def test_a_new_session_can_be_filled_or_refused(cell: Cell) -> None:
 
 
 class Ended:
-    """What `on_end` was told, on whichever worker."""
+    """The calls of `on_end` on all workers."""
 
     def __init__(self, expected: int) -> None:
-        self.told: list[tuple[str, str]] = []
+        self.calls: list[tuple[str, str]] = []
         self.all = anyio.Event()
         self._expected = expected
 
     async def hook(self, session: EndedSession, reason: str) -> None:
-        self.told.append((session.ref, reason))
-        if len(self.told) == self._expected:
+        self.calls.append((session.ref, reason))
+        if len(self.calls) == self._expected:
             self.all.set()
 
 
 @covering
-async def test_of_many_who_delete_a_session_on_two_workers_one_runs_the_hook(cell: Cell, tmp_path: Path) -> None:
-    """As many deletions at once as there are, on both: each session's `on_end` runs once."""
+async def test_parallel_deletions_on_two_workers_run_the_hook_once(cell: Cell, tmp_path: Path) -> None:
+    """Of parallel deletions of a session on two workers, one runs `on_end`."""
     ended = Ended(5)
     options: dict[str, Any] = {**in_a_file(tmp_path), "tracked": True, "sweep_interval": 0.01}
     async with running(cell, on_end=ended.hook, **options) as one, running(cell, on_end=ended.hook, **options) as other:
@@ -181,31 +179,24 @@ async def test_of_many_who_delete_a_session_on_two_workers_one_runs_the_hook(cel
             for held in sessions:
                 for client in clients * 3:
                     group.start_soon(client.delete, held)
-    assert sorted(ended.told) == sorted((ref, "deleted") for ref in refs)
+    assert sorted(ended.calls) == sorted((ref, "deleted") for ref in refs)
 
 
 @covering
-async def test_of_two_workers_that_sweep_one_runs_the_hook_of_a_session_that_expired(
-    cell: Cell, tmp_path: Path
-) -> None:
-    """Or stood idle, or was left by its tool: once each, and the workers' stop waits for what has begun."""
+async def test_two_sweeping_workers_run_the_hook_once(cell: Cell, tmp_path: Path) -> None:
+    """Of two workers that sweep, one runs `on_end` of a session that stood idle or was ended by its tool."""
     clock, ended = Clock(), Ended(5)
-    options: dict[str, Any] = {
-        **in_a_file(tmp_path),
-        "clock": clock,
-        "tracked": True,
-        "idle_timeout": HOUR,
-        "sweep_interval": 0.01,
-    }
+    options: dict[str, Any] = {"clock": clock, "tracked": True, "idle_timeout": HOUR, "sweep_interval": 0.01}
+    options |= in_a_file(tmp_path)
     async with running(cell, on_end=ended.hook, **options) as one, running(cell, on_end=ended.hook, **options) as other:
         clients = [await one.connected(), await other.connected()]
         sessions = [await clients[0].create() for _ in range(5)]
         refs = [await clients[1].call("whoami", held) for held in sessions]
         await clients[0].call("leave", sessions[0])
-        assert ended.told == [(refs[0], "left")]
+        assert ended.calls == [(refs[0], "left")]
         clock.now += 2 * HOUR
         await ended.all.wait()
-    assert sorted(ended.told[1:]) == sorted((ref, "idle") for ref in refs[1:])
+    assert sorted(ended.calls[1:]) == sorted((ref, "idle") for ref in refs[1:])
 
 
 # --- data ----------------------------------------------------------------------------------------
@@ -213,7 +204,7 @@ async def test_of_two_workers_that_sweep_one_runs_the_hook_of_a_session_that_exp
 
 @covering
 async def test_parallel_calls_lose_nothing_and_sessions_share_nothing(cell: Cell) -> None:
-    """Counted in the tools of a real server: every call has a number of its own, in each of two sessions."""
+    """Parallel calls count in the data of two sessions, and every call of a session gets another number."""
     async with running(cell) as server:
         client = await server.connected()
         sessions = [await client.create(), await client.create()]
@@ -231,7 +222,7 @@ async def test_parallel_calls_lose_nothing_and_sessions_share_nothing(cell: Cell
 
 @covering
 async def test_data_is_there_on_every_worker_and_dies_with_its_session(cell: Cell, tmp_path: Path) -> None:
-    """Two workers count on; the next session begins at one."""
+    """Two workers count on in one session's data, and the next session begins at one."""
     options = in_a_file(tmp_path)
     async with running(cell, **options) as one, running(cell, **options) as other:
         clients = [await one.connected(), await other.connected()]

@@ -1,9 +1,8 @@
-"""What we read in a body is what the wrapped server reads, or the body goes no further.
+"""What we read in a body is what the wrapped server reads, or the body is refused.
 
-Every body of a corpus, and mutants of it, goes to the real SDK server twice: bare, and inside the
-middleware. A tool keeps what the server read: which tool, which arguments, which `_meta`. No body may
-run a tool in a session that the server would not itself read in `_meta`, nor past the policy; and
-what the server accepts we accept too, but for a list of refusals that says why.
+Every body of a corpus, and mutants of it, goes to the real SDK server bare and inside the middleware. A tool records
+what the server read. A body must not run a tool past the policy, or in a session that the server does not read in
+`_meta`; and what the server accepts is accepted, except for an explained list of refusals.
 """
 
 from __future__ import annotations
@@ -36,18 +35,12 @@ ERAS: Final = {"sdk1": ["legacy"], "sdk2": ["legacy", "modern"]}[SDK]
 POLICY: Final = {"tools/call": ["guarded"]}
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """One event loop: none of them reads JSON."""
-    return "asyncio"
-
-
 every_era = pytest.mark.parametrize("era", ERAS)
 
 
 @dataclass(frozen=True)
 class Run:
-    """A tool that ran: what the server read, and the session that it ran in."""
+    """A tool call as the server read it, and the session in which it ran."""
 
     tool: str
     arguments: str
@@ -56,12 +49,12 @@ class Run:
 
     @property
     def read(self) -> tuple[str, str, str | None]:
-        """What the server read, whoever stands around it."""
+        """What the server read of the call."""
         return self.tool, self.arguments, self.session_id
 
 
 def written(value: Any) -> str:
-    """A JSON value as text, without the recursion that deep ones would exhaust."""
+    """Write a JSON value as text without recursion, which deep values would exhaust."""
     found, rest = [], [value]
     while rest:
         item = rest.pop()
@@ -78,24 +71,24 @@ def written(value: Any) -> str:
 
 @dataclass
 class Recorder:
-    """The real server with one tool of every name, which keeps its calls."""
+    """The real server with one tool under every name, which records its calls."""
 
     runs: list[Run] = field(default_factory=list)
 
     def keep(self, tool: str, arguments: Any, meta: dict[str, Any]) -> None:
-        """One call."""
+        """Record one call."""
         session = current_session()
         named = meta.get(SESSION_KEY)
         session_id = named.get("sessionId") if isinstance(named, dict) else named
         self.runs.append(Run(tool, written(arguments), session_id, None if session is None else session.ref))
 
     def take(self) -> list[Run]:
-        """The calls since the last time."""
+        """Return the calls since the last `take`."""
         taken, self.runs = self.runs, []
         return taken
 
     def app(self) -> Any:
-        """The server as an ASGI application, stateless, with JSON answers."""
+        """Return the server as a stateless ASGI application with JSON answers."""
         return {"sdk1": self._sdk1, "sdk2": self._sdk2}[SDK]()
 
     def _sdk2(self) -> Any:
@@ -125,7 +118,7 @@ class Recorder:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one body came to, bare and wrapped."""
+    """What became of one body, bare and wrapped."""
 
     own: Reply
     own_runs: list[Run]
@@ -135,7 +128,7 @@ class Outcome:
     refs: dict[str, str]
 
     def faults(self) -> list[str]:
-        """In what the middleware and the server disagree; nothing, where all is well."""
+        """Return how the middleware and the server disagree."""
         return [
             *(f"ran in {run.ref}, but the server read another session" for run in self.our_runs if self._strays(run)),
             *("ran past the policy" for run in self.our_runs if run.tool == "guarded" and run.ref is None),
@@ -159,21 +152,19 @@ class Outcome:
             return not accepted(self.ours)
         if self.own.status == 202:  # nothing ran; where we had to ask for a session, the server may refuse the question
             return self.ours.status in {202, 400}
-        if (
-            accepted(self.ours) and SESSION_KEY.encode() in self.ours.body
-        ):  # carried back, so the bytes cannot be the server's own
+        if accepted(self.ours) and SESSION_KEY.encode() in self.ours.body:  # the echo makes the bytes differ
             return accepted(self.own)
         return (accepted(self.own), accepted(self.ours)) == (False, False) or self.own == self.ours
 
 
 def kind(reason: str) -> str:
-    """The reason as the table of explanations has it."""
+    """Return the reason as the table of explanations has it."""
     family = reason.partition("_")[0]
     return family if family in {"token", "state"} else reason
 
 
 def accepted(reply: Reply) -> bool:
-    """Whether a server took a message."""
+    """Whether a server accepted a message."""
     return reply.status == 202 or (reply.status == 200 and "result" in json.loads(reply.body))
 
 
@@ -189,7 +180,7 @@ class Pair:
 
     @asynccontextmanager
     async def up(self) -> AsyncIterator[Pair]:
-        """Both servers, and two sessions on the wrapped one, for as long as the block lasts."""
+        """Serve both within the block, with two sessions on the wrapped one."""
         bare = self.bare.app()
         wrapped = MCPSessionMiddleware(
             self.inside.app(), keys=KEYS, require=POLICY, telemetry=Telemetry(listen=self.facts.append)
@@ -206,7 +197,7 @@ class Pair:
                 yield self
 
     async def send(self, body: bytes, name: str) -> Outcome:
-        """Send one body to both, with the headers that a modern call of that tool has."""
+        """Send one body to both, with the headers of a modern call of that tool."""
         headers = {"mcp-method": "tools/call", "mcp-name": name} if self.modern else {}
         self.facts.clear()
         own = await self._own.send("POST", body, headers)
@@ -215,12 +206,12 @@ class Pair:
         return Outcome(own, self.bare.take(), ours, self.inside.take(), reasons, self.refs)
 
     async def judged(self, body: bytes) -> list[tuple[Outcome, list[str]]]:
-        """What a body comes to, and in what it is disagreed about, under each of the headers."""
+        """Return the outcome and the faults of a body under each of the headers."""
         outcomes = [await self.send(body, name) for name in (["open", "guarded"] if self.modern else ["open"])]
         return [(outcome, outcome.faults()) for outcome in outcomes]
 
 
-# --- what would be a fault -----------------------------------------------------------------------
+# --- faults --------------------------------------------------------------------------------------
 
 SUCCESS: Final = Reply(200, {}, b'{"result":{}}')
 OTHER_SUCCESS: Final = Reply(200, {}, b'{"result":{"x":1}}')
@@ -259,7 +250,7 @@ IN_A: Final = Run("guarded", "{}", "a", "ses_a")
 def test_a_disagreement_would_be_seen(
     outcome: tuple[Reply, list[Run], Reply, list[Run], list[str]], faults: int
 ) -> None:
-    """Another session, a way past the policy, another reading, another answer, a refusal that nobody explains."""
+    """Another session, a way past the policy, another reading, another answer or an unexplained refusal is a fault."""
     assert len(Outcome(*outcome, refs={"a": "ses_a", "b": "ses_b"}).faults()) == faults
 
 
@@ -267,7 +258,7 @@ def test_a_disagreement_would_be_seen(
 
 
 def expected(case: Case, outcome: Outcome, *, modern: bool) -> list[str]:
-    """Why a body is refused. In the modern era a request that lacks its envelope is told that before all else."""
+    """Return the reason for which a body is refused; in the modern era an incomplete envelope comes first."""
     if case.refused == "required" and modern and "envelope_incomplete" in outcome.reasons:
         return ["envelope_incomplete"]
     return [] if case.refused is None else [case.refused]
@@ -276,23 +267,22 @@ def expected(case: Case, outcome: Outcome, *, modern: bool) -> list[str]:
 @pytest.mark.parametrize("group", GROUPS)
 @every_era
 async def test_no_body_is_read_in_two_ways(era: str, group: str) -> None:
-    """Each body runs what the bare server would run, in the session that the server reads, or is refused and runs
-    nothing; and it is refused for the reason that the corpus states and explains. Of every call that ran, we read the
-    same method, tool, session and id.
+    """Each body runs what the bare server runs, in the session that the server reads, or is refused for the reason that
+    the corpus states; of every call that ran we read the same method, tool, session and id.
     """
-    found, told, stated = [], [], []
+    found, given, stated = [], [], []
     async with Pair(era == "modern").up() as pair:
         for case in GROUPS[group]:
             for outcome, faults in await pair.judged(case.sent(*pair.refs)):
                 found += [(case.name, fault) for fault in (*faults, *misread(case.sent(*pair.refs), outcome))]
-                told.append((case.name, outcome.reasons))
+                given.append((case.name, outcome.reasons))
                 stated.append((case.name, expected(case, outcome, modern=pair.modern)))
     assert found == []
-    assert told == stated
+    assert given == stated
 
 
 def misread(body: bytes, outcome: Outcome) -> list[str]:
-    """In what we read each call that ran otherwise than the server did."""
+    """Return how our reading of the calls that ran differs from the server's."""
     faults = []
     for run in outcome.our_runs:
         message = jsonrpc.parse(body)
@@ -311,8 +301,8 @@ def misread(body: bytes, outcome: Outcome) -> list[str]:
     return faults
 
 
-def test_a_call_that_is_read_otherwise_would_be_seen() -> None:
-    """Another method, tool, session or id."""
+def test_a_call_that_is_read_differently_would_be_seen() -> None:
+    """Another tool, session or id in our reading is a fault."""
     body = OPEN.replace("$A", "a").encode()
     right = Outcome(SUCCESS, [FREE], Reply(200, {}, b'{"id":1,"result":{}}'), [FREE], [], refs={})
     wrong = replace(right, ours=Reply(200, {}, b'{"id":2,"result":{}}'), our_runs=[IN_A])
@@ -324,19 +314,8 @@ def test_a_call_that_is_read_otherwise_would_be_seen() -> None:
     ]
 
 
-def test_the_corpus_states_what_the_parser_does() -> None:
-    """A body that is refused as a body is refused by the parser alone, for the reason that the corpus states."""
-    for case in CASES:
-        try:
-            message = jsonrpc.parse(case.sent("a", "b"))
-            if isinstance(message, jsonrpc.Message):
-                draft.named(message)
-        except Refusal as refusal:
-            assert (case.name, refusal.reason) == (case.name, case.refused)
-
-
 def test_every_explanation_is_needed() -> None:
-    """The list of what we refuse has a body for each entry, so it cannot grow in silence."""
+    """The corpus has a body for each explained refusal, so the list cannot grow unnoticed."""
     assert EXPLAINED.keys() <= {kind(case.refused) for case in CASES if case.refused is not None}
 
 
@@ -374,7 +353,7 @@ mutants = st.tuples(
 
 
 def mutate(text: str, edits: list[Edit]) -> str:
-    """The text after some edits of its tokens."""
+    """Apply some edits to the tokens of a text."""
     for edit, where, piece in edits:
         wanted = {"member": "{", "string": '"', "case": '"'}.get(edit, "")
         tokens = TOKEN.findall(text)
@@ -397,15 +376,13 @@ def mutate(text: str, edits: list[Edit]) -> str:
 @settings(max_examples=6, deadline=None)  # each example starts two servers
 @given(st.lists(mutants, min_size=10, max_size=20))
 def test_no_mutant_is_read_in_two_ways(era: str, changed: list[tuple[str, list[Edit]]]) -> None:
-    """What holds for the corpus holds for bodies that chance makes of calls. Parsing knows no event loop, so one
-    is enough.
-    """
+    """Random mutants of calls are read as the server reads them, as the corpus is."""
 
     async def disagreements() -> list[tuple[str, str]]:
         found = []
         async with Pair(era == "modern").up() as pair:
             a, b = pair.refs
-            for held in (a, b):  # SDK 1.x logs a notification that it cannot read, with all that stands in it
+            for held in (a, b):  # SDK 1.x logs an unreadable notification as a whole
                 RECORDER.pardon(held)
             for text, edits in changed:
                 body = mutate(text, edits).replace("$A", a).replace("$B", b)

@@ -1,4 +1,4 @@
-"""Every place where the middleware can stand: around the app, inside it, in a parent, behind a prefix."""
+"""Every place for the middleware: around the app, inside it, in a parent application, behind a prefix."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from .wire import Client, lifespan
 
 
 def add_to_the_app(cell: Cell) -> ASGIApp:
-    """`add_middleware` of the Starlette app that the framework makes."""
+    """Use `add_middleware` of the Starlette app that the framework makes."""
     app = bare(cell)
     app.add_middleware(MCPSessionMiddleware, keys=KEYS, transport="off")
     return app  # type: ignore[no-any-return]  # both frameworks make a Starlette
 
 
 def hand_to_the_framework(cell: Cell) -> ASGIApp:
-    """FastMCP's own `middleware=`."""
+    """Use FastMCP's own `middleware=`."""
     return bare(cell, middleware=[Middleware(MCPSessionMiddleware, keys=KEYS, transport="off")])  # type: ignore[no-any-return]
 
 
 def add_to_a_fastapi_parent(cell: Cell) -> ASGIApp:
-    """`add_middleware` of a FastAPI app that mounts the server."""
+    """Use `add_middleware` of a FastAPI app that mounts the server."""
     inner = bare(cell)
     parent = FastAPI(lifespan=lambda _: inner.router.lifespan_context(inner))
     parent.mount("/", inner)
@@ -45,21 +45,21 @@ def add_to_a_fastapi_parent(cell: Cell) -> ASGIApp:
 
 
 def mount_the_wrapped_app(cell: Cell) -> ASGIApp:
-    """Around the server, and both mounted below a prefix; the path stays the server's own."""
+    """Mount the wrapped server below a prefix; its path stays the server's own."""
     inner = bare(cell)
     wrapped = MCPSessionMiddleware(inner, keys=KEYS, transport="off")
     return Starlette(routes=[Mount("/api", wrapped)], lifespan=lambda _: inner.router.lifespan_context(inner))
 
 
 def wrap_the_parent(cell: Cell) -> ASGIApp:
-    """Around a parent that mounts the server below a prefix; the path has the prefix."""
+    """Wrap a parent that mounts the server below a prefix, which belongs to the path."""
     inner = bare(cell)
     parent = Starlette(routes=[Mount("/api", inner)], lifespan=lambda _: inner.router.lifespan_context(inner))
     return MCPSessionMiddleware(parent, keys=KEYS, transport="off", path="/api/mcp")
 
 
 def guard_every_path(cell: Cell) -> ASGIApp:
-    """`path=None`, where nobody says which path is MCP."""
+    """Wrap the server with `path=None`."""
     return MCPSessionMiddleware(bare(cell), keys=KEYS, transport="off", path=None)
 
 
@@ -80,7 +80,7 @@ COMBINATIONS: Final = [
 
 
 async def live_a_session(client: Client) -> None:
-    """A session from its beginning to its end."""
+    """Create, use and delete a session."""
     await client.connect()
     held = await client.create()
     assert [await client.call("count", held) for _ in range(2)] == ["1", "2"]
@@ -92,7 +92,7 @@ async def live_a_session(client: Client) -> None:
 
 @pytest.mark.parametrize(("place", "cell"), COMBINATIONS)
 async def test_sessions_work_wherever_the_middleware_stands(place: Callable[[Cell], ASGIApp], cell: Cell) -> None:
-    """Startup, sessions and shutdown are the same in every place."""
+    """Start-up, sessions and shutdown work in every place."""
     app = place(cell)
     with anyio.fail_after(DEADLINE):
         async with lifespan(app):
@@ -100,15 +100,15 @@ async def test_sessions_work_wherever_the_middleware_stands(place: Callable[[Cel
 
 
 @pytest.mark.parametrize("cell", COVERING, ids=str)
-async def test_a_prefix_that_a_proxy_keeps_is_not_part_of_the_path(cell: Cell) -> None:
-    """With `root_path` set by the HTTP server the endpoint is found below it."""
+async def test_a_proxys_prefix_is_not_part_of_the_path(cell: Cell) -> None:
+    """The endpoint is found below the `root_path` of the HTTP server."""
     app = MCPSessionMiddleware(bare(cell), keys=KEYS, transport="off")
     with anyio.fail_after(DEADLINE):
         async with lifespan(app):
             await live_a_session(Client(app, modern=cell.modern, path="/behind/proxy/mcp", root_path="/behind/proxy"))
 
 
-# --- endpoints that are no MCP framework's --------------------------------------------------------
+# --- endpoints without an MCP framework -----------------------------------------------------------
 
 
 async def _answer(request: Request) -> Response:
@@ -119,12 +119,12 @@ async def _answer(request: Request) -> Response:
 
 
 def starlette_endpoint() -> Any:
-    """A Starlette app with an endpoint that speaks JSON-RPC."""
+    """Make a Starlette app with an endpoint that speaks JSON-RPC."""
     return Starlette(routes=[Route("/mcp", _answer, methods=["POST"])])
 
 
 def fastapi_route() -> Any:
-    """A FastAPI app with a route that speaks JSON-RPC."""
+    """Make a FastAPI app with a route that speaks JSON-RPC."""
     api = FastAPI()
 
     @api.post("/mcp")
@@ -136,7 +136,7 @@ def fastapi_route() -> Any:
 
 @pytest.mark.parametrize("make", [starlette_endpoint, fastapi_route])
 async def test_the_session_is_on_request_state(make: Callable[[], Any]) -> None:
-    """`request.state.mcp_session` is the session in an endpoint of one's own, and None for a request without one."""
+    """In a hand-written endpoint `request.state.mcp_session` is the session, or None without one."""
     app = make()
     app.add_middleware(MCPSessionMiddleware, keys=KEYS, transport="off")
     client = Client(app)
@@ -148,7 +148,7 @@ async def test_the_session_is_on_request_state(make: Callable[[], Any]) -> None:
 
 
 async def test_other_paths_of_a_fastapi_app_are_left_alone() -> None:
-    """A route beside the MCP endpoint gets its own requests and answers them itself, whatever they say."""
+    """A route beside the MCP endpoint answers its own requests, whatever their content."""
     api = FastAPI()
 
     @api.post("/other")

@@ -1,4 +1,4 @@
-"""The probe on real servers: with the middleware everything holds, and without it one thing is said to be missing."""
+"""The probe on real servers, with the middleware and without it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,7 @@ ERAS = {"sdk1": 1, "fastmcp3": 1, "sdk2": 2, "fastmcp4": 2}
 TWO = [cell for cell in CELLS if not cell.modern and cell.stateful is not cell.json]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Uvicorn runs on asyncio alone."""
-    return "asyncio"
-
-
 async def examined(app: ASGIApp) -> Report:
-    """What the probe says of an application."""
     async with serving(app) as url:
         return await to_thread.run_sync(probe, Wire(url))
 
@@ -38,8 +31,8 @@ async def examined(app: ASGIApp) -> Report:
     ],
     ids=str,
 )
-async def test_with_the_middleware_everything_holds(cell: Cell, options: dict[str, Any]) -> None:
-    """In every era that the framework serves, whatever else it does."""
+async def test_with_the_middleware_every_rule_holds(cell: Cell, options: dict[str, Any]) -> None:
+    """Every rule holds in every era of the framework, and none fails."""
     report = await examined(wrapped(cell, **options))
     assert [finding for finding in report.findings if finding.outcome == "fails"] == []
     assert report.holds
@@ -50,7 +43,7 @@ async def test_with_the_middleware_everything_holds(cell: Cell, options: dict[st
 
 
 async def test_a_plain_server_has_no_sessions() -> None:
-    """Which is all that there is to say."""
+    """On a server without the middleware one rule fails: sessions are not advertised."""
     report = await examined(bare(TWO[0]))
     assert {finding.rule for finding in report.findings if finding.outcome == "fails"} == {"advertised"}
     assert not report.holds

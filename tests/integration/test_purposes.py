@@ -1,4 +1,4 @@
-"""What sessions are for, in the words of "Clarifications on the intent/use-case for sessions", on real servers."""
+"""The use cases of "Clarifications on the intent/use-case for sessions", on real servers."""
 
 from __future__ import annotations
 
@@ -20,20 +20,12 @@ legacy = pytest.mark.parametrize("cell", [cell for cell in STATELESS if not cell
 modern = pytest.mark.parametrize("cell", [cell for cell in STATELESS if cell.modern], ids=str)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Uvicorn runs on asyncio alone."""
-    return "asyncio"
-
-
 async def tools(client: Client, held: Held | None = None) -> list[dict[str, Any]]:
-    """What a client is shown."""
     listed: list[dict[str, Any]] = (await client.request("tools/list", {}, held)).result["tools"]
     return listed
 
 
 async def names(client: Client, held: Held | None = None) -> set[str]:
-    """The names of it."""
     return {tool["name"] for tool in await tools(client, held)}
 
 
@@ -41,8 +33,8 @@ async def names(client: Client, held: Held | None = None) -> set[str]:
 
 
 @every_cell
-async def test_count_always_returns_one_more_than_the_last_time_in_that_session(cell: Cell, tmp_path: Path) -> None:
-    """And another session counts from the start."""
+async def test_count_returns_one_more_than_the_last_time_in_that_session(cell: Cell, tmp_path: Path) -> None:
+    """`count` goes on within a session, and another session counts from the start."""
     async with open_office(cell, tmp_path) as (_, client):
         one, other = await client.create(), await client.create()
         assert [await client.call("count", one) for _ in range(3)] == ["1", "2", "3"]
@@ -52,22 +44,22 @@ async def test_count_always_returns_one_more_than_the_last_time_in_that_session(
 
 @every_cell
 async def test_a_transaction_spans_the_calls_of_a_session(cell: Cell, tmp_path: Path) -> None:
-    """begin_transaction(), read_contents(), write_contents(), end_transaction()."""
+    """A transaction is begun, read, written and committed by four calls of one session."""
     async with open_office(cell, tmp_path) as (office, client):
         session = await client.create()
         await client.call("begin_transaction", session)
         assert await client.call("read_contents", session) == ""
         await client.call("write_contents", session, line="hello")
         assert await client.call("read_contents", session) == "hello"
-        assert office.contents == []  # nobody else sees it yet
+        assert office.contents == []  # not committed yet
         await client.call("end_transaction", session)
         assert office.contents == ["hello"]
         assert office.transactions == {}
 
 
 @every_cell
-async def test_a_session_that_ends_leaves_no_transaction_behind(cell: Cell, tmp_path: Path) -> None:
-    """What it wrote is taken back, and the next one may begin."""
+async def test_the_end_of_a_session_rolls_its_transaction_back(cell: Cell, tmp_path: Path) -> None:
+    """A deleted session's open transaction is rolled back, and another session can begin one."""
     async with open_office(cell, tmp_path) as (office, client):
         gone, next_one = await client.create(), await client.create()
         await client.call("begin_transaction", gone)
@@ -83,7 +75,7 @@ async def test_a_session_that_ends_leaves_no_transaction_behind(cell: Cell, tmp_
 
 @every_cell
 async def test_several_conversations_share_one_connection(cell: Cell, tmp_path: Path) -> None:
-    """As with one session per LLM context window: each has its own, and calls that run side by side do not mix."""
+    """Parallel calls of three conversations over one connection count in three sessions."""
     office = Office(tmp_path / "contents.db")
     with anyio.fail_after(DEADLINE):
         async with serving(office_app(cell, office)) as url, peer(cell, url) as client:
@@ -105,7 +97,7 @@ async def test_several_conversations_share_one_connection(cell: Cell, tmp_path: 
 
 @legacy
 async def test_transport_and_logical_sessions_live_at_once(cell: Cell, tmp_path: Path) -> None:
-    """The header names the one, `_meta` the other; neither counts for the other, and each ends by itself."""
+    """The header names one session and `_meta` another; they count and end separately."""
     async with open_office(cell, tmp_path) as (_, client):
         assert client.headers["mcp-session-id"].count(".") == 2
         logical = await client.create()
@@ -116,8 +108,8 @@ async def test_transport_and_logical_sessions_live_at_once(cell: Cell, tmp_path:
 
 
 @pytest.mark.parametrize("cell", [cell for cell in STATEFUL if not cell.json], ids=str)
-async def test_a_server_s_own_transport_session_may_carry_logical_ones(cell: Cell, tmp_path: Path) -> None:
-    """Requests of several end users share it, and do not mix."""
+async def test_a_servers_own_transport_session_may_carry_logical_ones(cell: Cell, tmp_path: Path) -> None:
+    """Two logical sessions share the server's transport session and count separately."""
     async with open_office(cell, tmp_path) as (_, client):
         own = client.headers["mcp-session-id"]
         one, other = await client.create(), await client.create()
@@ -130,7 +122,7 @@ async def test_a_server_s_own_transport_session_may_carry_logical_ones(cell: Cel
 
 @legacy
 async def test_what_a_server_offers_may_change_within_one_session(cell: Cell, tmp_path: Path) -> None:
-    """After `enable_admin` that session's list has the tool, and another's has not."""
+    """After `enable_admin` the list of that session has the tool, and the list of another has not."""
     async with open_office(cell, tmp_path) as (_, client):
         mine, yours = await client.create(), await client.create()
         assert ADMIN_ONLY not in await names(client, mine)
@@ -141,8 +133,8 @@ async def test_what_a_server_offers_may_change_within_one_session(cell: Cell, tm
 
 
 @every_cell
-async def test_a_client_that_did_not_listen_is_told_by_name_what_has_changed(cell: Cell, tmp_path: Path) -> None:
-    """If it is not listening for notifications, how should it know? By the error of its stale call."""
+async def test_a_stale_call_names_the_tool_that_is_no_longer_offered(cell: Cell, tmp_path: Path) -> None:
+    """A client without notifications learns of a withdrawn tool by the error of its call."""
     async with open_office(cell, tmp_path) as (_, client):
         session = await client.create()
         await client.call("enable_admin", session)
@@ -156,7 +148,7 @@ async def test_a_client_that_did_not_listen_is_told_by_name_what_has_changed(cel
 
 @modern
 async def test_in_the_modern_era_a_list_does_not_depend_on_sessions(cell: Cell, tmp_path: Path) -> None:
-    """By default it is the same with a session and without, whatever earlier calls of that session did."""
+    """By default a list is the same with a session and without one, whatever the session did before."""
     async with open_office(cell, tmp_path) as (_, client):
         session = await client.create()
         before = await tools(client)
@@ -167,8 +159,8 @@ async def test_in_the_modern_era_a_list_does_not_depend_on_sessions(cell: Cell, 
 
 
 @modern
-async def test_in_the_modern_era_a_deployment_may_let_lists_vary(cell: Cell, tmp_path: Path) -> None:
-    """With `lists="session"`; what varies says that it must not be kept, and only where it varies."""
+async def test_in_the_modern_era_lists_may_vary_by_session(cell: Cell, tmp_path: Path) -> None:
+    """With `lists="session"` a list within a session varies and forbids caching, and one without does neither."""
     async with open_office(cell, tmp_path, lists="session") as (_, client):
         session = await client.create()
         await client.call("enable_admin", session)

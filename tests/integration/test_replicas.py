@@ -1,4 +1,4 @@
-"""Restarts and replicas: what another process needs is the keys, and nothing else."""
+"""Restarts and replicas: another process needs the keys and nothing else."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import pytest
 from .servers import COVERING, KEYS, Cell, running
 from .wire import Held
 
+covering = pytest.mark.parametrize("cell", COVERING, ids=str)
 
-@pytest.mark.parametrize("cell", COVERING, ids=str)
+
+@covering
 async def test_sessions_survive_a_restart(cell: Cell) -> None:
-    """A new process with the same keys goes on with both sessions and their states where the old one stopped."""
+    """A new process with the same keys goes on with both sessions and their states."""
     async with running(cell) as server:
         client = await server.connected()
         sessions = [await client.create(), await client.create()]
@@ -22,7 +24,7 @@ async def test_sessions_survive_a_restart(cell: Cell) -> None:
         assert [await client.call("count", held) for held in sessions] == ["2", "1"]
 
 
-@pytest.mark.parametrize("cell", COVERING, ids=str)
+@covering
 async def test_any_replica_serves_any_session(cell: Cell) -> None:
     """Two workers with the same keys take turns within one session."""
     async with running(cell) as one, running(cell) as two:
@@ -31,9 +33,9 @@ async def test_any_replica_serves_any_session(cell: Cell) -> None:
         assert [await clients[turn % 2].call("count", held) for turn in range(4)] == ["1", "2", "3", "4"]
 
 
-@pytest.mark.parametrize("cell", COVERING, ids=str)
-async def test_keys_that_are_rolled_keep_old_sessions(cell: Cell) -> None:
-    """A worker that signs with a new key still takes sessions of the old one, and a stranger's worker takes none."""
+@covering
+async def test_rolled_keys_keep_old_sessions(cell: Cell) -> None:
+    """A worker that signs with a new key accepts sessions of the old one, and a worker without the old key none."""
     new = "the next secret of the integration tests, 32 bytes and more"
     async with running(cell) as old:
         client = await old.connected()

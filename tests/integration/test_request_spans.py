@@ -1,12 +1,11 @@
-"""One server span per message, ours or the framework's, and it hangs where the caller's trace says.
+"""One server span per message, ours or the framework's, with the caller's span as its parent.
 
-On every framework in every mode, through the middleware as an application would put it, with a trace context in the
-message and without one. No cell can be left out: the last test counts those that ran.
+Tested on every framework in every mode, with a trace context in the message and without one; the last test counts
+the cells that ran.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 import anyio
@@ -18,14 +17,13 @@ require("opentelemetry-sdk>=1.28")
 
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, SpanKind, StatusCode
-from recorded import process_wide
 from starlette.types import ASGIApp
 
 from mcp_sessions import MCPSessionMiddleware
 from mcp_sessions._protocol.labels import CLIENT_INFO_KEY
 
-from .errands import ALL_CELLS, bare, instrumented_redis
-from .servers import KEYS, Cell, Hall, Running, running
+from .errands import ALL_CELLS, bare
+from .servers import KEYS, Cell, Hall, Running, running, selected
 from .wire import Held
 
 CALLER = (0xCA, 0xC1)
@@ -35,9 +33,9 @@ OURS = "mcp_sessions"
 CLIENT = {CLIENT_INFO_KEY: {"name": "kitchen", "version": "2"}}
 SPANS_OF_ITS_OWN = {"sdk2", "fastmcp3", "fastmcp4"}
 ELSEWHERE = {
-    ("fastapi", False),  # newer ones start an HTTP span within ours, and take its parent from the HTTP headers alone
+    ("fastapi", False),  # newer versions start an HTTP span within ours, with the HTTP headers' parent
 }
-"""Where the tool's span need not hang below the message's."""
+"""Frameworks on which the message's span need not be the parent of the tool's span."""
 JSON_CELLS: Final = [cell for cell in ALL_CELLS if cell.json]
 RAN: Final[set[tuple[str, bool]]] = set()
 
@@ -46,16 +44,11 @@ def ours(cell: Cell, hall: Hall, guard: None = None, **options: Any) -> ASGIApp:
     return MCPSessionMiddleware(bare(cell, hall), **grouped(**{"keys": KEYS, "transport": "off", **options}))
 
 
-@pytest.fixture
-def spans() -> Iterator[list[ReadableSpan]]:
-    """The spans of one test, of all that is in this process."""
-    instrumented_redis()
-    with process_wide().recording() as kept:
-        yield kept
+pytestmark = pytest.mark.usefixtures("redis")
 
 
 async def errand(server: Running, held: Held | None, name: str, meta: dict[str, Any]) -> str:
-    """Run an errand; whose it was."""
+    """Run an errand and return the ref of its session."""
     client = await server.connected()
     params = {"name": "errand", "arguments": {"name": name}, "_meta": meta}
     return (await client.request("tools/call", params, held)).text
@@ -81,30 +74,30 @@ def named(span: ReadableSpan) -> Any:
 @pytest.mark.parametrize("traceparent", TRACEPARENTS.values(), ids=TRACEPARENTS)
 @pytest.mark.parametrize("cell", ALL_CELLS, ids=str)
 async def test_there_is_one_server_span_per_call(cell: Cell, traceparent: bool, spans: list[ReadableSpan]) -> None:
-    """The framework's where it makes one: below the caller's, linked to the session's start, its tool's above.
+    """The span is the framework's where it makes one; the caller's span is its parent, and the tool's its child.
 
-    It names the session, and the client that created it.
+    It links to the session's start, and names the session and the client that created it.
     """
     async with running(cell, make=ours) as server:
         client = await server.connected()
         held = Held((await client.request("sessions/create", {"_meta": CLIENT})).result["session"])
         server.hall.open()
-        said = await errand(server, held, "one", META if traceparent else {})
+        session = await errand(server, held, "one", META if traceparent else {})
     (start,) = [span for span in spans if span.name == "session start"]
     (work,) = [span for span in spans if span.name == "errand"]
     (span,) = [span for span in spans if span.kind is SpanKind.SERVER and span.name == "tools/call errand"]
     assert (maker(span) != OURS) == (cell.framework in SPANS_OF_ITS_OWN)
     assert where(span.parent) == (CALLER if traceparent else None)
     assert where(start.context) in links(span)
-    assert named(span) == named(work) == named(start) == said
+    assert named(span) == named(work) == named(start) == session
     assert (span.attributes or {})["mcp_sessions.client"] == "kitchen 2"
     assert work.parent == span.context or (cell.framework, cell.stateful) in ELSEWHERE
     RAN.add((str(cell), traceparent))
 
 
 @pytest.mark.parametrize("cell", JSON_CELLS, ids=str)
-async def test_what_we_answer_ourselves_has_a_span_of_ours(cell: Cell, spans: list[ReadableSpan]) -> None:
-    """Also in front of a server that makes its own, which never sees these; a session's ends stand below them."""
+async def test_our_own_answers_have_spans_of_ours(cell: Cell, spans: list[ReadableSpan]) -> None:
+    """Creating, deleting and refusing are server spans of ours, parents of the spans of a session's start and end."""
     async with running(cell, make=ours) as server:
         client = await server.connected()
         held = await client.create()
@@ -117,21 +110,21 @@ async def test_what_we_answer_ourselves_has_a_span_of_ours(cell: Cell, spans: li
     assert (start.parent, end.parent) == (create.context, delete.context)
     assert links(end) == links(delete) == {where(start.context)}
     assert len({named(span) for span in (create, start, delete, end)}) == 1
-    said = refused.attributes or {}
-    assert (said["error.type"], said["mcp_sessions.reason"]) == (str(error["code"]), "ended")
+    attributes = refused.attributes or {}
+    assert (attributes["error.type"], attributes["mcp_sessions.reason"]) == (str(error["code"]), "ended")
     assert refused.status.status_code is StatusCode.ERROR
 
 
 @pytest.mark.parametrize("cell", JSON_CELLS, ids=str)
 async def test_overlapping_requests_keep_their_own_span(cell: Cell, spans: list[ReadableSpan]) -> None:
-    """Calls of two sessions, both inside their tool at once, each below its own message's span."""
+    """Calls of two sessions are inside their tool at once, each below the span of its own message."""
     async with running(cell, make=ours) as server:
         client = await server.connected()
         held = {"one": await client.create(), "two": await client.create()}
-        said: dict[str, str] = {}
+        refs: dict[str, str] = {}
 
         async def run(name: str) -> None:
-            said[name] = await errand(server, held[name], name, {})
+            refs[name] = await errand(server, held[name], name, {})
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run, "one")
@@ -140,14 +133,14 @@ async def test_overlapping_requests_keep_their_own_span(cell: Cell, spans: list[
             server.hall.open()
     by_place = {where(span.context): span for span in spans}
     works = {str((span.attributes or {})["errand"]): span for span in spans if span.name == "errand"}
-    assert {name: named(work) for name, work in works.items()} == said
+    assert {name: named(work) for name, work in works.items()} == refs
     if (cell.framework, cell.stateful) not in ELSEWHERE:
-        assert {name: named(by_place[where(work.parent)]) for name, work in works.items() if work.parent} == said
+        assert {name: named(by_place[where(work.parent)]) for name, work in works.items() if work.parent} == refs
 
 
 @pytest.mark.parametrize("cell", JSON_CELLS, ids=str)
 async def test_a_session_can_be_one_trace(cell: Cell, spans: list[ReadableSpan]) -> None:
-    """Then its messages and its end hang below its start, which is the root."""
+    """With `trace="session"` the session's start is the root, and its messages and its end are below it."""
     async with running(cell, make=ours, trace="session") as server:
         client = await server.connected()
         held = await client.create()
@@ -160,9 +153,7 @@ async def test_a_session_can_be_one_trace(cell: Cell, spans: list[ReadableSpan])
     assert {"session end", "sessions/delete", "tools/call errand"} <= below
 
 
-def test_every_cell_that_was_selected_ran(request: pytest.FixtureRequest) -> None:
-    """No cell of the matrix was skipped or left out on the way."""
-    name = test_there_is_one_server_span_per_call.__name__
-    tests = [item for item in request.session.items if isinstance(item, pytest.Function) and item.originalname == name]
-    cells = [test.callspec.params for test in tests]
-    assert {(str(cell["cell"]), cell["traceparent"]) for cell in cells} == RAN
+def test_every_selected_cell_ran(request: pytest.FixtureRequest) -> None:
+    """Every selected cell of the matrix ran to its end."""
+    runs = selected(request, test_there_is_one_server_span_per_call)
+    assert {(str(run["cell"]), run["traceparent"]) for run in runs} == RAN

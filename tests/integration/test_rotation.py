@@ -1,7 +1,7 @@
-"""Keys rolled under load: two worker processes, one key file, and not one request refused that should not be.
+"""Keys rolled under load: two worker processes, one key file, and no false refusal.
 
-Each phase is written to the file while clients go on calling, and the next one begins when both workers show that they
-have read it: nothing here waits for a time.
+Each phase is written to the file while clients go on calling, and the next one begins when both workers show that
+they have read it.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ for _ in range({count}):
         sys.exit()
 for _ in range({count}):
     if os.WIFEXITED(os.wait()[1]):
-        os.killpg(0, signal.SIGTERM)  # it ended by itself, and nobody shall wait for it
+        os.killpg(0, signal.SIGTERM)  # it ended by itself, so all end
 """
 
 
 def kid(held: Held) -> str:
-    """The key that a session id was signed with."""
+    """Return the id of the key that signed a session id."""
     header = json.loads(urlsafe_b64decode(held.id.split(".", 1)[0] + "=="))
     return cast("str", header["kid"])
 
@@ -79,12 +79,12 @@ def kid_of(secret: str) -> str:
 
 @dataclass
 class Worker:
-    """One worker process, spoken to over HTTP."""
+    """One worker process, called over HTTP."""
 
     port: int
 
     def request(self, method: str, held: Held | None = None, **params: Any) -> dict[str, Any]:
-        """One request and its answer; what the answer says of the session is kept."""
+        """Send one request, keep the session metadata of its answer, and return the answer."""
         if held is not None:
             params["_meta"] = {SESSION_KEY: held.sent()}
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
@@ -99,17 +99,16 @@ class Worker:
         return answer
 
     def create(self) -> Held:
-        """A new session."""
         return Held(self.request("sessions/create")["result"]["session"])
 
     def count(self, held: Held) -> dict[str, Any]:
-        """Count one further in the session's state."""
+        """Count in the session's state."""
         return self.request("tools/call", held, name="count")
 
 
 @contextmanager
 def working(folder: Path, count: int) -> Iterator[list[Worker]]:
-    """Worker processes, for as long as the block lasts."""
+    """Run worker processes within the block."""
     (folder / "forked.py").write_text(FORKED.format(count=count), "utf-8")
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "support")}
     with subprocess.Popen(
@@ -133,7 +132,7 @@ def working(folder: Path, count: int) -> Iterator[list[Worker]]:
 
 @dataclass
 class Load:
-    """Clients that go on calling: each keeps its sessions, and makes new ones, on whichever worker comes next."""
+    """Clients that go on calling with their sessions and with new ones, on both workers in turn."""
 
     workers: list[Worker]  # in turns
     held: list[Held]
@@ -146,7 +145,7 @@ class Load:
         self._counts = {held.id: 0 for held in self.held}
 
     def run(self) -> None:
-        """Call until told to stop, and once more in each way."""
+        """Call until stopped, and once more in each way."""
         while True:
             stopping = self._stop.is_set()
             one, other = self.workers
@@ -169,7 +168,7 @@ class Load:
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
-        """In a thread of its own, for as long as the block lasts."""
+        """Call in a thread within the block."""
         thread = threading.Thread(target=self.run)
         thread.start()
         try:
@@ -180,7 +179,7 @@ class Load:
 
 
 def write(keys: Path, *contents: str) -> None:
-    """Replace the key file in one step, as an operator should."""
+    """Replace the key file atomically, as an operator should."""
     fresh = keys.with_suffix(".new")
     fresh.write_text("\n".join(contents), "utf-8")
     fresh.replace(keys)
@@ -188,7 +187,7 @@ def write(keys: Path, *contents: str) -> None:
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
-    """The key file, and beside it the application that reads it."""
+    """A key file, and beside it the application that reads it."""
     path = tmp_path / "keys"
     write(path, OLD)
     (tmp_path / "served.py").write_text(SERVED.format(keys=str(path)), "utf-8")
@@ -203,7 +202,7 @@ def workers(keys: Path) -> Iterator[list[Worker]]:
 
 
 def minted(secret: str) -> Held:
-    """A session of a worker that has got further than the two."""
+    """Mint a session as a worker does that already signs with this key."""
     ring, now = KeyRing([secret]), int(time.time())
     claims = Claims(
         kind="session", kid=ring.signing.kid, jti=secrets.token_urlsafe(16), issued_at=now, expires_at=now + 600
@@ -212,7 +211,7 @@ def minted(secret: str) -> Held:
 
 
 def answers(worker: Worker, held: Held) -> Iterator[dict[str, Any]]:
-    """What a worker says to a session, again and again."""
+    """Yield a worker's answers to endless calls."""
     while True:
         yield worker.count(held)
 
@@ -224,7 +223,7 @@ def until_accepted(held: Held, workers: list[Worker]) -> None:
 
 
 def until_signed_with(secret: str, workers: list[Worker]) -> list[Held]:
-    """Create sessions until each worker signs with a key; the first one that each did."""
+    """Create sessions until each worker signs with a key, and return the first of each."""
     return [next(held for held in iter(worker.create, None) if kid(held) == kid_of(secret)) for worker in workers]
 
 
@@ -236,7 +235,7 @@ def until_refused(held: Held, workers: list[Worker]) -> None:
 
 
 def test_keys_are_rolled_without_a_false_refusal(keys: Path, workers: list[Worker]) -> None:
-    """`[old]`, `[old, new]`, `[new, old]`: every session of every worker goes on. `[new]`: those of the old key end."""
+    """With `[old]`, `[old, new]` and `[new, old]` every session goes on; with `[new]` those of the old key end."""
     under_old = [worker.create() for worker in workers]
     before = Load(workers, under_old)
     with before.going_on():
@@ -259,7 +258,7 @@ def test_keys_are_rolled_without_a_false_refusal(keys: Path, workers: list[Worke
 
 
 def test_a_phase_that_is_left_out_would_be_seen(keys: Path, workers: list[Worker]) -> None:
-    """From `[old]` to `[new]` at once: the load notices, so its silence above means something."""
+    """A step from `[old]` to `[new]` at once refuses live sessions, which the load reports."""
     under_old = [worker.create() for worker in workers]
     load = Load(workers, under_old)
     with load.going_on():

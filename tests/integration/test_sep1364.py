@@ -1,4 +1,4 @@
-"""The two sequence diagrams of SEP-1364, message by message, by a raw JSON-RPC client on the frameworks' servers."""
+"""The two sequence diagrams of SEP-1364, message by message, with a raw client of the frameworks' servers."""
 
 from __future__ import annotations
 
@@ -23,19 +23,14 @@ COUNT: Final = {"name": "count", "arguments": {}}
 
 @dataclass
 class Raw:
-    """A client that writes every member of a message itself, and mirrors `sessionId` as the SEP says.
-
-    Args:
-        wire: What carries its bytes.
-        transport: The server's own transport session, which then holds the header.
-    """
+    """A client that writes every member of a message itself, and mirrors `sessionId` in the header as the SEP asks."""
 
     wire: Client
-    transport: str | None = None
+    transport: str | None = None  # the server's own transport session, which goes into the header instead
     _ids: Any = field(default_factory=lambda: itertools.count(1))
 
     async def ask(self, method: str, params: dict[str, Any] | None = None, **fields: Any) -> Reply:
-        """Send a request; what it gets."""
+        """Send a request."""
         return await self._post({"id": next(self._ids), "method": method, "params": params or {}, **fields})
 
     async def tell(self, method: str, **fields: Any) -> Reply:
@@ -43,7 +38,7 @@ class Raw:
         return await self._post({"method": method, **fields})
 
     async def initialize(self, **fields: Any) -> Reply:
-        """Shake hands; the server's own transport session is kept."""
+        """Complete the handshake and keep the server's own transport session."""
         reply = await self.ask("initialize", INITIALIZE, **fields)
         named = reply.headers.get("mcp-session-id")
         if named is not None and "." not in named:
@@ -58,17 +53,17 @@ class Raw:
 
 @asynccontextmanager
 async def raw(cell: Cell, *dialects: Any, **options: Any) -> AsyncIterator[Raw]:
-    """A raw client of the small server."""
+    """Connect a raw client to the small server."""
     async with running(cell, dialects=dialects, transport="auto", **options) as server:
         yield Raw(server.client())
 
 
 @pytest.mark.parametrize("cell", LEGACY, ids=str)
 async def test_the_diagram_of_alternative_1(cell: Cell) -> None:
-    """One transport session; in a loop, logical sessions that are created, used and deleted."""
+    """Over one transport session, logical sessions are created, used and deleted in a loop."""
     async with raw(cell, SEP1364Create(required=True)) as client:
-        told = (await client.initialize()).result
-        assert told["capabilities"]["sessions"] == {"required": True}
+        opened = (await client.initialize()).result
+        assert opened["capabilities"]["sessions"] == {"required": True}
         assert (await client.tell("notifications/initialized")).status == 202
         refs = set()
         for spelling in ("sessions", "session"):
@@ -88,7 +83,7 @@ async def test_the_diagram_of_alternative_1(cell: Cell) -> None:
 
 @pytest.mark.parametrize("cell", LEGACY, ids=str)
 async def test_the_diagram_of_alternative_2(cell: Cell) -> None:
-    """In a loop, sessions that `initialize` begins, and `terminate` ends; on stateful servers, too."""
+    """In a loop, `initialize` begins sessions and `terminate` ends them, on stateful servers too."""
     async with raw(cell, SEP1364Initialize()) as client:
         refs = set()
         for _ in range(2):
@@ -102,14 +97,14 @@ async def test_the_diagram_of_alternative_2(cell: Cell) -> None:
             refs.add((await client.ask("tools/call", WHOAMI, sessionId=session)).text)
             assert (await client.ask("terminate", {"sessionId": session}, sessionId=session)).result == {}
             gone = await client.ask("tools/call", WHOAMI, sessionId=session)
-            # A stateful server has ended its own, too, and says so itself.
+            # A stateful server has ended its own session too, and answers by itself.
             assert (gone.status, gone.error["code"]) == ((404, -32600) if cell.stateful else (200, -32043))
         assert len(refs) == 2
 
 
 @pytest.mark.parametrize("cell", LEGACY, ids=str)
 async def test_a_client_may_initialize_again_within_its_session(cell: Cell) -> None:
-    """A valid id is answered with the same id, and the session goes on."""
+    """`initialize` with a valid id is answered with the same id, and the session goes on."""
     async with raw(cell, SEP1364Initialize()) as client:
         session = (await client.initialize()).answer["sessionId"]
         assert (await client.ask("tools/call", COUNT, sessionId=session)).text == "1"
@@ -118,8 +113,8 @@ async def test_a_client_may_initialize_again_within_its_session(cell: Cell) -> N
 
 
 @pytest.mark.parametrize("cell", [cell for cell in STATEFUL if cell.json], ids=str)
-async def test_a_client_may_confirm_its_handshake_all_the_same(cell: Cell) -> None:
-    """Then nobody does it for the client."""
+async def test_a_client_may_confirm_its_handshake_itself(cell: Cell) -> None:
+    """A client's own `notifications/initialized` is accepted, and its session works."""
     async with raw(cell, SEP1364Initialize()) as client:
         session = (await client.initialize()).answer["sessionId"]
         assert (await client.tell("notifications/initialized", sessionId=session)).status == 202
@@ -128,7 +123,7 @@ async def test_a_client_may_confirm_its_handshake_all_the_same(cell: Cell) -> No
 
 @pytest.mark.parametrize("cell", [cell for cell in STATEFUL if cell.json], ids=str)
 async def test_behind_the_bridge_the_field_and_the_header_are_one(cell: Cell) -> None:
-    """As the SEP has it: the server's own id is sealed in ours, and its transport session serves ours."""
+    """Behind the bridge the server's own id is sealed in ours, which both the field and the header name."""
     async with raw(cell, SEP1364Initialize(), bridge=True) as client:
         opened = await client.initialize()
         session = opened.answer["sessionId"]
@@ -141,7 +136,7 @@ async def test_behind_the_bridge_the_field_and_the_header_are_one(cell: Cell) ->
 
 @pytest.mark.parametrize("cell", [cell for cell in LEGACY if not cell.stateful], ids=str)
 async def test_a_client_of_today_works_beside_alternative_2(cell: Cell) -> None:
-    """It overlooks the field, sends the header back, and has the very session that the field names."""
+    """A client that ignores the field and sends the header has the session that the field names."""
     async with raw(cell, SEP1364Initialize()) as client:
         opened = await client.initialize()
         assert opened.headers["mcp-session-id"] == opened.answer["sessionId"]

@@ -1,16 +1,10 @@
-"""What the frameworks' own spans hold: never a session id of ours, though FastMCP copies `Mcp-Session-Id` into them.
-
-The spans are real ones, of the frameworks' own instrumentation, kept in memory by the OpenTelemetry SDK.
-"""
+"""The frameworks' own spans never hold a session id of ours, though FastMCP copies `Mcp-Session-Id` into them."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
-from recorded import process_wide
 
 from .servers import CELLS, Cell, running
 from .wire import SESSION_KEY, Client, Held
@@ -19,20 +13,13 @@ TRACED = [cell for cell in CELLS if cell.json and cell.framework != "sdk1"]
 """SDK 1.x makes no spans."""
 
 
-@pytest.fixture
-def spans() -> Iterator[list[ReadableSpan]]:
-    """The spans of one test, of all that is in this process."""
-    with process_wide().recording() as kept:
-        yield kept
-
-
 def written(spans: list[ReadableSpan]) -> str:
-    """All that the spans say, as one text."""
+    """Return the spans as one text."""
     return "\n".join(span.to_json() for span in spans)
 
 
 async def everything(client: Client, held: Held) -> None:
-    """A session's whole life, with and without a mirror of its id, and with a bad one."""
+    """Live a session's whole life, with and without a mirror of its id, and with a forged one."""
     mirror = {"mcp-session-id": held.id}
     await client.request("tools/call", {"name": "count", "arguments": {}}, held)
     await client.request("tools/list", {}, held)
@@ -46,7 +33,7 @@ async def everything(client: Client, held: Held) -> None:
 
 @pytest.mark.parametrize("cell", TRACED, ids=str)
 async def test_no_span_holds_a_session_id(cell: Cell, spans: list[ReadableSpan]) -> None:
-    """Nor its signature, nor a state, nor the metadata's key, in any attribute, event or name."""
+    """A session id, its signature, a state and the key of the metadata are in no attribute, event or name."""
     async with running(cell) as server:
         client = await server.connected()
         held = await client.create()
@@ -61,7 +48,7 @@ async def test_no_span_holds_a_session_id(cell: Cell, spans: list[ReadableSpan])
 
 
 def test_the_search_sees_what_a_span_holds(spans: list[ReadableSpan]) -> None:
-    """Were an id in one, it would be found."""
+    """An id in an attribute would be found."""
     with trace.get_tracer("test").start_as_current_span("a", attributes={"mcp.session.id": "e30.e30.secret"}):
         pass
     assert "e30.e30.secret" in written(spans)

@@ -1,4 +1,4 @@
-"""The transport header: clients that know nothing of sessions get one, in front of servers that keep none."""
+"""The transport header: unchanged clients of stateless servers get a session."""
 
 from __future__ import annotations
 
@@ -26,15 +26,9 @@ EXPERIMENTAL: dict[str, Any] = {"capabilities": {"experimental": {"sessions": {}
 stateless = pytest.mark.parametrize("cell", STATELESS, ids=str)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Uvicorn runs on asyncio alone."""
-    return "asyncio"
-
-
 @asynccontextmanager
 async def connected(cell: Cell, **options: Any) -> AsyncIterator[Peer]:
-    """The cell's own client of the small server, over real HTTP."""
+    """Connect the cell's own client to the small server, over real HTTP."""
     with anyio.fail_after(DEADLINE):
         async with (
             serving(wrapped(cell, Hall(), transport="auto", **options)) as url,
@@ -45,7 +39,7 @@ async def connected(cell: Cell, **options: Any) -> AsyncIterator[Peer]:
 
 @asynccontextmanager
 async def raw(cell: Cell, **options: Any) -> AsyncIterator[Client]:
-    """A client that shows what is on the wire, before its handshake."""
+    """Make a client that shows the wire, before its handshake."""
     async with running(cell, transport="auto", **options) as server:
         yield server.client()
 
@@ -54,31 +48,24 @@ async def raw(cell: Cell, **options: Any) -> AsyncIterator[Client]:
 
 
 @stateless
-async def test_an_unchanged_client_gets_a_session(cell: Cell) -> None:
-    """All its calls are of one session, whose state is kept for it."""
-    async with connected(cell) as client:
-        mine = await client.tool("whoami")
-        assert mine.startswith("ses_")
-        assert [await client.tool("count") for _ in range(3)] == ["1", "2", "3"]
-        assert await client.tool("whoami") == mine
-
-
-@stateless
 async def test_two_unchanged_clients_have_two_sessions(cell: Cell) -> None:
-    """They never meet, though their requests have the same ids."""
+    """All calls of a client are in its own session, whose state is kept, though both use the same request ids."""
     with anyio.fail_after(DEADLINE):
         async with (
             serving(wrapped(cell, Hall(), transport="auto")) as url,
             peer(cell, url) as one,
             peer(cell, url) as two,
         ):
-            assert await one.tool("whoami") != await two.tool("whoami")
+            mine = await one.tool("whoami")
+            assert mine.startswith("ses_")
+            assert mine != await two.tool("whoami")
             assert [await client.tool("count") for client in (one, two, one)] == ["1", "1", "2"]
+            assert await one.tool("whoami") == mine
 
 
 @stateless
 async def test_a_client_that_leaves_ends_its_session(cell: Cell) -> None:
-    """Clients send DELETE when they close."""
+    """The DELETE that clients send on close ends the session."""
     facts: list[Fact] = []
     async with connected(cell, listen=facts.append) as client:
         mine = await client.tool("whoami")
@@ -88,7 +75,7 @@ async def test_a_client_that_leaves_ends_its_session(cell: Cell) -> None:
 
 @stateless
 async def test_logical_sessions_ride_beside_the_transport_session(cell: Cell) -> None:
-    """`_meta` names the session; without it, the connection's own is back."""
+    """`_meta` names another session for one request, and the next one has the connection's own again."""
     async with connected(cell) as client:
         mine, held = await client.tool("whoami"), await client.create()
         assert await client.tool("whoami", held) != mine
@@ -98,8 +85,8 @@ async def test_logical_sessions_ride_beside_the_transport_session(cell: Cell) ->
 
 
 @pytest.mark.parametrize("cell", MODERN_STATELESS, ids=str)
-async def test_a_client_that_prefers_the_modern_era_falls_back_where_it_must(cell: Cell) -> None:
-    """`era="legacy"` gives it a transport session, too."""
+async def test_a_client_that_prefers_the_modern_era_falls_back(cell: Cell) -> None:
+    """With `era="legacy"` a client that prefers the modern era gets a transport session."""
     legacy = Cell(cell.framework, modern=False, stateful=False, json=cell.json)
     with anyio.fail_after(DEADLINE):
         app = wrapped(legacy, Hall(), transport="auto", era="legacy")
@@ -111,7 +98,7 @@ async def test_a_client_that_prefers_the_modern_era_falls_back_where_it_must(cel
 
 @asynccontextmanager
 async def _auto(cell: Cell, url: str) -> AsyncIterator[Any]:
-    """A client that chooses its era by itself, as it does unless told."""
+    """Connect a client that chooses its era by itself."""
     package = "mcp" if cell.framework == "sdk2" else "fastmcp"
     async with import_module(package).Client(url) as client:
         yield client.call_tool
@@ -121,8 +108,8 @@ async def _auto(cell: Cell, url: str) -> AsyncIterator[Any]:
 
 
 @stateless
-async def test_the_session_is_named_in_the_head_of_initialize_alone(cell: Cell) -> None:
-    """And never in the body of an answer, since the client named none in `_meta`."""
+async def test_the_session_is_named_in_the_headers_of_initialize_alone(cell: Cell) -> None:
+    """Later answers do not name the session, in headers or in the body."""
     async with raw(cell) as client:
         named = (await client.connect()).headers["mcp-session-id"]
         assert named.count(".") == 2
@@ -132,8 +119,8 @@ async def test_the_session_is_named_in_the_head_of_initialize_alone(cell: Cell) 
 
 
 @stateless
-async def test_a_session_that_has_ended_is_told_by_404(cell: Cell) -> None:
-    """DELETE ends it on every worker; a second one finds nothing."""
+async def test_a_deleted_session_is_answered_404(cell: Cell) -> None:
+    """After a DELETE, calls and a second DELETE get 404."""
     async with raw(cell) as client:
         await client.connect()
         assert (await client.send("DELETE")).status == 200
@@ -143,16 +130,16 @@ async def test_a_session_that_has_ended_is_told_by_404(cell: Cell) -> None:
 
 
 @stateless
-async def test_no_stream_is_opened_for_listening(cell: Cell) -> None:
-    """A stateless server would keep it for as long as the client lives, and never write to it."""
+async def test_a_get_for_listening_is_answered_405(cell: Cell) -> None:
+    """A stateless server would keep the stream open for the client's life and never write to it."""
     async with raw(cell) as client:
         await client.connect()
         assert (await client.send("GET")).status == 405
 
 
 @stateless
-async def test_initialize_begins_anew_whatever_it_carries(cell: Cell) -> None:
-    """A dead id, a live one, a forged one: none is looked at."""
+async def test_initialize_begins_a_new_session_whatever_it_carries(cell: Cell) -> None:
+    """`initialize` ignores an id in the header, dead or live."""
     async with raw(cell) as client:
         first = (await client.connect()).headers["mcp-session-id"]
         await client.send("DELETE")
@@ -163,8 +150,8 @@ async def test_initialize_begins_anew_whatever_it_carries(cell: Cell) -> None:
 
 
 @stateless
-async def test_a_failed_initialize_names_none(cell: Cell) -> None:
-    """Though it is an HTTP 200 when it comes as an event stream."""
+async def test_a_failed_initialize_names_no_session(cell: Cell) -> None:
+    """A failed handshake names no session, though an event stream makes it HTTP 200."""
     async with raw(cell) as client:
         reply = await client.request("initialize", {"protocolVersion": 7})
         assert "mcp-session-id" not in reply.headers
@@ -173,17 +160,17 @@ async def test_a_failed_initialize_names_none(cell: Cell) -> None:
 
 @stateless
 async def test_a_client_that_speaks_the_draft_gets_no_second_session(cell: Cell) -> None:
-    """It says so when it shakes hands, and creates what it needs."""
+    """A client that announces the draft in its handshake creates its sessions itself."""
     async with raw(cell) as client:
         handshake = {"protocolVersion": "2025-11-25", "clientInfo": {"name": "x", "version": "1"}, **EXPERIMENTAL}
         assert "mcp-session-id" not in (await client.request("initialize", handshake)).headers
 
 
 @stateless
-async def test_an_application_that_refuses_a_session_leaves_the_client_without(
+async def test_a_client_works_without_the_session_that_on_create_refuses(
     cell: Cell, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The client works on, as it did before there were sessions."""
+    """Where `on_create` refuses, the client works without a session and the refusal is logged."""
 
     def refuse(_session: Session, _params: dict[str, Any], _scope: Any) -> None:
         raise CreateRefused("not today")
@@ -195,8 +182,8 @@ async def test_an_application_that_refuses_a_session_leaves_the_client_without(
 
 
 @pytest.mark.parametrize("cell", STATEFUL, ids=str)
-async def test_a_server_that_names_its_own_keeps_it(cell: Cell) -> None:
-    """The header is left alone, and no session of ours is made."""
+async def test_a_servers_own_transport_session_is_left_alone(cell: Cell) -> None:
+    """In front of a stateful server the header is the server's, and no session of ours is created."""
     facts: list[Fact] = []
     async with raw(cell, listen=facts.append) as client:
         assert "." not in (await client.connect()).headers["mcp-session-id"]
@@ -206,7 +193,7 @@ async def test_a_server_that_names_its_own_keeps_it(cell: Cell) -> None:
 
 @stateless
 @pytest.mark.parametrize("options", [{"transport": "off"}, {"keys": None}], ids=["off", "keys that die"])
-async def test_none_is_named_where_it_could_not_last(cell: Cell, options: dict[str, Any]) -> None:
-    """No client begins anew after a 404, so a session must not die where a stateless server would have lived."""
+async def test_a_session_that_could_not_last_is_not_named(cell: Cell, options: dict[str, Any]) -> None:
+    """Clients do not recover from a 404, so a session must not die where a stateless server would have lived."""
     async with running(cell, **{"transport": "auto", **options}) as server:
         assert "mcp-session-id" not in (await server.client().connect()).headers

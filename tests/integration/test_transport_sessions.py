@@ -11,7 +11,7 @@ stateful = pytest.mark.parametrize("cell", STATEFUL, ids=str)
 
 @stateful
 async def test_the_servers_transport_session_is_untouched(cell: Cell) -> None:
-    """Its id is the server's own, stays the same with and without a logical session, and still ends by DELETE."""
+    """The transport session keeps the server's id, with and without a logical session, and ends by DELETE."""
     async with running(cell) as server:
         client = server.client()
         transport_id = (await client.connect()).headers["mcp-session-id"]
@@ -27,7 +27,7 @@ async def test_the_servers_transport_session_is_untouched(cell: Cell) -> None:
 
 @stateful
 async def test_a_logical_session_outlives_the_transport_session(cell: Cell) -> None:
-    """A client that connects anew goes on with the session that it holds."""
+    """A client that reconnects goes on with the session that it holds."""
     async with running(cell) as server:
         client = await server.connected()
         held = await client.create()
@@ -38,8 +38,8 @@ async def test_a_logical_session_outlives_the_transport_session(cell: Cell) -> N
 
 @pytest.mark.parametrize("transport_id", [None, "0123456789abcdef0123456789abcdef"])
 @stateful
-async def test_what_the_server_would_refuse_creates_no_session(cell: Cell, transport_id: str | None) -> None:
-    """Without a transport session, or with one that is dead, `sessions/create` gets the server's own answer."""
+async def test_a_request_that_the_server_refuses_creates_no_session(cell: Cell, transport_id: str | None) -> None:
+    """Without a transport session, or with a dead one, `sessions/create` gets the server's own refusal."""
     facts: list[object] = []
     headers = {} if transport_id is None else {"mcp-session-id": transport_id}
     async with running(cell, listen=facts.append) as server:

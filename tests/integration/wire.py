@@ -1,9 +1,7 @@
 """A client that speaks Streamable HTTP to an ASGI application in its own event loop.
 
-It sends the bytes that a client would send and keeps the bytes that a client would get, piece by
-piece as they leave, so that a test can compare them and can act while a response is under way. It
-holds sessions as the draft asks a client to: what a result says replaces what was held. Nothing
-here knows the middleware.
+It sends and receives the bytes of a real client, piece by piece, so a test can act while a response is under way. It
+holds sessions as the draft asks: what a result echoes replaces what was held.
 """
 
 from __future__ import annotations
@@ -35,26 +33,21 @@ _NAMED_BY: Final = {"tools/call": "name", "prompts/get": "name", "resources/read
 
 @dataclass
 class Held:
-    """A session as a client holds it.
-
-    Args:
-        metadata: What `sessions/create` answered.
-    """
+    """A session as a client holds it, from the answer of `sessions/create`."""
 
     metadata: dict[str, Any]
 
     @property
     def id(self) -> str:
-        """The session id."""
         return cast("str", self.metadata["sessionId"])
 
     def learn(self, echoed: Mapping[str, Any]) -> None:
-        """Take over what a result said of the session."""
+        """Take over the session metadata of a result."""
         assert echoed["sessionId"] == self.id
         self.metadata.update(echoed)
 
     def sent(self) -> dict[str, Any]:
-        """What a request says of the session."""
+        """Return the session metadata of a request."""
         return {name: value for name, value in self.metadata.items() if name in {"sessionId", "state"}}
 
 
@@ -68,36 +61,34 @@ class Reply:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """Every JSON-RPC message in it, JSON or event stream."""
+        """Every JSON-RPC message in the response, whether JSON or an event stream."""
         streamed = self.headers["content-type"].startswith("text/event-stream")
         return self.events if streamed else [json.loads(self.body)]
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """Every JSON-RPC message in what is left of an event stream."""
+        """Every JSON-RPC message in the rest of an event stream."""
         lines = self.body.decode().splitlines()
         return [json.loads(line[5:]) for line in lines if line.startswith("data:") and line[5:].strip()]
 
     @property
     def answer(self) -> dict[str, Any]:
-        """The message that answers the request: the last one."""
+        """The last message, which answers the request."""
         return self.messages[-1]
 
     @property
     def result(self) -> dict[str, Any]:
-        """The result of a request that succeeded."""
         answer = self.answer
         assert "result" in answer, answer
         return cast("dict[str, Any]", answer["result"])
 
     @property
     def error(self) -> dict[str, Any]:
-        """The error of a request that failed."""
         return cast("dict[str, Any]", self.answer["error"])
 
     @property
     def text(self) -> str:
-        """What a tool, a resource, a prompt or a completion said, the first of it."""
+        """The first text in the result of a tool, a resource, a prompt or a completion."""
         result = self.result
         if "content" in result:
             return cast("str", result["content"][0]["text"])
@@ -110,7 +101,7 @@ class Reply:
 
 @dataclass
 class Exchange:
-    """One request under way: what the application sends arrives here piece by piece."""
+    """One request under way, whose response arrives here piece by piece."""
 
     scope: dict[str, Any]
     body: bytes
@@ -121,7 +112,7 @@ class Exchange:
         self._into, self._outof = anyio.create_memory_object_stream[Message](100_000)
 
     async def run(self, app: ASGIApp) -> None:
-        """The application's side of it."""
+        """Run the application's side."""
         async with self._into:
             await app(self.scope, self._receive, self._into.send)
 
@@ -133,14 +124,14 @@ class Exchange:
         return {"type": "http.disconnect"}
 
     async def next_event(self, holding: str = "data: {") -> str:
-        """The next piece of an event stream that holds data, or something else, as it left the application."""
+        """Return the next piece of an event stream that holds data, or `holding`."""
         piece = ""
         while holding not in piece:
             piece = (await self._outof.receive()).get("body", b"").decode()
         return piece
 
     async def reply(self) -> Reply:
-        """The rest of the response, from here to its end."""
+        """Return the rest of the response."""
         start, pieces = {}, []
         async for message in self._outof:
             if message["type"] == "http.response.start":
@@ -150,20 +141,18 @@ class Exchange:
         return Reply(start.get("status", 0), headers, b"".join(pieces))
 
     def leave(self) -> None:
-        """Close the connection, as a client does who has gone."""
+        """Close the connection, as a client that leaves does."""
         self._gone.set()
         self._outof.close()
 
 
 class Client:
-    """One client of one server.
+    """One client of one ASGI application.
 
     Args:
-        app: The ASGI application to speak to.
         modern: Whether to speak the modern era's protocol.
-        path: Where the MCP endpoint is.
-        headers: Headers that go with every request; `host` may be named too.
-        root_path: The part of `path` that is a proxy's.
+        headers: Headers of every request, which may override `host`.
+        root_path: The prefix of `path` that a proxy keeps.
     """
 
     def __init__(
@@ -183,7 +172,7 @@ class Client:
         self._ids = itertools.count(1)
 
     async def connect(self) -> Reply:
-        """Shake hands where the era has a handshake; otherwise ask what the server is. A transport id is kept."""
+        """Complete the handshake, or discover the server in the modern era; a transport session id is kept."""
         if self.modern:
             return await self.request("server/discover")
         reply = await self.request("initialize", INITIALIZE)
@@ -193,15 +182,15 @@ class Client:
         return reply
 
     async def create(self) -> Held:
-        """A new session."""
+        """Create a session."""
         return Held((await self.request("sessions/create")).result["session"])
 
     async def delete(self, held: Held) -> Reply:
-        """End a session."""
+        """Delete a session."""
         return await self.request("sessions/delete", held=held)
 
     async def call(self, tool: str, held: Held | None = None, /, **arguments: Any) -> str:
-        """Call a tool; what it says."""
+        """Call a tool and return its text."""
         return (await self.request("tools/call", {"name": tool, "arguments": arguments}, held)).text
 
     async def request(
@@ -211,7 +200,7 @@ class Client:
         held: Held | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
-        """Send a request and take its whole response."""
+        """Send a request and return its whole response."""
         async with self.under_way(method, params, held, headers) as exchange:
             reply = await exchange.reply()
         if held is not None and reply.status == 200 and SESSION_KEY in reply.answer.get("result", {}).get("_meta", {}):
@@ -223,7 +212,7 @@ class Client:
         return await self.send("POST", json.dumps({"jsonrpc": "2.0", "method": method}).encode())
 
     async def send(self, http_method: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Reply:
-        """Send bytes and take the whole response."""
+        """Send bytes and return the whole response."""
         async with self._exchange(http_method, body, headers) as exchange:
             return await exchange.reply()
 
@@ -252,7 +241,7 @@ class Client:
             yield exchange
 
     def resuming(self, last_event_id: str) -> AbstractAsyncContextManager[Exchange]:
-        """Take up a broken event stream, and act while it is open."""
+        """Resume a broken event stream, and act while it is open."""
         return self._exchange("GET", b"", {"last-event-id": last_event_id})
 
     @asynccontextmanager
@@ -293,22 +282,22 @@ class Client:
 
 
 class StartRefused(Exception):
-    """What an application says that does not start."""
+    """The message of an application that does not start."""
 
 
 @asynccontextmanager
 async def lifespan(app: ASGIApp) -> AsyncIterator[None]:
-    """Start an application up as a server does, and shut it down.
+    """Start an application as a server does, and shut it down.
 
     Raises:
-        StartRefused: The application does not start, in a group as it comes out of a task group.
+        StartRefused: The application does not start; raised within an exception group.
     """
     into, outof = anyio.create_memory_object_stream[Message](2)
-    said: list[Message] = []
+    heard: list[Message] = []
     started, stopped = anyio.Event(), anyio.Event()
 
     async def hear(message: Message) -> None:
-        said.append(message)
+        heard.append(message)
         (stopped if started.is_set() else started).set()
 
     async def run() -> None:
@@ -318,9 +307,9 @@ async def lifespan(app: ASGIApp) -> AsyncIterator[None]:
         tasks.start_soon(run)
         await into.send({"type": "lifespan.startup"})
         await started.wait()
-        if said[0]["type"] == "lifespan.startup.failed":
-            raise StartRefused(said[0]["message"])
+        if heard[0]["type"] == "lifespan.startup.failed":
+            raise StartRefused(heard[0]["message"])
         yield
         await into.send({"type": "lifespan.shutdown"})
         await stopped.wait()
-    assert said[1]["type"] == "lifespan.shutdown.complete"
+    assert heard[1]["type"] == "lifespan.shutdown.complete"
