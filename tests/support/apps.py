@@ -1,4 +1,4 @@
-"""Small ASGI servers for tests: real code that answers as MCP servers do, and keeps what reached it."""
+"""Small ASGI servers for tests, which answer as MCP servers do and keep the requests that reached them."""
 
 from __future__ import annotations
 
@@ -33,18 +33,17 @@ class Seen:
 
     @property
     def json(self) -> Any:
-        """The body, read."""
         return json.loads(self.body)
 
     @property
     def headers(self) -> dict[bytes, bytes]:
-        """The headers; no name may come twice."""
+        """The headers, which must not repeat a name."""
         assert len(dict(self.scope["headers"])) == len(self.scope["headers"])
         return dict(self.scope["headers"])
 
 
 async def read(receive: Receive) -> bytes:
-    """A request body, as servers read it."""
+    """Read a request body, as servers do."""
     body, more = b"", True
     while more:
         message = await receive()
@@ -53,14 +52,14 @@ async def read(receive: Receive) -> bytes:
 
 
 async def reply(send: Send, body: bytes, *, status: int = 200, media_type: bytes = b"application/json") -> None:
-    """A response in one piece."""
+    """Send a response in one piece."""
     headers = [(b"content-type", media_type), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
 async def whoami(session: Session | None, arguments: dict[str, Any]) -> Any:
-    """The session's public name, or "nobody"."""
+    """Return the session's ref, or "nobody"."""
     return session.ref if session is not None else "nobody"
 
 
@@ -75,7 +74,7 @@ class Server:
     """An MCP server: tools, lists and the handshake, in JSON or as an event stream.
 
     Args:
-        sse: Whether it answers with events, one notification before each answer.
+        sse: Whether to answer with events, a notification before each answer.
         guard: Answers a request instead of the server and returns True, as authentication does.
         tools: Further tools by name.
     """
@@ -94,12 +93,10 @@ class Server:
 
     @property
     def methods(self) -> list[str]:
-        """The methods that reached the server, in order."""
         return [seen.json["method"] for seen in self.seen]
 
     @property
     def last(self) -> Seen:
-        """The last request."""
         return self.seen[-1]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,15 +120,15 @@ class Server:
         method = message["method"]
         if method == "tools/call":
             params = message["params"]
-            said = await self._tools[params["name"]](scope["mcp_session"], params.get("arguments", {}))
-            return {"result": {"content": said}}
+            result = await self._tools[params["name"]](scope["mcp_session"], params.get("arguments", {}))
+            return {"result": {"content": result}}
         if method in RESULTS:
             return {"result": RESULTS[method]}
         return {"error": {"code": -32601, "message": "Method not found"}}
 
 
 def grouped(**options: Any) -> dict[str, Any]:
-    """The middleware's options, those of option objects by the short names that tests have for them."""
+    """Return the middleware's options from flat names, with the short names of tests for those of option objects."""
     flat = {name: value for name, value in options.items() if name not in MOVED}
     for group, kind in GROUPS.items():
         moved = {name: MOVED[name].partition(".")[2] for name in options if MOVED.get(name, "").startswith(f"{group}.")}
@@ -143,5 +140,5 @@ def grouped(**options: Any) -> dict[str, Any]:
 
 
 def sessions(app: Any, **options: Any) -> MCPSessionMiddleware:
-    """The middleware around an application, with the suite's key and a clock that stands still."""
+    """Wrap an application in the middleware, with the suite's key and a clock that stands still."""
     return MCPSessionMiddleware(app, **{"keys": SECRET, "clock": Clock(), **grouped(**options)})

@@ -1,7 +1,6 @@
 """A raw client for tests: plain ASGI calls, and JSON-RPC in both eras over them.
 
-Nothing is smoothed over: headers go out in the order given, bodies in the chunks given, and every message that the
-application sends is kept. No network, no HTTP library, no clock.
+Headers go out in the order given, bodies in the chunks given, and every message that the application sends is kept.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ MODERN = "2026-07-28"
 LEGACY = "2025-11-25"
 START = 1_800_000_000
 OFFERED = {"fork": ["share", "copy", "fresh"], "descendants": True}
-"""What `capabilities.experimental.sessions` says of extensions, by default."""
+"""The extensions in `capabilities.experimental.sessions`, by default."""
 
 Header = tuple[bytes, bytes]
 
 
 class Clock:
-    """A clock that moves when it is told to."""
+    """A clock that a test moves."""
 
     def __init__(self, now: float = START) -> None:
         self.now = now
@@ -36,7 +35,7 @@ class Clock:
 
 
 class Incoming:
-    """A `receive` that gives the messages it was made with, and then waits for ever, as a quiet connection does."""
+    """A `receive` that returns its messages and then waits for ever, as a quiet connection does."""
 
     def __init__(self, *messages: Message) -> None:
         self.messages = list(messages)
@@ -58,18 +57,16 @@ class Answer:
 
     @property
     def start(self) -> Message:
-        """The message that begins the response."""
         return next(message for message in self.messages if message["type"] == "http.response.start")
 
     @property
     def status(self) -> int:
-        """HTTP status."""
         status: int = self.start["status"]
         return status
 
     @property
     def headers(self) -> dict[bytes, bytes]:
-        """Response headers; no name may come twice."""
+        """Response headers, which must not repeat a name."""
         pairs = list(self.start["headers"])
         headers = dict(pairs)
         assert len(headers) == len(pairs)
@@ -77,7 +74,7 @@ class Answer:
 
     @property
     def body(self) -> bytes:
-        """The whole response body; its declared length must be true."""
+        """The whole response body, whose declared length must be right."""
         body = b"".join(message.get("body", b"") for message in self.messages)
         assert self.headers.get(b"content-length", b"%d" % len(body)) == b"%d" % len(body)
         return body
@@ -92,12 +89,10 @@ class Answer:
 
     @property
     def result(self) -> Any:
-        """`result` of a success."""
         return self.json["result"]
 
     @property
     def error(self) -> Any:
-        """`error` of a failure."""
         return self.json["error"]
 
     @property
@@ -108,7 +103,7 @@ class Answer:
 
 
 def chunks(*bodies: bytes) -> list[Message]:
-    """A request body as the server hands it over: one message a chunk."""
+    """Return a request body as ASGI messages, one for each chunk."""
     last = len(bodies) - 1
     return [{"type": "http.request", "body": body, "more_body": place < last} for place, body in enumerate(bodies)]
 
@@ -119,25 +114,18 @@ def http(
     headers: Sequence[Header] = ((b"content-type", b"application/json"),),
     **more: Any,
 ) -> Scope:
-    """An HTTP scope."""
     return {"type": "http", "method": method, "path": path, "headers": list(headers), "extensions": {}, **more}
 
 
 async def call(app: ASGIApp, scope: Scope, receive: Receive | bytes = b"") -> Answer:
-    """Call an application once and keep what it sends."""
+    """Call an application once and return what it sends."""
     answer = Answer()
     await app(scope, Incoming(*chunks(receive)) if isinstance(receive, bytes) else receive, answer)
     return answer
 
 
 class Client:
-    """One MCP client over one application.
-
-    Args:
-        app: The application under test.
-        modern: Which era it speaks.
-        scope: Further members of each request's scope.
-    """
+    """One MCP client of one application; `scope` holds further members of each request's scope."""
 
     def __init__(self, app: ASGIApp, *, modern: bool = True, **scope: Any) -> None:
         self.app = app
@@ -147,7 +135,7 @@ class Client:
     def message(
         self, method: str, params: Mapping[str, Any] | None = None, *, id: object = 1, session: Any = None
     ) -> dict[str, Any]:
-        """A JSON-RPC message with the era's envelope; `session` is its metadata, `id=None` makes a notification."""
+        """Return a JSON-RPC message with the era's envelope; `session` is its metadata, `id=None` a notification."""
         meta: dict[str, Any] = dict((params or {}).get("_meta", {}))
         if self.modern:
             meta["io.modelcontextprotocol/protocolVersion"] = MODERN
@@ -158,14 +146,14 @@ class Client:
         return message if id is None else {**message, "id": id}
 
     def headers(self, method: str) -> list[Header]:
-        """What the era's clients send beside a message."""
+        """Return the headers of the era's clients."""
         plain = [(b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
         if self.modern:
             return [*plain, (b"mcp-protocol-version", MODERN.encode()), (b"mcp-method", method.encode())]
         return [*plain, (b"mcp-protocol-version", LEGACY.encode())]
 
     async def post(self, body: object, *headers: Header, method: str = "tools/call") -> Answer:
-        """POST a body: bytes as they are, everything else as JSON."""
+        """POST a body: bytes as they are, other values as JSON."""
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         return await call(self.app, http(headers=[*self.headers(method), *headers], **self.scope), raw)
 
@@ -177,7 +165,7 @@ class Client:
         id: object = 1,
         session: Any = None,
     ) -> Answer:
-        """Send one message and keep the answer."""
+        """Send one message."""
         return await self.post(self.message(method, params, id=id, session=session), *headers, method=method)
 
     async def tool(self, name: str = "whoami", *headers: Header, session: Any = None, **arguments: Any) -> Answer:
@@ -186,14 +174,14 @@ class Client:
         return await self.send("tools/call", params, *headers, session=session)
 
     async def create(self) -> dict[str, str]:
-        """Create a session; its metadata without the hint, as clients send it back."""
+        """Create a session, and return its metadata as clients send it back, without the expiry hint."""
         answer = await self.send("sessions/create")
         session: dict[str, str] = {**answer.result["session"]}
         del session["expiresAt"]
         return session
 
     async def fork(self, session: Any, mode: str = "share") -> dict[str, str]:
-        """Fork a session; the fork's metadata as `create` gives it."""
+        """Fork a session, and return the fork's metadata as `create` does."""
         answer = await self.send("sessions/fork", {"mode": mode}, session=session)
         fork: dict[str, str] = {**answer.result["session"]}
         del fork["expiresAt"]

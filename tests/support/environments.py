@@ -1,8 +1,8 @@
 """What is installed beside the package, and which tests need what.
 
-The suite runs in several environments (see `tests/noxfile.py`). A test that needs one of them says so with `needs`, a
-whole file with `require`; both name the requirement in the skip, and a test that is skipped in all of them shows up as
-lines that coverage misses. No requirement is decided by trying an import: a broken install must fail, not skip.
+The suite runs in several environments (see `tests/noxfile.py`). A test names its requirement with `needs`, a file with
+`require`; a test that is skipped in every environment shows up as lines that coverage misses. Requirements are read
+from metadata instead of tried imports: a broken install must fail, not skip.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INSTALLED: dict[str, str] = {canonicalize_name(d.name): d.version for d in distr
 
 
 def lacking(requirement: str) -> str | None:
-    """Why `requirement`, such as `"mcp>=2"`, is not met here, or None where it is met."""
+    """Return why `requirement`, such as `"mcp>=2"`, is not met here, or None where it is met."""
     wanted = Requirement(requirement)
     version = INSTALLED.get(canonicalize_name(wanted.name))
     if version is not None and wanted.specifier.contains(version, prereleases=True):
@@ -34,14 +34,14 @@ def needs(requirement: str) -> pytest.MarkDecorator:
 
 
 def require(requirement: str) -> None:
-    """Skip the rest of a test file whose imports already need `requirement`. To be called before them."""
+    """Skip the rest of a test file whose imports need `requirement`; call it before them."""
     reason = lacking(requirement)
     if reason is not None:
         pytest.skip(reason, allow_module_level=True)
 
 
 def go_without(what: str, why: str) -> NoReturn:
-    """Skip a test for want of a program, and say what is not tested; in CI, where nobody reads of a skip, fail."""
+    """Skip a test for want of a program with the reason; fail in CI, where a skip would go unnoticed."""
     if os.environ.get("CI"):
         pytest.fail(f"{what} cannot be tested: {why}")
     pytest.skip(f"{what} cannot be tested: {why}")

@@ -1,9 +1,8 @@
-"""Recorded histories of what clients did, and whether a store that behaves could have answered so.
+"""Recorded histories of what clients did, and a check whether a correct store could have answered so.
 
-An operation has the times at which it began and ended and what came of it. A history is linearizable where every
-operation could have happened at one moment between its two times: a session is live until one moment, at which it
-ends for everybody, and an update adds one to a number. What was not answered may have happened or not, at any time
-after it began. Nothing here knows a store, a network or a clock of its own.
+A history is linearizable if every operation could have happened at one moment between its two times: a session is
+live until one moment, and an update adds one to a number. An unanswered operation may have happened at any time after
+it began, or never.
 Source: Herlihy and Wing, Linearizability: a correctness condition for concurrent objects (1990).
 """
 
@@ -25,30 +24,21 @@ Outcome = Literal["accepted", "refused", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What one client asked for, and what came of it.
+    """One request and its outcome."""
 
-    Args:
-        kind: What was asked for. Each is a use of its session, too.
-        session: In which session.
-        began: When it was sent, seconds.
-        ended: When it was answered, seconds; infinite where it was not.
-        outcome: How it was answered.
-        number: What an accepted `add` or `read` came to.
-    """
-
-    kind: Kind
+    kind: Kind  # each is a use of its session, too
     session: str
-    began: float
-    ended: float
+    began: float  # seconds
+    ended: float  # seconds; infinite where it was not answered
     outcome: Outcome
-    number: int = 0
+    number: int = 0  # the answer of an accepted `add` or `read`
 
     def __str__(self) -> str:
-        came_to = f" -> {self.number}" if self.told else ""
+        came_to = f" -> {self.number}" if self.has_number else ""
         return f"{self.kind} in {self.session}{came_to}, {self.outcome}, {self.began:.6f} to {self.ended:.6f} s"
 
     @property
-    def told(self) -> bool:
+    def has_number(self) -> bool:
         """Whether it was answered with a number."""
         return self.outcome == "accepted" and self.kind in {"add", "read"}
 
@@ -66,7 +56,7 @@ class Rule(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A rule that was broken, and the operations that show it: mostly two, the earlier one first."""
+    """A broken rule, and the operations that show it, in order."""
 
     rule: Rule
     operations: tuple[Operation, ...]
@@ -76,10 +66,10 @@ class Violation:
 
 
 class Recorder:
-    """Writes a history down while it happens, from any number of tasks and threads.
+    """Records a history from any number of tasks and threads.
 
     Args:
-        clock: Tells the time in seconds. The default is one clock for all processes of a machine.
+        clock: Returns seconds; the default is one clock for all processes of a machine.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -88,7 +78,7 @@ class Recorder:
 
     @contextmanager
     def operation(self, kind: Kind, session: str) -> Iterator[Answer]:
-        """Record what happens in the block. Unless the block says how it was answered, nobody knows."""
+        """Record the operation in the block, as unanswered unless the block sets an answer."""
         answer = Answer()
         began = self._clock()
         try:
@@ -99,25 +89,24 @@ class Recorder:
 
 
 class Answer:
-    """How an operation was answered, as far as is known."""
+    """The answer to an operation."""
 
     outcome: Outcome = "unknown"
     number: int = 0
 
     def accepted(self, number: int = 0) -> None:
-        """It was done."""
         self.outcome, self.number = "accepted", number
 
     def refused(self) -> None:
-        """The session was said to have ended."""
+        """Note the answer that the session has ended."""
         self.outcome = "refused"
 
 
 def violations(history: Iterable[Operation]) -> list[Violation]:
-    """Why no store that behaves could have answered so; empty where one could.
+    """Return why a correct store could not have answered so; empty where it could.
 
     Args:
-        history: What was done, in any order and in any number of sessions. Every update is in it.
+        history: Operations in any order and any number of sessions, among them every update.
     """
     by_session: defaultdict[str, list[Operation]] = defaultdict(list)
     for operation in history:
@@ -126,7 +115,7 @@ def violations(history: Iterable[Operation]) -> list[Violation]:
 
 
 def _standing(history: Sequence[Operation]) -> Iterator[Violation]:
-    """There is one moment at which the session ended: no earlier refusal, and no later acceptance.
+    """Check that a session ended at one moment: no earlier refusal, and no later acceptance.
 
     An accepted delete was accepted as a use first, so two deletes at the same time may both be accepted.
     """
@@ -147,17 +136,17 @@ def _standing(history: Sequence[Operation]) -> Iterator[Violation]:
 
 
 def _before(rule: Rule, first: Operation | None, second: Operation) -> Iterator[Violation]:
-    """The rule is broken where the first operation had ended before the second began."""
+    """Yield a violation where the first operation had ended before the second began."""
     if first is not None and first.ended < second.began:
         yield Violation(rule, (first, second))
 
 
 def _numbers(history: Sequence[Operation]) -> Iterator[Violation]:
-    """Every update counts once, in an order that agrees with their times."""
-    told = [each for each in history if each.told]
-    yield from _repeated(each for each in told if each.kind == "add")
-    yield from _lost(told)
-    yield from _invented(history, told)
+    """Check that every update counts once, in an order that agrees with the times."""
+    numbered = [each for each in history if each.has_number]
+    yield from _repeated(each for each in numbered if each.kind == "add")
+    yield from _lost(numbered)
+    yield from _invented(history, numbered)
 
 
 def _repeated(adds: Iterable[Operation]) -> Iterator[Violation]:
@@ -168,23 +157,23 @@ def _repeated(adds: Iterable[Operation]) -> Iterator[Violation]:
         seen[add.number] = add
 
 
-def _lost(told: Sequence[Operation]) -> Iterator[Violation]:
-    """Whatever began after an operation had ended counts at least as far, and an update further."""
-    ending = deque(sorted(told, key=_ended))
+def _lost(numbered: Sequence[Operation]) -> Iterator[Violation]:
+    """Check that an operation that began after another ended counts at least as far, and an update further."""
+    ending = deque(sorted(numbered, key=_ended))
     highest: list[Operation] = []
-    for later in sorted(told, key=_began):
+    for later in sorted(numbered, key=_began):
         while ending[0].ended < later.began:
             highest = [max([*highest, ending.popleft()], key=_number)]
         if later.number < sum(map(_number, highest)) + (later.kind == "add"):
             yield Violation(Rule.LOST, (*highest, later))
 
 
-def _invented(history: Sequence[Operation], told: Sequence[Operation]) -> Iterator[Violation]:
-    """Numbers that no answer told are those of updates that were not answered and had begun, in a live session."""
+def _invented(history: Sequence[Operation], numbered: Sequence[Operation]) -> Iterator[Violation]:
+    """Check that missing numbers are those of unanswered updates that had begun in a live session."""
     over = min((each.ended for each in history if each.outcome == "refused" or each.kind == "delete"), default=math.inf)
-    numbers = sorted({each.number for each in told if each.kind == "add"})
+    numbers = sorted({each.number for each in numbered if each.kind == "add"})
     unanswered = sorted(each.began for each in history if each.kind == "add" and each.outcome == "unknown")
-    for each in told:
+    for each in numbered:
         if each.number - bisect_right(numbers, each.number) > bisect_right(unanswered, min(each.ended, over)):
             yield Violation(Rule.INVENTED, (each,))
 

@@ -1,8 +1,7 @@
-"""Bodies that two JSON-RPC parsers could read differently, and what becomes of each.
+"""Bodies that two JSON-RPC parsers could read differently, each with the reason for which we refuse it, if any.
 
-The classes are those of RFC 8259 (grammar, encodings, numbers, duplicate names) and those by which
-parsers of MCP messages were told apart before: changed case, NUL after a name, members in other
-places, odd ids. Each case says why we refuse its body, or that we do not. Nothing here knows a server.
+The classes are those of RFC 8259 (grammar, encodings, numbers, duplicate names) and those in which parsers of MCP
+messages have differed: changed case, NUL after a name, members in other places, odd ids.
 """
 
 from __future__ import annotations
@@ -22,38 +21,31 @@ B: Final = '{"sessionId":"$B"}'
 EXPLAINED: Final = {
     "not_utf8": "Python's json guesses UTF-16 and UTF-32; other parsers do not, and RFC 8259 section 8.1 wants UTF-8",
     "byte_order_mark": "section 8.1 forbids it; some parsers skip it and some fail",
-    "not_json": "NaN and Infinity are Python's own; control characters and the like are somebody else's",
+    "not_json": "NaN and Infinity are Python's own; other parsers accept control characters and the like",
     "duplicate_member": "section 4: which of several members counts differs between parsers",
     "nesting_too_deep": "deeper than the servers' own JSON models accept; some parsers accept more",
     "not_jsonrpc": "a version other than 2.0, which a server may fail to check",
-    "id_not_string_or_integer": "1.0 and true are integers to some parsers, -0 comes back as 0, null is no id at all",
+    "id_not_string_or_integer": "1.0 and true are integers to some parsers, -0 comes back as 0, null is not an id",
     "lone_surrogate": "a name that is read here cannot be compared if it has no UTF-8 form",
     "malformed_session": "the draft refuses session metadata that cannot be read, whatever the server does with it",
     "required": "the policy asks for a session",
     "token": "the session id was not minted here, or not for this",
     "state": "the state does not belong to the session",
 }
-"""Every reason for which we refuse what a server may accept; `token` and `state` stand for all that begin so."""
+"""Every reason for which we refuse what a server may accept; `token` and `state` are prefixes."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One body.
-
-    Args:
-        group: The class that it belongs to.
-        name: What is odd about it.
-        body: The bytes, with `$A` and `$B` where ids of two sessions go.
-        refused: The reason for which we refuse it, or None where it is forwarded.
-    """
+    """One body."""
 
     group: str
-    name: str
-    body: bytes
-    refused: str | None
+    name: str  # what is odd about it
+    body: bytes  # with `$A` and `$B` where ids of two sessions go
+    refused: str | None  # the reason, or None where it is forwarded
 
     def sent(self, a: str, b: str) -> bytes:
-        """The body with the two session ids in it, in whatever encoding it has."""
+        """Return the body with the two session ids in it, in its own encoding."""
         body = self.body
         for mark, value in (("$A", a), ("$B", b)):
             for encoding in ("utf-8", "utf-16-le", "utf-16-be", "utf-32-le"):
@@ -62,7 +54,7 @@ class Case:
 
 
 def meta(*members: str) -> str:
-    """`_meta` with the modern era's envelope and more."""
+    """Return `_meta` with the modern era's envelope and more."""
     return "{" + ",".join([ENVELOPE, *members]) + "}"
 
 
@@ -72,12 +64,12 @@ DEFAULT_PARAMS: Final = f'"name":"open","arguments":{{}},"_meta":{PLAIN}'
 
 
 def message(params: str = DEFAULT_PARAMS, *, id: str = "1", method: str = '"tools/call"', more: str = "") -> str:
-    """A call whose parts are JSON texts."""
+    """Return a call whose parts are JSON texts."""
     return f'{{"jsonrpc":"2.0","id":{id},"method":{method},"params":{{{params}}}{more}}}'
 
 
 def call(name: str = '"open"', meta: str = PLAIN, arguments: str = "{}") -> str:
-    """A call of one tool."""
+    """Return a call of one tool."""
     return message(f'"name":{name},"arguments":{arguments},"_meta":{meta}')
 
 
@@ -89,7 +81,7 @@ Rows = Iterator[tuple[str, "str | bytes", "str | None"]]
 
 
 def plain() -> Rows:
-    """What clients send."""
+    """Yield what clients send."""
     yield "open", OPEN, None
     yield "open in a session", call(meta=WITH_A), None
     yield "guarded in a session", GUARDED_WITH_A, None
@@ -106,25 +98,19 @@ def plain() -> Rows:
     yield "a guarded name in another case", call('"Guarded"'), None
     yield "an escaped method", GUARDED.replace("tools/call", "tools\\u002fcall"), "required"
     yield "an escaped name", call('"\\u0067uarded"'), "required"
-    yield (
-        "escaped member names",
-        GUARDED.replace('"params"', '"p\\u0061rams"').replace('"name"', '"n\\u0061me"'),
-        ("required"),
-    )
+    renamed = GUARDED.replace('"params"', '"p\\u0061rams"').replace('"name"', '"n\\u0061me"')
+    yield "escaped member names", renamed, "required"
     yield "an escaped session key", call('"guarded"', WITH_A.replace("/session", "\\u002fsession")), None
     yield "an escaped sessionId", call('"guarded"', WITH_A.replace("sessionId", "session\\u0049d")), None
     yield "an escaped _meta", GUARDED_WITH_A.replace('"_meta"', '"\\u005fmeta"'), None
 
 
 def duplicates() -> Rows:
-    """A member twice, at every level, spelled alike and not."""
+    """Yield bodies with a member twice, at every level, in the same spelling and in another."""
     twice = "duplicate_member"
     for one, two in (("open", "guarded"), ("guarded", "open")):
-        yield (
-            f"name {one} {two}",
-            message(f'"name":"{one}","name":"{two}","arguments":{{}},"_meta":{PLAIN}'),
-            twice,
-        )
+        both = f'"name":"{one}","name":"{two}"'
+        yield f"name {one} {two}", message(f'{both},"arguments":{{}},"_meta":{PLAIN}'), twice
         yield f"name {one}, escaped {two}", message(f'"name":"{one}","na\\u006de":"{two}","_meta":{PLAIN}'), twice
         yield f"params {one} {two}", OPEN[:-1] + f',"params":{{"name":"{two}","_meta":{PLAIN}}}}}', twice
     yield "method", message(more=',"method":"ping"'), twice
@@ -136,7 +122,7 @@ def duplicates() -> Rows:
     yield "jsonrpc, another version second", message(more=',"jsonrpc":"1.0"'), twice
     yield "jsonrpc, another version first", OPEN.replace("{", '{"jsonrpc":"1.0",', 1), twice
     yield "jsonrpc, another version second, escaped", message(more=',"json\\u0072pc":"1.0"'), twice
-    yield "a member that nobody knows", message(more=',"x":1,"x":2'), twice
+    yield "an unknown member", message(more=',"x":1,"x":2'), twice
     yield "params null second", OPEN[:-1] + ',"params":null}', twice
     yield "arguments", message(DEFAULT_PARAMS + ',"arguments":{"x":1}'), twice
     yield "_meta", message(f'"name":"guarded","_meta":{PLAIN},"_meta":{WITH_A}'), twice
@@ -149,18 +135,15 @@ def duplicates() -> Rows:
         yield f"session {one}, escaped {two}", call('"guarded"', meta(f"{KEY}:{one},{escaped}:{two}")), twice
     ids = '{"sessionId":"$A","sessionId":"$B"}'
     yield "sessionId", call('"guarded"', meta(f"{KEY}:{ids}")), twice
-    yield (
-        "sessionId, escaped",
-        call('"guarded"', meta(f"{KEY}:{ids}").replace("sessionId", "session\\u0049d", 1)),
-        twice,
-    )
+    escaped = meta(f"{KEY}:{ids}").replace("sessionId", "session\\u0049d", 1)
+    yield "sessionId, escaped", call('"guarded"', escaped), twice
     yield "in arguments", call(arguments='{"x":1,"x":2}'), None
     yield "in arguments, one level down", call(arguments='{"y":{"_meta":1,"_meta":2}}'), None
     yield "in another member of _meta", call(meta=meta('"x":{"a":1,"a":2}')), None
 
 
 def encodings() -> Rows:
-    """Other encodings than UTF-8, and UTF-8 that is none."""
+    """Yield other encodings than UTF-8, and invalid UTF-8."""
     for text, name in ((OPEN, "open"), (GUARDED, "guarded"), (GUARDED_WITH_A, "guarded in a session")):
         yield f"BOM, {name}", b"\xef\xbb\xbf" + text.encode(), "byte_order_mark"
         yield f"UTF-16 with BOM, {name}", text.encode("utf-16"), "not_utf8"
@@ -190,7 +173,7 @@ def encodings() -> Rows:
 
 
 def numbers() -> Rows:
-    """Numbers that are none, and numbers that parsers round."""
+    """Yield invalid numbers, and numbers that parsers round."""
     for number in ("NaN", "Infinity", "-Infinity", "01", "1.", ".5", "+1", "0x10", "1e", "--1", "1_000", "-", "nan"):
         yield f"{number} in arguments", call(arguments=f'{{"x":{number}}}'), "not_json"
     yield "NaN in _meta", call(meta=meta('"x":NaN')), "not_json"
@@ -202,7 +185,7 @@ def numbers() -> Rows:
 
 
 def surrogates() -> Rows:
-    """Escapes that stand for half a character, as JavaScript clients send them."""
+    """Yield escapes of half a character, as JavaScript clients send them."""
     lone = "lone_surrogate"
     for name, text in {
         "a high one": "\\ud83d",
@@ -234,7 +217,7 @@ def surrogates() -> Rows:
 
 
 def names() -> Rows:
-    """Members whose names are nearly right."""
+    """Yield members whose names are nearly right."""
     for near in ("Method", "METHOD", "method\\u0000", "method ", "\\u0000method", "me\\u0000thod", "ｍethod"):
         yield f"{near} beside method", message(more=f',"{near}":"ping"'), None
     for near in ("Params", "params\\u0000", "param\\u017f", "parameters"):
@@ -262,7 +245,7 @@ def names() -> Rows:
 
 
 def nesting() -> Rows:
-    """Arrays and objects in each other."""
+    """Yield nested arrays and objects."""
     for depth in (10, 190, 250, 900):
         yield f"{depth} arrays", call(arguments=f'{{"x":{"[" * depth}{"]" * depth}}}'), None
         deep = '{"y":' * depth + "1" + "}" * depth
@@ -276,30 +259,24 @@ def nesting() -> Rows:
 
 
 def places() -> Rows:
-    """Session metadata where it does not count."""
+    """Yield session metadata where it does not count."""
     session = f"{KEY}:{A}"
     inside = f'{{"_meta":{{{session}}},{session}}}'
     yield "in arguments", call(arguments=inside), None
     yield "in arguments of a guarded call", call('"guarded"', arguments=inside), "required"
     yield "another one in arguments", call('"guarded"', WITH_A, inside.replace("$A", "$B")), None
     yield "in the envelope", message(more=f',"_meta":{{{session}}},{session}'), None
-    yield (
-        "in the envelope of a guarded call",
-        GUARDED[:-1] + f',"_meta":{{{session}}},{session},"sessionId":"$A"}}',
-        ("required"),
-    )
+    envelope = f',"_meta":{{{session}}},{session},"sessionId":"$A"}}'
+    yield "in the envelope of a guarded call", GUARDED[:-1] + envelope, "required"
     yield "in params", message(f'{DEFAULT_PARAMS},{session},"session":{A},"sessionId":"$A"'), None
-    yield (
-        "in params of a guarded call",
-        message(f'"name":"guarded","_meta":{PLAIN},{session},"session":{A}'),
-        ("required"),
-    )
+    params = f'"name":"guarded","_meta":{PLAIN},{session},"session":{A}'
+    yield "in params of a guarded call", message(params), "required"
     yield "_meta in _meta", call('"guarded"', meta(f'"_meta":{{{session}}}')), "required"
     yield "a session in a session", call('"guarded"', meta(f'{KEY}:{{"session":{A},{session}}}')), "malformed_session"
 
 
 def absent() -> Rows:
-    """Values that are null, missing, or of another type."""
+    """Yield values that are null, missing, or of another type."""
     body = '{"jsonrpc":"2.0","id":1,"method":"tools/call"%s}'
     yield "no params", body % "", "required"
     yield "params null", body % ',"params":null', "required"
@@ -316,7 +293,7 @@ def absent() -> Rows:
     yield "sessionId empty", call('"guarded"', meta(f'{KEY}:{{"sessionId":""}}')), "token_shape"
     yield "sessionId and a space", call('"guarded"', meta(f'{KEY}:{{"sessionId":"$A "}}')), "token_shape"
     yield "sessionId and NUL", call('"guarded"', meta(f'{KEY}:{{"sessionId":"$A\\u0000"}}')), "token_shape"
-    yield "state of nobody", call('"guarded"', meta(f'{KEY}:{{"sessionId":"$A","state":"x"}}')), "state_shape"
+    yield "state made up", call('"guarded"', meta(f'{KEY}:{{"sessionId":"$A","state":"x"}}')), "state_shape"
     yield "state null", call('"guarded"', meta(f'{KEY}:{{"sessionId":"$A","state":null}}')), "malformed_session"
     yield "no name", message(f'"_meta":{PLAIN}'), "required"
     for value in ("null", "1", "true", '["guarded"]', '{"x":"guarded"}'):
@@ -337,7 +314,7 @@ def absent() -> Rows:
 
 
 def ids() -> Rows:
-    """Ids that servers take for integers, for notifications or for each other."""
+    """Yield ids that servers take for integers, for notifications or for each other."""
     for value in ("1.0", "1e2", "1E0", "-1.5", "-0", "true", "false", "null", "[]", "{}", "[1]"):
         yield value, message(id=value), "id_not_string_or_integer"
         yield f"{value}, guarded", GUARDED.replace('"id":1', f'"id":{value}'), "id_not_string_or_integer"
@@ -349,7 +326,7 @@ def ids() -> Rows:
 
 
 def shapes() -> Rows:
-    """Batches, white space, and what is no JSON document or more than one."""
+    """Yield batches, white space, and bodies that are not exactly one JSON document."""
     yield "a batch", f"[{OPEN}]", None
     yield "a batch with a guarded call", f"[{OPEN},{GUARDED}]", "batch"
     yield "a batch with a session", f"[{OPEN},{GUARDED_WITH_A}]", "batch"

@@ -1,8 +1,7 @@
 """JSON texts for property tests: the same value in every spelling that RFC 8259 allows.
 
-`write` spells a value with the white space and escapes that a seed asks for; `load` reads a text
-with the standard library, strictly, and keeps what a plain `json.loads` loses: the digits of numbers
-and the order and repetition of members.
+`write` spells a value with the white space and escapes of a seed; `load` reads a text strictly with the standard
+library, and keeps the digits of numbers and the order and repetition of members.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ SHORT = {'"': '\\"', "\\": "\\\\", "/": "\\/", "\b": "\\b", "\f": "\\f", "\n": "
 
 @dataclass(frozen=True)
 class Number:
-    """A number as it is written."""
+    """A number in its written form."""
 
     digits: str
 
 
 class Object(tuple[tuple[str, Any], ...]):
-    """The members of an object as they are written."""
+    """The members of an object in their written form."""
 
     __slots__ = ()
 
 
 def load(text: bytes) -> Any:
-    """What the standard library reads in a text, less NaN and Infinity.
+    """Read a text with the standard library, without NaN and Infinity.
 
     Raises:
-        ValueError: It is not JSON.
+        ValueError: The text is not JSON.
     """
 
     def refuse(name: str) -> None:
@@ -46,18 +45,18 @@ def load(text: bytes) -> Any:
 
 
 def write(value: Any, seed: int | None = None) -> bytes:
-    """A text of the value: the compact one, or the one that the seed asks for."""
+    """Write the value compactly, or as the seed asks."""
     return Writer(None if seed is None else Random(seed)).value(value).encode()
 
 
 class Writer:
-    """One way of spelling; without a source of chance the compact one."""
+    """One spelling, which is compact without a source of randomness."""
 
     def __init__(self, random: Random | None) -> None:
         self.random = random
 
     def value(self, value: Any) -> str:
-        """The text of one value, with space around it."""
+        """Return the text of one value, with space around it."""
         space = self.space
         if isinstance(value, Number):
             text = value.digits
@@ -74,15 +73,14 @@ class Writer:
         return space() + text + space()
 
     def space(self) -> str:
-        """Some white space, or none."""
         return self.random.choice(SPACES) if self.random else ""
 
     def string(self, text: str) -> str:
-        """A string, each character literal or escaped."""
+        """Return a string, each character literal or escaped."""
         return '"' + "".join(map(self.character, text)) + '"'
 
     def character(self, character: str) -> str:
-        """One character in one of its spellings, by the 16-bit units of RFC 8259 section 7."""
+        """Spell one character in one of its ways, by the 16-bit units of RFC 8259 section 7."""
         units = character.encode("utf-16-be", "surrogatepass")
         escaped = "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
         ways = [SHORT[character]] if character in SHORT else []
@@ -103,7 +101,7 @@ names = st.one_of(st.sampled_from(["name", "_meta", "id", "method", "Method", "m
 
 
 def values(strings: st.SearchStrategy[str] = broken_texts) -> st.SearchStrategy[Any]:
-    """Any JSON value; lone surrogates in its strings and names, unless the strings given hold none."""
+    """Draw any JSON value, by default with lone surrogates in its strings and names."""
     leaves = st.one_of(st.none(), st.booleans(), numbers, strings)
     return st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(strings, inner, max_size=3))
 

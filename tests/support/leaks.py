@@ -1,8 +1,8 @@
-"""A pytest plugin that holds over the whole run: no credential in a log line, warning, error text or `repr`.
+"""A pytest plugin that fails a run with a credential in a log line, warning, error text or `repr`.
 
-It wraps, for the tests alone, the few places in which credentials are made, and keeps the part of each that is secret:
-a token's signature, a state's sealed bytes, a key's material. It also keeps every text that could carry one out of the
-process. When all tests have run it looks for the former in the latter; one that is found fails the run.
+It wraps the few places in which credentials are made, and keeps the secret part of each: a token's signature, a
+state's sealed bytes, a key's material. It also keeps every text that could carry one out of the process, and searches
+them when all tests have run.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import Key, KeyRing, base64url
 from mcp_sessions.errors import MCPSessionsError
 
-WINDOW: Final = 16  # characters by which a secret is looked for, before it is compared as a whole
+WINDOW: Final = 16  # characters by which a secret is searched for, before it is compared as a whole
 
 
 @dataclass
 class Recorder:
-    """Secrets that were made, and texts that must not hold them."""
+    """Secrets, and texts that must not hold them."""
 
     secrets: set[str] = field(default_factory=set)
     texts: dict[str, str] = field(default_factory=dict)  # the text, and where it came from
     pardoned: set[str] = field(default_factory=set)
 
     def credential(self, token: str) -> None:
-        """A session id or a state token: what follows the last dot cannot be guessed."""
+        """Add the secret part of a session id or a state token, which follows the last dot."""
         self.secrets.add(token.rsplit(".", 1)[1])
 
     def key(self, material: str | bytes) -> None:
-        """A key's material, in the forms in which it could be written down."""
+        """Add a key's material, in the forms in which it could be written."""
         if isinstance(material, str):
             self.secrets.update(line for line in material.splitlines() if "-----" not in line)
         else:
             self.secrets.update((material.hex(), base64url(material), ascii(material)[2:-1]))
 
     def text(self, source: str, text: str) -> None:
-        """Something that leaves the process, or may."""
+        """Add a text that may leave the process."""
         self.texts.setdefault(text, source)
 
     def pardon(self, secret: str) -> None:
-        """Let one secret be: a test writes it down on purpose."""
+        """Allow one secret, which a test writes on purpose."""
         self.pardoned.update((secret, secret.rsplit(".", 1)[-1]))
 
     def found(self) -> list[str]:
-        """Where a secret stands in a text, as sentences that do not repeat it."""
+        """Return where a secret stands in a text, without repeating it."""
         secrets = [secret for secret in self.secrets - self.pardoned if len(secret) >= WINDOW]
         beginnings: dict[str, list[str]] = {}
         for secret in secrets:
@@ -78,11 +78,11 @@ RECORDER: Final = Recorder()
 REPORTS: Final[list[tuple[int, int, list[str]]]] = []  # of each process: secrets, texts, and what was found
 
 
-# --- what is listened to -------------------------------------------------------------------------
+# --- listening -----------------------------------------------------------------------------------
 
 
 def _after(function: Callable[..., Any], note: Callable[..., None]) -> Callable[..., Any]:
-    """The function, which afterwards tells what it was given and what it gave."""
+    """Wrap a function so that `note` is called with its result and arguments."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -94,7 +94,7 @@ def _after(function: Callable[..., Any], note: Callable[..., None]) -> Callable[
 
 
 def _listeners(recorder: Recorder) -> Iterable[tuple[object, str, Callable[..., None]]]:
-    """Every place, and what is noted there."""
+    """Yield every place, and what is noted there."""
 
     def minted(token: str, _: Tokens, ring: KeyRing, claims: object) -> None:
         recorder.credential(token)
@@ -130,7 +130,7 @@ def _listeners(recorder: Recorder) -> Iterable[tuple[object, str, Callable[..., 
 
 
 class _Handler(logging.Handler):
-    """Whatever any logger emits."""
+    """Keeps the records of all loggers."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -142,7 +142,7 @@ class _Handler(logging.Handler):
 
 @contextmanager
 def listening(recorder: Recorder) -> Iterator[Recorder]:
-    """Note everything for as long as the block lasts."""
+    """Note everything within the block."""
     handler, places = _Handler(recorder), list(_listeners(recorder))
     originals = [(place, name, getattr(place, name)) for place, name, _ in places]
     for place, name, note in places:
@@ -167,13 +167,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_warning_recorded(warning_message: warnings.WarningMessage) -> None:
-    """A warning is printed, too."""
+    """Keep the text of a warning, which is printed too."""
     RECORDER.text("warning", str(warning_message.message))
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail the run where a secret was found; a worker process reports to the one that started it."""
+    """Fail the run where a secret was found; a worker process reports to its parent."""
     report = (len(RECORDER.secrets), len(RECORDER.texts), RECORDER.found())
     REPORTS.append(report)
     if hasattr(session.config, "workeroutput"):
@@ -184,12 +184,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Keep the report of a worker process of pytest-xdist; one that crashed has none, and fails the run by that."""
+    """Keep the report of a worker process of pytest-xdist; one that crashed has none, and fails the run anyway."""
     REPORTS.extend(getattr(node, "workeroutput", {}).get("leaks", []))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what was looked for, and where a secret was found."""
+    """Print what was searched, and where a secret was found."""
     leaks = [leak for _, _, found in REPORTS for leak in found]
     for leak in leaks:
         terminalreporter.write_line(f"LEAK in {leak}", red=True)

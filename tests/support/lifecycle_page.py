@@ -1,8 +1,8 @@
-"""The picture of a session's life in `docs/concepts.md`, drawn from the decision table and from what a store can say.
+"""The picture of a session's life in `docs/concepts.md`, drawn from the decision table and a store's standings.
 
 python tests/support/lifecycle_page.py [PAGE]
 
-States are what requests are answered with, so two ways to end that a client cannot tell apart are one state.
+A state is an answer to requests, so two ways to end that a client cannot distinguish are one state.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ WAYS = {
     Standing.IDLE: "idle_timeout",
     Standing.LOST: "a store that lost its data",
 }
-"""What leads to each standing but the first; the table knows `sessions/delete` besides."""
+"""What leads to each standing but the first; `sessions/delete` is in the decision table."""
 LIFETIME = "lifetime"
-"""What the token says by itself, so that no store has to."""
+"""The end that the token itself states, without a store."""
 
 
 def state(refusal: SessionNotFound) -> str:
-    """The state in which requests are refused so."""
+    """Return the state in which requests are refused so."""
     return "lost" if type(refusal) is SessionNotFound else refusal.reason
 
 
-def told(refusal: SessionNotFound) -> str:
-    """What a request in that state is answered."""
+def answer(refusal: SessionNotFound) -> str:
+    """Return the answer to a request in that state."""
     known = "" if type(refusal) is SessionNotFound else f", reason {refusal.reason}"
     return f"{refusal.code}{known}"
 
 
 def ways() -> Iterator[tuple[str, str, str]]:
-    """From which state, to which, and by what."""
+    """Yield each change of state with its cause."""
     for about, row in TABLE.items():
         with_none, with_one = row[Carries.NOTHING], row[Carries.SESSION]
         if with_none is Step.CREATE:
@@ -61,7 +61,7 @@ def ways() -> Iterator[tuple[str, str, str]]:
 
 
 def arrows() -> list[str]:
-    """All ways between two states as one arrow, since several are drawn on top of each other."""
+    """Return all ways between two states as one arrow, since several would be drawn on top of each other."""
     found: dict[tuple[str, str], list[str]] = {}
     for before, after, by in ways():
         found.setdefault((before, after), []).append(by)
@@ -69,13 +69,13 @@ def arrows() -> list[str]:
 
 
 def names() -> list[str]:
-    """The states in which a session is over, with what every request hears from then on."""
-    over = {state(refusal): told(refusal) for refusal in (refusal_of(one, CLAIMS) for one in WAYS)}
-    return [f'state "{name}<br/>{answer}" as {name}' for name, answer in over.items()]
+    """Return the states in which a session is over, with the answer to every request from then on."""
+    over = {state(refusal): answer(refusal) for refusal in (refusal_of(one, CLAIMS) for one in WAYS)}
+    return [f'state "{name}<br/>{text}" as {name}' for name, text in over.items()]
 
 
 def picture() -> str:
-    """The diagram."""
+    """Return the diagram."""
     return "\n".join(["```mermaid", "stateDiagram-v2", *(f"    {line}" for line in [*names(), *arrows()]), "```"])
 
 

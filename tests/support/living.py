@@ -1,4 +1,4 @@
-"""Sessions without a request: minted and opened as the shell does, with the options of a small middleware."""
+"""Sessions without a request, minted and opened with the options of a small middleware."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def mint(options: Runtime, principal: Principal | None = None) -> ActiveSe
 
 
 def named(live: ActiveSession) -> SessionMetadata:
-    """What a client sends back, from what it was sent."""
+    """Return the metadata that a client sends back."""
     metadata = live.metadata()
     return SessionMetadata(metadata["sessionId"], metadata.get("state"))
 

@@ -1,8 +1,4 @@
-"""A receiver of OTLP over HTTP, as observability tools are one: it decodes what an exporter sends, and keeps it.
-
-It listens on this machine alone, on a free port, for as long as the block lasts. What is no trace is answered with
-nothing.
-"""
+"""A receiver of OTLP over HTTP, as in observability tools: it decodes what an exporter sends, and keeps it."""
 
 from __future__ import annotations
 
@@ -20,39 +16,25 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 @dataclass(frozen=True)
 class Received:
-    """One span, as it came.
-
-    Attributes:
-        name: Its name.
-        trace: Its trace, in hexadecimal.
-        scope: Which instrumentation made it.
-        attributes: Its attributes that are texts.
-    """
+    """One span."""
 
     name: str
-    trace: str
-    scope: str
-    attributes: dict[str, str]
+    trace: str  # hexadecimal
+    scope: str  # the instrumentation that made it
+    attributes: dict[str, str]  # those that are texts
 
 
 @dataclass
 class Receiver:
-    """What was sent.
+    """What was sent to it."""
 
-    Attributes:
-        url: Where it is, without a path.
-        paths: The paths that traces were sent to.
-        headers: The headers that they were sent with; the last ones.
-        spans: The spans.
-    """
-
-    url: str = ""
+    url: str = ""  # without a path
     paths: set[str] = field(default_factory=set)
-    headers: Message = field(default_factory=Message)
+    headers: Message = field(default_factory=Message)  # of the last request
     spans: list[Received] = field(default_factory=list)
 
     def take(self, path: str, headers: Message, body: bytes) -> None:
-        """Keep what one request brings."""
+        """Keep the spans of one request."""
         self.paths.add(path)
         self.headers = headers
         sent = ExportTraceServiceRequest.FromString(
@@ -72,7 +54,7 @@ def _texts(attributes: Any) -> dict[str, str]:
 
 @contextmanager
 def receiving() -> Iterator[Receiver]:
-    """A receiver that is open."""
+    """Receive on a free port of this machine within the block."""
     received = Receiver()
 
     class Handler(BaseHTTPRequestHandler):
@@ -84,7 +66,7 @@ def receiving() -> Iterator[Receiver]:
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing is told of requests."""
+            """Print nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         received.url = f"http://127.0.0.1:{server.server_port}"

@@ -1,4 +1,4 @@
-"""Expecting a refusal by its reason, which alone tells apart those of one class."""
+"""Expecting a refusal by its reason, which distinguishes those of one class."""
 
 from __future__ import annotations
 

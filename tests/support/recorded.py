@@ -1,8 +1,7 @@
-"""Spans as the OpenTelemetry SDK makes them, kept in memory for tests to look at.
+"""Spans of the OpenTelemetry SDK, kept in memory for tests.
 
-A process has one global tracer provider for its whole life, and the frameworks' own spans go to that one. So there is
-one here, too, made at the first use: it records for whoever asks, and nothing in between. Tests that start their own
-spans alone make a provider of their own.
+A process has one global tracer provider for its whole life, and the frameworks' own spans go to that one. It is made
+here at the first use. Tests that only start spans themselves make a provider of their own.
 """
 
 from __future__ import annotations
@@ -20,19 +19,18 @@ ALIAS = "gen_ai.conversation.id"
 
 
 class Recorder(SpanProcessor):
-    """Keeps the spans that end while somebody asks for them."""
+    """Keeps the spans that end within a `recording` block."""
 
     def __init__(self) -> None:
         self._asking: list[list[ReadableSpan]] = []
 
     def on_end(self, span: ReadableSpan) -> None:
-        """One more, for everybody who asks."""
         for kept in self._asking:
             kept.append(span)
 
     @contextmanager
     def recording(self) -> Iterator[list[ReadableSpan]]:
-        """The spans that end within the block, as they come."""
+        """Yield the list of the spans that end within the block."""
         kept: list[ReadableSpan] = []
         self._asking.append(kept)
         try:
@@ -43,7 +41,7 @@ class Recorder(SpanProcessor):
 
 @cache
 def process_wide() -> Recorder:
-    """The recorder of this process's global tracer provider, which has the session processor."""
+    """Return the recorder of this process's global tracer provider, which has the session processor."""
     provider, recorder = TracerProvider(), Recorder()
     provider.add_span_processor(SessionSpanProcessor(aliases=[ALIAS]))
     provider.add_span_processor(recorder)

@@ -1,8 +1,8 @@
-"""Real Redis servers for tests: each in a folder of its own, on a free port of this machine, gone when the test is.
+"""Real Redis servers for tests, each in a temporary folder and on a free port of this machine.
 
 `shared()` and `shared_cluster()` are one server each for the whole run; a test that does harm starts its own with
-`serving`. `MCP_SESSIONS_REDIS_SERVER` names another program, such as `valkey-server`. Where there is none and it cannot
-be installed, the test is skipped and says so; with `CI` in the environment it fails.
+`serving`. `MCP_SESSIONS_REDIS_SERVER` names another program, such as `valkey-server`. Where the program is missing and
+cannot be installed, the test is skipped, or fails where `CI` is set.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DidNotStart(Exception):
 
 @cache
 def program() -> str:
-    """The server's program, installed if need be."""
+    """Return the server's program, installed if need be."""
     try:
         return str(debian.install(os.environ.get(PROGRAM) or "redis-server"))
     except debian.NotInstalled as missing:
@@ -56,8 +56,8 @@ class Server:
 
     Args:
         folder: Where it keeps its files.
-        options: Its configuration, by names as in `redis.conf`, with underscores.
         tls: Whether it speaks TLS alone.
+        options: Its configuration, by the names in `redis.conf`, with underscores.
     """
 
     def __init__(self, folder: Path, *, tls: bool = False, **options: object) -> None:
@@ -69,18 +69,17 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it is, for a client that needs no password."""
+        """The URL for a client without a password."""
         if self.certificates is not None:
             return f"rediss://{HOST}:{self.port}?ssl_ca_certs={self.certificates.authority}"
         return f"redis://{HOST}:{self.port}"
 
     @property
     def cluster_url(self) -> str:
-        """Where it is, for a client that speaks to a cluster."""
         return f"redis+cluster://{HOST}:{self.port}"
 
     def start(self) -> None:
-        """Start it, and wait until it answers and has read its files."""
+        """Start the server, and wait until it answers and has read its files."""
         command = [program(), *self._arguments()]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
@@ -109,7 +108,7 @@ class Server:
         return True
 
     def command(self, *words: Any, user: str | None = None, password: str | None = None) -> Any:
-        """What a command returns, as it comes, over a connection of its own."""
+        """Run a command over a new connection and return its raw result."""
         options: dict[str, Any] = {
             "username": user,
             "password": password,
@@ -121,7 +120,7 @@ class Server:
             return client.execute_command(*words)
 
     def did(self, *words: Any) -> bool:
-        """Whether a command was obeyed: nodes need a while to get to know each other."""
+        """Whether a command succeeded: nodes need a while to find each other."""
         try:
             self.command(*words)
         except redis.ResponseError:
@@ -129,25 +128,25 @@ class Server:
         return True
 
     def wait_for_slots(self) -> None:
-        """Wait until a node serves what it holds: after a start it first listens for others."""
+        """Wait until a node serves its slots: after a start it first listens for others."""
         _wait_for(lambda: b"cluster_state:ok" in self.command("CLUSTER", "INFO"))
 
     def stop(self) -> None:
-        """Freeze it: connections stay open, and nothing is answered."""
+        """Freeze the server: connections stay open without an answer."""
         self._signal(signal.SIGSTOP)
 
     def cont(self) -> None:
-        """Let it go on."""
+        """Resume a frozen server."""
         self._signal(signal.SIGCONT)
 
     def kill9(self) -> None:
-        """End it without a chance to write anything."""
+        """Kill the server before it can write anything."""
         self._signal(signal.SIGKILL)
         assert self._process is not None
         self._process.wait()
 
     def restart(self, **options: object) -> None:
-        """Start it again where it was, with its files; with other options where there are any."""
+        """Start the server again with its files, and with changed options."""
         self._options.update(options)
         self.start()
 
@@ -158,12 +157,12 @@ class Server:
 
 @contextmanager
 def serving(*, tls: bool = False, cluster: bool = False, **options: object) -> Iterator[Server]:
-    """A server of one's own.
+    """Run a server within the block.
 
     Args:
         tls: Whether it speaks TLS alone.
-        cluster: Whether it is a cluster of one node, which refuses what crosses slots.
-        options: Its configuration, by names as in `redis.conf`, with underscores.
+        cluster: Whether it is a cluster of one node, which refuses commands that cross slots.
+        options: Its configuration, by the names in `redis.conf`, with underscores.
     """
     if cluster:
         options = {"cluster_enabled": "yes", **options}
@@ -182,14 +181,14 @@ def _started(folder: Path, **options: Any) -> Server:
     server = Server(folder, **options)
     try:
         server.start()
-    except DidNotStart:  # as it does where somebody else took the port first
+    except DidNotStart:  # another process may have taken the port first
         server = Server(folder, **options)
         server.start()
     return server
 
 
 def _free_port() -> int:
-    """One that is free now; a cluster's node needs another, 10,000 above it."""
+    """Return a port that is free now; a cluster's node also needs the one 10,000 above it."""
     with socket.socket() as taken:
         taken.bind((HOST, 0))
         port: int = taken.getsockname()[1]
@@ -207,13 +206,13 @@ def _wait_for(happens: Callable[[], bool], patience: float = PATIENCE) -> None:
 
 @cache
 def shared() -> Server:
-    """The server of the whole run. Keep to a prefix of your own."""
+    """Return the server of the whole run; keep to a prefix of your own."""
     return _until_exit(serving())
 
 
 @cache
 def shared_cluster() -> Server:
-    """The cluster of the whole run, of one node. Keep to a prefix of your own."""
+    """Return the one-node cluster of the whole run; keep to a prefix of your own."""
     return _until_exit(serving(cluster=True))
 
 
@@ -238,7 +237,7 @@ _SIGNS_CERTIFICATES: Final = x509.KeyUsage(
 
 
 class Certificates:
-    """An authority that nobody else knows, and what it says of this machine."""
+    """A private certificate authority, and its certificate of this machine."""
 
     def __init__(self, folder: Path) -> None:
         self.authority = folder / "ca.pem"
@@ -274,7 +273,7 @@ def _name(common: str) -> x509.Name:
 def _unsigned(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, *, by: ec.EllipticCurvePrivateKey
 ) -> x509.CertificateBuilder:
-    """One that also Python 3.13 takes, which asks for all that RFC 5280 does."""
+    """Build a certificate with all extensions of RFC 5280, which Python 3.13 requires."""
     now = datetime.now(timezone.utc)
     return (
         x509.CertificateBuilder()

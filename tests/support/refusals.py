@@ -1,4 +1,4 @@
-"""Every refusal that can reach a client, in one table; the tests drive it and the documentation shows it.
+"""Every refusal that can reach a client, in one table that the tests run and the documentation shows.
 
 `python tests/support/refusals.py docs` writes `errors.md` and `protocol.md` into the folder that it is given.
 """
@@ -29,40 +29,27 @@ Attempt = Callable[[Client], Awaitable[Answer]]
 
 @dataclass(frozen=True)
 class Case:
-    """One refusal, and a request that meets it.
-
-    Args:
-        refusal: An instance of it.
-        when: What the client did, in words.
-        code: JSON-RPC code.
-        legacy: HTTP status in the legacy era, or None where the era has no such request.
-        modern: HTTP status in the modern era, or None, too.
-        attempt: Makes the request.
-        options: The middleware's options.
-        message: The text, where the application wrote it.
-    """
+    """One refusal, and a request that meets it."""
 
     refusal: Refusal
-    when: str
+    when: str  # what the client did
     code: int
-    legacy: int | None
-    modern: int | None
+    legacy: int | None  # HTTP status in the legacy era, or None where the era has no such request
+    modern: int | None  # HTTP status in the modern era, or None, too
     attempt: Attempt
     options: Mapping[str, Any] = field(default_factory=dict)
-    message: str = ""
+    message: str = ""  # where the application wrote it
 
     @property
     def client_message(self) -> str:
-        """The message that reaches the client."""
         return self.message or self.refusal.message
 
     @property
     def name(self) -> str:
-        """What the test and the page call it."""
         return f"{self.refusal.reason}: {self.when}"
 
     async def run(self, *, modern: bool) -> Answer:
-        """Make the request, in one era."""
+        """Make the request in one era."""
         return await self.attempt(Client(sessions(Server(), **self.options), modern=modern))
 
 
@@ -200,65 +187,48 @@ TRACKED = {"tracked": True, "principal": lambda scope: "alice"}
 VERSION = "io.modelcontextprotocol/protocolVersion"
 UNKNOWN = {"sessionId": "unknown"}
 
+PARSE = (-32700, 400, 400)
+INVALID = (-32600, 400, 400)
+PARAMS = (-32602, 200, 400)
+HEADER = (-32020, 400, 400)
+NOT_FOUND = (-32043, 200, 200)
+"""The code, and the HTTP status in the legacy and in the modern era, of most cases."""
+
 CASES = [
-    Case(errors.ParseError(), "the body is not JSON", -32700, 400, 400, body("{")),
-    Case(refuse("not_utf8"), "the body is not UTF-8", -32700, 400, 400, body(b'{"a":"\xff"}')),
-    Case(refuse("byte_order_mark"), "a byte order mark comes first", -32700, 400, 400, body(b"\xef\xbb\xbf{}")),
-    Case(refuse("nesting_too_deep"), "100,000 arrays in each other", -32700, 400, 400, body(b'{"a":' + b"[" * 100_000)),
-    Case(
-        refuse("body_cut_short"),
-        "the client left before the end",
-        -32700,
-        400,
-        400,
-        receiving({"type": "http.disconnect"}),
-    ),
-    Case(refuse("not_jsonrpc"), "JSON, but no JSON-RPC 2.0", -32600, 400, 400, body('{"id":1,"method":"ping"}')),
-    Case(refuse("duplicate_member"), "`method` is given twice", -32600, 400, 400, message('"method":"a","method":"b"')),
-    Case(refuse("method_not_string"), "`method` is a number", -32600, 400, 400, message('"id":1,"method":1')),
-    Case(refuse("id_not_string_or_integer"), "`id` is null", -32600, 400, 400, message('"id":null,"method":"ping"')),
-    Case(
-        refuse("params_not_object"),
-        "`params` is an array",
-        -32600,
-        400,
-        400,
-        message('"id":1,"method":"a","params":[]'),
-    ),
-    Case(
-        refuse("lone_surrogate"), "`method` cannot be written in UTF-8", -32600, 400, 400, message(r'"method":"\ud800"')
-    ),
+    Case(errors.ParseError(), "the body is not JSON", *PARSE, body("{")),
+    Case(refuse("not_utf8"), "the body is not UTF-8", *PARSE, body(b'{"a":"\xff"}')),
+    Case(refuse("byte_order_mark"), "a byte order mark comes first", *PARSE, body(b"\xef\xbb\xbf{}")),
+    Case(refuse("nesting_too_deep"), "100,000 arrays in each other", *PARSE, body(b'{"a":' + b"[" * 100_000)),
+    Case(refuse("body_cut_short"), "the client left before the end", *PARSE, receiving({"type": "http.disconnect"})),
+    Case(refuse("not_jsonrpc"), "JSON, but no JSON-RPC 2.0", *INVALID, body('{"id":1,"method":"ping"}')),
+    Case(refuse("duplicate_member"), "`method` is given twice", *INVALID, message('"method":"a","method":"b"')),
+    Case(refuse("method_not_string"), "`method` is a number", *INVALID, message('"id":1,"method":1')),
+    Case(refuse("id_not_string_or_integer"), "`id` is null", *INVALID, message('"id":null,"method":"ping"')),
+    Case(refuse("params_not_object"), "`params` is an array", *INVALID, message('"id":1,"method":"a","params":[]')),
+    Case(refuse("lone_surrogate"), "`method` cannot be written in UTF-8", *INVALID, message(r'"method":"\ud800"')),
     Case(
         refuse("batch"),
         "a batch that creates a session",
-        -32600,
-        400,
-        400,
+        *INVALID,
         body('[{"jsonrpc":"2.0","id":1,"method":"sessions/create"}]'),
     ),
     Case(
         refuse("batch_too_large"),
         "more than `Limits.batch` messages in one body",
-        -32600,
-        400,
-        400,
+        *INVALID,
         body('[{"jsonrpc":"2.0","method":"a"},{"jsonrpc":"2.0","method":"a"}]'),
         {"max_batch": 1},
     ),
     Case(
         refuse("session_method_as_notification"),
         "`sessions/create` as a notification",
-        -32600,
-        400,
-        400,
+        *INVALID,
         carrying(None, "sessions/create", id=None),
     ),
     Case(
         refuse("duplicate_session_header"),
         "two `Mcp-Session-Id` headers",
-        -32600,
-        400,
-        400,
+        *INVALID,
         with_headers((b"mcp-session-id", b"a"), (b"mcp-session-id", b"a")),
     ),
     Case(
@@ -284,102 +254,71 @@ CASES = [
         400,
         message('"id":1,"method":"a","params":{"_meta":""}'),
     ),
-    Case(refuse("malformed_session"), "the session is a string", -32602, 200, 400, carrying("null")),
+    Case(refuse("malformed_session"), "the session is a string", *PARAMS, carrying("null")),
     Case(refuse("malformed_session"), "the same, as a notification", -32602, 400, 400, carrying([], id=None)),
     Case(
         errors.InvalidParams(),
         "`sessions/create` with a number of 5,000 digits, where there is an `on_create`",
-        -32602,
-        200,
-        400,
+        *PARAMS,
         unreadable_number,
         {"on_create": no_more},
     ),
     Case(
-        refuse("session_on_create"),
-        "`sessions/create` with a session",
-        -32602,
-        200,
-        400,
-        carrying(UNKNOWN, "sessions/create"),
+        refuse("session_on_create"), "`sessions/create` with a session", *PARAMS, carrying(UNKNOWN, "sessions/create")
     ),
-    Case(
-        refuse("session_missing"), "`sessions/delete` without one", -32602, 200, 400, carrying(None, "sessions/delete")
-    ),
+    Case(refuse("session_missing"), "`sessions/delete` without one", *PARAMS, carrying(None, "sessions/delete")),
     Case(
         refuse("fork_mode_unknown"),
         "`sessions/fork` with no `mode`, or one that there is not",
-        -32602,
-        200,
-        400,
+        *PARAMS,
         forking({"mode": "clone"}),
     ),
     Case(
         refuse("descendants_refused"),
         "`sessions/delete` of a fork with `descendants: true`",
-        -32602,
-        200,
-        400,
+        *PARAMS,
         fork_with_descendants,
     ),
     Case(
         refuse("cursor_unknown"),
         "`sessions/list` with a cursor that is none",
-        -32602,
-        200,
-        400,
+        *PARAMS,
         lambda client: client.send("sessions/list", {"cursor": "next"}),
         TRACKED,
     ),
-    Case(
-        refuse("field_not_string"),
-        "`sessionId` is a number (SEP-1364)",
-        -32602,
-        200,
-        400,
-        speaking({}, sessionId=7),
-        FIRST,
-    ),
+    Case(refuse("field_not_string"), "`sessionId` is a number (SEP-1364)", *PARAMS, speaking({}, sessionId=7), FIRST),
     Case(
         refuse("session_field_mismatch"),
         "`_meta` names one session and `sessionId` another (SEP-1364)",
-        -32602,
-        200,
-        400,
+        *PARAMS,
         speaking({"_meta": {SESSION_KEY: UNKNOWN}}, sessionId="another"),
         FIRST,
     ),
     Case(
         refuse("capabilities_missing"),
         "`sessions/create` with capabilities that are no object (SEP-1364)",
-        -32602,
-        200,
-        400,
+        *PARAMS,
         speaking({"capabilities": []}, method="sessions/create"),
         FIRST,
     ),
     Case(
         refuse("capabilities_too_large"),
         "`sessions/create` with more capabilities than `Limits.data_bytes` (SEP-1364)",
-        -32602,
-        200,
-        400,
+        *PARAMS,
         speaking({"capabilities": {"roots": {}}}, method="sessions/create"),
         {**FIRST, "max_data_bytes": 8},
     ),
-    Case(errors.StateUnreadable(), "a state that is not this session's", -32602, 200, 400, unreadable_state),
+    Case(errors.StateUnreadable(), "a state that is not this session's", *PARAMS, unreadable_state),
     Case(refuse("envelope_incomplete"), "no protocol version in `_meta`", -32602, None, 400, edited(dict.clear)),
-    Case(refuse("session_header_mismatch"), "the mirror names another session", -32020, 400, 400, mirrored_otherwise),
+    Case(refuse("session_header_mismatch"), "the mirror names another session", *HEADER, mirrored_otherwise),
     Case(
         refuse("field_header_missing"),
         "`sessionId` without the header that mirrors it (SEP-1364)",
-        -32020,
-        400,
-        400,
+        *HEADER,
         speaking({}, sessionId="made-up"),
         FIRST,
     ),
-    Case(refuse("session_header_alone"), "a mirror, and no session in `_meta`", -32020, 400, 400, mirrored_alone),
+    Case(refuse("session_header_alone"), "a mirror, and no session in `_meta`", *HEADER, mirrored_alone),
     Case(
         refuse("version_header_mismatch"),
         "the version header differs from `_meta`",
@@ -405,7 +344,7 @@ CASES = [
         carrying(None),
         {"era": "legacy"},
     ),
-    Case(errors.SessionNotFound(), "unknown, forged or somebody else's", -32043, 200, 200, carrying(UNKNOWN)),
+    Case(errors.SessionNotFound(), "unknown, forged or somebody else's", *NOT_FOUND, carrying(UNKNOWN)),
     Case(errors.SessionNotFound(), "the same, on a notification", -32043, 400, 400, carrying(UNKNOWN, id=None)),
     Case(
         errors.SessionNotFound(),
@@ -424,10 +363,8 @@ CASES = [
         None,
         hung_up,
     ),
-    Case(
-        errors.SessionExpired(), "one's own, past its end", -32043, 200, 200, expired, {"lifetime": 60, "clock": CLOCK}
-    ),
-    Case(errors.SessionEnded(), "one's own, deleted", -32043, 200, 200, ended),
+    Case(errors.SessionExpired(), "one's own, past its end", *NOT_FOUND, expired, {"lifetime": 60, "clock": CLOCK}),
+    Case(errors.SessionEnded(), "one's own, deleted", *NOT_FOUND, ended),
     Case(
         errors.SessionRequired(),
         "none, where `require=` asks for one",
@@ -479,7 +416,7 @@ CASES = [
 
 
 def errors_page() -> str:
-    """`docs/errors.md`."""
+    """Return `docs/errors.md`."""
     rows = [
         f"| `{case.code}` | {_status(case.legacy)} | {_status(case.modern)} | {case.when} | {case.client_message} |"
         for case in CASES
@@ -488,7 +425,7 @@ def errors_page() -> str:
 
 
 def protocol_page() -> str:
-    """`docs/protocol.md`."""
+    """Return `docs/protocol.md`."""
     columns = list(Carries)
     heading = " | ".join(carries.value for carries in columns)
     rows = [

@@ -1,4 +1,4 @@
-"""A raw client of SEP-1364, and a small server that keeps transport sessions of its own."""
+"""A raw client of SEP-1364, and a small server with transport sessions of its own."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ SERVES = {"protocolVersion": "2025-11-25", "clientInfo": {"name": "c", "version"
 
 
 class Speaker:
-    """A client that writes a session's id into the field, and mirrors it in the header.
-
-    Args:
-        app: The application.
-        modern: Which era it speaks.
-    """
+    """A client that writes a session's id into the field, and mirrors it in the header."""
 
     def __init__(self, app: Any, *, modern: bool = False) -> None:
         self.client = Client(app, modern=modern)
@@ -40,11 +35,10 @@ class Speaker:
         return await self.client.post(message, *mirror, *headers, method=method)
 
     async def initialize(self, *headers: Header, **fields: Any) -> Answer:
-        """Shake hands."""
         return await self.say("initialize", {**SERVES, "capabilities": {"sampling": {}}}, *headers, **fields)
 
     async def create(self, **capabilities: Any) -> str:
-        """A new session by the first alternative."""
+        """Create a session by the first alternative."""
         created: str = (await self.say("sessions/create", {"capabilities": capabilities})).result["sessionId"]
         return created
 
@@ -53,12 +47,12 @@ class Speaker:
         return await self.say("tools/call", {"name": name, "arguments": {}}, *headers, sessionId=session, **more)
 
     async def reply(self, session: object, *headers: Header) -> Answer:
-        """Answer a request of the server's, and name this in the field."""
+        """Answer a request of the server's, with this session in the field."""
         return await self.client.post({"jsonrpc": "2.0", "id": 7, "result": {}, "sessionId": session}, *headers)
 
 
 class Stateful:
-    """The small server, as if it kept transport sessions: `initialize` names one in its head, DELETE ends it."""
+    """The small server with a transport session, which `initialize` names in a header and DELETE ends."""
 
     def __init__(self, server: Server) -> None:
         self.server = server

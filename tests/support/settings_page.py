@@ -1,4 +1,4 @@
-"""The table of `docs/settings.md`, written from the code: the forms, the defaults and what the options are.
+"""The table of `docs/settings.md`, generated from the code: forms, defaults and descriptions of the options.
 
 python tests/support/settings_page.py [PAGE]
 """
@@ -27,7 +27,7 @@ PARAMETERS = inspect.signature(MCPSessionMiddleware).parameters
 
 
 def descriptions() -> dict[str, str]:
-    """The first sentence of what is written of each setting: in the middleware's docstring, or below a field."""
+    """Return the first sentence on each setting, from the middleware's docstring or from below a field."""
     text = inspect.getdoc(MCPSessionMiddleware) or ""
     arguments = text.partition("Args:\n")[2].partition("\nRaises:")[0]
     found = dict(re.findall(r"^    (\w+): (.*(?:\n     .*)*)", arguments, re.MULTILINE))
@@ -44,13 +44,13 @@ def descriptions() -> dict[str, str]:
 
 
 def _first(text: str) -> str:
-    """The first sentence, without what may be written, which has a column of its own."""
+    """Return the first sentence, without the forms, which have a column of their own."""
     sentence = re.split(r"\.(?= |$)", text)[0].removesuffix(", or a `timedelta`")
     return sentence if sentence.startswith("`") else sentence.partition(": ")[0]
 
 
 def default(setting: str, form: Form) -> str:
-    """A setting's default, as it would be written in the variable."""
+    """Return a setting's default, as written in the variable."""
     group, _, field = setting.rpartition(".")
     value: Any = getattr(GROUPS[group](), field) if group else PARAMETERS[setting].default
     if value is None:
@@ -64,7 +64,7 @@ def default(setting: str, form: Form) -> str:
 
 
 def settings_table() -> str:
-    """The table."""
+    """Return the table."""
     known = descriptions()
     rows: list[tuple[str, ...]] = [
         (f"`{variable(option)}`", form.words, default(option, form), known[option]) for option, form in SETTINGS.items()

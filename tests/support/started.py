@@ -8,13 +8,7 @@ from pathlib import Path
 
 
 def start(folder: Path, source: str, app: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Serve an application that is written to a file, and return what became of it.
-
-    Args:
-        folder: Where the file may be written.
-        source: The module.
-        app: The name of the application in it.
-        arguments: More of Uvicorn's arguments.
+    """Serve the application `app` of a module that is written to `folder`, and return the ended process.
 
     Raises:
         subprocess.TimeoutExpired: The server went on serving.

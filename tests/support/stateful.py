@@ -1,6 +1,6 @@
 """A server that keeps transport sessions, as those of the official SDK do, and names its own id in every response.
 
-Each transport session counts its tool calls. What reached the server is kept, and what it has to say can be bent.
+Each transport session counts its tool calls. The server keeps the requests that reached it.
 """
 
 from __future__ import annotations
@@ -20,34 +20,26 @@ HEADER = b"mcp-session-id"
 
 @dataclass
 class Stateful:
-    """The server.
+    """The server."""
 
-    Args:
-        sse: Whether it answers with event streams.
-        fails: Whether `initialize` fails, though the HTTP status is 200.
-        deletes: The status of its answer to DELETE.
-        guard: A status with which it refuses every request, or None.
-        names: What its ids begin with.
-    """
-
-    sse: bool = False
-    fails: bool = False
-    deletes: int = 200
-    guard: int | None = None
-    names: str = "servers-"
+    sse: bool = False  # answer with event streams
+    fails: bool = False  # `initialize` fails with HTTP status 200
+    deletes: int = 200  # the status of answers to DELETE
+    guard: int | None = None  # a status that refuses every request
+    names: str = "servers-"  # the prefix of its ids
     seen: list[Seen] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     listening: anyio.Event = field(default_factory=anyio.Event)
 
     @property
     def ids(self) -> list[str | None]:
-        """The transport id of each request that reached it, in order."""
+        """The transport id of each request, in order."""
         ids = [seen.headers.get(HEADER) for seen in self.seen]
         return [None if one is None else one.decode() for one in ids]
 
     @property
     def sessions(self) -> list[Session | None]:
-        """The session of each request that reached it."""
+        """The session of each request, in order."""
         return [seen.scope.get("mcp_session") for seen in self.seen]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,7 +60,7 @@ class Stateful:
             await self._serve(send, own, json.loads(body))
 
     async def _nameless(self, send: Send, message: dict[str, Any]) -> None:
-        """What comes without an id begins a transport session, whether it may or not."""
+        """Begin a transport session for a request without an id, whether it may or not."""
         own = f"{self.names}{len(self.counts) + 1}"
         self.counts[own] = 0
         if message.get("method") != "initialize":
@@ -99,8 +91,8 @@ class Stateful:
         else:
             await self._reply(send, own, message, {"result": {}})
 
-    async def _reply(self, send: Send, own: str, message: dict[str, Any], said: dict[str, Any]) -> None:
-        text = json.dumps({"jsonrpc": "2.0", "id": message["id"], **said}).encode()
+    async def _reply(self, send: Send, own: str, message: dict[str, Any], members: dict[str, Any]) -> None:
+        text = json.dumps({"jsonrpc": "2.0", "id": message["id"], **members}).encode()
         if self.sse:
             await self._start(send, own, 200, b"text/event-stream")
             priming = {"type": "http.response.body", "body": b"id: 1\ndata: \n\n", "more_body": True}
@@ -112,9 +104,9 @@ class Stateful:
             await self._start(send, own, 200, b"application/json")
             await send({"type": "http.response.body", "body": text})
 
-    async def _answer(self, send: Send, own: str | None, status: int, said: object) -> None:
+    async def _answer(self, send: Send, own: str | None, status: int, body: object) -> None:
         await self._start(send, own, status, b"application/json")
-        await send({"type": "http.response.body", "body": b"" if said is None else json.dumps(said).encode()})
+        await send({"type": "http.response.body", "body": b"" if body is None else json.dumps(body).encode()})
 
     @staticmethod
     async def _start(send: Send, own: str | None, status: int, media_type: bytes) -> None:

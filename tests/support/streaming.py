@@ -1,4 +1,4 @@
-"""A server whose answers are event streams that wait, and with which clients take up broken ones (`Last-Event-ID`)."""
+"""A server whose answers are event streams that wait, and that resumes broken ones (`Last-Event-ID`)."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ SECRET_RESULT = "what only a live session may hear"
 
 
 def event(number: str, message: dict[str, Any]) -> Message:
-    """An event of a stream that goes on."""
+    """Return an event of a stream that goes on."""
     text = f"id: {number}\ndata: {json.dumps({'jsonrpc': '2.0', **message})}\n\n"
     return {"type": "http.response.body", "body": text.encode(), "more_body": True}
 
 
 class Streaming:
-    """The server. A call is told of by event 1 at once, and of its result by event 2 when `go` is set.
+    """The server, which sends event 1 of a call at once, and its result as event 2 when `go` is set.
 
     Args:
-        tool: Run in between, with the session of the call.
+        tool: Runs in between, with the session of the call.
     """
 
     def __init__(self, tool: Callable[[Session | None], Awaitable[None]] | None = None) -> None:
         self.began = anyio.Event()  # a call is waiting
-        self.resumed = anyio.Event()  # a stream was taken up and is waiting
+        self.resumed = anyio.Event()  # a resumed stream is waiting
         self.go = anyio.Event()
         self._tool = tool
 

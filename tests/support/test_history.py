@@ -1,28 +1,15 @@
-"""`history`: what the check of recorded histories finds, and that it finds what a search through all orders finds."""
+"""`history`: the check of recorded histories finds exactly what a search through all orders finds."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
-import anyio
 import pytest
-from apps import Server
-from clients import SECRET, Client
 from history import Kind, Operation, Outcome, Recorder, Rule, violations
 from hypothesis import given
 from hypothesis import strategies as st
-
-from mcp_sessions import MCPSessionMiddleware, Session
-from mcp_sessions._session.claims import Claims
-from mcp_sessions._session.data import Namespace
-from mcp_sessions.stores import make
-from mcp_sessions.stores.base import Standing, Store
-from mcp_sessions.stores.memory import MemoryStore
 
 
 def done(kind: Kind, began: float, ended: float, number: int = 0, *, session: str = "A") -> Operation:
@@ -38,7 +25,7 @@ def unanswered(kind: Kind, began: float) -> Operation:
     return Operation(kind, "A", began, math.inf, "unknown")
 
 
-# --- what is found -------------------------------------------------------------------------------
+# --- violations ----------------------------------------------------------------------------------
 
 DELETE = done("delete", 10, 12)
 BROKEN = {
@@ -77,21 +64,21 @@ HELD = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_what_must_not_be_is_named_with_the_operations_that_show_it(case: str) -> None:
-    """The rule, and the pair of operations that cannot both be."""
+def test_a_violation_names_the_rule_and_the_operations(case: str) -> None:
+    """A history that breaks a rule is reported with the operations that contradict each other."""
     rule, operations = BROKEN[case]
     found = violations([*ELSEWHERE.get(case, ()), *operations])
     assert [(each.rule, each.operations) for each in found if each.rule is rule] == [(rule, tuple(operations))]
 
 
 @pytest.mark.parametrize("case", HELD)
-def test_what_may_be_is_no_violation(case: str) -> None:
-    """Operations that overlap may have happened in either order, and what was not answered may have happened."""
+def test_a_possible_history_has_no_violation(case: str) -> None:
+    """Overlapping operations may have happened in either order, and unanswered ones may have happened or not."""
     assert violations(HELD[case]) == []
 
 
 def test_a_violation_reads_as_a_sentence() -> None:
-    """The rule first, then each operation with its times and its number."""
+    """The text of a violation has the rule, and each operation with its number and times."""
     (found,) = violations([done("add", 0, 1, 1), done("add", 2, 3.5, 1), unanswered("use", 1)])[:1]
     assert str(found) == (
         "two updates came to the same number\n"
@@ -100,8 +87,8 @@ def test_a_violation_reads_as_a_sentence() -> None:
     )
 
 
-def test_a_recorder_writes_down_how_each_operation_was_answered() -> None:
-    """With its times; one that raised was not answered, and might still happen."""
+def test_a_recorder_keeps_the_times_and_answer_of_each_operation() -> None:
+    """An operation that raised is recorded as unanswered."""
     recorder = Recorder(clock=iter(range(10)).__next__)
     with recorder.operation("add", "A") as answer:
         answer.accepted(7)
@@ -118,7 +105,7 @@ Step = tuple[int, str]  # the place of an operation, and what happens in it
 
 
 def steps(history: list[Operation]) -> Iterator[Step]:
-    """What must, or may, happen at one moment each. A delete first looks whether the session lives."""
+    """Yield the steps that must or may happen at one moment each; a delete first checks that the session lives."""
     for place, operation in enumerate(history):
         if operation.outcome != "unknown":
             yield place, "use" if operation.kind == "delete" else operation.kind
@@ -129,7 +116,7 @@ def steps(history: list[Operation]) -> Iterator[Step]:
 
 
 def after(operation: Operation, what: str, state: tuple[bool, int]) -> tuple[bool, int] | None:
-    """What a session that behaves is like after a step, or None where it would not have answered so."""
+    """Return the state of a correct session after a step, or None where it would not have answered so."""
     live, number = state
     if what == "end":
         return False, number
@@ -138,11 +125,11 @@ def after(operation: Operation, what: str, state: tuple[bool, int]) -> tuple[boo
     if live is not (operation.outcome == "accepted"):
         return None
     number += what == "add" and live
-    return (live, number) if operation.number == number or not operation.told else None
+    return (live, number) if operation.number == number or not operation.has_number else None
 
 
 def explained(history: list[Operation], left: frozenset[Step], state: tuple[bool, int] = (True, 0)) -> bool:
-    """Whether some order of the steps that are left explains every answer."""
+    """Whether some order of the remaining steps explains every answer."""
     if all(history[place].outcome == "unknown" for place, _ in left):
         return True
     for step in left:
@@ -162,7 +149,7 @@ OUTCOMES: tuple[Outcome, ...] = ("accepted", "refused", "unknown")
 
 @st.composite
 def histories(draw: st.DrawFn, longest: int) -> list[Operation]:
-    """What a session that behaves answers: each operation happens at a moment between its times."""
+    """Draw the answers of a correct session: each operation happens at a moment between its times."""
     asked = draw(st.lists(st.tuples(st.sampled_from(KINDS), TIMES, st.integers(0, 4), st.booleans()), max_size=longest))
     history, live, number = [], True, 0
     for kind, (began, ended), _moment, lost in sorted(asked, key=lambda each: min(each[1][0] + each[2], each[1][1])):
@@ -176,7 +163,7 @@ def histories(draw: st.DrawFn, longest: int) -> list[Operation]:
 
 @st.composite
 def altered(draw: st.DrawFn) -> list[Operation]:
-    """A short history in which some answers, times and numbers were changed."""
+    """Draw a short history in which some answers, times and numbers were changed."""
     history = draw(histories(5))
     for place in draw(st.sets(st.sampled_from(range(len(history))), max_size=2)) if history else ():
         began, ended = draw(TIMES)
@@ -188,141 +175,12 @@ def altered(draw: st.DrawFn) -> list[Operation]:
 
 
 @given(histories(40))
-def test_a_session_that_behaves_is_never_accused(history: list[Operation]) -> None:
-    """However its operations overlap, and whichever of them were not answered."""
+def test_a_correct_session_has_no_violation(history: list[Operation]) -> None:
+    """A correct session has no violation, however its operations overlap and whichever were not answered."""
     assert violations(history) == []
 
 
 @given(altered())
 def test_the_check_agrees_with_a_search_through_all_orders(history: list[Operation]) -> None:
-    """A history is accused exactly when no order of its operations explains the answers."""
+    """A history has a violation exactly when no order of its operations explains the answers."""
     assert (violations(history) == []) is explained(history, frozenset(steps(history)))
-
-
-# --- stores that behave, and stores that do not --------------------------------------------------
-
-
-class Flawed:
-    """A store that passes everything on to one that behaves, but for what a subclass does instead."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-
-class Caching(Flawed):
-    """Remembers what the other store said of a session, as if it could not change."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
-        self._said: dict[str, Standing] = {}
-
-    async def status(self, claims: Claims) -> Standing:
-        if claims.ref not in self._said:
-            self._said[claims.ref] = await self._store.status(claims)
-        return self._said[claims.ref]
-
-
-class Hasty(Flawed):
-    """Says that a session has ended before it has."""
-
-    async def revoke(self, ref: str, **_: Any) -> bool:
-        return True
-
-
-class Evicting(Flawed):
-    """Has room for one revocation, and forgets the one before."""
-
-    _last = ""
-
-    async def revoke(self, ref: str, **how: Any) -> bool:
-        Evicting._last = ref
-        return await self._store.revoke(ref, **how)
-
-    async def status(self, claims: Claims) -> Standing:
-        standing = await self._store.status(claims)
-        return standing if claims.ref == Evicting._last else Standing.LIVE
-
-
-class Interleaving(Flawed):
-    """Adds in two steps, between which another may come."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__(store)
-        self._reading = 0
-        self._two_have_read = anyio.Event()
-
-    async def add(self, shelf: Namespace, key: str, by: int) -> int:
-        value = int(await self._store.read(shelf, key) or 0) + by
-        self._reading += 1
-        if self._reading == 2:
-            self._two_have_read.set()
-        await self._two_have_read.wait()
-        await self._store.write(shelf, key, b"%d" % value)
-        return value
-
-
-async def count(session: Session | None, arguments: dict[str, Any]) -> int:
-    """A tool that counts in the session."""
-    assert session is not None
-    return await session.data.increment("calls")
-
-
-async def ask(recorder: Recorder, client: Client, kind: Kind, name: str, session: dict[str, str]) -> None:
-    """One request, written down."""
-    with recorder.operation(kind, name) as written:
-        if kind == "delete":
-            answer = await client.delete(session)
-        else:
-            answer = await client.tool("count" if kind == "add" else "whoami", session=session)
-        if "error" in answer.json:
-            assert answer.error["code"] == -32043
-            written.refused()
-        else:
-            written.accepted(answer.result["content"] if kind == "add" else 0)
-
-
-async def played(stores: Sequence[Any]) -> list[Operation]:
-    """What parallel clients saw of a worker for each store: they count, delete their sessions and try them again."""
-    clients = [Client(MCPSessionMiddleware(Server(count=count), keys=SECRET, store=store)) for store in stores]
-    recorder = Recorder()
-    sessions = {name: await clients[0].create() for name in "ABCD"}
-
-    async def everywhere(kind: Kind) -> None:
-        async with anyio.create_task_group() as group:
-            for name, session in sessions.items():
-                for client in clients:
-                    group.start_soon(ask, recorder, client, kind, name, session)
-
-    for kind in ("add", "add", "delete", "use"):
-        await everywhere(kind)
-    return recorder.operations
-
-
-FLAWED: dict[type[Flawed], Rule] = {
-    Caching: Rule.REVIVED,
-    Hasty: Rule.REVIVED,
-    Evicting: Rule.REVIVED,
-    Interleaving: Rule.REPEATED,
-}
-
-
-@pytest.mark.parametrize("flawed", FLAWED)
-async def test_a_flaw_of_a_store_is_found_by_what_parallel_clients_see(flawed: type[Flawed]) -> None:
-    """Two workers on one store, each with the flaw in between."""
-    store = MemoryStore()
-    history = await played([flawed(store), flawed(store)])
-    assert FLAWED[flawed] in {found.rule for found in violations(history)}
-
-
-@pytest.mark.parametrize("url", ["memory:", "sqlite:{folder}/sessions.db"])
-async def test_a_store_that_behaves_passes(url: str, tmp_path: Path) -> None:
-    """The same clients and workers, and nothing in between."""
-    store = make(url.format(folder=tmp_path), clock=time.time, timeout=60)
-    await store.open()  # as at the start of a server
-    history = await played([store, store])
-    await store.close()
-    assert violations(history) == []
-    assert {(each.kind, each.outcome) for each in history} >= {("delete", "accepted"), ("use", "refused")}

@@ -1,4 +1,4 @@
-"""The search for leaks finds what it is meant to find, and no body but the owner's holds a session's credentials."""
+"""`leaks`: the search finds secrets in every form, and only its owner's bodies hold a session's credentials."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 from apps import Server, sessions
 from clients import SECRET, Answer, Client
 from leaks import RECORDER, Recorder
-from starlette.types import Scope
 
 from mcp_sessions._tokens import seal
 from mcp_sessions._tokens.keys import KeyRing
@@ -47,7 +46,7 @@ def recorder(*texts: str) -> Recorder:
     ],
 )
 def test_a_secret_is_found_in_whatever_form(text: str) -> None:
-    """Whole, by its signature alone, inside of a word, as text, hexadecimal, bytes or base64url; and not repeated."""
+    """A secret is found whole, by its signature, inside a word, and as text, hexadecimal, bytes or base64url."""
     (found,) = recorder("harmless", text).found()
     assert found.startswith("log: ")
     assert "[SECRET]" in found
@@ -57,12 +56,12 @@ def test_a_secret_is_found_in_whatever_form(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "short", TOKEN[:-1], TOKEN.rsplit(".", 1)[0], SECRET[:-1], "a" * 10_000])
 def test_other_texts_are_not_leaks(text: str) -> None:
-    """A beginning is not the whole, and what everybody can read in a token is no secret."""
+    """Part of a secret, or the readable part of a token, is not a leak."""
     assert recorder(text).found() == []
 
 
-def test_a_test_may_write_one_secret_down() -> None:
-    """By saying so, for that one."""
+def test_a_test_may_write_a_secret_that_it_pardons() -> None:
+    """A pardon holds for one secret."""
     made = recorder(f"{TOKEN} {SECRET}")
     made.pardon(TOKEN)
     assert len(made.found()) == 1
@@ -70,15 +69,15 @@ def test_a_test_may_write_one_secret_down() -> None:
     assert made.found() == []
 
 
-def test_the_lines_around_a_pem_key_are_no_secret() -> None:
-    """Every error text about keys may hold them."""
+def test_the_lines_around_a_pem_key_are_not_secret() -> None:
+    """Error texts about keys may hold the first and the last line of a PEM key."""
     made = Recorder()
     made.key("-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIAAB\n-----END PRIVATE KEY-----")
     assert made.secrets == {"MC4CAQAwBQYDK2VwBCIEIAAB"}
 
 
-async def test_everything_that_is_made_is_looked_for() -> None:
-    """Session ids, states and keys, wherever a test makes them; and what is said meanwhile is kept."""
+async def test_every_credential_and_text_is_recorded() -> None:
+    """Session ids, states and keys are recorded wherever they are made, as are log lines and the `repr` of objects."""
     client = Client(sessions(Server()))
     held = (await client.tool("remember", session=await client.create(), a=1)).session
     assert held is not None
@@ -92,17 +91,17 @@ async def test_everything_that_is_made_is_looked_for() -> None:
     assert RECORDER.texts["<SessionMetadata>"] == "repr of what is named"
 
 
-def test_logs_errors_and_warnings_are_kept() -> None:
-    """Of any logger, and with the text of the error that is logged with it."""
+def test_logs_errors_and_warnings_are_recorded() -> None:
+    """The records of all loggers, with the errors logged in them, and warnings are recorded."""
     made = Recorder()
     with leaks.listening(made):
-        logging.getLogger("of.somebody").warning("said %s", "this")
+        logging.getLogger("another").warning("logged %s", "this")
         try:
             KeyRing([])
         except ConfigurationError:
             logging.getLogger("mcp_sessions").exception("and failed")
         seal.seal(KeyRing([SECRET]).signing, b"{}", jti="j", subject=None, audience="a", last_seen=0)
-    assert {"said this", "and failed"} <= made.texts.keys()
+    assert {"logged this", "and failed"} <= made.texts.keys()
     assert any(text.startswith("keys must be a list") for text in made.texts)
     assert any("ConfigurationError: keys must be a list" in text for text in made.texts)
     with pytest.warns(UserWarning, match="of the leak tests") as caught:
@@ -133,7 +132,7 @@ LEAKS = {
 @pytest.mark.parametrize("processes", [0, 2])
 @pytest.mark.parametrize("sources", [list(LEAKS), []], ids=["leaks", "none"])
 def test_a_leak_fails_the_run(sources: list[str], processes: int, tmp_path: Path) -> None:
-    """Though every test in it passes, in one process or several; the same run without the leaks does not fail."""
+    """A run with a leak fails in one process or several, though its tests pass, and one without a leak does not."""
     acts = [*(LEAKS[source] for source in sources), "logging.getLogger('mcp_sessions').debug('ring')"]
     (tmp_path / "test_it.py").write_text(LEAKING.format(secret=SECRET, acts=acts), "utf-8")
     options = ["-q", f"-n{processes}", "-p", "leaks", "-p", "no:cacheprovider"]
@@ -158,7 +157,7 @@ def test_a_leak_fails_the_run(sources: list[str], processes: int, tmp_path: Path
 @pytest.mark.parametrize("modern", [False, True])
 @pytest.mark.parametrize("sse", [False, True])
 async def test_no_body_but_the_owner_s_holds_a_session(modern: bool, sse: bool) -> None:
-    """Whatever two users do with their own and with each other's `ref`, each sees their own credentials alone."""
+    """Whatever two users do with their sessions and each other's `ref`, each sees only their own credentials."""
     server = Server(sse=sse)
     app = sessions(server, principal=lambda scope: scope["user_name"], idle_timeout=60)
     users = {name: Client(app, modern=modern, user_name=name) for name in ("alice", "bob")}
@@ -191,13 +190,8 @@ async def test_no_body_but_the_owner_s_holds_a_session(modern: bool, sse: bool) 
 
 
 async def test_a_foreign_session_gives_its_finder_nothing_back() -> None:
-    """Who sends somebody else's id gets that id echoed, as it was sent, and not a byte of what it stands for."""
-
-    def caller(scope: Scope) -> str:
-        name: str = scope["user_name"]
-        return name
-
-    app = sessions(Server(), principal=caller)
+    """A user with a foreign id gets that id back as it was sent, and nothing of the session."""
+    app = sessions(Server(), principal=lambda scope: scope["user_name"])
     alice, bob = Client(app, user_name="alice"), Client(app, user_name="bob")
     held = (await alice.tool("remember", session=await alice.create(), secret="of alice")).session
     assert held is not None

@@ -1,4 +1,4 @@
-"""The servers that tests start: what is missing is said, and nothing is left behind."""
+"""`redis_servers`: a missing program is reported, and servers leave nothing behind."""
 
 from __future__ import annotations
 
@@ -14,31 +14,24 @@ def missing(program: str) -> None:
     raise debian.NotInstalled(f"{program} is missing")
 
 
-def test_a_program_that_is_missing_skips_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On somebody's own machine."""
-    monkeypatch.setattr(debian, "install", missing)
-    monkeypatch.delenv("CI", raising=False)
-    with pytest.raises(pytest.skip.Exception, match="Redis cannot be tested: redis-server is missing"):
-        program.__wrapped__()
-
-
-def test_a_program_that_is_missing_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And another one may be named."""
+@pytest.mark.parametrize("named", ["redis-server", "valkey-server"])
+def test_a_missing_program_is_reported(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program that the environment names, or redis-server, is reported as missing."""
     monkeypatch.setattr(debian, "install", missing)
     monkeypatch.setenv("CI", "true")
-    monkeypatch.setenv(PROGRAM, "valkey-server")
-    with pytest.raises(pytest.fail.Exception, match="Redis cannot be tested: valkey-server is missing"):
+    monkeypatch.setenv(PROGRAM, "" if named == "redis-server" else named)
+    with pytest.raises(pytest.fail.Exception, match=f"Redis cannot be tested: {named} is missing"):
         program.__wrapped__()
 
 
-def test_a_server_that_does_not_start_says_why() -> None:
-    """In its own words."""
+def test_a_failed_start_reports_why() -> None:
+    """The error of a server that does not start holds its log."""
     with pytest.raises(DidNotStart, match="no-such-option"):
         serving(no_such_option="yes").__enter__()
 
 
-def test_a_server_is_gone_with_its_files_when_the_test_is() -> None:
-    """Also one that was frozen."""
+def test_a_server_is_gone_after_the_test() -> None:
+    """A server and its files are gone after the block, even if it was frozen."""
     with serving() as server:
         assert server.folder.exists()
         assert server.command("PING") == b"PONG"
@@ -48,7 +41,7 @@ def test_a_server_is_gone_with_its_files_when_the_test_is() -> None:
         server.command("PING")
 
 
-def test_a_server_that_does_not_come_up_is_not_waited_for_for_ever() -> None:
-    """Though for long: machines may be busy."""
+def test_waiting_for_a_server_ends() -> None:
+    """Waiting for a server that does not come up ends with an error."""
     with pytest.raises(AssertionError, match="a server did not come up"):
         redis_servers._wait_for(lambda: False, patience=0)
