@@ -1,7 +1,6 @@
-"""What every test file shares: async tests run on asyncio and on trio, and no test may leak a credential.
+"""Shared by all tests: async tests run on asyncio and on trio, and a leaked credential fails the run.
 
-Neither chance nor a slow machine fails a test: what Hypothesis thinks of is the same in every run, in whatever time it
-takes. Chance is for `make fuzz`.
+Hypothesis draws the same examples in every run and has no deadline; randomness is for `make fuzz`.
 """
 
 from __future__ import annotations
@@ -17,6 +16,6 @@ settings.load_profile("suite")
 
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
-    """Each async test runs twice; a test that must not overrides this fixture and says why."""
+    """Run each async test on both; a test for one backend overrides this fixture and says why."""
     backend: str = request.param
     return backend

@@ -1,10 +1,8 @@
-"""Every published flaw of a neighbour that could be a flaw of ours keeps a test here.
+"""A test for every published flaw of a neighbour (PyJWT, MCP SDKs and servers, FastMCP, Starlette) that could be ours.
 
-Where it can be shown, the flaw is first made again in a naive variant, and then ours refuses. Where
-it cannot concern us, the test asserts the fact that makes it so. Neighbours: PyJWT, the MCP SDKs and
-servers, FastMCP, Starlette. What is said of each flaw is what has been published; where nothing but
-an identifier was found, the docstring says so, and the test takes the kind of flaw that this neighbour
-could bring us.
+Where possible, a naive variant shows the flaw before our code refuses it; where the flaw cannot concern us, the test
+asserts the fact that makes it so. Each docstring describes what was published; where only an identifier was found it
+says so, and the test takes the kind of flaw that this neighbour could bring us.
 """
 
 from __future__ import annotations
@@ -83,27 +81,25 @@ def signing_input(header: Any, payload: Any = CLAIMS) -> str:
 
 
 def signed(ring: KeyRing, header: Any, payload: Any = CLAIMS) -> str:
-    """A token with a good signature of the ring, whatever it says."""
+    """Sign any header and payload with the ring's key."""
     text = signing_input(header, payload)
     return f"{text}.{base64url(ring.signing.sign(text.encode()))}"
 
 
 def forged_with(secret: bytes, header: Any) -> str:
-    """A token with an HMAC over something that everybody knows."""
+    """Sign with an HMAC under a public text."""
     text = signing_input(header)
     return f"{text}.{base64url(hmac.digest(secret, text.encode(), 'sha256'))}"
 
 
 def minted(ring: KeyRing = SYMMETRIC) -> str:
-    """A token of ours."""
+    """Mint a token as the middleware does."""
     jti = str(CLAIMS["jti"])
     return TOKENS.mint(ring, Claims(kind=SESSION, kid=ring.signing.kid, jti=jti, issued_at=NOW, expires_at=NOW + 3600))
 
 
 def naive_verify(token: str, key: bytes, algorithms: tuple[str, ...] = ("ES256", "HS256")) -> dict[str, Any]:
-    """A verifier that lets the token choose among the algorithms, takes any bytes for an HMAC secret, reads base64
-    leniently, and looks at no other member of the header.
-    """
+    """Verify naively: the token chooses the algorithm, any bytes are an HMAC secret, and base64 is read leniently."""
     text, _, signature = token.rpartition(".")
     head, payload = (json.loads(naive_base64(part)) for part in text.split("."))
     assert head["alg"] in algorithms
@@ -121,19 +117,19 @@ def verify(ring: KeyRing, token: str) -> Claims:
 
 
 def refused(ring: KeyRing, token: str) -> str:
-    """Why ours refuses a token."""
+    """Return the reason for which we refuse a token."""
     with pytest.raises(SessionNotFound) as refusal:
         verify(ring, token)
     return refusal.value.reason
 
 
 def body(params: str, more: str = "") -> bytes:
-    """A legacy call from JSON text."""
+    """Return a legacy call from JSON text."""
     return f'{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{{params}}}{more}}}'.encode()
 
 
 def naive_tool(text: bytes, fold: Callable[[str], str]) -> str:
-    """The tool that a parser finds which takes several spellings of a member's name for one, the last one counting."""
+    """Return the tool that a parser finds which folds spellings of member names, the last one counting."""
 
     def last(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         return {fold(name): value for name, value in pairs}
@@ -143,18 +139,17 @@ def naive_tool(text: bytes, fold: Callable[[str], str]) -> str:
 
 
 async def guarded(session: Session | None, arguments: dict[str, Any]) -> str:
-    """A tool that the policy guards."""
+    """Run a tool that the policy guards."""
     assert session is not None
     return session.ref
 
 
 async def free(session: Session | None, arguments: dict[str, Any]) -> str:
-    """A tool that it does not."""
     return "free"
 
 
 def by_header(scope: Scope) -> str | None:
-    """A principal that a test can choose."""
+    """Name the principal, which a test chooses by a header."""
     return dict(scope["headers"]).get(b"x-user", b"").decode() or None
 
 
@@ -165,10 +160,8 @@ def user(name: str) -> tuple[bytes, bytes]:
 # --- PyJWT: an HMAC secret that is a public key ----------------------------------------------------
 
 
-def public_keys_are_no_secrets(*forms: bytes) -> None:
-    """The naive verifier takes what was signed with each public text; we take the text neither as a key nor its
-    signatures from anybody.
-    """
+def public_keys_are_not_secrets(*forms: bytes) -> None:
+    """The naive verifier accepts HMACs under each public text; we refuse the signatures, and the text as a key."""
     for form in forms:
         token = forged_with(form, header(EC_RING, alg="HS256"))
         assert naive_verify(token, form) == CLAIMS
@@ -179,44 +172,42 @@ def public_keys_are_no_secrets(*forms: bytes) -> None:
 
 
 def test_cve_2022_29217_public_keys_in_openssh_form() -> None:
-    """PyJWT before 2.4.0 took public keys in forms it did not know for HMAC secrets, OpenSSH's among them, so whoever
-    had the public key could sign.
+    """PyJWT before 2.4.0 took public keys in unknown forms, such as OpenSSH's, for HMAC secrets, so that anyone with
+    the public key could sign.
     """
-    public_keys_are_no_secrets(PUBLIC_SSH, PUBLIC_PEM)
+    public_keys_are_not_secrets(PUBLIC_SSH, PUBLIC_PEM)
 
 
 def test_cve_2026_48526_a_public_jwk() -> None:
-    """PyJWT before 2.13.0 did the same with a public key in JSON, where HMAC and other algorithms were both allowed."""
-    public_keys_are_no_secrets(PUBLIC_JWK, b" " + PUBLIC_JWK + b"\n")
+    """PyJWT before 2.13.0 took a public JWK for an HMAC secret where HMAC was allowed beside other algorithms."""
+    public_keys_are_not_secrets(PUBLIC_JWK, b" " + PUBLIC_JWK + b"\n")
 
 
 def test_cve_2026_102268_a_pem_with_other_white_space() -> None:
-    """PyJWT before 2.14.0 recognized a PEM by its exact line ends and white space; one that was changed by a copy or
-    an environment variable passed for a secret.
+    """PyJWT before 2.14.0 recognized a PEM by its exact white space, so one that was changed by a copy or an
+    environment variable passed for a secret.
     """
     lines = PUBLIC_PEM.strip().split(b"\n")
-    public_keys_are_no_secrets(b"\r".join(lines), b"\r\n".join(lines), b" ".join(lines), b"\n  ".join(lines))
-    public_keys_are_no_secrets(b"\t" + PUBLIC_PEM, b"\\n".join(lines), b"".join(lines))
+    public_keys_are_not_secrets(b"\r".join(lines), b"\r\n".join(lines), b" ".join(lines), b"\n  ".join(lines))
+    public_keys_are_not_secrets(b"\t" + PUBLIC_PEM, b"\\n".join(lines), b"".join(lines))
 
 
 def test_cve_2026_102271_a_public_key_in_der() -> None:
-    """Published for PyJWT before 2.14.0 with those above and below; of this one only the fix was found, a check for
-    DER key material, so the flaw is a public key in binary form that passes for a secret.
+    """Of this flaw in PyJWT before 2.14.0 only the fix was found, a check for DER key material: a public key in binary
+    form passed for a secret.
     """
-    public_keys_are_no_secrets(PUBLIC_DER, base64.b64encode(PUBLIC_DER))
+    public_keys_are_not_secrets(PUBLIC_DER, base64.b64encode(PUBLIC_DER))
 
 
-def test_cve_2026_102273_a_jwk_within_something() -> None:
-    """PyJWT 2.13.0 looked for a public JWK at the top of the JSON alone, so a key set or an array hid it."""
+def test_cve_2026_102273_a_nested_jwk() -> None:
+    """PyJWT 2.13.0 searched for a public JWK at the top of the JSON alone, so a key set or an array hid it."""
     key_set, array = b'{"keys":[%b]}' % PUBLIC_JWK, b"[%b]" % PUBLIC_JWK
-    public_keys_are_no_secrets(key_set, array, b'{"a":{"b":%b}}' % PUBLIC_JWK)
-    public_keys_are_no_secrets(b"\xef\xbb\xbf" + PUBLIC_JWK, key_set.decode().encode("utf-16"))
+    public_keys_are_not_secrets(key_set, array, b'{"a":{"b":%b}}' % PUBLIC_JWK)
+    public_keys_are_not_secrets(b"\xef\xbb\xbf" + PUBLIC_JWK, key_set.decode().encode("utf-16"))
 
 
 def test_cve_2026_102266_an_empty_secret() -> None:
-    """PyJWT before 2.14.0 refused an empty HMAC secret, but not one that came in a JWK, and everybody can sign with
-    nothing.
-    """
+    """PyJWT before 2.14.0 refused an empty HMAC secret, but not one in a JWK."""
     token = forged_with(b"", header(SYMMETRIC))
     assert naive_verify(token, b"") == CLAIMS
     assert refused(SYMMETRIC, token) == "token_signature"
@@ -235,8 +226,8 @@ def test_cve_2026_102266_an_empty_secret() -> None:
 # --- PyJWT: headers --------------------------------------------------------------------------------
 
 
-def test_cve_2026_32597_critical_extensions_that_nobody_understands() -> None:
-    """PyJWT before 2.12.0 ignored `crit`, by which a token says what must be understood (RFC 7515, 4.1.11)."""
+def test_cve_2026_32597_unknown_critical_extensions() -> None:
+    """PyJWT before 2.12.0 ignored `crit`, which lists extensions that must be understood (RFC 7515, 4.1.11)."""
     token = signed(SYMMETRIC, header(SYMMETRIC, crit=["only-on-tuesdays"], **{"only-on-tuesdays": True}))
     assert naive_verify(token, SYMMETRIC.signing.verifying) == CLAIMS
     assert refused(SYMMETRIC, token) == "token_header"
@@ -244,18 +235,14 @@ def test_cve_2026_32597_critical_extensions_that_nobody_understands() -> None:
 
 @pytest.mark.parametrize("crit", [["b64"], ["exp"], [], "b64", [1], None])
 def test_ghsa_75c5_xw7c_p5pm_critical_extensions_again(crit: object) -> None:
-    """Named for PyJWT before 2.12.0 beside the one above; no text of its own was found. Here every form of `crit`,
-    also those that PyJWT knows or finds malformed.
-    """
+    """No text was found of this flaw in PyJWT before 2.12.0; the test tries every form of `crit`, valid or not."""
     token = signed(SYMMETRIC, header(SYMMETRIC, crit=crit, b64=True, exp=0))
     assert naive_verify(token, SYMMETRIC.signing.verifying) == CLAIMS
     assert refused(SYMMETRIC, token) == "token_header"
 
 
 def test_cve_2026_48523_an_algorithm_that_is_compared_but_not_used() -> None:
-    """PyJWT 2.9.0 to 2.12.1 compared the header's `alg` with the allowed ones and then verified by the algorithm of
-    the key, so an allowed name could stand over a signature of another kind.
-    """
+    """PyJWT 2.9.0 to 2.12.1 compared the header's `alg` with the allowed ones but verified by the key's algorithm."""
     token = signed(ED_RING, header(ED_RING, alg="ES256"))
     text, _, signature = token.rpartition(".")
     named = json.loads(naive_base64(text.split(".")[0]))["alg"]
@@ -265,19 +252,17 @@ def test_cve_2026_48523_an_algorithm_that_is_compared_but_not_used() -> None:
 
 
 def test_cve_2026_102265_a_header_nested_to_exhaustion() -> None:
-    """PyJWT 2.13 let a RecursionError out of a deeply nested header, past callers who catch its own errors, before
-    any signature was checked.
-    """
+    """PyJWT 2.13 raised RecursionError at a deeply nested header, before it checked the signature."""
     nested_to_exhaustion(lambda deep: signed(SYMMETRIC, deep), "token_header")
 
 
 def test_cve_2026_101918_a_payload_nested_to_exhaustion() -> None:
-    """PyJWT before 2.15.0 did so for the payload, where it is read without a check of the signature."""
+    """PyJWT before 2.15.0 raised RecursionError at a deeply nested payload that is read without verification."""
     nested_to_exhaustion(lambda deep: signed(SYMMETRIC, header(SYMMETRIC), deep), "token_claims")
 
 
 def nested_to_exhaustion(token: Callable[[bytes], str], why: str) -> None:
-    """What `except ValueError` does not catch is our one error, as is what is too long to be looked at."""
+    """Nested and oversized input raises our one error, though RecursionError is not a ValueError."""
     with pytest.raises(RecursionError):
         json.loads(b"[" * 200_000)
     assert refused(SYMMETRIC, token(b"[" * 200_000)) == "token_size"
@@ -285,8 +270,8 @@ def nested_to_exhaustion(token: Callable[[bytes], str], why: str) -> None:
 
 
 def test_ghsa_w7vc_732c_9m39_work_before_the_signature() -> None:
-    """PyJWT before 2.13.0 decoded the payload of a token with `b64: false`, however long it was, though it then used
-    another. Ours measures before it decodes, and has no such header.
+    """PyJWT before 2.13.0 decoded the payload of a token with `b64: false`, however long, though it then used another;
+    we measure before we decode, and refuse that header.
     """
     detached = header(SYMMETRIC, b64=False, crit=["b64"])
     assert len(naive_base64(signed(SYMMETRIC, detached, b"x" * 1_000_000).split(".")[1])) == 1_000_000
@@ -299,8 +284,8 @@ def test_ghsa_w7vc_732c_9m39_work_before_the_signature() -> None:
 
 
 async def test_cve_2026_102269_a_second_spelling_of_a_revoked_token() -> None:
-    """PyJWT before 2.14.0 read characters in a signature that are no base64url, so that a token which was revoked by
-    its text lived on under another. We read one spelling, and revoke by `jti`.
+    """PyJWT before 2.14.0 skipped characters in a signature that are not base64url, so a token that was revoked by its
+    text lived on in another spelling; we read one spelling, and revoke by `jti`.
     """
     token = minted()
     others = [token + "!!!!", token + "=", token[:-1] + chr(ord(token[-1]) + 1), token.replace(".", ".\n")]
@@ -318,7 +303,7 @@ async def test_cve_2026_102269_a_second_spelling_of_a_revoked_token() -> None:
 
 
 def second_signature(token: str) -> str:
-    """The other form that every ES256 signature has: (r, n - s)."""
+    """Return the other form of an ES256 signature, (r, n - s)."""
     text, _, signature = token.rpartition(".")
     raw = from_base64url(signature)
     order = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
@@ -327,10 +312,9 @@ def second_signature(token: str) -> str:
 
 
 @pytest.mark.parametrize("ring", [SYMMETRIC, ED_RING, EC_RING], ids=["HS256", "EdDSA", "ES256"])
-def test_cve_2026_103001_whatever_else_pyjwt_may_have_wrong(ring: KeyRing) -> None:
-    """Published for PyJWT together with those above; of this one nothing but the number was found. Of PyJWT we use
-    three algorithms and one error, so flaws of its parsing, key sets and claims have no way here, and a signature
-    that is changed in any place is refused.
+def test_cve_2026_103001_other_flaws_of_pyjwt(ring: KeyRing) -> None:
+    """Only the number of this flaw was found. We use three algorithms and one error of PyJWT, so flaws in its
+    parsing, key sets and claims do not reach us, and a signature that is changed anywhere is refused.
     """
     assert imported_from("jwt") == {"jwt.algorithms", "jwt.exceptions"}
     text, _, signature = minted(ring).rpartition(".")
@@ -344,7 +328,7 @@ def test_cve_2026_103001_whatever_else_pyjwt_may_have_wrong(ring: KeyRing) -> No
 
 
 def imported_from(package: str) -> set[str]:
-    """The modules of another package that ours imports anything from."""
+    """Return the modules of another package from which ours imports."""
     nodes = [
         node
         for path in Path(mcp_sessions.__file__).parent.rglob("*.py")
@@ -358,12 +342,8 @@ def imported_from(package: str) -> set[str]:
 # --- MCP SDKs: sessions and principals -------------------------------------------------------------
 
 
-async def test_cve_2026_52869_ghsa_jpw9_pfvf_9f58_a_session_that_anybody_may_use() -> None:
-    """The Python SDK before 1.27.2 found a session by its id alone, whoever was authenticated, so a second user who
-    had learnt the id could speak in it.
-    """
-    naive = {"id-of-ann": "ann's transport"}
-    assert naive["id-of-ann"] == "ann's transport"  # bob asked
+async def test_cve_2026_52869_ghsa_jpw9_pfvf_9f58_a_session_that_every_user_may_use() -> None:
+    """The Python SDK before 1.27.2 found a session by its id alone, so another user with the id could use it."""
     client = Client(sessions(Server(), principal=by_header))
     held = (await client.send("sessions/create", None, user("ann"))).result["session"]
     session = {"sessionId": held["sessionId"]}
@@ -372,13 +352,10 @@ async def test_cve_2026_52869_ghsa_jpw9_pfvf_9f58_a_session_that_anybody_may_use
     assert (await client.tool("whoami", user("ann"), session=session)).result["content"] != "nobody"
 
 
-async def test_cve_2026_52870_what_belongs_to_others_is_neither_listed_nor_ended() -> None:
-    """The Python SDK before 1.27.2 let any client list, read and cancel the tasks of all. Nothing here lists sessions,
-    and deleting one takes its owner.
+async def test_cve_2026_52870_sessions_of_others_are_neither_listed_nor_ended() -> None:
+    """The Python SDK before 1.27.2 let any client list, read and cancel the tasks of all; here sessions are not
+    listed, and only the owner can delete one.
     """
-    naive_tasks = {"task-of-ann": "running"}
-    naive_tasks.pop("task-of-ann")  # bob asked
-    assert naive_tasks == {}
     client = Client(sessions(Server(), principal=by_header))
     held = (await client.send("sessions/create", None, user("ann"))).result["session"]
     session = {"sessionId": held["sessionId"]}
@@ -389,10 +366,9 @@ async def test_cve_2026_52870_what_belongs_to_others_is_neither_listed_nor_ended
     assert (await client.tool("whoami", user("ann"), session=session)).result["content"] != "nobody"
 
 
-async def test_cve_2026_27124_somebody_elses_consent() -> None:
-    """FastMCP's OAuth proxy did not check at its callback that the browser which came back was the one that had
-    consented, so an attacker's grant could be completed by a victim. There is no OAuth here; the like of it would be
-    a session that an attacker creates and a victim, led to it, fills.
+async def test_cve_2026_27124_the_consent_of_another_user() -> None:
+    """FastMCP's OAuth proxy did not check that the browser at its callback had consented, so a victim could complete
+    an attacker's grant. The equivalent without OAuth is a session that an attacker creates and a victim fills.
     """
     assert not [module for module in imported_from("fastmcp") if "auth" in module]
     client = Client(sessions(Server(), principal=by_header))
@@ -405,13 +381,9 @@ async def test_cve_2026_27124_somebody_elses_consent() -> None:
 
 
 async def test_cve_2026_25536_two_clients_with_one_request_id() -> None:
-    """The TypeScript SDK before 1.26.0 kept answers by JSON-RPC id on an instance that clients shared, so equal ids
-    of two clients crossed. Nothing of a request outlives it here.
+    """The TypeScript SDK before 1.26.0 kept answers by JSON-RPC id on an instance that clients shared, so equal ids of
+    two clients crossed; here nothing of a request outlives it.
     """
-    naive_waiting: dict[int, str] = {}
-    for client in ("ann", "bob"):
-        naive_waiting[1] = client
-    assert naive_waiting[1] == "bob"  # who now gets ann's answer
     both = anyio.Event()
     came: list[str] = []
 
@@ -425,7 +397,7 @@ async def test_cve_2026_25536_two_clients_with_one_request_id() -> None:
         return str(arguments["who"]) + session.ref
 
     app = sessions(Server(hold=hold))
-    told: dict[str, tuple[str, Any]] = {}
+    answers: dict[str, tuple[str, Any]] = {}
     refs: dict[str, str] = {}
 
     async def converse(name: str) -> None:
@@ -435,20 +407,18 @@ async def test_cve_2026_25536_two_clients_with_one_request_id() -> None:
         answer = await client.tool("hold", session=session, who=name)
         again = await client.tool("remember", session=answer.session)
         assert answer.session is not None
-        told[name] = (answer.result["content"], again.result["content"])
+        answers[name] = (answer.result["content"], again.result["content"])
 
     async with anyio.create_task_group() as tasks:
         for name in ("ann", "bob"):
             tasks.start_soon(converse, name)
-    assert told == {name: (name + refs[name], {"mine": name}) for name in ("ann", "bob")}
+    assert answers == {name: (name + refs[name], {"mine": name}) for name in ("ann", "bob")}
 
 
-async def test_cve_2026_19516_the_form_of_an_id_is_no_identity() -> None:
-    """No text was found. The kind of flaw: an id that has the right form is taken for one that was given out. Ours
-    looks at the form to keep our ids from the wrapped server, and believes nothing that it has not verified.
+async def test_cve_2026_19516_the_form_of_an_id_is_not_an_identity() -> None:
+    """No text was found of this flaw; of its kind is an id that is accepted for its form. We use the form only to
+    keep our ids from the wrapped server, and verify every id.
     """
-    naive = len("3f2b8c1e-0000-4000-8000-000000000000".split("-")) == 5
-    assert naive  # and that was all that was asked
     server = Server()
     client = Client(sessions(server))
     strangers = KeyRing.random()
@@ -462,11 +432,9 @@ async def test_cve_2026_19516_the_form_of_an_id_is_no_identity() -> None:
 
 
 async def test_cve_2025_6515_ids_that_can_be_guessed() -> None:
-    """oatpp-mcp gave out memory addresses as session ids, which come again and can be guessed. Ours hold 128 random
-    bits, and knowing them all would not help without the key.
+    """oatpp-mcp used memory addresses as session ids, which recur and can be guessed; ours hold 128 random bits and
+    are signed.
     """
-    counter = itertools.count(7)
-    assert [next(counter) for _ in range(3)] == [7, 8, 9]  # so what comes next?
     client = Client(sessions(Server()))
     ids = [(await client.create())["sessionId"] for _ in range(200)]
     names = [json.loads(from_base64url(token.split(".")[1]))["jti"] for token in ids]
@@ -498,8 +466,8 @@ NAMES_WITH_NUL: Final = {
 
 @pytest.mark.parametrize("texts", NAMES.values(), ids=NAMES)
 async def test_cve_2026_27896_names_in_another_case(texts: tuple[str, str]) -> None:
-    """The Go SDK before 1.3.1 took member names in any case, and some letters for others, the last one counting: what
-    a gateway had checked was not what ran. We read exact names, and pass on what we have read.
+    """The Go SDK before 1.3.1 folded the case of member names, the last one counting, so what a gateway had checked
+    was not what ran; we read exact names.
     """
     await only_exact_names_count(texts, str.casefold)
 
@@ -511,7 +479,7 @@ async def test_ghsa_q382_vc8q_7jhj_names_with_nul(texts: tuple[str, str]) -> Non
 
 
 async def only_exact_names_count(texts: tuple[str, str], fold: Callable[[str], str]) -> None:
-    """The naive server runs what its gateway did not see; ours runs and guards what is plainly named."""
+    """The naive parser runs what its gateway did not see; ours guards and runs the exact name."""
     smuggled, hidden = (body(*split(texts, names)) for names in (("free", "guarded"), ("guarded", "free")))
     assert naive_tool(smuggled, fold) == "guarded"
     client = Client(sessions(Server(guarded=guarded, free=free), require=GATED), modern=False)
@@ -522,7 +490,7 @@ async def only_exact_names_count(texts: tuple[str, str], fold: Callable[[str], s
 
 
 def split(texts: tuple[str, str], names: tuple[str, str]) -> tuple[str, str]:
-    """Both texts with the names in them, in order."""
+    """Put the names into both texts, in order."""
     params, more = "\x1f".join(texts).replace("%s", names[0], 1).replace("%s", names[1], 1).split("\x1f")
     return params, more
 
@@ -531,7 +499,7 @@ def split(texts: tuple[str, str], names: tuple[str, str]) -> tuple[str, str]:
 
 
 async def serves(client: Client) -> None:
-    """Sessions work, as if nothing had been."""
+    """Check that sessions still work."""
     session = await client.create()
     assert (await client.tool(session=session)).result["content"] != "nobody"
     assert (await client.delete(session)).result == {"resultType": "complete"}
@@ -550,12 +518,12 @@ async def test_ghsa_3qhf_m339_9g5v_a_malformed_request() -> None:
 
 
 class Gone(Exception):
-    """What a server's `send` raises when the client has left."""
+    """Raised by a server's `send` when the client has left."""
 
 
 async def test_ghsa_j975_95f5_7wqh_a_client_that_leaves_midway() -> None:
-    """In the Python SDK before 1.10.0 a client that made a request fail after it had a session could end the server
-    with an error that nobody caught. Here an error ends its own request, in whatever part it happens.
+    """In the Python SDK before 1.10.0 a client could end the server with an uncaught error after it had a session; here
+    an error ends its own request alone.
     """
 
     async def fails(session: Session | None, arguments: dict[str, Any]) -> str:
@@ -583,9 +551,7 @@ async def test_ghsa_j975_95f5_7wqh_a_client_that_leaves_midway() -> None:
 
 @pytest.mark.parametrize("length", [b"-1", b"x", b"1e9", b"\xb2", b"9" * 5000, b"0x10", b""])
 async def test_ghsa_w4fh_qvv9_3v23_a_strange_header(length: bytes) -> None:
-    """Published for the Python SDK; no text was found. The kind of flaw that its request handling shares with ours: a
-    header that the handler converts without a check, and an error that nobody expects.
-    """
+    """No text was found of this flaw in the Python SDK; of its kind is a header that is converted without a check."""
     client = Client(sessions(Server()))
     strange = [(b"content-length", length), (b"content-encoding", b""), (b"mcp-protocol-version", b"\xff")]
     for name, value in strange:
@@ -601,8 +567,8 @@ async def test_ghsa_w4fh_qvv9_3v23_a_strange_header(length: bytes) -> None:
 
 @pytest.mark.parametrize("host", ["a/elsewhere?", "a/elsewhere#", "a/x/..", "", "a\\mcp", "[::1"])
 async def test_cve_2026_48710_a_host_header_that_reaches_into_the_path(host: str) -> None:
-    """Starlette before 1.0.1 built `request.url` from an unchecked Host header, so that a check of `request.url.path`
-    saw another path than the router. We go by the scope's path, as the router does.
+    """Starlette before 1.0.1 built `request.url` from an unchecked Host header, so a check of `request.url.path` saw
+    another path than the router; we use the scope's path, as the router does.
     """
     if host.startswith("a/elsewhere"):
         assert urlsplit(f"http://{host}/mcp").path == "/elsewhere"  # which is not guarded
@@ -617,20 +583,20 @@ seen_inside: ContextVar[str] = ContextVar("seen_inside", default="nothing")
 
 
 async def sets_a_variable(scope: Scope, receive: Receive, send: Send) -> None:
-    """An application that changes its context, as tracing and logging do."""
+    """Change the context as an application, as tracing and logging do."""
     seen_inside.set("something")
     await reply(send, b"{}")
 
 
 class Naive(BaseHTTPMiddleware):
-    """A middleware of the convenient kind that does nothing."""
+    """A `BaseHTTPMiddleware` that does nothing."""
 
     async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
         return await call_next(request)
 
 
-async def test_what_basehttpmiddleware_does_to_the_context() -> None:
-    """It runs the application in a task of its own, so what is set inside is lost outside. We run it where we are."""
+async def test_context_changes_of_the_application_are_kept() -> None:
+    """`BaseHTTPMiddleware` runs the application in another task and loses its context; we run it in the same."""
     text = json.dumps(Client(None).message("ping")).encode()  # type: ignore[arg-type]  # only its words are wanted
     for wrap, left in ((Naive, "nothing"), (sessions, "something")):
         token = seen_inside.set("nothing")
@@ -639,9 +605,9 @@ async def test_what_basehttpmiddleware_does_to_the_context() -> None:
         seen_inside.reset(token)
 
 
-async def test_what_basehttpmiddleware_does_to_streams_and_to_leaving() -> None:
-    """It once held streams back and hid that the client had left. Here an event is with the client before the next
-    one is made, and whoever waits for the client to leave hears of it.
+async def test_events_and_disconnects_are_passed_on_at_once() -> None:
+    """`BaseHTTPMiddleware` once held streams back and hid that the client had left; here an event arrives before the
+    next one is made, and the application sees the disconnect.
     """
     first, left = anyio.Event(), anyio.Event()
     heard: list[str] = []

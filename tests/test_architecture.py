@@ -1,4 +1,4 @@
-"""The house rules: which package may import which, what is pure, and how long a file may be."""
+"""The architecture: which package may import which, what is pure, and how long a file may be."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Imports = Iterator[tuple[int, tuple[str, ...]]]
 
 
 def imports(file: tuple[str, ...], nodes: Iterator[ast.AST]) -> Imports:
-    """Each name that is imported: 1 and its path in the package, or 0 and its path elsewhere."""
+    """Yield each imported name as 1 and its path in the package, or 0 and its path elsewhere."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from ((0, tuple(alias.name.split("."))) for alias in node.names)
@@ -49,7 +49,7 @@ def imports(file: tuple[str, ...], nodes: Iterator[ast.AST]) -> Imports:
 
 
 def at_import(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that run when a module is imported."""
+    """Yield the nodes that run when a module is imported."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
             yield from child.orelse
@@ -60,7 +60,7 @@ def at_import(node: ast.AST) -> Iterator[ast.AST]:
 
 @pytest.mark.parametrize("package", MAY_IMPORT)
 def test_a_package_imports_what_it_may(package: str) -> None:
-    """Anywhere in its files, also inside functions and for types."""
+    """The rule holds anywhere in a file, inside functions and for types too."""
     files = [file for file in FILES if file[0] == package]
     used = {path[0] for file in files for own, path in imports(file, ast.walk(ast.parse(FILES[file]))) if own}
     assert files
@@ -68,12 +68,12 @@ def test_a_package_imports_what_it_may(package: str) -> None:
 
 
 def test_every_package_has_a_row() -> None:
-    """Only the face imports whatever it shows."""
+    """Every package has its row of allowed imports; only the top-level module may import all."""
     assert {file[0] for file in FILES} == {*MAY_IMPORT, "__init__", "__main__"}
 
 
-def test_no_file_imports_itself_by_way_of_others() -> None:
-    """The files of a package stand on floors of their own."""
+def test_imports_have_no_cycle() -> None:
+    """A file never imports itself by way of others when the package is imported."""
     modules = {file: file[:-1] if file[-1] == "__init__" else file for file in FILES}
     names = {module: file for file, module in modules.items()}
     graph = {
@@ -91,7 +91,7 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
 
 @pytest.mark.parametrize("file", [file for file in FILES if file[0] in PURE], ids="/".join)
 def test_the_core_is_pure(file: tuple[str, ...]) -> None:
-    """No I/O, no clock, no event loop, no ASGI and no OpenTelemetry: bytes and time in, decisions and bytes out."""
+    """The core uses no I/O, clock, event loop, ASGI or OpenTelemetry: bytes and time in, decisions and bytes out."""
     nodes = [*ast.walk(ast.parse(FILES[file]))]
     assert not IMPURE & {path[0] for own, path in imports(file, iter(nodes)) if not own}
     assert not {"open", "print", "input"} & {node.id for node in nodes if isinstance(node, ast.Name)}
@@ -99,8 +99,8 @@ def test_the_core_is_pure(file: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids="/".join)
-def test_a_file_is_introduced_and_of_a_length_to_read(file: tuple[str, ...]) -> None:
-    """And it imports no optional library when it is itself imported."""
+def test_a_file_has_a_docstring_and_a_readable_length(file: tuple[str, ...]) -> None:
+    """A file also imports its optional libraries lazily."""
     tree = ast.parse(FILES[file])
     assert ast.get_docstring(tree)
     assert FILES[file].count("\n") <= MAX_FILE_LINES

@@ -1,7 +1,6 @@
 """`debian`: a missing program is installed, or its absence is reported.
 
-What installs is replaced by a script, since a test must not change the machine that it runs on; that the real apt-get
-understands what it is asked is tried with `--simulate`.
+A script replaces apt-get, since a test must not change its machine; the real one is tried with `--simulate`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ class Machine:
         self.policy = folder / "policy"
 
     def apt_get(self, script: str) -> None:
-        """Give it an apt-get."""
         program = self.bin / "apt-get"
         program.write_text(f"#!/bin/sh\n{script}", "utf-8")
         program.chmod(0o755)
@@ -43,7 +41,7 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """A machine of root's on which nothing is installed yet."""
+    """A machine with root rights, on which nothing is installed yet."""
     made = Machine(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     for name, value in {"BIN": made.bin, "LOG": made.log, "POLICY": made.policy}.items():
@@ -57,18 +55,18 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 @pytest.mark.skipif(shutil.which("apt-get") is None, reason="needs apt-get")
 def test_the_real_apt_get_understands_every_option() -> None:
-    """Also for an ordinary user, since nothing is installed; the packages are tried by the tests that need them."""
+    """The options are valid, which an ordinary user can try too, since nothing is installed."""
     done = debian.apt_get("install", "--simulate")
     assert done.returncode == 0, done.stdout
 
 
-def test_what_is_there_is_used() -> None:
-    """Nothing is installed over it."""
+def test_an_installed_program_is_used() -> None:
+    """A program on the path is returned without an installation."""
     assert install("sh").name == "sh"
 
 
-def test_what_is_missing_is_installed_and_not_started(machine: Machine) -> None:
-    """While the package is installed a policy forbids services; it is gone afterwards."""
+def test_a_missing_program_is_installed_and_not_started(machine: Machine) -> None:
+    """During the installation a policy forbids services; it is removed afterwards."""
     machine.apt_get(INSTALLS)
     assert install("made-up") == machine.bin / "made-up"
     command = machine.log.read_text("utf-8")
@@ -78,29 +76,29 @@ def test_what_is_missing_is_installed_and_not_started(machine: Machine) -> None:
 
 
 def test_a_policy_of_the_machine_is_left_alone(machine: Machine) -> None:
-    """Its owner had reasons."""
+    """An existing policy of the machine is not changed."""
     machine.apt_get(INSTALLS)
     machine.policy.write_text("#!/bin/sh\nexit 0\n", "utf-8")
     install("made-up")
     assert machine.policy.read_text("utf-8") == "#!/bin/sh\nexit 0\n"
 
 
-def test_the_lists_are_fetched_where_they_are_missing(machine: Machine) -> None:
-    """A fresh machine knows no package yet."""
+def test_missing_package_lists_are_fetched(machine: Machine) -> None:
+    """A fresh machine without package lists gets them before a second try."""
     machine.apt_get(NEEDS_LISTS)
     install("made-up")
     assert machine.log.read_text("utf-8").split() == ["install", "update", "install"]
 
 
-def test_an_installation_that_fails_says_why(machine: Machine) -> None:
-    """The error holds the output of apt-get."""
+def test_a_failed_installation_reports_why(machine: Machine) -> None:
+    """The error of a failed installation holds the output of apt-get."""
     machine.apt_get(FAILS)
     with pytest.raises(NotInstalled, match=r"(?s)some-package did not bring made-up:.*no network"):
         install("made-up")
 
 
-def test_anyone_but_root_gets_the_command(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error is the remedy."""
+def test_an_ordinary_user_gets_the_command(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the command that root has to run."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(NotInstalled, match="apt-get install some-package"):
         install("made-up")

@@ -1,4 +1,4 @@
-"""noxfile.py: what the Makefile asks nox for is there, and a run that tests nothing, or names lost paths, fails."""
+"""`noxfile`: the Makefile's sessions exist, and a run without tests or with a missing path fails."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path / "tests"
 
 
-def test_the_sessions_that_make_asks_for_are_there() -> None:
-    """All of them; for Python 3.10, too."""
+def test_the_sessions_of_the_makefile_exist() -> None:
+    """Every nox session in the Makefile exists, and one runs Python 3.10."""
     asked = {name for names in re.findall(r"\(NOX\) -s ([a-z ]+)", MAKEFILE) for name in names.split()}
     sessions = json.loads(nox("--list", "--json", "-s", *asked).stdout)
     assert {session["name"] for session in sessions} == asked >= {"quick", "coverage", "lowest"}
@@ -43,14 +43,14 @@ def test_the_sessions_that_make_asks_for_are_there() -> None:
 
 @pytest.mark.parametrize(("words", "code"), [((), 0), (("-k", "nothing"), 1)])
 def test_a_run_without_a_test_fails(words: tuple[str, ...], code: int, repository: Path) -> None:
-    """Otherwise a session could lose all of its tests unseen; what it ran stands in the last lines."""
+    """A session that selects no test fails, or it could lose all of its tests unnoticed."""
     run = nox("-s", "main", "--", "tests/test_it.py", *words, noxfile=repository / "noxfile.py")
     assert run.returncode == code, run.stdout + run.stderr
     assert ("1 passed" in run.stdout + run.stderr) is (code == 0)
 
 
-def test_a_path_that_is_not_there_fails_a_session(repository: Path) -> None:
-    """A file that was moved would otherwise be run where it should not be, or nowhere."""
+def test_a_missing_path_fails_a_session(repository: Path) -> None:
+    """A session that names a moved file fails."""
     run = nox("-s", "quick", noxfile=repository / "noxfile.py")
     assert run.returncode == 1
     assert "names what is not there: tests/benchmarks" in run.stderr

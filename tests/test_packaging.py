@@ -1,7 +1,6 @@
-"""What is published: a wheel and an archive of the source that hold what they should and work where nothing else is.
+"""The published wheel and source archive: what they hold, and that the wheel works in an empty environment.
 
-The wheel is installed into an empty virtual environment, by pip as this machine has it set up. That takes longer than
-everything else here, so it is done once, and in one environment.
+The wheel is installed by this machine's pip, which is slow, so it is done once, and in one environment.
 """
 
 from __future__ import annotations
@@ -75,20 +74,20 @@ asyncio.run(main())
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
-    """What a command prints; its failure is the test's, with what it said."""
+    """Run a command and return its output; its failure fails the test."""
     done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def pip(python: Path, *arguments: str | Path) -> None:
-    """Our own environment's pip at work in another one, which has none."""
+    """Run our own environment's pip for another one, which has none."""
     run(sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python, *arguments)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the archive of the source, and the wheel that was built from that archive."""
+    """A folder with the source archive, and the wheel that was built from it."""
     folder = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
     return folder
@@ -104,7 +103,7 @@ def wheel(built: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def metadata(wheel: Path) -> Message:
-    """What the wheel says about itself."""
+    """The metadata of the wheel."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         return email.message_from_bytes(archive.read(name))
@@ -112,7 +111,7 @@ def metadata(wheel: Path) -> Message:
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Python that has the wheel, what the wheel asks for, and nothing else."""
+    """A Python that has the wheel and its requirements, and nothing else."""
     folder = tmp_path_factory.mktemp("empty")
     venv.create(folder)
     interpreter = folder / "bin" / "python"
@@ -120,8 +119,8 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return interpreter
 
 
-def test_the_wheel_holds_the_package_and_its_licence_and_nothing_else(wheel: Path) -> None:
-    """Every source file and the marker of typed packages ship; tests, examples and docs do not."""
+def test_the_wheel_holds_the_package_and_its_licence_alone(wheel: Path) -> None:
+    """Every source file and `py.typed` ship; tests, examples and docs do not."""
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     package = ROOT / "middleware"
@@ -131,7 +130,7 @@ def test_the_wheel_holds_the_package_and_its_licence_and_nothing_else(wheel: Pat
 
 
 def test_the_source_archive_can_be_tested(built: Path) -> None:
-    """Who packages this elsewhere finds the tests, the docs and the gate beside the source."""
+    """The source archive has the tests, the docs and the gate beside the source."""
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -140,8 +139,8 @@ def test_the_source_archive_can_be_tested(built: Path) -> None:
     assert not any("__pycache__" in name or name.startswith((".venv", "docs/_build")) for name in names)
 
 
-def test_the_metadata_says_what_is_supported(metadata: Message) -> None:
-    """Name, licence, Pythons and extras are what the documentation promises."""
+def test_the_metadata_names_what_is_supported(metadata: Message) -> None:
+    """Name, licence, Python versions and extras are those of the documentation."""
     assert metadata["Name"] == "mcp-sessions"
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.10"
@@ -149,21 +148,21 @@ def test_the_metadata_says_what_is_supported(metadata: Message) -> None:
 
 
 def test_no_framework_comes_with_the_core(metadata: Message) -> None:
-    """Installing the package brings no MCP SDK and no server framework: the wrapped server brings its own."""
+    """The core requires neither an MCP SDK nor a server framework: the wrapped server brings its own."""
     required = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
     core = {requirement.name for requirement in required if requirement.marker is None}
     assert core == {"anyio", "asgiref", "cryptography", "msgspec", "opentelemetry-api", "pyjwt", "starlette"}
 
 
-def test_the_development_extra_asks_for_the_newer_sdk(metadata: Message) -> None:
-    """`dev` can never resolve to the SDK 1.x, whose place is the legacy environment."""
+def test_the_development_extra_requires_the_newer_sdk(metadata: Message) -> None:
+    """`dev` cannot resolve to the SDK 1.x, which belongs to the legacy environment."""
     required = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
     sdks = [r for r in required if r.name == "mcp" and r.marker is not None and r.marker.evaluate({"extra": "dev"})]
     assert any(not sdk.specifier.contains("1.99") for sdk in sdks)
 
 
 def test_the_wheel_works_where_nothing_else_is_installed(python: Path, tmp_path: Path) -> None:
-    """With its own dependencies alone it creates a session and echoes it, and loads no optional library."""
+    """With its own dependencies alone the wheel creates and echoes a session, and imports no optional library."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, "utf-8")
     assert run(python, "-I", "-W", "error", program, cwd=tmp_path).strip() == '{"same": true, "optional": []}'

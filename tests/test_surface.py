@@ -1,4 +1,4 @@
-"""The public names and their members: whoever changes this page changes what users may rely on."""
+"""The public names and their members, on which users rely."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ WHEN_ASKED_FOR = ["_server.operator", "integrations.handles", "_tokens.handles",
 
 
 def test_the_public_names_are_these() -> None:
-    """In one place, in order, and each of them is there."""
+    """`mcp_sessions` exports exactly these names, and each exists."""
     assert mcp_sessions.__all__ == NAMES.split()
     assert all(getattr(mcp_sessions, name) is not None for name in mcp_sessions.__all__)
 
 
 @pytest.mark.parametrize("of", MEMBERS, ids=lambda of: of.__name__)
-def test_their_members_are_these(of: type) -> None:
-    """What has no underscore is for everybody."""
+def test_the_public_members_are_these(of: type) -> None:
+    """The members without an underscore are public."""
     assert [name for name in dir(of) if not name.startswith("_")] == sorted(MEMBERS[of].split())
 
 
-def test_every_public_error_is_of_one_family() -> None:
-    """One `except` serves."""
+def test_every_public_error_is_an_mcp_sessions_error() -> None:
+    """`except MCPSessionsError` catches every public error."""
     made = [getattr(mcp_sessions, name) for name in mcp_sessions.__all__]
     errors = [one for one in made if isinstance(one, type) and issubclass(one, Exception)]
     assert len(errors) == 13
     assert all(issubclass(error, MCPSessionsError) for error in errors)
 
 
-def test_what_most_servers_do_without_is_imported_when_it_is_asked_for() -> None:
-    """So that it costs the others no time at their start."""
+def test_rarely_needed_modules_are_imported_on_demand() -> None:
+    """Modules that most servers do not need cost no time at import."""
     modules = [f"mcp_sessions.{name}" for name in WHEN_ASKED_FOR]
     source = f"""
 import sys
@@ -68,8 +68,8 @@ assert mcp_sessions.Handles is Handles
     subprocess.run([sys.executable, "-c", source], check=True)
 
 
-def test_a_name_that_is_not_there_is_said_to_be_missing() -> None:
-    """As of any module."""
+def test_an_unknown_name_raises_attribute_error() -> None:
+    """The lazy module reports an unknown name as any module does."""
     with pytest.raises(AttributeError, match="module 'mcp_sessions' has no attribute 'Basket'"):
         mcp_sessions.Basket  # noqa: B018  # asking is enough
     assert not hasattr(mcp_sessions, "Basket")

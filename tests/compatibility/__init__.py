@@ -1,1 +1,1 @@
-"""Which clients have sessions with which servers: every pair is tried, across environments."""
+"""The clients that have sessions with each server: every pair is tried, across environments."""

@@ -22,13 +22,13 @@ DISTRIBUTIONS: Final = {"sdk": ("mcp", "SDK"), "fastmcp": ("fastmcp", "FastMCP")
 
 
 def label(framework: str) -> str:
-    """A framework as the table calls it, with the version that is installed."""
+    """Return the name and the installed version of a framework, as in the table."""
     distribution, name = DISTRIBUTIONS[framework.rstrip("0123456789")]
     return f"{name} {version(distribution)}"
 
 
 def cells(frameworks: Sequence[str]) -> list[Cell]:
-    """The server in each mode. Which era is spoken its clients decide."""
+    """Return the server in each mode; its clients choose the era."""
     return [
         Cell(framework, modern=False, stateful=stateful, json=as_json)
         for framework, stateful, as_json in product(frameworks, (True, False), (True, False))
@@ -36,14 +36,14 @@ def cells(frameworks: Sequence[str]) -> list[Cell]:
 
 
 def name(cell: Cell) -> str:
-    """One server as results call it: what it is, whether it keeps transport sessions, and how it answers."""
+    """Name one server in results: the framework, its transport sessions, and the form of its answers."""
     mode = "stateful" if cell.stateful else "stateless"
     return f"{label(cell.framework)}|{mode}|{'JSON' if cell.json else 'SSE'}"
 
 
 @asynccontextmanager
 async def hosting(frameworks: Sequence[str]) -> AsyncIterator[dict[str, str]]:
-    """The URL of each server by name, for as long as the block lasts; stateful ones stand behind the bridge."""
+    """Serve within the block, stateful servers behind the bridge, and yield the URL of each by name."""
     async with AsyncExitStack() as stack:
         yield {
             name(cell): await stack.enter_async_context(serving(wrapped(cell, transport="auto", bridge=cell.stateful)))
@@ -52,12 +52,12 @@ async def hosting(frameworks: Sequence[str]) -> AsyncIterator[dict[str, str]]:
 
 
 async def host(frameworks: Sequence[str]) -> None:
-    """Serve until nobody needs it."""
+    """Serve until standard input ends."""
     async with hosting(frameworks) as urls:
         print(json.dumps(urls), flush=True)
         await anyio.to_thread.run_sync(sys.stdin.read)
 
 
 def main() -> None:
-    """The program; its arguments choose among the frameworks of its environment."""
+    """Run the program; its arguments choose among the frameworks of its environment."""
     anyio.run(host, [framework for framework in FRAMEWORKS if framework in (sys.argv[1:] or FRAMEWORKS)])

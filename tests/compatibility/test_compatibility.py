@@ -1,4 +1,4 @@
-"""Every client is tried on every server, and the page says what came of it."""
+"""Every client is tried on every server, and the page shows the results."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from integration.serving import Peer
 
 
 def rows(page: Path) -> dict[str, list[str]]:
-    """The cells of each client on a page."""
+    """Return the cells of each client on a page."""
     lines = [line.strip("| ").split(" | ") for line in generated.part(page, matrix.COMMAND).splitlines()]
     return {client: cells for client, *cells in lines[2:]}
 
 
 def test_the_page_promises_sessions_for_every_client() -> None:
-    """Unchanged ones of the handshake era with every server, and the draft wherever it was tried."""
+    """Unchanged clients of the handshake era have sessions with every server, as has the draft where it is spoken."""
     found = rows(matrix.PAGE)
     assert len(found) == 9
     for client, marks in found.items():
@@ -45,7 +45,7 @@ def test_the_page_promises_sessions_for_every_client() -> None:
 @pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # uvicorn runs on nothing else
 async def test_every_client_visits_every_server(capsys: pytest.CaptureFixture[str]) -> None:
-    """By HTTP, Python's and JavaScript's; what they find is printed, one line each."""
+    """Python and JavaScript clients visit by HTTP, and each result is printed as a line."""
     async with hosting(["sdk2"]) as urls:
         assert len(urls) == 4
         [(server, url)] = [(server, url) for server, url in urls.items() if server.endswith("|stateful|SSE")]
@@ -57,7 +57,7 @@ async def test_every_client_visits_every_server(capsys: pytest.CaptureFixture[st
 
 
 def test_servers_and_clients_run_in_their_own_environments(tmp_path: Path) -> None:
-    """Each is a program that is started with an environment's Python; with no framework chosen there is none to try."""
+    """Hosts and visitors start with an environment's Python; without a framework the table is empty."""
     page = Path(shutil.copy(matrix.PAGE, tmp_path))
     choice = ["--python", sys.executable, "--framework", "none", "--page", str(page)]
     command = [sys.executable, "-m", "tests.compatibility", *choice]
@@ -65,8 +65,8 @@ def test_servers_and_clients_run_in_their_own_environments(tmp_path: Path) -> No
     assert rows(page) == {}
 
 
-async def test_what_a_client_cannot_do_is_a_result(capsys: pytest.CaptureFixture[str]) -> None:
-    """As on a server without sessions; the reason is told beside the results."""
+async def test_a_failure_of_a_client_is_a_result(capsys: pytest.CaptureFixture[str]) -> None:
+    """On a server without sessions nothing works, and the reason is printed to standard error."""
 
     async def call(name: str, arguments: dict[str, Any]) -> Any:
         return SimpleNamespace(content=[SimpleNamespace(text="nobody")])
@@ -84,8 +84,8 @@ async def test_what_a_client_cannot_do_is_a_result(capsys: pytest.CaptureFixture
         ([("JSON", ""), ("SSE", "D")], "JSON: –, SSE: D"),
     ],
 )
-def test_a_cell_tells_forms_apart_where_they_differ(forms: Sequence[tuple[str, str]], cell: str) -> None:
-    """One that works with half of the servers is no success."""
+def test_a_cell_separates_forms_that_differ(forms: Sequence[tuple[str, str]], cell: str) -> None:
+    """A cell shows JSON and SSE separately where only one of them works."""
     results = [Result("a client", f"a server|stateful|{form}", marks) for form, marks in forms]
     assert matrix.table(results).splitlines() == [
         "| client | a server, stateful |",

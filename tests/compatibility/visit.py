@@ -1,4 +1,4 @@
-"""The clients of one environment, unchanged, on whatever servers they are given.
+"""The unchanged clients of one environment, on any servers.
 
 A program: it reads the servers' URLs from its standard input and prints what works, one line of JSON each. What a
 client cannot do is a result, not an error.
@@ -25,27 +25,21 @@ DRAFT: Final = "D"
 
 @dataclass(frozen=True)
 class Result:
-    """What one client can do with one server.
+    """What one client can do with one server."""
 
-    Args:
-        client: Its name, version and era.
-        server: As `host.name` calls it.
-        works: The marks of what works, in order.
-    """
-
-    client: str
-    server: str
-    works: str
+    client: str  # name, version and era
+    server: str  # as named by `host.name`
+    works: str  # the marks of what works, in order
 
 
 async def is_unchanged(client: Peer) -> bool:
-    """Whether it has a session though it knows of none: all calls are of one, whose state is kept."""
+    """Whether all calls of a client that knows nothing of sessions are in one session, with its state."""
     first = await client.tool("whoami")
     return first.startswith("ses_") and [await client.tool("count") for _ in range(2)] == ["1", "2"]
 
 
 async def holds_several(client: Peer) -> bool:
-    """Whether it can create sessions by its own means, use them apart, and end them."""
+    """Whether the client can create sessions by its own means, use them separately, and end them."""
     one, two = await client.create(), await client.create()
     counted = [await client.tool("count", held) for held in (one, two, one)]
     await client.delete(one)
@@ -56,16 +50,16 @@ TRIALS: Final[Mapping[str, Callable[[Peer], Awaitable[bool]]]] = {UNCHANGED: is_
 
 
 async def works(client: Peer, mark: str) -> str:
-    """The mark, if that works."""
+    """Return the mark if its trial works."""
     try:
         return mark if await TRIALS[mark](client) else ""
-    except Exception as error:  # noqa: BLE001  # whatever it is, that does not work
+    except Exception as error:  # noqa: BLE001  # any error means that it does not work
         print(f"{mark}: {type(error).__name__}: {error}", file=sys.stderr)
         return ""
 
 
 def clients(frameworks: Sequence[str]) -> dict[str, Cell]:
-    """The clients of these frameworks by name, in each era that they can be told to speak."""
+    """Return the clients of these frameworks by name, in each of their eras."""
     return {
         label(framework) + (", modern era first" if modern else ""): Cell(framework, modern, stateful=False, json=False)
         for framework in frameworks
@@ -84,6 +78,6 @@ async def visit(urls: Mapping[str, str], frameworks: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """The program; its arguments choose among the frameworks of its environment."""
+    """Run the program; its arguments choose among the frameworks of its environment."""
     frameworks = [framework for framework in FRAMEWORKS if framework in (sys.argv[1:] or FRAMEWORKS)]
     anyio.run(visit, json.load(sys.stdin), frameworks)

@@ -1,7 +1,7 @@
-"""A session in every message: what a client would send that speaks of its session always.
+"""A session in every message, as a client sends that always names its session.
 
-Stands in front of the middleware and writes one session into each request and notification that passes, whatever the
-client meant. Replies to the server's own questions carry none, and what is no JSON-RPC message passes as it came.
+Stands in front of the middleware and writes one session into each request and notification. Responses to the server's
+own requests, and other bodies, pass unchanged.
 """
 
 from __future__ import annotations
@@ -16,12 +16,7 @@ SESSION_KEY: Final = "io.modelcontextprotocol/session"
 
 
 class Carrying:
-    """An application whose every caller holds one session.
-
-    Args:
-        app: The application.
-        session: The session as `_meta` names it.
-    """
+    """An application whose callers all hold one session, given as in `_meta`."""
 
     def __init__(self, app: ASGIApp, session: dict[str, Any]) -> None:
         self._app = app

@@ -1,7 +1,4 @@
-"""The columns of the comparison: the same server bare, within the middleware, and used by clients that hold sessions.
-
-Each is an application of its own, with a memory of its own.
-"""
+"""The columns of the comparison: the same server bare, within the middleware, and used by clients with sessions."""
 
 from __future__ import annotations
 
@@ -24,23 +21,23 @@ ECHOED: Final = "a session in every request"
 
 
 async def bare() -> ASGIApp:
-    """The server as the SDK makes it."""
+    """Make the server as the SDK does."""
     return Everything().app()
 
 
 async def within(**options: Any) -> ASGIApp:
-    """The middleware is there, and nobody speaks of sessions."""
+    """Wrap the server in the middleware."""
     return MCPSessionMiddleware(await bare(), keys=KEYS, **grouped(**options))
 
 
 async def carried() -> ASGIApp:
-    """Every request carries a session, or is refused."""
+    """Wrap the server so that every request carries a session."""
     maker = Client(await within(admission="own"))  # any worker may mint it
     return Carrying(await within(require="always"), (await maker.create()).sent())
 
 
 async def bridged() -> ASGIApp:
-    """Clients see transport ids of ours, with the server's own sealed inside."""
+    """Put the server behind the bridge: clients see our transport ids, with the server's own sealed inside."""
     return await within(bridge=True)
 
 

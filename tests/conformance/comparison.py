@@ -25,7 +25,7 @@ Results = Mapping[str, Mapping[str, Mapping[str, Outcome]]]
 
 
 TRIES: Final = 3
-"""How often a set is run until it comes out as expected: the suite gives a server half a second here and there."""
+"""The number of tries of a set: the suite has timeouts of half a second."""
 
 BY_DESIGN: Final[Mapping[tuple[str, str], str]] = {
     ("ping", ECHOED): "ping FAILURE",
@@ -35,7 +35,7 @@ BY_DESIGN: Final[Mapping[tuple[str, str], str]] = {
 
 
 async def compare(sets: Sequence[str], columns: Mapping[str, Column]) -> Results:
-    """Run the suite against every column, one after the other: they share the processor, and the suite has clocks."""
+    """Run the suite against every column in turn, since it has timeouts and all share a processor."""
     found: dict[str, dict[str, Mapping[str, Outcome]]] = {requirements: {} for requirements in sets}
     for name, column in columns.items():
         async with serving(await column()) as url:
@@ -52,7 +52,7 @@ async def compare(sets: Sequence[str], columns: Mapping[str, Column]) -> Results
 async def steadily(
     url: str, requirements: str, is_expected: Callable[[Mapping[str, Outcome]], bool]
 ) -> Mapping[str, Outcome]:
-    """Run a set until it comes out as expected, or too often; the last run's outcomes."""
+    """Run a set until it comes out as expected, at most `TRIES` times, and return the last outcomes."""
     outcomes = await suite.run(url, requirements)
     for _ in range(TRIES - 1):
         if is_expected(outcomes):
@@ -62,7 +62,7 @@ async def steadily(
 
 
 def differences(results: Results) -> list[str]:
-    """Every scenario that came out otherwise than in the first column, as sentences; not what does so by design."""
+    """Describe every scenario that differs from the first column, except those that do so by design."""
     return [
         f"{requirements} {scenario}: {name}: {changed}"
         for requirements, columns in results.items()
@@ -75,7 +75,7 @@ def differences(results: Results) -> list[str]:
 
 
 def _changed(expected: Outcome | None, found: Outcome | None) -> str:
-    """The checks that came out otherwise; nothing where none did."""
+    """Describe the checks that differ."""
     if expected == found:
         return ""
     before, after = (set() if outcome is None else set(outcome.checks) for outcome in (expected, found))
@@ -86,7 +86,7 @@ def _changed(expected: Outcome | None, found: Outcome | None) -> str:
 
 
 def rows(columns: Mapping[str, Mapping[str, Outcome]]) -> list[tuple[str, ...]]:
-    """One line a scenario, and one that adds them up."""
+    """Return a line for each scenario, and the sums."""
     first = next(iter(columns.values()))
     lines = [(scenario, *(str(outcomes.get(scenario)) for outcomes in columns.values())) for scenario in first]
     sums = (
@@ -97,7 +97,7 @@ def rows(columns: Mapping[str, Mapping[str, Outcome]]) -> list[tuple[str, ...]]:
 
 
 def show(results: Results) -> str:
-    """The columns, side by side, for a terminal."""
+    """Return the columns side by side, for a terminal."""
     shown = []
     for requirements, columns in results.items():
         lines = [(requirements, *columns), *rows(columns)]
@@ -107,7 +107,7 @@ def show(results: Results) -> str:
 
 
 def page(results: Results) -> str:
-    """The generated part of the page."""
+    """Return the generated part of the page."""
     parts = [f"`{suite.NAME}` {suite.VERSION} against a server on the official SDK {version('mcp')}."]
     for requirements, columns in results.items():
         parts += [f"### Requirement set {requirements}", generated.table(("scenario", *columns), rows(columns))]
@@ -120,7 +120,7 @@ def page(results: Results) -> str:
 def main(
     arguments: Sequence[str] | None = None, docs: Path = generated.DOCS, columns: Mapping[str, Column] = COLUMNS
 ) -> int:
-    """Compare, print, and write the page if asked to; 1 where a column came out otherwise than the bare server."""
+    """Compare, print, and write the page if asked to; return 1 where a column differs from the bare server."""
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
     parser.add_argument("--set", action="append", choices=suite.SETS, help="only this one (may be given twice)")
     parser.add_argument("--write-docs", action="store_true", help=f"put the result into docs/{PAGE}")

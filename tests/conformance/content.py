@@ -1,7 +1,6 @@
-"""What the conformance server says: results, resources and prompts that are always the same.
+"""The constant results, resources and prompts of the conformance server.
 
-The suite fixes their names and, here and there, their words; everything else is as short as it can be. Nothing here
-asks the client for anything.
+The suite fixes their names and some of their texts; everything else is as short as possible.
 """
 
 from __future__ import annotations
@@ -17,37 +16,37 @@ PIXEL: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8Dw
 SILENCE: Final = "UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAgAZGF0YQAAAAA="
 
 
-def text(said: str) -> Json:
-    """A text block."""
-    return {"type": "text", "text": said}
+def text(value: str) -> Json:
+    """Make a text block."""
+    return {"type": "text", "text": value}
 
 
 def image() -> Json:
-    """An image block of one pixel."""
+    """Make an image block of one pixel."""
     return {"type": "image", "data": PIXEL, "mimeType": "image/png"}
 
 
-def embedded(uri: str, said: str, mime_type: str = "text/plain") -> Json:
-    """A resource within a result."""
-    return {"type": "resource", "resource": {"uri": uri, "mimeType": mime_type, "text": said}}
+def embedded(uri: str, value: str, mime_type: str = "text/plain") -> Json:
+    """Make a resource within a result."""
+    return {"type": "resource", "resource": {"uri": uri, "mimeType": mime_type, "text": value}}
 
 
 def result(*content: Json, **more: Any) -> Json:
-    """The result of a tool."""
+    """Make the result of a tool."""
     return {"content": list(content), **more}
 
 
 def prompt(*content: Json) -> Json:
-    """The result of a prompt, all of it the user's."""
+    """Make the result of a prompt, with the user's role alone."""
     return {"messages": [{"role": "user", "content": block} for block in content]}
 
 
-# --- tools that only say something ---------------------------------------------------------------
+# --- tools with a constant result ----------------------------------------------------------------
 
 _MIXED: Final = embedded("test://mixed-content-resource", '{"test":"data","value":123}', "application/json")
 _EMBEDDED: Final = embedded("test://embedded-resource", "This is an embedded resource content.")
 
-SAID: Final[Mapping[str, Json]] = {
+RESULTS: Final[Mapping[str, Json]] = {
     "test_simple_text": result(text("This is a simple text response for testing.")),
     "test_image_content": result(image()),
     "test_audio_content": result({"type": "audio", "data": SILENCE, "mimeType": "audio/wav"}),
@@ -121,12 +120,12 @@ TEMPLATES: Final = [
 
 
 def resource(uri: str) -> Json | None:
-    """What a resource holds, or None where there is none."""
+    """Return the content of a resource, or None where it does not exist."""
     found = _TEMPLATE.fullmatch(uri)
     if found is None:
         return _RESOURCES.get(uri)
-    said = json.dumps({"id": found[1], "templateTest": True, "data": f"Data for ID: {found[1]}"})
-    return {"uri": uri, "mimeType": "application/json", "text": said}
+    value = json.dumps({"id": found[1], "templateTest": True, "data": f"Data for ID: {found[1]}"})
+    return {"uri": uri, "mimeType": "application/json", "text": value}
 
 
 # --- prompts -------------------------------------------------------------------------------------
@@ -134,14 +133,14 @@ def resource(uri: str) -> Json | None:
 _SHOWN: Final = "Embedded resource content for testing."
 
 PROMPTS: Final[Mapping[str, Callable[[Mapping[str, str]], Json]]] = {
-    "test_simple_prompt": lambda said: prompt(text("This is a simple prompt for testing.")),
-    "test_prompt_with_arguments": lambda said: prompt(
-        text(f"Prompt with arguments: arg1='{said['arg1']}', arg2='{said['arg2']}'")
+    "test_simple_prompt": lambda given: prompt(text("This is a simple prompt for testing.")),
+    "test_prompt_with_arguments": lambda given: prompt(
+        text(f"Prompt with arguments: arg1='{given['arg1']}', arg2='{given['arg2']}'")
     ),
-    "test_prompt_with_embedded_resource": lambda said: prompt(
-        embedded(said["resourceUri"], _SHOWN), text("Please process the embedded resource above.")
+    "test_prompt_with_embedded_resource": lambda given: prompt(
+        embedded(given["resourceUri"], _SHOWN), text("Please process the embedded resource above.")
     ),
-    "test_prompt_with_image": lambda said: prompt(image(), text("Please analyze the image above.")),
+    "test_prompt_with_image": lambda given: prompt(image(), text("Please analyze the image above.")),
 }
 """Each prompt, made from its arguments."""
 

@@ -1,7 +1,7 @@
-"""What the conformance server asks its client: while a call waits in the older era, by a second call in the newer.
+"""The conformance server's questions to its client: during a call in the older era, by a second call in the newer.
 
-A question of the newer era is a result of its own (`input_required`); the client answers by making the same request
-again. What the server must remember in between travels with the client, sealed by the SDK.
+A question of the newer era is a result of its own (`input_required`); the client answers by repeating the request.
+The state in between travels with the client, sealed by the SDK.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ Request = types.CallToolRequestParams | types.GetPromptRequestParams
 
 
 def schema(**properties: Json) -> Json:
-    """The schema of a form."""
+    """Make the schema of a form."""
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
 def form(message: str, **properties: Json) -> Json:
-    """An elicitation."""
+    """Make an elicitation."""
     return {"method": "elicitation/create", "params": {"message": message, "requestedSchema": schema(**properties)}}
 
 
 def sampling(prompt: str) -> Json:
-    """A question to the client's model."""
+    """Make a question to the client's model."""
     message = {"role": "user", "content": text(prompt)}
     return {"method": "sampling/createMessage", "params": {"messages": [message], "maxTokens": 100}}
 
@@ -48,27 +48,27 @@ ROOTS: Final = {"method": "roots/list", "params": {}}
 
 
 def ask(questions: Json, state: str | None = None) -> Json:
-    """A result that asks."""
+    """Make a result that asks."""
     asked = {"resultType": "input_required", "inputRequests": questions}
     return asked if state is None else {**asked, "requestState": state}
 
 
 def _answers(params: Request) -> Json:
-    """What the client answered, by question."""
+    """Return the client's answers, by question."""
     given = params.input_responses or {}
     return {name: answer.model_dump(by_alias=True, mode="json") for name, answer in given.items()}
 
 
 def _asking(
-    questions: Json, told: Callable[[Json], str], state: str | None = None
+    questions: Json, written: Callable[[Json], str], state: str | None = None
 ) -> Callable[[Context, Params], Awaitable[Json]]:
-    """A tool that asks until it has every answer, and then tells what it made of them."""
+    """Make a tool that asks until it has every answer, and then returns a text made from them."""
 
     async def tool(_context: Context, params: Params) -> Json:
         answers = _answers(params)
         if not (questions.keys() <= answers.keys() and params.request_state == state):
             return ask(questions, state)
-        return result(text(told(answers)))
+        return result(text(written(answers)))
 
     return tool
 
@@ -78,7 +78,7 @@ def _name(answers: Json) -> str:
 
 
 async def _rounds(_context: Context, params: Params) -> Json:
-    """Two questions, one after the other."""
+    """Ask two questions, one after the other."""
     if params.request_state is None:
         return ask({"step1": form("Step 1: What is your name?", name=TEXT)}, "1")
     if params.request_state == "1":
@@ -87,7 +87,7 @@ async def _rounds(_context: Context, params: Params) -> Json:
 
 
 async def _within_capabilities(context: Context, _params: Params) -> Json:
-    """Ask only what the client says that it can answer."""
+    """Ask only within the client's capabilities."""
     able = context.session.client_capabilities or types.ClientCapabilities()
     questions = {
         "user_name": NAME if able.elicitation is not None else None,
@@ -107,7 +107,7 @@ PROMPT: Final = "test_input_required_result_prompt"
 
 
 def prompt(params: types.GetPromptRequestParams) -> Json:
-    """A prompt that asks before it says anything."""
+    """Make a prompt that asks first."""
     answers = _answers(params)
     if "user_context" not in answers:
         return ask({"user_context": form("What context should the prompt use?", context=TEXT)})
@@ -118,7 +118,7 @@ def prompt(params: types.GetPromptRequestParams) -> Json:
 
 
 def _beside(context: Context) -> ServerMessageMetadata:
-    """On the stream of the call itself: whether the client has opened another by then is a matter of luck."""
+    """Send on the stream of the call itself, since the client may not have opened another yet."""
     return ServerMessageMetadata(related_request_id=context.request_id)
 
 

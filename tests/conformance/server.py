@@ -1,7 +1,7 @@
-"""A server with everything that the official conformance suite asks for, on the official SDK 2.x, in both eras.
+"""A server with everything that the official conformance suite requires, on the official SDK 2.x, in both eras.
 
-What it says stands in `content`, what it asks the client in `questions`. It keeps transport sessions and events, so
-that the suite finds streams to take up again. Nothing here knows the middleware.
+Its results are in `content`, its questions to the client in `questions`. It keeps transport sessions and events, so
+that the suite finds streams to resume.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Tool = Callable[[Context, types.CallToolRequestParams], Awaitable[Json]]
 
 ANY_ARGUMENTS: Final = {"type": "object"}
 PAUSE: Final = 0.05  # seconds between two messages of one call
-RETRY: Final = 500  # milliseconds after which a client takes a stream up again
+RETRY: Final = 500  # milliseconds after which a client resumes a stream
 NAMES: Final = ("paris", "park", "party")
 
 
@@ -50,14 +50,14 @@ async def _progress(context: Context, _params: types.CallToolRequestParams) -> J
 
 
 async def _log(context: Context, _params: types.CallToolRequestParams) -> Json:
-    for said in ("Tool execution started", "Tool processing data", "Tool execution completed"):
-        await context.session.send_log_message("info", said, "conformance", context.request_id)  # type: ignore[deprecated]
+    for line in ("Tool execution started", "Tool processing data", "Tool execution completed"):
+        await context.session.send_log_message("info", line, "conformance", context.request_id)  # type: ignore[deprecated]
         await anyio.sleep(PAUSE)
     return result(text("logged"))
 
 
 async def _reconnect(context: Context, _params: types.CallToolRequestParams) -> Json:
-    """Break the stream that carries the answer: the client takes it up again, and finds it there."""
+    """Break the stream that carries the answer, which the client resumes."""
     assert context.close_sse_stream is not None
     await context.close_sse_stream()
     await anyio.sleep(PAUSE)
@@ -65,12 +65,12 @@ async def _reconnect(context: Context, _params: types.CallToolRequestParams) -> 
 
 
 class Everything:
-    """The server: one table of tools, one handler a method."""
+    """The server: a table of tools, and a handler for each method."""
 
     def __init__(self) -> None:
         self._bus = InMemorySubscriptionBus()
         self._tools: dict[str, Tool] = {
-            **{name: self._say(said) for name, said in content.SAID.items()},
+            **{name: self._constant(value) for name, value in content.RESULTS.items()},
             **questions.TOOLS,
             "test_tool_with_progress": _progress,
             "test_tool_with_logging": _log,
@@ -81,7 +81,7 @@ class Everything:
         }
 
     def app(self) -> Starlette:
-        """Served over Streamable HTTP, at `/mcp`."""
+        """Serve over Streamable HTTP, at `/mcp`."""
         server: Server[Any] = Server(  # type: ignore[deprecated]  # the older requirement set asks for logging
             "conformance",
             version="1",
@@ -104,11 +104,11 @@ class Everything:
         return server.streamable_http_app(event_store=event_store(), retry_interval=RETRY)
 
     @staticmethod
-    def _say(said: Json) -> Tool:
-        async def say(_context: Context, _params: types.CallToolRequestParams) -> Json:
-            return said
+    def _constant(value: Json) -> Tool:
+        async def tool(_context: Context, _params: types.CallToolRequestParams) -> Json:
+            return value
 
-        return say
+        return tool
 
     def _publish(self, event: ServerEvent) -> Tool:
         async def publish(_context: Context, _params: types.CallToolRequestParams) -> Json:
@@ -132,10 +132,10 @@ class Everything:
     ) -> types.CallToolResult | types.InputRequiredResult:
         if params.name not in self._tools:
             raise MCPError(code=types.INVALID_PARAMS, message=f"Unknown tool: {params.name}")
-        said = await self._tools[params.name](context, params)
-        if "resultType" in said:
-            return types.InputRequiredResult.model_validate(said)
-        return types.CallToolResult.model_validate(said)
+        found = await self._tools[params.name](context, params)
+        if "resultType" in found:
+            return types.InputRequiredResult.model_validate(found)
+        return types.CallToolResult.model_validate(found)
 
 
 _CACHEABLE: Final = (
@@ -181,10 +181,10 @@ async def _get_prompt(
     _context: Context, params: types.GetPromptRequestParams
 ) -> types.GetPromptResult | types.InputRequiredResult:
     if params.name == questions.PROMPT:
-        said = questions.prompt(params)
-        if "resultType" in said:
-            return types.InputRequiredResult.model_validate(said)
-        return types.GetPromptResult.model_validate(said)
+        found = questions.prompt(params)
+        if "resultType" in found:
+            return types.InputRequiredResult.model_validate(found)
+        return types.GetPromptResult.model_validate(found)
     return types.GetPromptResult.model_validate(content.PROMPTS[params.name](params.arguments or {}))
 
 

@@ -1,7 +1,7 @@
-"""Running the official conformance suite against a URL, and reading what it found from its own records.
+"""Running the official conformance suite against a URL, and reading its records.
 
-The suite is an npm package of a fixed version with a Node of its own, checked by its hashes. Nothing here judges: a
-check that fails is a result like any other.
+The suite is an npm package of a fixed version with a Node of its own, checked by its hashes. A failed check is a
+result like any other.
 """
 
 from __future__ import annotations
@@ -25,27 +25,22 @@ VERSION: Final[str] = json.loads((PACKAGES / "package.json").read_text("utf-8"))
 SETS: Final = ("2025-11-25", "2026-07-28")
 DEADLINE: Final = 180  # seconds for one requirement set
 _RECORD: Final = re.compile(r"server-(.+)-\d{4}-\d\d-\d\dT.*")
-_TOLD: Final = frozenset({"SUCCESS", "FAILURE", "WARNING", "SKIPPED"})  # the rest is what the suite saw on its way
+_STATUSES: Final = frozenset({"SUCCESS", "FAILURE", "WARNING", "SKIPPED"})  # others are the suite's own notes
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one scenario.
-
-    Args:
-        checks: Each check that was made, with its status, in a fixed order.
-    """
+    """The outcome of one scenario: each check with its status, in a fixed order."""
 
     checks: tuple[tuple[str, str], ...]
 
     @property
     def passed(self) -> int:
-        """How many checks succeeded."""
         return sum(status == "SUCCESS" for _, status in self.checks)
 
     @property
     def failed(self) -> int:
-        """How many did not, warnings included."""
+        """The number of failed checks and warnings."""
         return sum(status in {"FAILURE", "WARNING"} for _, status in self.checks)
 
     def __str__(self) -> str:
@@ -55,12 +50,7 @@ class Outcome:
 
 
 async def run(url: str, requirements: str) -> Mapping[str, Outcome]:
-    """What came of each scenario of a requirement set, in the set's order.
-
-    Args:
-        url: The MCP endpoint.
-        requirements: Which set, such as `"2025-11-25"`.
-    """
+    """Run a requirement set, such as `"2025-11-25"`, and return the outcome of each scenario in order."""
     folder = javascript.packages(PACKAGES)
     path = f"{folder / 'node_modules' / '.bin'}{os.pathsep}{os.environ['PATH']}"
     with tempfile.TemporaryDirectory() as records, anyio.fail_after(DEADLINE):
@@ -72,7 +62,7 @@ async def run(url: str, requirements: str) -> Mapping[str, Outcome]:
 
 
 def read(records: Path) -> Mapping[str, Outcome]:
-    """Every scenario's outcome, from the folders that the suite left; a failing one too."""
+    """Read every scenario's outcome from the folders that the suite left."""
     by_time = sorted(records.glob("server-*/checks.json"), key=lambda record: record.parent.stat().st_mtime_ns)
     found = {}
     for record in by_time:
@@ -83,4 +73,4 @@ def read(records: Path) -> Mapping[str, Outcome]:
 
 
 def _outcome(checks: list[dict[str, Any]]) -> Outcome:
-    return Outcome(tuple(sorted((check["id"], check["status"]) for check in checks if check["status"] in _TOLD)))
+    return Outcome(tuple(sorted((check["id"], check["status"]) for check in checks if check["status"] in _STATUSES)))

@@ -1,4 +1,4 @@
-"""The official conformance suite finds the same with sessions as without, and the page says what it finds."""
+"""The official conformance suite finds the same with sessions as without, and the page shows it."""
 
 from __future__ import annotations
 
@@ -30,35 +30,33 @@ pytestmark = [
 PAGE = generated.DOCS / comparison.PAGE
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Uvicorn runs on asyncio alone."""
-    return "asyncio"
+asyncio_alone = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # as Uvicorn
 
 
 def on_page(requirements: str, column: str) -> dict[str, str]:
-    """What the page says of a column, by scenario."""
+    """Return a column of the page, by scenario."""
     _, _, part = generated.part(PAGE, comparison.COMMAND).partition(f"### Requirement set {requirements}\n")
     lines = [line.strip("| ").split(" | ") for line in part.partition("\n###")[0].splitlines() if line.startswith("|")]
     place = lines[0].index(column)
     return {line[0]: line[place] for line in lines[2:-1]}
 
 
+@asyncio_alone
 @pytest.mark.parametrize("requirements", suite.SETS)
-async def test_the_suite_finds_what_the_page_says(requirements: str) -> None:
-    """Where every request carries a session: what was found before is found again."""
-    said = on_page(requirements, ECHOED)
+async def test_the_suite_finds_what_the_page_shows(requirements: str) -> None:
+    """With a session in every request, the suite's outcomes are those on the page."""
+    expected = on_page(requirements, ECHOED)
 
-    def is_as_said(outcomes: Mapping[str, Outcome]) -> bool:
-        return {scenario: str(outcome) for scenario, outcome in outcomes.items()} == said
+    def is_expected(outcomes: Mapping[str, Outcome]) -> bool:
+        return {scenario: str(outcome) for scenario, outcome in outcomes.items()} == expected
 
     async with serving(await COLUMNS[ECHOED]()) as url:
-        assert is_as_said(await comparison.steadily(url, requirements, is_as_said))
+        assert is_expected(await comparison.steadily(url, requirements, is_expected))
 
 
 @pytest.mark.parametrize("requirements", suite.SETS)
-def test_no_column_of_the_page_is_worse_than_the_bare_server(requirements: str) -> None:
-    """But for what the draft asks of a result."""
+def test_every_column_of_the_page_is_as_good_as_the_bare_server(requirements: str) -> None:
+    """Columns differ from the bare server only by design."""
     bare = on_page(requirements, "bare")
     assert len(bare) > 30
     for column in COLUMNS:
@@ -74,9 +72,10 @@ INITIALIZE = {
 }
 
 
+@asyncio_alone
 @pytest.mark.parametrize("column", COLUMNS)
-async def test_clients_see_a_transport_id_of_ours_behind_the_bridge_alone(column: str) -> None:
-    """Each column is the same stateful server, which answers a handshake with an id of its own."""
+async def test_our_transport_id_is_seen_behind_the_bridge_alone(column: str) -> None:
+    """In the other columns a handshake is answered with the server's own id."""
     accepts = {"accept": "application/json, text/event-stream"}
     async with serving(await COLUMNS[column]()) as url, AsyncClient() as client:
         answer = await client.post(url, json=INITIALIZE, headers=accepts)
@@ -90,7 +89,7 @@ GOOD, BAD = Outcome((("ping", "SUCCESS"),)), Outcome((("ping", "FAILURE"),))
 
 
 class Recorded:
-    """A suite that finds what it is told to, one mapping a run."""
+    """A suite with given outcomes, one mapping for each run."""
 
     def __init__(self, *found: Mapping[str, Outcome]) -> None:
         self.runs = 0
@@ -109,35 +108,35 @@ async def unreached(scope: Scope, receive: Receive, send: Send) -> None: ...
 
 
 def compared(monkeypatch: pytest.MonkeyPatch, docs: Path, found: Recorded, *arguments: str, name: str = "ours") -> int:
-    """The exit status of the command line, of which the first column is `bare`."""
+    """Return the exit status of the command line, whose first column is `bare`."""
     monkeypatch.setattr(suite, "run", found.run)
     return comparison.main(["--set", "2025-11-25", *arguments], docs, {"bare": nothing, name: nothing})
 
 
 @pytest.mark.parametrize("worse", [{"ping": BAD}, {}, {"ping": GOOD, "pong": BAD}], ids=["fails", "gone", "new"])
-def test_a_difference_that_stays_is_told(
+def test_a_permanent_difference_is_reported(
     worse: dict[str, Outcome], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By scenario and column; the exit status is 1."""
+    """A difference that stays over all tries is printed by scenario and column, and the exit status is 1."""
     found = Recorded({"ping": GOOD}, worse)
     assert compared(monkeypatch, tmp_path, found) == 1
     assert found.runs == 1 + comparison.TRIES
     assert ": ours: " in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_a_difference_that_goes_is_the_machines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The suite gives a server half a second here and there."""
+def test_a_temporary_difference_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A difference that another run does not show is due to the suite's short timeouts."""
     assert compared(monkeypatch, tmp_path, Recorded({"ping": GOOD}, {"ping": BAD}, {"ping": GOOD})) == 0
 
 
-def test_what_fails_by_design_is_no_difference(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """In the column of which it is said, and in no other."""
+def test_a_failure_by_design_is_not_a_difference(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A failure that is listed for its column is accepted."""
     found = Recorded({"ping": GOOD}, {"ping": BAD})
     assert compared(monkeypatch, tmp_path, found, name=ECHOED) == 0
 
 
 def test_the_page_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Between its comments; what stands around them stays."""
+    """The table is written between the page's comments, and the rest is unchanged."""
     shutil.copy(PAGE, tmp_path)
     found = Recorded({"ping": GOOD, "pong": Outcome((("pong", "SKIPPED"),))})
     assert compared(monkeypatch, tmp_path, found, "--write-docs") == 0
@@ -152,8 +151,8 @@ def test_the_page_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert page.read_text("utf-8").partition("<!-- begin")[0] == PAGE.read_text("utf-8").partition("<!-- begin")[0]
 
 
-def test_the_command_line_says_what_it_takes() -> None:
-    """As `make conformance` calls it."""
+def test_the_command_line_has_a_help_text() -> None:
+    """`--help` lists the option that `make conformance` uses."""
     command = [sys.executable, "-m", "tests.conformance", "--help"]
     done = subprocess.run(command, cwd=generated.DOCS.parent, capture_output=True, text=True, timeout=60, check=True)
     assert "--write-docs" in done.stdout

@@ -12,7 +12,7 @@ from .record import RECORDED, compare, count, replay, write
 
 
 def main() -> int:
-    """Replay every family; 1 where something differs."""
+    """Replay every family, and return 1 where something differs."""
     parser = argparse.ArgumentParser(prog="python -m tests.corpus")
     parser.add_argument("--write", action="store_true", help="record what the code does now")
     parser.add_argument("--folder", type=Path, default=RECORDED, help="where the recordings are")

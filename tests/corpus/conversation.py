@@ -1,4 +1,4 @@
-"""One scenario: requests to one middleware, each recorded with all that came of it."""
+"""One scenario: requests to one middleware, each recorded with everything that it caused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Header = tuple[bytes, bytes]
 
 
 class Incoming:
-    """The server's `receive`: these messages, and then a quiet connection."""
+    """A `receive` that returns its messages and then waits for ever."""
 
     def __init__(self, messages: Sequence[Message]) -> None:
         self._messages = list(messages)
@@ -39,7 +39,7 @@ class Incoming:
 
 
 class Answer:
-    """What a request was answered with, read leniently: a refused one goes on as well."""
+    """The answer to a request, read leniently, so that a conversation goes on after a refusal."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -53,7 +53,7 @@ class Answer:
 
     @property
     def members(self) -> dict[str, Any]:
-        """The JSON-RPC answer, from JSON or from the last event; empty where there is none."""
+        """The JSON-RPC answer, from JSON or from the last event, or empty."""
         for text in (self.body, *(line.removeprefix(b"data: ") for line in reversed(self.body.splitlines()))):
             try:
                 found = json.loads(text)
@@ -64,7 +64,7 @@ class Answer:
 
     @property
     def session(self) -> dict[str, str]:
-        """The session that was created, forked or echoed, as a client holds it."""
+        """The created, forked or echoed session, as a client holds it."""
         result = self.members.get("result")
         result = result if isinstance(result, dict) else {}
         found = result.get("session") or (result.get("_meta") or {}).get(KEY) or {}
@@ -72,7 +72,7 @@ class Answer:
 
     @property
     def header(self) -> str:
-        """The transport session that was named."""
+        """The named transport session."""
         heads = [header for message in self.messages for header in message.get("headers", ())]
         return next((value.decode("latin-1") for name, value in heads if name == b"mcp-session-id"), "none")
 
@@ -81,9 +81,9 @@ class Conversation:
     """A client of both eras, and a record of every request.
 
     Args:
-        name: Which deployment and which era, as `default/modern`.
+        name: The deployment and the era, as `default/modern`.
         spans: The spans of this process.
-        levels: The levels of what is logged.
+        levels: The levels of log lines.
         folder: Where stores may keep files.
         server: The wrapped server's arguments.
     """
@@ -103,7 +103,7 @@ class Conversation:
         self.app: ASGIApp = Server(self.arrive)
 
     def middleware(self, set: str) -> MCPSessionMiddleware:
-        """A freshly built middleware around a fresh server. The folder `missing` goes once its options are checked."""
+        """Wrap a new server in a new middleware; the folder `missing` is removed once the options are checked."""
         missing = self._folder / "missing"
         missing.mkdir()
         made = MCPSessionMiddleware(Server(self.arrive, **self._server), **self.given(set))
@@ -111,7 +111,7 @@ class Conversation:
         return made
 
     def given(self, set: str) -> dict[str, Any]:
-        """The options of a deployment in this conversation."""
+        """Return the options of a deployment in this conversation."""
         flat = {"listen": self._facts.append, "clock": self.clock, **SETS[set]}
         if "store" in flat:
             flat["store"] = flat["store"].format(folder=self._folder)
@@ -119,12 +119,12 @@ class Conversation:
 
     @asynccontextmanager
     async def served(self, app: ASGIApp) -> AsyncIterator[None]:
-        """Requests go to this application within the block, which is its whole life."""
+        """Run this application within the block, and send it all requests."""
         outer, self.app, stopping = self.app, app, anyio.Event()
-        told = Answer()
+        heard = Answer()
 
         async def receive() -> Message:
-            if not told.messages and not waits:
+            if not heard.messages and not waits:
                 waits.append(True)
                 return {"type": "lifespan.startup"}
             await stopping.wait()
@@ -132,8 +132,8 @@ class Conversation:
 
         waits: list[bool] = []
         async with anyio.create_task_group() as group:
-            group.start_soon(self._live, app, receive, told)
-            while not told.messages:
+            group.start_soon(self._live, app, receive, heard)
+            while not heard.messages:
                 await checkpoint()
             try:
                 yield
@@ -148,7 +148,7 @@ class Conversation:
     # --- what clients send -----------------------------------------------------------------------
 
     def message(self, method: str, params: Mapping[str, Any] | None, id: object, session: Any) -> dict[str, Any]:
-        """A JSON-RPC message of the era."""
+        """Return a JSON-RPC message of the era."""
         meta = dict((params or {}).get("_meta", {}))
         if self.modern:
             meta["io.modelcontextprotocol/protocolVersion"] = MODERN
@@ -159,7 +159,7 @@ class Conversation:
         return made if id is None else {**made, "id": id}
 
     def headers(self, method: str, params: Mapping[str, Any] | None = None) -> list[Header]:
-        """What the era's clients send beside a message."""
+        """Return the headers of the era's clients."""
         plain = [(b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
         if not self.modern:
             return [*plain, (b"mcp-protocol-version", LEGACY.encode())]
@@ -184,7 +184,7 @@ class Conversation:
         return await self.send("tools/call", {"name": name, "arguments": arguments}, *headers, session=session)
 
     async def post(self, body: bytes, *headers: Header, label: str = "body") -> Answer:
-        """Send a body as it is, as a tool call in the headers' eyes."""
+        """Send a body as it is, with the headers of a tool call."""
         return await self.http("POST", body, *self.headers("tools/call"), *headers, label=label)
 
     async def http(
@@ -196,7 +196,7 @@ class Conversation:
         label: str = "",
         type: str = "http",
     ) -> Answer:
-        """Send any request, and record what comes of it."""
+        """Send any request, and record everything that it causes."""
         sent = [*headers, *([(b"x-user", self.user.encode())] if self.user else [])]
         scope: dict[str, Any] = {"type": type, "method": method, "path": path, "headers": [*sent], "extensions": {}}
         if self.user is not None:
@@ -221,7 +221,7 @@ class Conversation:
     # --- what is recorded ------------------------------------------------------------------------
 
     def _came_of_it(self, usual: Mapping[str, Any]) -> dict[str, Any]:
-        """What came of a request beside its answer; of what arrived, that in which it is not as it was sent."""
+        """Return what a request caused beside its answer; of a forwarded request only the differences."""
         came = {
             "arrived": [_unlike(one, usual) for one in self._arrived],
             "facts": [
@@ -244,7 +244,7 @@ def _unlike(one: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answered(answer: Answer) -> dict[str, Any]:
-    """The head, the body, the number of its pieces, and whatever does not fit into these."""
+    """Return the status and headers, the body, the number of its pieces, and all other messages."""
     starts = [message for message in answer.messages if message["type"].endswith(".start")]
     bodies = [message for message in answer.messages if message["type"].endswith(".body")]
     others = [message for message in answer.messages if message not in starts and message not in bodies]

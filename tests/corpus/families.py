@@ -1,4 +1,4 @@
-"""The families of conversations, each with the deployments and eras that it is held in."""
+"""The families of conversations, each with its deployments and eras."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Family:
-    """Conversations that go alike."""
+    """Conversations with the same steps."""
 
     talk: Talk
     scenarios: tuple[Scenario, ...]
@@ -33,7 +33,7 @@ ERAS = ("legacy", "modern")
 FIELDS = [name for name in SETS if name.startswith(("create", "initialize", "sessionless", "both", "spans_both"))]
 BRIDGES = [name for name in SETS if "bridge" in name]
 EVENTS = ["spans", "correlate", "session_lists"]
-"""Deployments in which the draft is spoken to a server that answers with events, too."""
+"""Deployments in which the draft is also spoken to a server that answers with events."""
 LINEAGES = """default own_admission tracked tracked_idle tracked_anonymous sqlite sqlite_tracked no_store_allowed
  fork_only fills_data raises_at_end limited no_extensions short idle eddsa both_tracked spans_enrich
  spans_internal""".split()
@@ -46,14 +46,14 @@ def _family(talk: Talk, sets: Iterable[str], eras: Iterable[str] = ERAS, **serve
 
 
 def _in_turn(talk: Talk, sets: Iterable[str]) -> Family:
-    """Conversations in both eras with the first deployment, and in one era in turn with the others."""
+    """Make conversations in both eras with the first deployment, and in alternate eras with the others."""
     first, *others = sets
     turns = [_family(talk, [name], [ERAS[place % 2]]) for place, name in enumerate(others)]
     return Family(talk, (*_family(talk, [first]).scenarios, *(turn.scenarios[0] for turn in turns)))
 
 
 def _also(family: Family, sets: Iterable[str], eras: Iterable[str] = ERAS, **server: Any) -> Family:
-    """The same conversations with another server, too."""
+    """Add the same conversations with another server."""
     words = "-".join(str(value) for value in server.values())
     more = (Scenario(f"{name}/{era}/{words}", server) for name in sets for era in eras)
     return Family(family.talk, (*family.scenarios, *more))

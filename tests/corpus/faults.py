@@ -1,4 +1,4 @@
-"""Conversations in which something is wrong: with what is sent, with the session, with the server, with the place."""
+"""Conversations with faults: in the body, the session, the server or the path."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ METADATA: tuple[Any, ...] = (
 
 
 async def bodies(c: Conversation) -> None:
-    """Bodies and headers that are not as they should be."""
+    """Send bad bodies and headers."""
     for label, body in BODIES.items():
         await c.post(body, label=label)
     for metadata in METADATA:
@@ -116,7 +116,7 @@ async def bodies(c: Conversation) -> None:
 
 
 async def refused(c: Conversation) -> None:
-    """Sessions that are forged, foreign, of another kind or deployment, in the wrong place, or over."""
+    """Use sessions that are forged, foreign, of another kind or deployment, in the wrong place, or over."""
     c.user = "alice"
     session = (await c.send("sessions/create")).session
     transport = (await c.send("initialize", {**CLIENT, "capabilities": {}})).header
@@ -165,7 +165,7 @@ async def refused(c: Conversation) -> None:
 
 
 async def _elsewhere(c: Conversation, other: str, session: dict[str, str], transport: str) -> None:
-    """The same ids at another deployment."""
+    """Use the same ids at another deployment."""
     async with c.served(c.middleware(other)):
         await c.tool("look", session=session)
         await c.tool("look", mirror(transport))
@@ -174,7 +174,7 @@ async def _elsewhere(c: Conversation, other: str, session: dict[str, str], trans
 
 
 async def shapes(c: Conversation) -> None:
-    """Every way in which a server may answer, within a session and without one."""
+    """Get every shape of answer, within a session and without one."""
     session = (await c.send("sessions/create")).session
     field = (await c.send("sessions/create", {"capabilities": {}})).members.get("sessionId")
     for shape in (*SHAPES, "raises", "raises_late", "silent"):
@@ -191,7 +191,7 @@ async def shapes(c: Conversation) -> None:
 
 
 async def handshakes(c: Conversation) -> None:
-    """Every way in which a server may answer `initialize` and `server/discover`."""
+    """Get every shape of answer to `initialize` and `server/discover`."""
     for shape in (*SHAPES, "raises", "raises_late", "silent"):
         opened = await c.send("initialize", {**CLIENT, "capabilities": {}}, (b"x-shape", shape.encode()))
         await c.tool("whoami", mirror(opened.header))
@@ -199,7 +199,7 @@ async def handshakes(c: Conversation) -> None:
 
 
 async def places(c: Conversation) -> None:
-    """Methods and paths, with and without a session."""
+    """Use methods and paths, with and without a session."""
     session = (await c.send("sessions/create")).session or {"sessionId": "a.b.c"}
     call = json.dumps(c.message("tools/call", {"name": "whoami"}, 1, session)).encode()
     plain = c.headers("tools/call")
@@ -215,7 +215,7 @@ async def places(c: Conversation) -> None:
 
 
 async def routed(c: Conversation) -> None:
-    """`add_sessions` on a routed application, and a mounted one."""
+    """Use `add_sessions` on a routed application, and on a mounted one."""
     server = Server(c.arrive, shape="sse")
     for app, path in (
         (Starlette(routes=[Route("/mcp", server, methods=["GET", "POST", "DELETE"])]), "/mcp"),

@@ -1,4 +1,4 @@
-"""Everything about a process that would differ from run to run, held still while a scenario is played."""
+"""Time, randomness and ids that would differ from run to run, held still while a scenario is played."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from mcp_sessions.telemetry import SessionSpanProcessor
 
 START = 1_800_000_000
 ALIAS = "gen_ai.conversation.id"
-"""Aliases hold for the whole process, so the corpus has the one that other tests have, too."""
+"""Aliases hold for the whole process, so the corpus has the alias of other tests."""
 
 
 class Clock:
-    """Unix seconds, moved by the scenario alone."""
+    """Unix seconds, which a scenario moves."""
 
     now: float = START
 
@@ -33,10 +33,7 @@ class Clock:
 
 
 class Randomness:
-    """Reproducible bytes in place of the system's.
-
-    Each length has a row of its own, so that the order in which ids and nonces are drawn does not matter.
-    """
+    """Reproducible bytes in place of the system's, with a sequence for each length, so the order of draws is free."""
 
     def __init__(self) -> None:
         self._drawn: Counter[int] = Counter()
@@ -62,7 +59,7 @@ class Ids(IdGenerator):
 
 
 class Spans(SpanProcessor):
-    """Keeps the spans that have ended."""
+    """Keeps ended spans."""
 
     def __init__(self) -> None:
         self.ended: list[ReadableSpan] = []
@@ -72,11 +69,11 @@ class Spans(SpanProcessor):
 
 
 ASKED: ContextVar[bool] = ContextVar("asked", default=False)
-"""Set while a request is under way, and not in what runs beside it."""
+"""Set while a request is under way, and not in background tasks."""
 
 
 class Levels(logging.Handler):
-    """Keeps the levels of what requests log; the words may change, and what runs beside them logs when it likes."""
+    """Keeps the levels of what requests log; texts may change, and background tasks log at any time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,9 +85,9 @@ class Levels(logging.Handler):
 
 @contextmanager
 def held_still(*, traced: bool) -> Iterator[tuple[Spans, Levels]]:
-    """Fixed randomness, the package's log, and a tracer provider of the scenario's own or none at all.
+    """Fix randomness, record the package's log, and set a new tracer provider or none.
 
-    The two functions are where `secrets`, `uuid` and `random.SystemRandom` get their bytes from.
+    The two patched functions are the sources of `secrets`, `uuid` and `random.SystemRandom`.
     """
     spans, levels, randomness, logger = Spans(), Levels(), Randomness(), logging.getLogger("mcp_sessions")
     provider = TracerProvider(id_generator=Ids(), shutdown_on_exit=False)

@@ -1,4 +1,4 @@
-"""The deployments that conversations are held with, each a name and its options in flat spelling."""
+"""The deployments of conversations, each a name and its options in flat spelling."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ OTHER_SECRET = "another-secret-for-tests-0123456789-lmnop"
 
 
 def options(**flat: Any) -> dict[str, Any]:
-    """The middleware's options from their flat names: the one place that knows how the constructor spells them.
+    """Return the middleware's options from their flat names.
 
-    Sessions that end by themselves are looked for once, at the start, since no scenario waits; and a store may take
-    its time, so that no slow machine tells.
+    Ended sessions are swept once, at the start, since scenarios do not wait; a slow store has time enough.
     """
     return grouped(**{"keys": SECRET, "sweep_interval": 3600, "store_timeout": 60, **flat})
 
@@ -33,7 +32,7 @@ def _pem(seed: str) -> str:
 
 
 def _user(scope: Scope) -> str | None:
-    """Who sends a request, by its own word."""
+    """Name the user by a header."""
     named: bytes | None = dict(scope["headers"]).get(b"x-user")
     return None if named is None else named.decode()
 

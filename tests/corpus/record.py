@@ -1,4 +1,4 @@
-"""Playing the families, and their recordings: one file each, one line a request."""
+"""Playing the families, and their recordings: one file for each family, one line for each request."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _LONGEST = 2000  # characters of a text that is recorded as it is
 
 
 def replay(family: str) -> list[Line]:
-    """What each request of a family comes to now, in order, with credentials and long texts by their digests."""
+    """Play a family, and return a record of each request, with digests of credentials and long texts."""
     _import_everything()
     return [line for scenario in FAMILIES[family].scenarios for line in _lines(FAMILIES[family], scenario)]
 
 
 @cache
 def _import_everything() -> None:
-    """What is imported when it is first needed may draw random bytes, so it is needed before anything is recorded."""
+    """Trigger lazy imports, which may draw random bytes, before anything is recorded."""
     for name in ("spans_internal/legacy", "spans_bridge/modern", "spans_both/legacy", "sqlite_tracked/modern"):
         _lines(FAMILIES["draft"], Scenario(name))
 
@@ -51,7 +51,7 @@ async def _play(family: Family, talk: Conversation) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A record as JSON has it: bytes as text of one character each, and credentials and long texts cut to digests."""
+    """Return a record as JSON: bytes as Latin-1 text, and credentials and long texts as digests."""
     if isinstance(value, dict):
         return {str(name): plain(member) for name, member in value.items()}
     if isinstance(value, (list, tuple)):
@@ -67,7 +67,7 @@ def _short(text: str) -> str:
 
 
 def _name(found: re.Match[str]) -> str:
-    """A credential by its digest, which stands for every byte of it, and by what it may be used as."""
+    """Name a credential by its kind and its digest."""
     payload = found[0].split(".")[1]
     kind = re.search(rb'"knd":"([a-z]+)"', urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
     return f"<{'sealed' if kind is None else kind[1].decode()} {_digest(found[0])}>"
@@ -82,7 +82,7 @@ def _digest(text: str) -> str:
 
 
 def write(family: str, lines: Iterable[Line], folder: Path) -> None:
-    """Record a family: each request by what differs from the most similar one of the same step before it."""
+    """Record a family: each request by its difference from the most similar earlier one of the same step."""
     steps: dict[str, list[Line]] = {}
     written = []
     for line in lines:
@@ -103,7 +103,7 @@ def _differing(was: Line, line: Line) -> Line:
 
 
 def read(family: str, folder: Path = RECORDED) -> list[Line]:
-    """The recording of a family, each line in full but for what is empty."""
+    """Return the recording of a family, each line in full without empty members."""
     full: dict[str, Line] = {}
     for line in map(json.loads, (folder / f"{family}.jsonl").read_text("utf-8").splitlines()):
         step = line["at"].split(" #")[1]
@@ -116,7 +116,7 @@ def _without_empty(line: Line) -> Line:
 
 
 def compare(family: str, played: list[Line], folder: Path = RECORDED) -> str | None:
-    """The first request of a family that comes to something else than was recorded, or None."""
+    """Describe the first request of a family that differs from its recording, or return None."""
     recorded = read(family, folder)
     now = [*map(_without_empty, played)]
     for was, is_now in zip(recorded, now, strict=False):
@@ -132,7 +132,7 @@ def _difference(family: str, was: Line, is_now: Line) -> str:
 
 
 def count(played: Iterable[list[Line]]) -> str:
-    """How much was played, in words."""
+    """Describe how much was played."""
     lines = [line for family in played for line in family]
     scenarios = {line["at"].split(" #")[0] for line in lines}
     return f"{len(lines)} requests in {len(scenarios)} conversations"

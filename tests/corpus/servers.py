@@ -1,4 +1,4 @@
-"""The wrapped applications: plain ASGI, and as well or ill behaved as a request's `x-shape` header asks."""
+"""The wrapped applications: plain ASGI, whose answers have the shape that a request's `x-shape` header names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RESULTS: Mapping[str, dict[str, Any]] = {
 
 
 class Shaped(NamedTuple):
-    """A response: its head, and its body in pieces."""
+    """A response with its body in pieces."""
 
     status: int
     headers: tuple[tuple[bytes, bytes], ...]
@@ -124,7 +124,7 @@ SHAPES: Mapping[str, Callable[[bytes], Shaped]] = {
 
 
 async def _tool(session: Session | None, name: str, given: dict[str, Any]) -> Any:
-    """What the server's tools do with a session."""
+    """Run a tool in a session."""
     if session is None:
         return "nobody"
     if name == "remember":
@@ -150,8 +150,8 @@ class Server:
     """An MCP server.
 
     Args:
-        seen: Called with what each request was, as it arrived.
-        shape: How it answers where a request does not ask for another shape.
+        seen: Called with each request as it arrived.
+        shape: The shape of answers to requests that do not name another.
         stateful: Whether it keeps transport sessions of its own.
     """
 
@@ -225,17 +225,17 @@ class Server:
         params = message.get("params") or {}
         if message["method"] == "tools/call":
             try:
-                said = await _tool(scope.get("mcp_session"), params.get("name", ""), params.get("arguments") or {})
+                content = await _tool(scope.get("mcp_session"), params.get("name", ""), params.get("arguments") or {})
             except ValueError as error:
-                said = type(error).__name__
-            return {"result": {"content": said}}
+                content = type(error).__name__
+            return {"result": {"content": content}}
         if message["method"] in RESULTS:
             return {"result": RESULTS[message["method"]]}
         return {"error": {"code": -32601, "message": "Method not found"}}
 
 
 def _seen(scope: Scope, body: bytes) -> dict[str, Any]:
-    """One request as it arrived, and the session that came with it."""
+    """Return one request as it arrived, with its session."""
     session: Session | None = scope.get("mcp_session")
     correlation = current_correlation()
     return {

@@ -1,4 +1,4 @@
-"""Conversations of clients that do as they should, in every dialect."""
+"""Conversations of correct clients, in every dialect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DRAFT: dict[str, Any] = {"experimental": {"sessions": {}}}
 
 
 def mirror(session_id: str) -> Header:
-    """The header that names a session."""
+    """Return the header that names a session."""
     return (b"mcp-session-id", session_id.encode())
 
 
@@ -92,7 +92,7 @@ async def lineage(c: Conversation) -> None:
 
 
 async def header(c: Conversation) -> None:
-    """What unchanged clients of the legacy era do."""
+    """Act as unchanged clients of the legacy era."""
     c.user = "alice"
     opened = await c.send("initialize", {**CLIENT, "capabilities": {}})
     named = mirror(opened.header)
@@ -130,13 +130,13 @@ async def header(c: Conversation) -> None:
 
 
 def _field(answer: Answer) -> str:
-    """The session that an answer names in SEP-1364's ways."""
+    """Return the session that an answer names as SEP-1364 does."""
     found = answer.members.get("sessionId", "none")
     return found if isinstance(found, str) else "none"
 
 
 async def field(c: Conversation) -> None:
-    """Both alternatives of SEP-1364."""
+    """Use both alternatives of SEP-1364."""
     c.user = "alice"
     opened = await c.send("initialize", {**CLIENT, "capabilities": {"sampling": {}}})
     await c.send("tools/list", None, mirror("early"), sessionId=None)
@@ -168,7 +168,7 @@ async def field(c: Conversation) -> None:
 
 
 async def renewed(c: Conversation) -> None:
-    """Sessions of SEP-1364 that are taken up again, and creations that say too little or too much."""
+    """Resume sessions of SEP-1364, and create some with too little or too much."""
     c.user = "alice"
     named = _field(await c.send("session/create", {"capabilities": {"roots": {}}, "basket": 1}))
     again = {"sessionId": named, "capabilities": {"elicitation": {}}}
@@ -197,7 +197,7 @@ async def renewed(c: Conversation) -> None:
 
 
 async def bridge(c: Conversation) -> None:
-    """A server that keeps transport sessions of its own."""
+    """Use a server that keeps transport sessions of its own."""
     c.user = "alice"
     await c.tool("whoami")
     opened = await c.send("initialize", {**CLIENT, "capabilities": {}})
@@ -234,7 +234,7 @@ async def bridge(c: Conversation) -> None:
 
 
 async def streams(c: Conversation) -> None:
-    """Streams that are taken up again while their session lives, and after it."""
+    """Resume streams while their session lives, and after its end."""
     c.user = "alice"
     session = (await c.send("sessions/create")).session
     await c.tool("whoami", (b"x-shape", b"sse_ids"), session=session)

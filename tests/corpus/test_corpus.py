@@ -1,4 +1,4 @@
-"""What the middleware does with every request of the corpus is what was recorded."""
+"""The middleware does with every request of the corpus what was recorded."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ SOME = ("renewed", "streams", "bridge", "routed")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_comes_to_what_was_recorded(family: str) -> None:
-    """Each request is answered, forwarded, logged and traced as before."""
+def test_a_family_is_as_recorded(family: str) -> None:
+    """Each request is answered, forwarded, logged and traced as recorded."""
     difference = compare(family, replay(family))
     assert difference is None, difference
 
 
-def test_corpus_is_large() -> None:
-    """It holds thousands of requests, and every deployment has its share."""
+def test_the_corpus_is_large() -> None:
+    """The corpus holds thousands of requests, some of every deployment."""
     lines = [line["at"] for family in FAMILIES for line in read(family)]
     assert len(lines) >= AT_LEAST
     assert {line.split("/")[0] for line in lines} == set(SETS)
 
 
-def test_difference_is_shown(tmp_path: Path) -> None:
+def test_a_difference_is_shown(tmp_path: Path) -> None:
     """The first request that differs is named, with what was expected and what came."""
     played = replay("routed")
     write("routed", played, tmp_path)
@@ -45,8 +45,8 @@ def test_difference_is_shown(tmp_path: Path) -> None:
     assert shown.startswith(f"routed: {played[1]['at']}\n  log\n    expected")
 
 
-def test_recording_is_the_same_in_another_process(tmp_path: Path) -> None:
-    """Another process, with another order of sets, records the very same."""
+def test_the_recording_is_the_same_in_another_process(tmp_path: Path) -> None:
+    """Another process, with another order of sets, records the same bytes."""
     command = [sys.executable, "-m", "tests.corpus", "--write", "--folder", str(tmp_path), *SOME]
     environment = {**os.environ, "PYTHONHASHSEED": "1"}
     subprocess.run(command, cwd=ROOT, env=environment, check=True, capture_output=True)

@@ -1,4 +1,4 @@
-"""`docs/api.md` has every public name: whoever adds one has to put it there."""
+"""`docs/api.md` documents every public name."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ MODULES = {
     "mcp_sessions.integrations.fastmcp": "fastmcp",
     "mcp_sessions.integrations.sdk": "mcp",
 }
-"""Where users import from, and what must be installed for it."""
+"""The modules from which users import, each with the distribution that it needs."""
 
 
 def found(path: str) -> Any:
-    """What a full name names."""
+    """Import what a full name names."""
     module, _, name = path.rpartition(".")
     return getattr(import_module(module), name)
 
 
 @pytest.mark.parametrize("module", [pytest.param(name, marks=needs(what)) for name, what in MODULES.items()])
 def test_every_public_name_is_on_the_page(module: str) -> None:
-    """Under the name that users import, or under another one of the same thing."""
+    """Every public name is documented, under its own name or another one of the same object."""
     things = [found(path) for path in DOCUMENTED]
     public = import_module(module)
     missing = [name for name in public.__all__ if not any(getattr(public, name) is thing for thing in things)]
@@ -45,11 +45,11 @@ def test_every_public_name_is_on_the_page(module: str) -> None:
 
 
 def test_every_store_and_every_fact_is_on_the_page() -> None:
-    """They are handed over by users, or to them, without a name in `mcp_sessions`."""
+    """Stores and facts are documented, though they have no name in `mcp_sessions`."""
     stores = {MemoryStore, RedisStore, SQLiteStore, Store}
     assert stores | set(get_args(Fact)) <= {thing for thing in map(found, DOCUMENTED) if isinstance(thing, type)}
 
 
-def test_no_name_is_there_twice() -> None:
-    """Or a reader would not know which entry is the one."""
+def test_every_name_has_one_entry() -> None:
+    """A name is documented once."""
     assert len(DOCUMENTED) == len(set(DOCUMENTED))

@@ -1,4 +1,4 @@
-"""`docs/concepts.md` shows a session's life as the code has it."""
+"""`docs/concepts.md` shows the life of a session as the code defines it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from lifecycle_page import COMMAND, LIVE, PAGE, WAYS, names, picture, ways
 from mcp_sessions.stores.base import Standing
 
 
-def test_the_picture_is_the_code_s(tmp_path: Path) -> None:
-    """Rewrite the page with `python tests/support/lifecycle_page.py`."""
+def test_the_picture_is_generated_from_the_code(tmp_path: Path) -> None:
+    """The picture is what `python tests/support/lifecycle_page.py` writes."""
     copy = tmp_path / "concepts.md"
     shutil.copy(PAGE, copy)
     subprocess.run([sys.executable, "tests/support/lifecycle_page.py", str(copy)], check=True, cwd=PAGE.parents[1])
@@ -22,12 +22,12 @@ def test_the_picture_is_the_code_s(tmp_path: Path) -> None:
 
 
 def test_every_standing_is_in_the_picture() -> None:
-    """Whoever adds one has to say what leads there."""
+    """The picture has every standing that a store can report."""
     assert {LIVE, *(standing.value for standing in WAYS)} == {standing.value for standing in Standing}
 
 
-def test_whoever_is_not_live_is_refused_and_stays_so() -> None:
-    """Nothing leads back, and a client hears why only where the session was its own."""
+def test_a_session_that_is_over_stays_refused() -> None:
+    """Nothing leads back to a live session, and only its owner learns the reason."""
     assert {after for _, after, _ in ways()} == {LIVE, "ended", "expired", "lost"}
     assert {before for before, _, _ in ways()} == {"[*]", LIVE}
     assert names() == [

@@ -1,4 +1,4 @@
-"""`docs/dependencies.md` names what is asked for, each in its place: whoever adds a dependency has to give a reason."""
+"""`docs/dependencies.md` lists every requirement of the package, with reasons for those of the core."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from packaging.requirements import Requirement
 
 PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "dependencies.md").read_text("utf-8")
 ROWS = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("| `")]
-SAID = {row[0].strip("`"): row[1] for row in ROWS}
+CELLS = {row[0].strip("`"): row[1] for row in ROWS}
 
 
 def asked_for() -> dict[str, set[str]]:
-    """What the package asks for, by extra; "" is what it always needs."""
+    """Return the requirements by extra; "" has those of the core."""
     found: dict[str, set[str]] = defaultdict(set)
     for text in requires("mcp-sessions") or ():
         requirement = Requirement(text)
@@ -28,30 +28,30 @@ def asked_for() -> dict[str, set[str]]:
 ASKED_FOR = asked_for()
 
 
-def listed(said: str) -> set[str]:
-    """The names in a cell; one that begins with a hyphen goes on from the last one."""
-    names = re.findall(r"`([\w-]+)`", said)
+def listed(cell: str) -> set[str]:
+    """Return the names in a cell; one that begins with a hyphen continues the stem."""
+    names = re.findall(r"`([\w-]+)`", cell)
     stem = "opentelemetry-instrumentation"
     return {stem + name if name.startswith("-") else name for name in names}
 
 
 @pytest.mark.parametrize("name", sorted(ASKED_FOR[""]))
-def test_what_is_always_installed_has_its_reasons(name: str) -> None:
-    """What for, why this one, what it replaces, and what it costs, measured."""
+def test_a_core_requirement_has_its_reasons(name: str) -> None:
+    """The row names the purpose, the choice, what it replaces, and the measured costs."""
     (row,) = (row for row in ROWS if row[0] == f"`{name}`" and len(row) == 6)
     assert all(row)
     assert all(float(cost) > 0 for cost in row[4:])
 
 
 @pytest.mark.parametrize("extra", sorted(set(ASKED_FOR) - {"", "dev"}))
-def test_an_extra_is_listed_with_what_it_brings(extra: str) -> None:
-    """Neither more nor less."""
-    assert listed(SAID[extra]) == ASKED_FOR[extra]
+def test_an_extra_is_listed_with_its_requirements(extra: str) -> None:
+    """The row of an extra names exactly its requirements."""
+    assert listed(CELLS[extra]) == ASKED_FOR[extra]
 
 
-def test_what_work_on_the_repository_needs_is_listed() -> None:
-    """All that the other extras bring, and the rest by name."""
-    said = SAID["dev"]
-    assert said.startswith("all of these, ")
+def test_the_development_extra_is_listed() -> None:
+    """The row of `dev` names its requirements beside those of the other extras."""
+    cell = CELLS["dev"]
+    assert cell.startswith("all of these, ")
     others = set[str]().union(*(names for extra, names in ASKED_FOR.items() if extra not in {"", "dev"}))
-    assert ASKED_FOR["dev"] == listed(said) | others
+    assert ASKED_FOR["dev"] == listed(cell) | others

@@ -1,4 +1,4 @@
-"""`docs/handles.md` says what is so: its code runs, its errors are the errors, and its figures are computed."""
+"""`docs/handles.md` is right: its code runs, its errors are those raised, and its figures are computed."""
 
 from __future__ import annotations
 
@@ -26,17 +26,12 @@ PAGE = (Path(__file__).resolve().parent.parent.parent / "docs" / "handles.md").r
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 SDK, FASTMCP, BY_HAND, KEEPING = BLOCKS
 """The blocks, in their order."""
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """Only asyncio, since FastMCP's client speaks nothing else."""
-    return "asyncio"
+asyncio_alone = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # as FastMCP's client
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """Blocks one after the other, as in one file."""
+    """Run blocks one after the other, as in one file."""
     monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
 
     def run(*blocks: str) -> dict[str, Any]:
@@ -48,8 +43,9 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
     return run
 
 
-async def test_the_server_of_the_sdk_gives_and_takes_handles(run: Callable[..., dict[str, Any]]) -> None:
-    """With the SDK's own client: an item goes into its basket, and a misquote into none."""
+@asyncio_alone
+async def test_the_server_of_the_sdk_mints_and_verifies_handles(run: Callable[..., dict[str, Any]]) -> None:
+    """With the SDK's own client an item goes into its basket, and a misquoted handle is refused."""
     names = run(SDK)
     async with mcp.Client(names["mcp"]) as client:
         created = await client.call_tool("create_basket")
@@ -63,8 +59,9 @@ async def test_the_server_of_the_sdk_gives_and_takes_handles(run: Callable[..., 
     assert len(names["baskets"]) == 1
 
 
-async def test_the_server_of_fastmcp_gives_and_takes_handles(run: Callable[..., dict[str, Any]]) -> None:
-    """With FastMCP's own client."""
+@asyncio_alone
+async def test_the_server_of_fastmcp_mints_and_verifies_handles(run: Callable[..., dict[str, Any]]) -> None:
+    """With FastMCP's own client a handle is taken back, and another text is refused."""
     names = run(FASTMCP)
     async with fastmcp.Client(names["mcp"]) as client:
         browser = (await client.call_tool("open_browser")).data
@@ -74,16 +71,17 @@ async def test_the_server_of_fastmcp_gives_and_takes_handles(run: Callable[..., 
     assert closed.data == f"closed {names['handles'].verify('browser', browser)}"
 
 
-def test_verifying_by_hand_says_what_is_wrong(
+def test_verifying_by_hand_prints_the_error(
     run: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What the comment says is printed."""
+    """The block prints what its comment shows."""
     run(FASTMCP, BY_HAND)
     assert capsys.readouterr().out == BY_HAND.split("  # ")[1].splitlines()[0] + "\n"
 
 
-async def test_a_session_tells_its_handles_again(run: Callable[..., dict[str, Any]]) -> None:
-    """The three tools, called one after the other."""
+@asyncio_alone
+async def test_a_session_lists_its_handles(run: Callable[..., dict[str, Any]]) -> None:
+    """The three tools create, list and forget a handle of a session."""
     names, session = run(FASTMCP, KEEPING), held("ses_page", None)
     browser = await names["create_browser"](session)
     assert await names["list_browsers"](session) == [browser]
@@ -95,14 +93,14 @@ async def test_a_session_tells_its_handles_again(run: Callable[..., dict[str, An
 
 
 def rows(heading: str) -> list[list[str]]:
-    """The cells of the first table under a heading."""
+    """Return the cells of the first table under a heading."""
     section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     lines = [line.strip("| ") for line in section.splitlines() if line.startswith("|")]
     return [re.split(r" *\| *", line) for line in lines[2:]]
 
 
 def test_the_layout_is_the_one_in_force() -> None:
-    """Parts, widths and bits; the alphabet; and the example."""
+    """The page states the parts, widths and bits, the alphabet and the limits of the code."""
     table = {row[0]: row[1:3] for row in rows("The layout")}
     assert {part: cells for part, cells in table.items() if part in LAYOUT} == {
         part: [str(width), str(BITS * width)] for part, width in LAYOUT.items()
@@ -113,35 +111,32 @@ def test_the_layout_is_the_one_in_force() -> None:
 
 
 def refusals() -> dict[str, str]:
-    """What is said, with its reason, of each kind of slip."""
+    """Return the message and the reason of each kind of slip."""
     clock = Clock()
     handles = Handles(SECRET, lifetimes={"basket": 86_400}, clock=clock)
     good = handles.mint("basket", principal=None)
-    slips: list[object] = [
-        *(
-            good[:31] + ("0" if good[31] != "0" else "1") + good[32:],
-            handles.mint("basket", principal=Principal("desk")),
-        ),
-        *(handles.mint("browser"), good[:-1], good + "0", good[:9] + "u" + good[10:], f"`{good}`", good.upper(), "x"),
-    ]
-    said = {}
+    wrong = good[:31] + ("0" if good[31] != "0" else "1") + good[32:]
+    foreign, other_type = handles.mint("basket", principal=Principal("desk")), handles.mint("browser")
+    slips: list[object] = [wrong, foreign, other_type, good[:-1], good + "0", good[:9] + "u" + good[10:]]
+    slips += [f"`{good}`", good.upper(), "x"]
+    reasons = {}
     for sent in [*slips, good]:
         clock.now += 86_400 * (sent == good)
         with pytest.raises(HandleError) as refused:
             handles.verify("basket", sent)
-        said[str(refused.value)] = refused.value.reason
-    return said
+        reasons[str(refused.value)] = refused.value.reason
+    return reasons
 
 
 def test_every_error_is_on_the_page() -> None:
-    """As it is raised, with its reason; and the page knows no other."""
+    """The page lists exactly the errors that are raised, with their reasons."""
     table = {row[2]: row[1].strip("`") for row in rows("What a model is told")}
     assert table.pop("the same: nobody learns which it was") == "unknown"
     assert table == refusals()
 
 
 def test_the_chances_are_computed() -> None:
-    """From the widths that are in force, for a handle that is tried twice."""
+    """The probabilities on the page follow from the widths in the code."""
     misquote = 2 / 2 ** (BITS * LAYOUT["tag"])
     assert misquote == 2**-64
     assert f"2^-64, or {misquote:.1e}." in PAGE
@@ -150,7 +145,7 @@ def test_the_chances_are_computed() -> None:
     assert len(ALPHABET) ** len(make_id()) == 2 ** (BITS * LAYOUT["id"])
 
 
-def test_the_page_says_what_is_not_so() -> None:
-    """The two limits that a reader must not miss."""
+def test_the_page_states_its_limits() -> None:
+    """The page states the two limits that a reader must not miss."""
     assert "A mix-up of two handles of one type and one user is not detected." in PAGE
     assert "No evaluation with models was run." in PAGE

@@ -1,4 +1,4 @@
-"""`docs/security.md` says what is so: its tests exist, its defaults are the defaults, and its commands work."""
+"""`docs/security.md` is right: its tests exist, its defaults are those of the code, and its commands work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIMITS = re.findall(r"^\| `Limits\.(\w+)` \| (\w+) \|", PAGE, re.MULTILINE)
 
 
 def functions(file: str) -> set[str]:
-    """The tests of a file, which is named as far as needed; those in classes as `Class::test`."""
+    """Return the tests of a file, which is named as far as needed; those in classes as `Class::test`."""
     (path,) = TESTS.rglob(file)
     tree = ast.parse(path.read_text("utf-8"))
     found = set()
@@ -35,44 +35,44 @@ def functions(file: str) -> set[str]:
 
 
 def test_the_page_names_tests() -> None:
-    """A pattern that matches nothing would find nothing missing."""
+    """Tests are found on the page, so the pattern matches."""
     assert len(NAMED) > 40
     assert ("test_minting.py", "test_every_session_is_another") in NAMED
     assert "TestDelete::test_a_deleted_session_is_gone" in functions("test_answers.py")
 
 
 @pytest.mark.parametrize(("file", "name"), NAMED)
-def test_a_test_that_is_named_exists(file: str, name: str) -> None:
-    """Whoever renames one has to look at what it holds."""
+def test_a_named_test_exists(file: str, name: str) -> None:
+    """Every test that the page names exists."""
     assert name in functions(file)
 
 
-def test_every_threat_is_held_by_a_test_or_said_not_to_be() -> None:
-    """A row with an empty third column says plainly that nothing is done."""
+def test_every_threat_has_a_test_or_an_explicit_none() -> None:
+    """A threat without a test is marked with "none:"."""
     rows = [line.split(" | ") for line in PAGE.split("\n## Limits")[0].splitlines() if line.startswith("| ")]
     assert len(rows) > 15
     assert [row[0] for row in rows[1:] if "::" not in row[2] and not row[1].startswith("none: ")] == []
 
 
 @pytest.mark.parametrize(("option", "default"), LIMITS)
-def test_a_limit_has_the_default_that_it_is_said_to_have(option: str, default: str) -> None:
-    """Where nothing is given."""
+def test_a_limit_has_its_documented_default(option: str, default: str) -> None:
+    """The default on the page is that of the code."""
     assert str(getattr(Limits(), option)).removesuffix(".0") == default
 
 
-def test_no_limit_is_left_out() -> None:
-    """Each has a row; how long a store may take is no matter of what a caller sends."""
+def test_every_limit_has_a_row() -> None:
+    """Every limit is on the page, except `store_timeout`, which callers do not influence."""
     assert {field.name for field in fields(Limits)} - {"store_timeout"} == {name for name, _ in LIMITS}
 
 
 def commands(heading: str) -> list[str]:
-    """The commands of the first block under a heading."""
+    """Return the commands of the first block under a heading."""
     block = PAGE.split(f"\n{heading}\n")[1].split("```console\n")[1].split("```")[0]
     return [line.removeprefix("$ ") for line in block.splitlines()]
 
 
 def test_the_commands_make_and_roll_keys(tmp_path: Path) -> None:
-    """Run as they stand, they give a file that is read as `[old]`, `[old, new]`, `[new, old]` and `[new]`."""
+    """The commands give a file that is read as `[old]`, `[old, new]`, `[new, old]` and `[new]`."""
     program = tmp_path / "bin" / "mcp-sessions"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m mcp_sessions "$@"\n', "utf-8")

@@ -47,7 +47,8 @@ async def test_two_sessions_of_one_cached_client_read_their_own() -> None:
 
             async def read(held: Held | None) -> str:
                 meta: Any = None if held is None else {SESSION_KEY: held.sent()}
-                return str((await client.read_resource("session://me", meta=meta)).contents[0].text)
+                result: Any = await client.read_resource("session://me", meta=meta)
+                return str(result.contents[0].text)
 
             mine, yours = await read(first), await read(second)
             assert [await read(None), await read(None)] == ["nobody", "nobody"]

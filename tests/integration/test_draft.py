@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import anyio
 import pytest
 from clients import OFFERED
 
@@ -44,26 +43,6 @@ async def test_a_session_lives_from_create_to_delete(cell: Cell) -> None:
         "message": "Session not found",
         "data": {"sessionId": held.id, "reason": "ended"},
     }
-
-
-@every_cell
-async def test_one_session_serves_parallel_calls(cell: Cell) -> None:
-    """Parallel calls of one session all see that session."""
-    async with running(cell) as server:
-        client = await server.connected()
-        held = await client.create()
-        own = await client.call("whoami", held)
-        seen: list[str] = []
-
-        async def hold(name: str) -> None:
-            seen.append(await client.call("hold", held, name=name))
-
-        async with anyio.create_task_group() as tasks:
-            for index in range(5):
-                tasks.start_soon(hold, str(index))
-            await server.hall.filled(5)
-            server.hall.open()
-    assert seen == [f"{own} {own}"] * 5
 
 
 @every_cell

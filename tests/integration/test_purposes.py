@@ -5,12 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
-from .purposes import ADMIN_ONLY, Office, office_app, open_office
-from .servers import COVERING, DEADLINE, STATEFUL, Cell
-from .serving import peer, serving
+from .purposes import ADMIN_ONLY, open_office
+from .servers import COVERING, STATEFUL, Cell
 from .wire import SESSION_KEY, Client, Held
 
 STATELESS = [cell for cell in COVERING if not cell.stateful]
@@ -30,16 +28,6 @@ async def names(client: Client, held: Held | None = None) -> set[str]:
 
 
 # --- use-case B: logical sessions ----------------------------------------------------------------
-
-
-@every_cell
-async def test_count_returns_one_more_than_the_last_time_in_that_session(cell: Cell, tmp_path: Path) -> None:
-    """`count` goes on within a session, and another session counts from the start."""
-    async with open_office(cell, tmp_path) as (_, client):
-        one, other = await client.create(), await client.create()
-        assert [await client.call("count", one) for _ in range(3)] == ["1", "2", "3"]
-        assert await client.call("count", other) == "1"
-        assert await client.call("count", one) == "4"
 
 
 @every_cell
@@ -71,25 +59,6 @@ async def test_the_end_of_a_session_rolls_its_transaction_back(cell: Cell, tmp_p
         assert (office.contents, office.transactions) == ([], {})
         assert await client.call("begin_transaction", next_one) == "begun"
         await client.call("end_transaction", next_one)
-
-
-@every_cell
-async def test_several_conversations_share_one_connection(cell: Cell, tmp_path: Path) -> None:
-    """Parallel calls of three conversations over one connection count in three sessions."""
-    office = Office(tmp_path / "contents.db")
-    with anyio.fail_after(DEADLINE):
-        async with serving(office_app(cell, office)) as url, peer(cell, url) as client:
-            conversations = [await client.create() for _ in range(3)]
-            counted: dict[int, list[str]] = {0: [], 1: [], 2: []}
-
-            async def talk(number: int) -> None:
-                for _ in range(number + 1):
-                    counted[number].append(await client.tool("count", conversations[number]))
-
-            async with anyio.create_task_group() as tasks:
-                for number in counted:
-                    tasks.start_soon(talk, number)
-    assert counted == {0: ["1"], 1: ["1", "2"], 2: ["1", "2", "3"]}
 
 
 # --- use-case A and use-case B at once -----------------------------------------------------------

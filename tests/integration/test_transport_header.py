@@ -73,17 +73,6 @@ async def test_a_client_that_leaves_ends_its_session(cell: Cell) -> None:
     assert [(fact.ref, fact.reason) for fact in facts if isinstance(fact, SessionDeleted)] == [(mine, "deleted")]
 
 
-@stateless
-async def test_logical_sessions_ride_beside_the_transport_session(cell: Cell) -> None:
-    """`_meta` names another session for one request, and the next one has the connection's own again."""
-    async with connected(cell) as client:
-        mine, held = await client.tool("whoami"), await client.create()
-        assert await client.tool("whoami", held) != mine
-        assert [await client.tool("count", held), await client.tool("count")] == ["1", "1"]
-        await client.delete(held)
-        assert await client.tool("whoami") == mine
-
-
 @pytest.mark.parametrize("cell", MODERN_STATELESS, ids=str)
 async def test_a_client_that_prefers_the_modern_era_falls_back(cell: Cell) -> None:
     """With `era="legacy"` a client that prefers the modern era gets a transport session."""

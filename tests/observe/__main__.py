@@ -28,7 +28,7 @@ LOGFIRE = "logfire"
 
 
 def main() -> int:
-    """Run it; the exit status."""
+    """Run the command, and return the exit status."""
     parser = argparse.ArgumentParser("make observe", description="See sessions in real tools.")
     parser.add_argument("--only", nargs="+", choices=[*TOOLS, LOGFIRE], default=[*TOOLS, LOGFIRE])
     parser.add_argument("--no-pictures", action="store_true")
@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def observe(tool: Tool, stack: ExitStack, *, pictures: bool) -> str:
-    """Start a tool, let clients call, and ask it what it saw; where it is open."""
+    """Start a tool, let clients call, check what it shows, and return its URL."""
     began = time.monotonic()
     python = installed(tool.name, tool.package)
     say(f"{tool.name}: installed after {time.monotonic() - began:.0f} s")
@@ -65,7 +65,7 @@ def observe(tool: Tool, stack: ExitStack, *, pictures: bool) -> str:
 
 
 def run_logfire() -> None:
-    """Set its SDK up as the page about tracing says, and look at what it sends."""
+    """Set up Logfire's SDK as `docs/tracing.md` shows, and check what it sends."""
     began = time.monotonic()
     python = installed(LOGFIRE, "logfire", "httpx", "-e", str(ROOT))
     subprocess.run([str(python), "-m", "observe.logfire_sdk"], stdout=subprocess.DEVNULL, timeout=PATIENCE, check=True)
@@ -73,7 +73,7 @@ def run_logfire() -> None:
 
 
 def until(look: Callable[[], dict[str, int]], expected: dict[str, int]) -> dict[str, int]:
-    """What is seen, once it is what is expected: tools take in what they are sent at their own pace."""
+    """Look until a tool shows what is expected: tools process spans at their own pace."""
     deadline = time.monotonic() + PATIENCE
     while (seen := look()) != expected:
         if time.monotonic() > deadline:
@@ -83,7 +83,7 @@ def until(look: Callable[[], dict[str, int]], expected: dict[str, int]) -> dict[
 
 
 def take(pages: dict[str, str]) -> None:
-    """Take pictures of pages, where Chromium is."""
+    """Take pictures of pages, where Chromium is installed."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
     if program is None:
         say("no pictures: chromium is not installed (apt-get install chromium)")
@@ -98,7 +98,7 @@ def take(pages: dict[str, str]) -> None:
 
 
 def say(line: str) -> None:
-    """Tell at once, also where nobody looks at a terminal."""
+    """Print at once, even without a terminal."""
     print(line, flush=True)
 
 

@@ -1,8 +1,8 @@
-"""Logfire's own SDK, set up as `docs/tracing.md` says: what it sends names the session, which it blackens untold.
+"""Logfire's own SDK, set up as in `docs/tracing.md`: its spans name the session, which it would redact by default.
 
     python -m observe.logfire_sdk
 
-It is run in an environment that has that SDK, and sends to a receiver in this process in place of the tool.
+It runs in an environment with that SDK, and sends to a receiver in this process in place of the tool.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ PAGE = (ROOT / "docs" / "tracing.md").read_text("utf-8")
 
 
 async def visit() -> str:
-    """One call of a session; its ref."""
+    """Make one call in a session, and return its ref."""
     client = Client(sessions(Server()))
     answer = await client.tool("whoami", session=await client.create())
     return str(answer.result["content"])
 
 
 def main() -> None:
-    """Run it, and look at what was sent."""
+    """Run the SDK, and check what it sent."""
     with receiving() as received:
         os.environ.update(OTEL_EXPORTER_OTLP_ENDPOINT=received.url, LOGFIRE_SEND_TO_LOGFIRE="false")
         names: dict[str, object] = {}
@@ -37,8 +37,8 @@ def main() -> None:
         ref = anyio.run(visit)
         logfire: object = names["logfire"]
         assert logfire.force_flush()  # type: ignore[attr-defined]  # its types are not installed with ours
-    said = {span.attributes.get("session.id") for span in received.spans}
-    assert said == {ref}, f"its spans say {said} of the session {ref}"
+    named = {span.attributes.get("session.id") for span in received.spans}
+    assert named == {ref}, f"its spans say {named} of the session {ref}"
 
 
 if __name__ == "__main__":

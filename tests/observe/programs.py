@@ -1,7 +1,6 @@
-"""Programs that are observed with: installed each into an environment of its own, started, asked, and ended again.
+"""Observability programs: each is installed into an environment of its own, started, queried and stopped.
 
-Nothing here sleeps for a fixed time: what has to come up is looked for until it is there, or until a patience that is
-far beyond what any machine needs is over.
+A program that starts is polled until it answers, up to a generous deadline.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ class Command:
 
 
 def installed(name: str, *packages: str) -> Path:
-    """The interpreter of a virtual environment that has packages, made where there is none.
+    """Return the interpreter of a virtual environment with these packages, made where it is missing.
 
     Raises:
-        SystemExit: It cannot be installed here; the message says so, and why.
+        SystemExit: The packages cannot be installed here, with the reason.
     """
     folder = ROOT / f".venv-{name}"
     python, mark = folder / "bin" / "python", folder / "installed"
@@ -62,7 +61,7 @@ def _install(python: Path) -> list[str]:
 
 @contextmanager
 def running(command: Command, health: str, folder: Path) -> Iterator[None]:
-    """A program that answers, for as long as the block lasts. What it writes is shown where it never does."""
+    """Run a program that answers within the block; its output is shown where it never answers."""
     deadline = time.monotonic() + PATIENCE
     with (folder / f"{time.monotonic_ns()}.log").open("w+") as log:
         process = subprocess.Popen(
@@ -81,7 +80,7 @@ def running(command: Command, health: str, folder: Path) -> Iterator[None]:
 
 
 def answers(url: str) -> bool:
-    """Whether anybody answers there, whatever the answer."""
+    """Whether a server answers there, whatever the answer."""
     try:
         urllib.request.urlopen(url, timeout=PATIENCE).close()
     except urllib.error.HTTPError:
@@ -92,7 +91,7 @@ def answers(url: str) -> bool:
 
 
 def ask(url: str, message: object = None, headers: dict[str, str] | None = None) -> Any:
-    """A JSON answer."""
+    """Send a request, and return its JSON answer."""
     body = None if message is None else json.dumps(message).encode()
     request = urllib.request.Request(url, body, {"content-type": "application/json", **(headers or {})})
     with urllib.request.urlopen(request, timeout=PATIENCE) as response:
@@ -100,7 +99,7 @@ def ask(url: str, message: object = None, headers: dict[str, str] | None = None)
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on, and not the one that was given before."""
+    """Return an unused port of this machine, another one each time."""
     for port in _ports:
         with socket.socket() as listener:
             try:

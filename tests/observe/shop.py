@@ -1,8 +1,8 @@
-"""A small traced server for `tests/observe`: the official SDK's, with a tool that asks a database.
+"""A small traced server for `tests/observe`: the official SDK's, with a tool that uses a database.
 
     python -m observe.shop PORT NAME ENDPOINT [HEADER=VALUE]
 
-Spans go to an OTLP/HTTP endpoint as they end, so that none is left behind when the server is stopped.
+Spans go to an OTLP/HTTP endpoint as they end, so that none is lost when the server is stopped.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ mcp = MCPServer("shop")
 
 @mcp.tool()
 def buy(article: str) -> str:
-    """Order an article; whose session it was."""
+    """Order an article, and return the ref of the session."""
     database.cursor().execute("INSERT INTO orders VALUES (?)", (article,))
     session = current_session()
     return "nobody" if session is None else session.ref
 
 
-# Both servers have the same keys, from the environment: that is all that they share.
+# Both servers share their keys, from the environment, and nothing else.
 app = MCPSessionMiddleware(
     mcp.streamable_http_app(stateless_http=True, json_response=True), keys="env:MCP_SESSION_KEYS", transport="off"
 )

@@ -1,7 +1,6 @@
-"""The tools: how each is installed and started, and how it is asked what it shows of sessions.
+"""The tools: how each is installed and started, and how its sessions are queried.
 
-Nothing leaves this machine: each listens on it alone, keeps what it is sent in a folder that is gone afterwards, and
-reports to nobody.
+Each tool listens on this machine alone, keeps its data in a temporary folder, and has its own telemetry off.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ class Tool:
     """An observability tool.
 
     Args:
-        name: What it is called.
-        package: What is asked of PyPI.
-        start: The program, from its environment's folder, where it is to be open, and a folder of its own.
+        name: Its name.
+        package: Its package on PyPI.
+        start: Returns the program for its environment's folder, its URL, and a folder of its own.
         health: The path that answers when it is ready.
-        headers: What its OTLP endpoint asks for.
-        ask: How many calls of the tool it shows in each session.
-        pictures: Which pages are taken as pictures, by the picture's name.
+        headers: The headers that its OTLP endpoint requires.
+        ask: Returns the number of tool calls that it shows in each session.
+        pictures: Returns the pages to take pictures of, by file name.
     """
 
     name: str
@@ -39,7 +38,7 @@ class Tool:
 
 
 def start_phoenix(programs: Path, url: str, folder: Path) -> Command:
-    """On ports of its own, and with nothing that leaves this machine."""
+    """Start on ports of its own, without telemetry."""
     environment = {
         "PHOENIX_HOST": "127.0.0.1",
         "PHOENIX_PORT": url.rpartition(":")[2],
@@ -52,7 +51,7 @@ def start_phoenix(programs: Path, url: str, folder: Path) -> Command:
 
 
 def ask_phoenix(_: Path, url: str) -> dict[str, int]:
-    """By its REST API: the sessions of the default project, and the spans of each one's traces."""
+    """Ask the REST API for the sessions of the default project, and count the calls in their traces."""
     found = ask(f"{url}/v1/projects/default/sessions?limit=100")["data"]
     spans = ask(f"{url}/v1/projects/default/spans?limit=1000")["data"]
     calls = {span["context"]["trace_id"] for span in spans if span["name"] == "tools/call buy"}
@@ -60,7 +59,7 @@ def ask_phoenix(_: Path, url: str) -> dict[str, int]:
 
 
 def picture_phoenix(url: str, refs: list[str]) -> dict[str, str]:
-    """The list of sessions, and one of them."""
+    """Return the list of sessions, and one of them."""
     (project,) = [one["id"] for one in ask(f"{url}/v1/projects")["data"] if one["name"] == "default"]
     found = ask(f"{url}/v1/projects/default/sessions?limit=100")["data"]
     session = next(one["id"] for one in found if one["session_id"] == refs[0])
@@ -71,7 +70,7 @@ def picture_phoenix(url: str, refs: list[str]) -> dict[str, str]:
 
 
 def start_mlflow(programs: Path, url: str, folder: Path) -> Command:
-    """With a database of its own."""
+    """Start with a database of its own."""
     port = url.rpartition(":")[2]
     store = ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--workers", "1"]
     return Command([str(programs / "mlflow"), "server", "--host", "127.0.0.1", "--port", port, *store], {})
@@ -90,7 +89,7 @@ print(json.dumps(found))
 
 
 def ask_mlflow(python: Path, url: str) -> dict[str, int]:
-    """By its own Python client: the traces that it gives to each session."""
+    """Ask by its own Python client for the traces of each session."""
     done = subprocess.run([str(python), "-c", ASK_MLFLOW, url], capture_output=True, text=True, check=True)
     found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
     return found

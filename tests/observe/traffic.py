@@ -1,4 +1,4 @@
-"""What is observed: two servers that share nothing but their keys, and three clients that call both in turns."""
+"""The observed traffic: two servers that share nothing but their keys, and three clients that call both in turn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ARTICLES = ("shoes", "socks", "hat")
 
 @contextmanager
 def traffic(endpoint: str, headers: list[str]) -> Iterator[set[str]]:
-    """The servers, and a session of each client, after all calls; by their refs."""
+    """Run the servers within the block, and yield the refs of the clients' sessions after all calls."""
     ports = [free_port(), free_port()]
     paths = os.pathsep.join(
         filter(None, [str(ROOT / "tests"), str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH")])
@@ -35,15 +35,15 @@ def traffic(endpoint: str, headers: list[str]) -> Iterator[set[str]]:
         held = [call(ports[0], "sessions/create")["session"] for _ in ARTICLES]
         refs: list[set[str]] = [set() for _ in held]
         for number in range(CALLS):
-            for session, said, article in zip(held, refs, ARTICLES, strict=True):
+            for session, names, article in zip(held, refs, ARTICLES, strict=True):
                 result = call(ports[number % 2], "tools/call", session, name="buy", arguments={"article": article})
-                said.add(result["content"][0]["text"])
-        assert [len(said) for said in refs] == [1] * len(held), "a session went by two names"
+                names.add(result["content"][0]["text"])
+        assert [len(names) for names in refs] == [1] * len(held), "a session went by two names"
         yield set().union(*refs)
 
 
 def call(port: int, method: str, session: dict[str, Any] | None = None, **params: Any) -> Any:
-    """One request, as a client of the modern era sends it; its result."""
+    """Send one request as a client of the modern era, and return its result."""
     meta: dict[str, Any] = {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": {},

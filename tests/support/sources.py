@@ -1,4 +1,4 @@
-"""A session without a token, for tests of sessions and handles."""
+"""A session that no token was minted for: what tests of sessions and handles are about does not hang on one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mcp_sessions.stores.memory import MemoryStore
 
 
 def no_data() -> Data:
-    """Return the empty data of a new store."""
+    """An empty place in a store of its own."""
     return Data(MemoryStore(), Namespace("ses_abc", 2**40, 100), clock=lambda: 0, max_value_bytes=100)
 
 
 class Known(NamedTuple):
-    """The facts that a token would hold."""
+    """What the token would say."""
 
     ref: str
     issued_at: int
@@ -30,7 +30,7 @@ class Known(NamedTuple):
 
 @dataclass
 class Made:
-    """The parts of a session; `ended` notes why it was ended, and whether with its descendants."""
+    """What a session is made of; `ended` notes why it was ended, and whether with its descendants."""
 
     token: str
     ref: str = "ses_abc"

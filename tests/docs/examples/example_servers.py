@@ -1,16 +1,18 @@
-"""The example servers in this process, and the official SDK's client that talks to them without a network.
+"""The example servers in this process, with the official SDK's client and without a network.
 
-To be imported before any module of `examples/`: it makes them importable by their names, as they are for who runs them,
-and skips the file that imports it where the SDK is older than the examples need.
+Import it before any module of `examples/`: it makes them importable by name, and skips the importing file where the
+SDK is older than the examples need.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import re
 import secrets
+import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -33,16 +35,16 @@ sys.path.insert(0, str(EXAMPLES))
 
 @asynccontextmanager
 async def connected(name: str, **about: Any) -> AsyncIterator[Client]:
-    """A client of a server that was made for this block alone; what is said besides is said to `client_of`."""
+    """Connect a client to a new server within the block; `about` goes to `client_of`."""
     async with running(name) as app, client_of(app, **about) as client:
         yield client
 
 
 @asynccontextmanager
 async def running(name: str, keys: str | None = None) -> AsyncIterator[ASGIApp]:
-    """An example's app, made anew for this block, with keys of its own unless some are given."""
+    """Run a new app of an example within the block, with new keys unless some are given."""
     async with AsyncExitStack() as life:
-        # Middleware is made when the application starts, and asks for the keys then.
+        # Middleware is made when the application starts, and reads the keys then.
         with mock.patch.dict(os.environ, MCP_SESSION_KEYS=keys or secrets.token_urlsafe(32)):
             app = with_state(fresh(name))
             await life.enter_async_context(lifespan(app))
@@ -50,13 +52,13 @@ async def running(name: str, keys: str | None = None) -> AsyncIterator[ASGIApp]:
 
 
 def fresh(name: str) -> Any:
-    """An example's app, made anew."""
+    """Import an example again and return its app."""
     sys.modules.pop(name, None)
     return importlib.import_module(name).app
 
 
 def with_state(app: ASGIApp) -> ASGIApp:
-    """An application whose requests see what its lifespan left, as servers have it."""
+    """Pass the state of the lifespan on to requests, as servers do."""
     state: dict[str, Any] = {}
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,7 +72,7 @@ def with_state(app: ASGIApp) -> ASGIApp:
 async def client_of(
     app: ASGIApp, path: str = "/mcp", *, mode: str = "auto", token: str | None = None
 ) -> AsyncIterator[Client]:
-    """A client of a running server, of the modern era where the server serves it, unless `mode` is `legacy`."""
+    """Connect a client of the modern era, where the server serves it, unless `mode` is `legacy`."""
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
     async with (
         http_of(app, **headers) as http,
@@ -80,6 +82,22 @@ async def client_of(
 
 
 def http_of(app: ASGIApp, **headers: str) -> httpx2.AsyncClient:
-    """A plain HTTP client of a running server."""
+    """Make a plain HTTP client of a running server."""
     transport = httpx2.ASGITransport(app=app)
     return httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000", headers=headers)
+
+
+def printed_by(name: str) -> str:
+    """Run an example that must end well, and return its output with single spaces; no id may be in it."""
+    command = [sys.executable, str(EXAMPLES / f"{name}.py")]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not re.search(r"eyJ|\x1b", done.stdout)
+    return re.sub(r" +", " ", done.stdout)
+
+
+def assert_in_order(text: str, steps: Sequence[str]) -> None:
+    """Check that all steps stand in a text, in order."""
+    places = [text.find(step) for step in steps]
+    assert -1 not in places
+    assert places == sorted(places)

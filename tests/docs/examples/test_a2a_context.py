@@ -1,4 +1,4 @@
-"""The example `a2a_context`: a foreign context id, carried through."""
+"""The example `a2a_context`: a foreign context id is passed on."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from session_client import HeldSession
 
 
 async def delegated(client: Client, session: HeldSession, context: str | None) -> dict[str, Any]:
-    """The message that the next agent gets for a call that names a context."""
+    """Return the next agent's message for a call that names a context."""
     named = {} if context is None else {"a2a/contextId": context}
     meta = cast("Any", {**session.meta, **named})
     result = await client.call_tool("delegate", {"task": "look"}, meta=meta)
     return cast("dict[str, Any]", result.structured_content)
 
 
-async def test_the_context_goes_on_and_the_data_is_the_sessions() -> None:
-    """Whatever context a call names, it counts where its session counts."""
+async def test_the_context_is_passed_on_and_the_data_is_the_sessions() -> None:
+    """A call counts in its session, whatever context it names."""
     async with connected("a2a_context") as client:
         a, b = await HeldSession.create(client), await HeldSession.create(client)
         calls = [(a, "ctx-1"), (a, "ctx-2"), (b, "ctx-1"), (b, None)]

@@ -1,4 +1,4 @@
-"""The example `audit_log`: who did what in which session, as JSON lines."""
+"""The example `audit_log`: users, actions and sessions as JSON lines."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from mcp import MCPError
 from session_client import HeldSession, ToolFailed
 
 
-async def test_each_line_says_who_what_and_in_which_session(capsys: pytest.CaptureFixture[str]) -> None:
-    """From the beginning of a session to its end, with the call that failed and the one that was refused."""
+async def test_each_line_names_the_user_the_action_and_the_session(capsys: pytest.CaptureFixture[str]) -> None:
+    """The log covers a session from its beginning to its end, with a failed and a refused call."""
     async with running("audit_log") as app:
         async with client_of(app, token="token-of-ann") as client:
             session = await HeldSession.create(client)

@@ -1,4 +1,4 @@
-"""The example `cluster_counter`: a count that no call is missing from."""
+"""The example `cluster_counter`: a count without a missing call."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from stage import together
 
 @pytest.fixture(autouse=True)
 def store(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one that needs nothing beside it."""
+    """Use the store in memory."""
     monkeypatch.setenv("MCP_SESSION_STORE", "memory:")
 
 
-async def test_calls_at_the_same_moment_all_count() -> None:
-    """Each answers with another number, and another session counts for itself."""
+async def test_parallel_calls_all_count() -> None:
+    """Parallel calls return different numbers, and another session counts for itself."""
     async with connected("cluster_counter") as client:
         session, other = await HeldSession.create(client), await HeldSession.create(client)
         assert sorted(await together([session.call("count") for _ in range(8)])) == list("12345678")
         assert await other.call("count") == 1
 
 
-async def test_a_session_knows_which_processes_served_it() -> None:
-    """None before the first call, and this one afterwards."""
+async def test_a_session_lists_the_processes_that_served_it() -> None:
+    """The list is empty before the first call, and has this process afterwards."""
     async with connected("cluster_counter") as client:
         session = await HeldSession.create(client)
         assert await session.call("workers") == []

@@ -1,4 +1,4 @@
-"""The example `counter`: one more than the last time in that session."""
+"""The example `counter`: each call returns one more than the last one of its session."""
 
 from __future__ import annotations
 
@@ -8,26 +8,21 @@ from session_client import HeldSession
 
 
 async def test_each_session_counts_for_itself() -> None:
-    """A session's number is one more than its last, whatever the other session does."""
+    """A session counts on, whatever another session does."""
     async with connected("counter") as client:
         a, b = await HeldSession.create(client), await HeldSession.create(client)
-        assert [await a.call("count"), await a.call("count"), await b.call("count"), await a.call("count")] == [
-            1,
-            2,
-            1,
-            3,
-        ]
+        assert [await session.call("count") for session in (a, a, b, a)] == [1, 2, 1, 3]
 
 
 async def test_without_a_session_every_call_is_the_first() -> None:
-    """Sessions are optional here, and nothing is kept where there is none."""
+    """Sessions are optional here, and nothing is kept without one."""
     async with connected("counter") as client:
         answers = [(await client.call_tool("count")).structured_content for _ in range(2)]
         assert answers == [{"result": 1}, {"result": 1}]
 
 
 async def test_the_client_holds_the_number() -> None:
-    """State is last-write-wins: who sends an older state again counts from there."""
+    """State is last-write-wins: a client that sends an older state again counts from there."""
     async with connected("counter") as client:
         session = await HeldSession.create(client)
         await session.call("count")

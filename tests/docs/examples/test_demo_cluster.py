@@ -1,4 +1,4 @@
-"""`make demo-cluster`: a cluster whose servers are replaced under load, and a check that would see what went wrong."""
+"""`make demo-cluster`: a cluster whose servers are replaced under load, with a check of the recorded history."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from example_servers import EXAMPLES
+from example_servers import EXAMPLES, assert_in_order
 from mcp import MCPError
 
 import cluster
 import debian
 import demo_cluster
 
-TOLD = (
+STEPS = (
     "A store, two servers with 2 workers each, and one address for both",
     "The first server and both its workers are replaced",
     "key file new, old: the new key signs, the old one still counts",
@@ -32,11 +32,11 @@ TOLD = (
 )
 
 
-MEASURED = "COVERAGE_PROCESS_CONFIG"  # makes processes that are started be measured, which takes its time
+MEASURED = "COVERAGE_PROCESS_CONFIG"  # has subprocesses measured, which takes time
 
 
 def run_demo(*arguments: str, measured: bool = False, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The demo as a command."""
+    """Run the demo as a command."""
     command = [sys.executable, str(EXAMPLES / "demo_cluster.py"), *arguments]
     inherited = {name: value for name, value in os.environ.items() if measured or name != MEASURED}
     return subprocess.run(
@@ -45,12 +45,12 @@ def run_demo(*arguments: str, measured: bool = False, **environment: str) -> sub
 
 
 def left_by(mark: str) -> list[str]:
-    """The processes that were started by who had a mark in its environment, which they inherit."""
+    """Return the processes that inherited a mark in their environment."""
     return [path.parent.name for path in Path("/proc").glob("[0-9]*/environ") if mark.encode() in environ(path)]
 
 
 def environ(path: Path) -> bytes:
-    """A process's environment, if it is still there."""
+    """Read a process's environment, if it is still there."""
     try:
         return path.read_bytes()
     except OSError:
@@ -58,7 +58,7 @@ def environ(path: Path) -> bytes:
 
 
 def changed(folder: Path, *changes: tuple[str, str]) -> list[str]:
-    """The server in another folder, changed, as the demo's arguments."""
+    """Write a changed server to a folder, and return the demo's arguments."""
     text = (EXAMPLES / "cluster_counter.py").read_text("utf-8")
     for old, new in changes:
         assert old in text
@@ -68,35 +68,33 @@ def changed(folder: Path, *changes: tuple[str, str]) -> list[str]:
 
 
 def run_here(*arguments: str, limit: float = 110) -> int:
-    """The demo in a thread of its own: a tracer loses its place in the thread in which an event loop is torn down."""
+    """Run the demo in a thread: a tracer loses its place in a thread whose event loop is torn down."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(demo_cluster.main, arguments, limit=limit).result()
 
 
-def test_the_demo_tells_its_story_and_leaves_nothing(
+def test_the_demo_prints_every_step_and_leaves_no_process(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """At least a thousand calls, eight workers, new keys, and no answer that was wrong; no part of an id is shown."""
+    """A thousand calls over replaced workers and new keys get right answers, and no id is shown."""
     mark = uuid4().hex
     monkeypatch.setenv("STARTED_BY", mark)
     monkeypatch.delenv(MEASURED, raising=False)
-    status, said = run_here(), capsys.readouterr()
-    assert (status, said.err, left_by(mark)) == (0, "", []), said.out
-    assert said.out.endswith("\nNo session was lost, and every answer was right.\n")
-    assert "eyJ" not in said.out
-    told = re.sub(r" +", " ", said.out)
-    places = [told.find(step) for step in TOLD]
-    assert -1 not in places
-    assert places == sorted(places)
-    (calls, sessions, deleted) = re.findall(r"(\d+) calls in (\d+) sessions, of which (\d+) were deleted", told)[0]
+    status, captured = run_here(), capsys.readouterr()
+    assert (status, captured.err, left_by(mark)) == (0, "", []), captured.out
+    assert captured.out.endswith("\nNo session was lost, and every answer was right.\n")
+    assert "eyJ" not in captured.out
+    printed = re.sub(r" +", " ", captured.out)
+    assert_in_order(printed, STEPS)
+    (calls, sessions, deleted) = re.findall(r"(\d+) calls in (\d+) sessions, of which (\d+) were deleted", printed)[0]
     assert int(calls) >= 1000
     assert int(sessions) == int(deleted) > 10
-    assert len(set(re.findall(r"(?:first|second) process (\d+) listens", told))) == 4
-    assert int(re.findall(r"served by (\d+) processes", told)[0]) >= 4
+    assert len(set(re.findall(r"(?:first|second) process (\d+) listens", printed))) == 4
+    assert int(re.findall(r"served by (\d+) processes", printed)[0]) >= 4
 
 
-def test_servers_that_share_nothing_are_found_out(tmp_path: Path) -> None:
-    """Numbers that come twice are named, and keys that were not changed; nothing is left. One worker each will do."""
+def test_servers_that_share_nothing_are_reported(tmp_path: Path) -> None:
+    """Repeated numbers and unchanged keys are reported, and no process is left."""
     once = 'open(os.environ["MCP_SESSION_KEYS"].removeprefix("file:")).read().split()[0]'
     unshared = ('os.environ["MCP_SESSION_STORE"]', '"memory:"'), ('os.environ["MCP_SESSION_KEYS"]', once)
     mark = uuid4().hex
@@ -106,8 +104,8 @@ def test_servers_that_share_nothing_are_found_out(tmp_path: Path) -> None:
     assert "\ntwo updates came to the same number\n    add in " in done.stdout
 
 
-def test_the_command_says_what_may_be_asked_of_it() -> None:
-    """As every command."""
+def test_the_command_has_a_help_text() -> None:
+    """`--help` lists the options."""
     done = run_demo("--help", measured=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert "--workers NUMBER" in done.stdout
@@ -115,28 +113,28 @@ def test_the_command_says_what_may_be_asked_of_it() -> None:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What does not even start has nothing to finish."""
+    """Give servers that do not start no time to stop."""
     monkeypatch.setattr(cluster, "PATIENCE", 0.2)
     monkeypatch.delenv(MEASURED, raising=False)
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_server_that_does_not_start_is_found_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What it said is shown."""
+def test_a_server_that_does_not_start_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The output of a server that does not start is shown."""
     assert run_here(*changed(tmp_path, ("mcp = MCPServer", "mcp = NoSuchServer")), limit=110) == 1
     assert "name 'NoSuchServer' is not defined" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_server_that_is_never_ready_is_given_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The demo ends by itself."""
+def test_a_server_that_is_never_ready_ends_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The demo ends after its limit."""
     hanging = "import threading\n\nthreading.Event().wait()\nmcp = MCPServer"
     assert run_here(*changed(tmp_path, ("mcp = MCPServer", hanging)), limit=2) == 1
     assert capsys.readouterr().out.endswith("not at the end of the story after 2 seconds\n")
 
 
-async def test_a_call_that_fails_is_not_taken_for_a_refusal() -> None:
-    """It is noted, and nobody knows what came of it."""
+async def test_a_failed_call_is_not_a_refusal() -> None:
+    """A failed call is reported, and recorded with an unknown outcome."""
 
     async def failing() -> int:
         raise MCPError(-32603, "Session store unavailable")
@@ -148,7 +146,7 @@ async def test_a_call_that_fails_is_not_taken_for_a_refusal() -> None:
 
 
 def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the command that installs it, for who may not do it here."""
+    """An ordinary user gets the command that installs the missing program."""
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(debian, "SYSTEM", "")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)

@@ -10,7 +10,7 @@ from stage import together
 
 
 async def test_each_session_fills_a_basket_of_its_own() -> None:
-    """Items of parallel calls are all in it, and its price comes from the application's catalogue."""
+    """Items of parallel calls are all in the basket, and its price comes from the application's catalogue."""
     async with running("fastapi_app") as app, client_of(app, "/api/mcp") as client:
         a, b = await HeldSession.create(client), await HeldSession.create(client)
         await together([a.call("add", item=item) for item in ("pen", "book", "pen")])
@@ -20,8 +20,8 @@ async def test_each_session_fills_a_basket_of_its_own() -> None:
             await a.call("add", item="ship")
 
 
-async def test_the_application_stays_what_it_was() -> None:
-    """Its routes answer, its lifespan ran, and its OpenAPI document knows nothing of MCP."""
+async def test_the_application_is_unchanged() -> None:
+    """The application's routes answer, its lifespan ran, and its OpenAPI document has no MCP endpoint."""
     async with running("fastapi_app") as app, http_of(app) as http:
         assert (await http.get("/catalogue")).json() == {"pen": 3, "book": 12}
         assert list((await http.get("/openapi.json")).json()["paths"]) == ["/catalogue"]

@@ -1,4 +1,4 @@
-"""The example `fastmcp_app`: FastMCP's state, as long as the session."""
+"""The example `fastmcp_app`: FastMCP's state, kept for a session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceW
 
 
 async def test_a_session_keeps_its_language() -> None:
-    """Though no request shares a connection with another."""
+    """A session keeps its language, though every request has a connection of its own."""
     async with connected("fastmcp_app") as client:
         a, b = await HeldSession.create(client), await HeldSession.create(client)
         assert await a.call("choose_language", language="Greek") == "From now on: Greek."
@@ -21,15 +21,15 @@ async def test_a_session_keeps_its_language() -> None:
         assert [await a.call("history"), await b.call("history")] == [["moon", "sun"], ["moon"]]
 
 
-async def test_a_word_is_said_in_a_session() -> None:
-    """Without one the call fails and says what is missing."""
+async def test_a_call_without_a_session_fails() -> None:
+    """The error of a call without a session names what is missing."""
     async with connected("fastmcp_app") as client:
         with pytest.raises(ToolFailed, match="Session required"):
             answer(await client.call_tool("say", {"word": "moon"}))
 
 
-async def test_no_tool_shows_the_session_to_a_model() -> None:
-    """What a tool asks for holds its own arguments and nothing of sessions."""
+async def test_a_model_does_not_see_the_session() -> None:
+    """The schema of a tool has its own arguments alone."""
     async with connected("fastmcp_app") as client:
         asked = {tool.name: sorted(tool.input_schema["properties"]) for tool in (await client.list_tools()).tools}
         assert asked == {"choose_language": ["language"], "say": ["word"], "history": []}

@@ -10,7 +10,7 @@ from session_client import HeldSession, ToolFailed
 
 
 async def test_a_notebook_holds_its_own_notes_in_order() -> None:
-    """Notes come back oldest first, and those of another session are nowhere to be seen."""
+    """Notes come back oldest first, without those of another session."""
     async with connected("notebook") as client:
         a, b = await HeldSession.create(client), await HeldSession.create(client)
         assert await a.call("append", note="one") == ["one"]
@@ -21,22 +21,22 @@ async def test_a_notebook_holds_its_own_notes_in_order() -> None:
 
 
 async def test_a_new_notebook_is_empty() -> None:
-    """Reading comes before writing, if the client likes."""
+    """A notebook can be read before it is written."""
     async with connected("notebook") as client:
         assert await (await HeldSession.create(client)).call("read") == []
 
 
 @pytest.mark.parametrize("tool", ["append", "read"])
 async def test_both_tools_need_a_session(tool: str) -> None:
-    """A call in no session is refused before the tool sees it."""
+    """A call without a session is refused before the tool sees it."""
     async with connected("notebook") as client:
         with pytest.raises(MCPError, match="Session required") as refusal:
             await client.call_tool(tool, {"note": "lost"})
         assert refusal.value.code == -31044
 
 
-async def test_a_notebook_that_grows_too_long_says_so() -> None:
-    """The note that would not fit is refused with the limit, and the notes before it are kept."""
+async def test_a_note_beyond_the_limit_is_refused() -> None:
+    """A note that does not fit is refused with the limit, and the notes before it are kept."""
     async with connected("notebook") as client:
         session = await HeldSession.create(client)
         await session.call("append", note="short")
@@ -45,8 +45,8 @@ async def test_a_notebook_that_grows_too_long_says_so() -> None:
         assert await session.call("read") == ["short"]
 
 
-async def test_no_tool_shows_the_session_to_a_model() -> None:
-    """What a tool asks for holds its own arguments and nothing of sessions."""
+async def test_a_model_does_not_see_the_session() -> None:
+    """The schema of a tool has its own arguments alone."""
     async with connected("notebook") as client:
         asked = {tool.name: sorted(tool.input_schema["properties"]) for tool in (await client.list_tools()).tools}
         assert asked == {"append": ["note"], "read": []}

@@ -1,4 +1,4 @@
-"""The example `progressive_tools`: tools that a session gets when it has earned them."""
+"""The example `progressive_tools`: tools that a session unlocks."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ from mcp import Client
 
 from session_client import HeldSession, ToolFailed
 
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """asyncio, which closes the event streams that the SDK's client leaves open in the legacy era."""
-    return "asyncio"
+# asyncio closes the event streams that the SDK's client leaves open in the legacy era.
+pytestmark = pytest.mark.parametrize("anyio_backend", ["asyncio"])
 
 
 async def listed(client: Client, session: HeldSession | None = None) -> set[str]:
-    """The names of the tools that a client is shown."""
+    """Return the names of the listed tools."""
     tools = await client.list_tools(meta=None if session is None else session.meta)
     return {tool.name for tool in tools.tools}
 
 
-async def test_the_call_guards_in_the_modern_era() -> None:
-    """The list is the same for everybody; who calls too early is told what to call first."""
+async def test_the_modern_era_guards_calls() -> None:
+    """The list is the same for all sessions, and the error of an early call names the tool to call first."""
     async with connected("progressive_tools") as client:
         early, late = await HeldSession.create(client), await HeldSession.create(client)
         with pytest.raises(ToolFailed, match="that is not the word"):
@@ -34,8 +31,8 @@ async def test_the_call_guards_in_the_modern_era() -> None:
         assert [await listed(client, session) for session in (early, late, None)] == [{"unlock", "restart"}] * 3
 
 
-async def test_lists_change_with_the_session_in_the_legacy_era() -> None:
-    """One session's list grows when it has earned it, another's does not, and the call guards all the same."""
+async def test_the_legacy_era_changes_lists() -> None:
+    """The list of the session that unlocked the tool grows, and calls are guarded too."""
     async with connected("progressive_tools", mode="legacy") as client:
         early, late = await HeldSession.create(client), await HeldSession.create(client)
         assert [await listed(client, session) for session in (early, late)] == [{"unlock"}, {"unlock"}]

@@ -1,4 +1,4 @@
-"""The example `routing`: a session goes where it was before, and would be served anywhere."""
+"""The example `routing`: a session goes to the same instance, though any instance could serve it."""
 
 from __future__ import annotations
 
@@ -19,16 +19,12 @@ from cluster import Program, free_port
 from debian import install
 from integration.serving import serving
 
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """Uvicorn speaks asyncio alone."""
-    return "asyncio"
+pytestmark = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # Uvicorn runs on asyncio alone
 
 
 @pytest.fixture(autouse=True)
 def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the instances share."""
+    """Set what the instances share."""
     monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
     monkeypatch.setenv("MCP_SESSION_STORE", f"sqlite:{tmp_path / 'sessions.db'}")
 
@@ -45,19 +41,19 @@ class Nginx(Program):
 
 
 def written(*ports: int) -> str:
-    """What the example writes as a command."""
-    with mock.patch.object(sys, "argv", ["routing.py", *map(str, ports)]), redirect_stdout(StringIO()) as said:
+    """Return what the example prints as a command."""
+    with mock.patch.object(sys, "argv", ["routing.py", *map(str, ports)]), redirect_stdout(StringIO()) as printed:
         run_path(str(EXAMPLES / "routing.py"), run_name="__main__")
-    return said.getvalue()
+    return printed.getvalue()
 
 
 async def looked_up(client: Client) -> dict[str, Any]:
-    """What an instance finds, and which it was."""
+    """Return what an instance finds, and its name."""
     return cast("dict[str, Any]", (await client.call_tool("look_up", {"prefix": "s"})).structured_content)
 
 
-async def test_a_session_goes_where_it_was_before(tmp_path: Path) -> None:
-    """Its first call finds nothing warm and all others do; sessions are spread, and any instance answers alike."""
+async def test_a_session_stays_on_its_instance(tmp_path: Path) -> None:
+    """Only the first call of a session finds a cold cache; sessions are spread over instances with equal answers."""
     async with AsyncExitStack() as stack:
         urls = [await stack.enter_async_context(serving(fresh("routing"))) for _ in range(2)]
         nginx = Nginx(tmp_path, *(int(url.split(":")[2].removesuffix("/mcp")) for url in urls))

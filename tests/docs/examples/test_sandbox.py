@@ -1,4 +1,4 @@
-"""The example `sandbox`: a folder for each session, gone when the session has ended."""
+"""The example `sandbox`: a folder for each session, removed when the session ends."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from session_client import HeldSession, ToolFailed
 
 @pytest.fixture(autouse=True)
 def sandboxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the folders are."""
+    """Keep the folders in a temporary one."""
     monkeypatch.setenv("SANDBOXES", str(tmp_path))
     return tmp_path
 
 
 def kept(sandboxes: Path) -> list[str]:
-    """What stands in the notes of every folder."""
+    """Return the notes of every folder."""
     return [file.read_text("utf-8") for file in sandboxes.glob("*/notes.txt")]
 
 
-async def test_files_are_the_sessions_own_and_go_with_it(sandboxes: Path) -> None:
-    """Another session's folder stays."""
+async def test_files_belong_to_a_session_and_are_removed_with_it(sandboxes: Path) -> None:
+    """Each session sees its own files, and a deleted session's folder is removed alone."""
     async with connected("sandbox") as client:
         a, b = await HeldSession.create(client), await HeldSession.create(client)
         assert await a.call("write", name="notes.txt", text="mine") == ["notes.txt"]
@@ -35,8 +35,8 @@ async def test_files_are_the_sessions_own_and_go_with_it(sandboxes: Path) -> Non
         assert kept(sandboxes) == ["other"]
 
 
-async def test_a_session_that_wrote_nothing_ends_as_well(sandboxes: Path) -> None:
-    """There is no folder to remove."""
+async def test_a_session_without_files_can_be_deleted(sandboxes: Path) -> None:
+    """A session that wrote nothing is deleted, though it has no folder."""
     async with connected("sandbox") as client:
         session = await HeldSession.create(client)
         with pytest.raises(ToolFailed, match=r"there is no notes\.txt in this session"):
@@ -46,8 +46,8 @@ async def test_a_session_that_wrote_nothing_ends_as_well(sandboxes: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["../out", "/etc/passwd", "..", "a/b", ""])
-async def test_no_name_leads_out_of_the_folder(name: str) -> None:
-    """Only plain names are taken."""
+async def test_a_name_cannot_leave_the_folder(name: str) -> None:
+    """A path in place of a plain file name is refused."""
     async with connected("sandbox") as client:
         session = await HeldSession.create(client)
         with pytest.raises(ToolFailed, match="is no plain file name"):

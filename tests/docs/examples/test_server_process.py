@@ -12,8 +12,8 @@ from server_process import DidNotStart, serving
 from session_client import HeldSession
 
 
-async def test_a_server_started_again_knows_its_sessions() -> None:
-    """Another process, the same address, the same keys."""
+async def test_a_restarted_server_knows_its_sessions() -> None:
+    """A session goes on in another process with the same address and keys."""
     async with serving("counter", EXAMPLES) as server:
         await server.ready()
         before = (server.pid, server.url)
@@ -28,8 +28,8 @@ async def test_a_server_started_again_knows_its_sessions() -> None:
         assert server.pid != before[0]
 
 
-async def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
-    """The error holds what the process said, and the process is gone."""
+async def test_a_failed_start_reports_why(tmp_path: Path) -> None:
+    """The error holds the output of the process."""
     (tmp_path / "broken.py").write_text("raise ValueError('the reason')", "utf-8")
     with pytest.raises(DidNotStart, match=r"(?s)broken did not start:.*the reason"):
         async with serving("broken", tmp_path) as server:

@@ -12,19 +12,19 @@ from session_client import KEY, HeldSession, ToolFailed
 
 
 def carried(session: HeldSession) -> dict[str, Any]:
-    """What a session sends along."""
+    """Return the metadata that a session sends."""
     metadata: dict[str, Any] = dict(session.meta)[KEY]  # type: ignore[assignment]
     return metadata
 
 
-async def test_a_new_session_carries_its_id_alone() -> None:
-    """A state is carried once there is one; the time of expiry never is."""
+async def test_a_new_session_sends_its_id_alone() -> None:
+    """The time of expiry is not sent."""
     async with connected("notebook") as client:
         assert list(carried(await HeldSession.create(client))) == ["sessionId"]
 
 
-async def test_the_state_that_comes_back_is_carried_from_then_on() -> None:
-    """A call that changes the state replaces it, one that does not keeps it, and the id never changes."""
+async def test_the_last_state_is_sent() -> None:
+    """A call may replace the state, a call without a new state keeps it, and the id never changes."""
     async with connected("notebook") as client:
         session = await HeldSession.create(client)
         created = carried(session)
@@ -39,7 +39,7 @@ async def test_the_state_that_comes_back_is_carried_from_then_on() -> None:
 
 
 async def test_a_deleted_session_is_refused() -> None:
-    """The server's refusal reaches the caller with its code, and other sessions live on."""
+    """The refusal reaches the caller with its code, and other sessions live on."""
     async with connected("notebook") as client:
         session, other = await HeldSession.create(client), await HeldSession.create(client)
         await session.delete()
@@ -49,8 +49,8 @@ async def test_a_deleted_session_is_refused() -> None:
         assert await other.call("read") == []
 
 
-async def test_a_tool_that_fails_raises_what_it_said() -> None:
-    """A failed tool is told apart from a refused call."""
+async def test_a_failed_tool_raises_its_message() -> None:
+    """A failed tool raises another error than a refused call."""
     async with connected("notebook") as client:
         session = await HeldSession.create(client)
         with pytest.raises(ToolFailed, match="note"):

@@ -10,7 +10,7 @@ from session_client import HeldSession
 
 
 async def test_every_session_has_its_own_cart_and_browser() -> None:
-    """Kept by the server, and nowhere to be seen from another session."""
+    """The server keeps a cart and a browser for each session, which other sessions do not see."""
     async with connected("shop") as client:
         a, b = await HeldSession.create(client), await HeldSession.create(client)
         assert await a.call("put", item="tea") == ["tea"]
@@ -23,7 +23,7 @@ async def test_every_session_has_its_own_cart_and_browser() -> None:
 
 @pytest.mark.parametrize("tool", ["put", "visit"])
 async def test_both_tools_need_a_session(tool: str) -> None:
-    """A call in no session is refused before the tool sees it."""
+    """A call without a session is refused before the tool sees it."""
     async with connected("shop") as client:
         with pytest.raises(MCPError, match="Session required"):
             await client.call_tool(tool, {"item": "tea", "page": "/"})

@@ -1,4 +1,4 @@
-"""The example `shopping_cart`: carts that travel with their clients."""
+"""The example `shopping_cart`: carts in the state that clients hold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from session_client import HeldSession, ToolFailed
 
 
 async def test_each_session_has_a_cart() -> None:
-    """Items go in and out, and what was ordered is no longer in it."""
+    """Items are added and removed, and a checkout empties the cart of its session."""
     async with connected("shopping_cart") as client:
         a, b = await HeldSession.create(client), await HeldSession.create(client)
         assert await a.call("add", item="pen", quantity=2) == {"pen": 2}
@@ -25,8 +25,8 @@ async def test_each_session_has_a_cart() -> None:
             await a.call("checkout")
 
 
-async def test_any_server_with_the_keys_goes_on_with_a_cart() -> None:
-    """It never saw the calls before: the client holds what it needs."""
+async def test_any_server_with_the_keys_continues_a_cart() -> None:
+    """A server that never saw the session continues from the state that the client holds."""
     keys = secrets.token_urlsafe(32)
     async with running("shopping_cart", keys) as app, client_of(app) as client:
         session = await HeldSession.create(client)
@@ -35,8 +35,8 @@ async def test_any_server_with_the_keys_goes_on_with_a_cart() -> None:
         assert await HeldSession(client, session.metadata).call("add", item="book") == {"pen": 1, "book": 1}
 
 
-async def test_a_cart_that_grows_too_large_says_so() -> None:
-    """And stays as it was."""
+async def test_an_item_beyond_the_limit_is_refused() -> None:
+    """An item that does not fit is refused with the limit, and the cart is unchanged."""
     async with connected("shopping_cart") as client:
         session = await HeldSession.create(client)
         await session.call("add", item="pen")

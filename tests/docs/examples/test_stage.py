@@ -13,7 +13,7 @@ from timeline import Timeline
 
 
 async def test_an_exchange_as_expected_is_shown() -> None:
-    """What was sent, in which session, and what came back stand in one line; the session's id stands nowhere."""
+    """A line shows the request, the session's letter and the result, and never the session's id."""
     shown_lines = io.StringIO()
     async with connected("notebook") as client:
         server = Server("notebook", client, Timeline(shown_lines, clock=lambda: 0.0))
@@ -32,7 +32,7 @@ async def test_an_exchange_as_expected_is_shown() -> None:
 
 
 async def test_an_exchange_that_differs_is_shown_and_stops() -> None:
-    """The difference is said in words: where, what was expected and what came."""
+    """The error names the place, what was expected and what came."""
     lines = io.StringIO()
     async with connected("counter") as client:
         server = Server("counter", client, Timeline(lines, clock=lambda: 0.0))
@@ -48,15 +48,15 @@ async def test_calls_without_a_session_show_their_answer() -> None:
         await Server("counter", client, Timeline(io.StringIO())).call_without("count", expected="1")
 
 
-async def test_a_tool_that_fails_comes_to_its_message() -> None:
+async def test_the_outcome_of_a_failed_tool_is_its_message() -> None:
     """A failure is an outcome like any other."""
     async with connected("notebook") as client:
         session = await HeldSession.create(client)
         assert (await outcome(session.call("append"))).startswith("failed: ")
 
 
-async def test_what_runs_together_keeps_its_order() -> None:
-    """Outcomes stand in the order of the actions, refusals among them."""
+async def test_parallel_actions_keep_their_order() -> None:
+    """Outcomes, refusals among them, stand in the order of the actions."""
     async with connected("counter") as client:
         server = Server("counter", client, Timeline(io.StringIO()))
         await server.create("A")
@@ -67,5 +67,5 @@ async def test_what_runs_together_keeps_its_order() -> None:
 
 
 def test_a_call_is_shown_as_it_would_be_written() -> None:
-    """The name of the tool, and its arguments in quotes."""
+    """A shown call has the name of the tool, and its arguments as JSON."""
     assert shown("append", {"note": 'a "b"'}) == 'append("a \\"b\\"")'

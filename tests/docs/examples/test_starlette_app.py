@@ -1,4 +1,4 @@
-"""The example `starlette_app`: an access log that can name the session."""
+"""The example `starlette_app`: responses that name the session for an access log."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from example_servers import client_of, http_of, running
 from session_client import HeldSession
 
 
-async def test_who_was_greeted_is_known_again_in_the_same_session() -> None:
-    """And in no other."""
+async def test_a_session_remembers_who_was_greeted() -> None:
+    """A name is remembered within its session alone."""
     async with running("starlette_app") as app, client_of(app, "/tools/mcp") as client:
         a, b = await HeldSession.create(client), await HeldSession.create(client)
         assert await a.call("greet", name="Ann") == "Hello, Ann."
@@ -20,7 +20,7 @@ async def test_who_was_greeted_is_known_again_in_the_same_session() -> None:
 
 
 async def test_a_response_names_the_session_of_its_request() -> None:
-    """By the public name, so that a log can be grouped by it; other responses name none."""
+    """Responses name the session by its ref, and those without a session name none."""
     async with running("starlette_app") as app, http_of(app) as http:
         accept = {"accept": "application/json, text/event-stream"}
 

@@ -1,4 +1,4 @@
-"""`timeline`: what the demo prints."""
+"""`timeline`: the lines that demos print."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from timeline import Timeline
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def written(stream: io.StringIO) -> str:
-    """Every kind of line, written once, two seconds after the start."""
+    """Write every kind of line once, two seconds after the start."""
     timeline = Timeline(stream, clock=iter([10.0, 12.0, 12.0, 12.0]).__next__)
     timeline.title("A title")
     timeline.source("a = 1")
@@ -44,7 +44,7 @@ The good end.
 
 
 def test_a_file_gets_plain_text() -> None:
-    """Where nobody looks at colours there are none."""
+    """A stream that is not a terminal gets no colours."""
     assert written(io.StringIO()) == PLAIN
 
 
@@ -56,7 +56,7 @@ def test_a_terminal_gets_colours(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b[33mrefused: -1\x1b[0m" in text
 
 
-def test_a_terminal_may_do_without_colours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NO_COLOR is honoured."""
+def test_no_color_is_honoured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal gets no colours where NO_COLOR is set."""
     monkeypatch.setenv("NO_COLOR", "1")
     assert written(Terminal()) == PLAIN

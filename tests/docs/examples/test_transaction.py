@@ -13,7 +13,7 @@ from stage import together
 
 @pytest.fixture(autouse=True)
 def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """One of each test's own, which is closed after it."""
+    """Use a new database in each test, and close it."""
     monkeypatch.delenv("SETTINGS_DB", raising=False)
     yield
     import transaction
@@ -21,8 +21,8 @@ def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     transaction.database.close()
 
 
-async def test_what_is_committed_is_everybodys() -> None:
-    """Before, only the session that wrote it reads it."""
+async def test_committed_values_are_seen_by_all() -> None:
+    """Before the commit, only the session that wrote a value reads it."""
     async with connected("transaction") as client:
         a, b = await HeldSession.create(client), await HeldSession.create(client)
         assert await a.call("begin") == "open"
@@ -33,8 +33,8 @@ async def test_what_is_committed_is_everybodys() -> None:
         assert [await a.call("read", name="size"), await b.call("read", name="size")] == ["9", "9"]
 
 
-async def test_what_is_not_committed_ends_with_the_session() -> None:
-    """That is the rollback."""
+async def test_the_end_of_a_session_rolls_back() -> None:
+    """Uncommitted values of a deleted session are gone."""
     async with connected("transaction") as client:
         a, b = await HeldSession.create(client), await HeldSession.create(client)
         await a.call("begin")
@@ -43,8 +43,8 @@ async def test_what_is_not_committed_ends_with_the_session() -> None:
         assert await b.call("read", name="color") is None
 
 
-async def test_of_two_commits_at_the_same_moment_one_makes_the_changes() -> None:
-    """The other finds no transaction open."""
+async def test_one_of_two_parallel_commits_makes_the_changes() -> None:
+    """The other commit finds no open transaction."""
     async with connected("transaction") as client:
         session = await HeldSession.create(client)
         await session.call("begin")
@@ -56,8 +56,8 @@ async def test_of_two_commits_at_the_same_moment_one_makes_the_changes() -> None
 
 
 @pytest.mark.parametrize(("tool", "arguments"), [("write", {"name": "color", "value": "red"}), ("commit", {})])
-async def test_without_begin_nothing_is_written(tool: str, arguments: dict[str, str]) -> None:
-    """The error says what to call first."""
+async def test_a_write_without_begin_is_refused(tool: str, arguments: dict[str, str]) -> None:
+    """The error names the tool to call first."""
     async with connected("transaction") as client:
         session = await HeldSession.create(client)
         with pytest.raises(ToolFailed, match="call begin first"):

@@ -1,4 +1,4 @@
-"""The example `two_workers`: it does not matter which worker takes a call."""
+"""The example `two_workers`: any worker takes any call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stage import together
 
 
 async def test_calls_may_go_to_any_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No vote is lost that came to both at the same moment, and who was sent away by one is by the other."""
+    """Parallel votes on both workers all count, and a session deleted on one is refused by the other."""
     monkeypatch.setenv("POLL_DB", str(tmp_path / "poll.db"))
     keys = secrets.token_urlsafe(32)
     async with (
