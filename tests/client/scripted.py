@@ -138,7 +138,7 @@ class Server:
         await answers.send(item({"id": message["id"], **self.answer(message)}))
 
     async def push(self, something: Any) -> None:
-        """Send something that nobody asked for."""
+        """Send something that is not an answer."""
         await self._streams[0].send(something)
 
     def hang_up(self) -> None:
@@ -176,7 +176,7 @@ class Caller:
             event.set()
 
     async def another(self) -> Any:
-        """Wait for something that nobody asked for."""
+        """Wait for something that is not an answer."""
         await self._another.wait()
         return self.others[-1]
 

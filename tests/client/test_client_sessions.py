@@ -54,7 +54,7 @@ async def test_choices_on_two_servers_do_not_touch_each_other() -> None:
 
 
 async def test_a_name_is_one_session() -> None:
-    """Whoever opens it gets the same handle."""
+    """Opening it twice gives the same handle."""
     sessions = with_sessions(Server().transport)
     assert sessions.open("thread") is sessions.open("thread")
     assert sessions.open("") is sessions.current
@@ -99,7 +99,7 @@ async def test_streams_are_closed_for_the_client_before_the_transport_is() -> No
         with pytest.raises(anyio.ClosedResourceError):
             await read.receive()
         assert sessions.offered is None
-        await server.push(ValueError("to nobody"))
+        await server.push(ValueError("unread"))
 
 
 async def test_a_transports_further_members_are_passed_on() -> None:

@@ -67,6 +67,17 @@ async def test_sessions_are_resumed_from_the_jar() -> None:
     ]
 
 
+async def test_sessions_in_a_jar_go_on_when_the_same_object_connects_again() -> None:
+    """What is held counts, and not what another program has put into the jar meanwhile."""
+    server, jar = Server(), SessionJar()
+    sessions = kept_on(server, jar)
+    for _ in range(2):
+        async with calling(sessions) as caller:
+            await caller.ask("tools/call")
+        await jar.put(PLACE, "", Metadata("theirs"))
+    assert server.carried("tools/call") == [{"sessionId": "id-1"}] * 2
+
+
 async def test_a_resumed_session_can_be_deleted_once_it_is_known_how() -> None:
     """A client that is pinned to a version has sent nothing yet: the session stays where it is until it has."""
     server, jar = Server(), SessionJar()

@@ -44,8 +44,7 @@ class ClientSessions:
         self._jar = jar
         self._timeout = timeout
         self._rules = rules
-        self._default = HeldSession(self, "")
-        self._named = {"": self._default}
+        self._named = {"": HeldSession(self, "")}
         self._unnamed: set[HeldSession] = set()
         self._router: SessionRouter | None = None
         self._entered: AbstractAsyncContextManager[Any] | None = None
@@ -63,7 +62,7 @@ class ClientSessions:
     @property
     def current(self) -> HeldSession | None:
         """The session that calls made here go in, or None for none."""
-        return _choices.get().get(self, self._default)
+        return _choices.get().get(self, self._named[""])
 
     @property
     def names(self) -> Sequence[str]:
