@@ -12,7 +12,7 @@ import pytest
 
 from mcp_sessions.client import SessionLost, with_sessions
 
-from .scripted import LOST, REQUIRED, Answer, Server, calling, echoing, error, losing, session_of
+from .scripted import LOST, REQUIRED, Answer, Server, calling, echoing, error, losing, plain, session_of
 
 
 async def test_a_lost_session_is_an_error_once_and_without_its_id() -> None:
@@ -147,7 +147,7 @@ async def test_a_repeated_request_is_sent_in_the_context_of_its_caller(monkeypat
             send = write.send
 
             async def noting(item: Any) -> None:
-                if item.message.method == "tools/call":
+                if plain(item)["method"] == "tools/call":
                     seen.append(_who.get())
                 await send(item)
 
