@@ -114,15 +114,7 @@ class SessionMetrics:
         seconds: float,
         ref: str | None = None,  # noqa: ARG002  # no metric names a session
     ) -> None:
-        """Record how long one message took.
-
-        Args:
-            message: The request or notification.
-            version: The `MCP-Protocol-Version` header, or None.
-            outcome: How it ended.
-            seconds: From when it was read to when its answer had left.
-            ref: Not used.
-        """
+        """Record how long one message took, in seconds."""
         attributes: dict[str, str] = {METHOD: message.method if message.method in METHODS else OTHER, **HTTP}
         if version is not None:
             attributes[PROTOCOL_VERSION] = version if version in VERSIONS else OTHER
