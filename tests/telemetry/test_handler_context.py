@@ -110,6 +110,6 @@ def test_the_scope_that_begins_a_connection_holds_no_context(method: str, stores
     telemetry, scope = Telemetry(partial(parts, app, "/mcp"), tracked=False, **options), dict[str, Any]()
     message = parse(b'{"jsonrpc":"2.0","id":1,"method":"%b"}' % method.encode())
     assert isinstance(message, Message)
-    assert telemetry.begin(message, version=None, about=None) is None
-    telemetry.place(scope, message)
+    assert telemetry.begin(message, version=None, session=None) is None
+    telemetry.store_context(scope, message)
     assert (SCOPE_KEY in scope) is stores

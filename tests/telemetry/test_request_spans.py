@@ -56,7 +56,7 @@ class Traced:
     def begin(
         self, sent: Message | None = None, session: Claims | None = SESSION, *, version: str = "2025-11-25", **how: Any
     ) -> RequestTelemetry | None:
-        return self.tracing.begin(sent or message(), version=version, about=session, **how)
+        return self.tracing.begin(sent or message(), version=version, session=session, **how)
 
     def begun(self, sent: Message | None = None, session: Claims | None = SESSION, **how: Any) -> RequestTelemetry:
         request = self.begin(sent, session, **how)
@@ -276,7 +276,7 @@ def test_a_trace_context_that_cannot_be_read_is_none() -> None:
 def test_a_span_that_is_not_recorded_costs_nothing_and_hides_nothing() -> None:
     """It is current all the same, so that its decision reaches what is below it."""
     provider = TracerProvider(sampler=DEFAULT_OFF, shutdown_on_exit=False)
-    request = Tracing(tracer_provider=provider).begin(message(), version=None, about=SESSION)
+    request = Tracing(tracer_provider=provider).begin(message(), version=None, session=SESSION)
     assert request is not None
     assert get_current_span().get_span_context().is_valid
     request.end(ValueError())
@@ -286,7 +286,7 @@ def test_a_span_that_is_not_recorded_costs_nothing_and_hides_nothing() -> None:
 
 def test_without_an_sdk_there_is_no_span_to_end() -> None:
     """Nor is anything read that only a span would hold."""
-    assert Tracing(tracer_provider=NoOpTracerProvider()).begin(message(), version=None, about=SESSION) is None
+    assert Tracing(tracer_provider=NoOpTracerProvider()).begin(message(), version=None, session=SESSION) is None
 
 
 def test_a_sampler_knows_the_session_before_the_span_does() -> None:
@@ -295,7 +295,7 @@ def test_a_sampler_knows_the_session_before_the_span_does() -> None:
     tracing = Tracing(tracer_provider=provider)
     recorded = []
     for of in (SESSION, None):
-        request = tracing.begin(message(), version=None, about=of)
+        request = tracing.begin(message(), version=None, session=of)
         assert request is not None
         recorded.append(get_current_span().is_recording())
         request.end()

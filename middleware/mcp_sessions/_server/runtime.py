@@ -299,7 +299,7 @@ def _limits(given: dict[str, Any]) -> dict[str, Any]:
 def _emit(listen: Listener | None, told: Told, fact: Fact) -> None:
     log_fact(fact)
     if told.tells():
-        told.telemetry().hear(fact)
+        told.telemetry().observe(fact)
     if listen is not None:
         listen(fact)
 

@@ -70,7 +70,7 @@ class Telemetry:
         self._wraps_handlers = wrap_handlers(servers(self._parts()))
         return makes_server_spans(self._parts())
 
-    def place(self, scope: Scope, message: Message) -> None:
+    def store_context(self, scope: Scope, message: Message) -> None:
         """Store the current context on a message's scope, where the server's handlers run elsewhere.
 
         Not for an `initialize`, whose scope may be kept for as long as its transport session lasts.
@@ -78,7 +78,7 @@ class Telemetry:
         if self._wraps_handlers and message.method != INITIALIZE:
             store_context(scope)
 
-    def hearing(self, send: Send, request: RequestTelemetry) -> Send:
+    def observed(self, send: Send, request: RequestTelemetry) -> Send:
         """Return a `send` that finds the outcome in the response, where it is of use."""
         return ObservedSend(request, send).__call__ if request.has_observers else send
 
@@ -91,7 +91,7 @@ class Telemetry:
         start.end()
         self._tracing.name_session(claims)
 
-    def hear(self, fact: Fact) -> None:
+    def observe(self, fact: Fact) -> None:
         """Record a fact."""
         for listener in self._listeners:
             listener(fact)

@@ -184,14 +184,14 @@ class Tracing:
         return (None if self._makes_server_spans() and self._spans == "auto" else forwarded), answered
 
     def begin(
-        self, message: Message, *, version: str | None, about: Claims | None, is_forwarded: bool = True
+        self, message: Message, *, version: str | None, session: Claims | None, is_forwarded: bool = True
     ) -> RequestTelemetry | None:
         """Begin a message, and make its span the current one.
 
         Args:
             message: The request or notification; a posted response has no span.
             version: The `MCP-Protocol-Version` header, or None.
-            about: Its session, or None.
+            session: Its session, or None.
             is_forwarded: Whether the wrapped server handles it; otherwise we answer it ourselves.
 
         Returns:
@@ -202,10 +202,10 @@ class Tracing:
         kind = self._kinds[not is_forwarded]
         if kind is None:
             begin = self._without_span if self._spans == "off" else self._enrich
-            return begin(message, version, about)
+            return begin(message, version, session)
         if self._checks_provider and not (is_traced() if self._provider is None else takes_spans(self._provider)):
-            return self._without_span(message, version, about)
-        return self._with_span(message, version, about, kind)
+            return self._without_span(message, version, session)
+        return self._with_span(message, version, session, kind)
 
     def _with_span(
         self, message: Message, version: str | None, session: Claims | None, kind: SpanKind
