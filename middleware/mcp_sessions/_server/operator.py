@@ -1,7 +1,7 @@
 """Sessions as an operator sees them: list those of a principal and end them, from outside the requests they serve.
 
-For a script, an admin route or the command line. It shares the middleware's store and keys and sees no session id, so it
-can end a session and never use one.
+For a script, an admin route or the command line. It shares the middleware's store and keys and sees no session id, so
+it can end a session and never use one.
 """
 
 from __future__ import annotations

@@ -126,14 +126,14 @@ class Exchange(Forwarding):
         self.handling = telemetry.begin(
             message,
             version=self.head.version,
-            about=None if live is None else live.claims,
+            session=None if live is None else live.claims,
             is_forwarded=refused is None and step not in decision.ANSWERED,
         )
-        telemetry.place(self.scope, message)
+        telemetry.store_context(self.scope, message)
         if self.handling is None:
             await self._handle(message, step, live, refused)
             return
-        self.send = telemetry.hearing(self.send, self.handling)
+        self.send = telemetry.observed(self.send, self.handling)
         try:
             await self._handle(message, step, live, refused)
         except BaseException as error:

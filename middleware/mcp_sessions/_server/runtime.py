@@ -263,7 +263,7 @@ def _sweeper(store: Store, endings: Terminator, options: Options) -> Sweeper | N
 def _emit(listen: Listener | None, tells: Callable[[], bool], telemetry: Callable[[], Telemetry], fact: Fact) -> None:
     log_fact(fact)
     if tells():
-        telemetry().hear(fact)
+        telemetry().observe(fact)
     if listen is not None:
         listen(fact)
 

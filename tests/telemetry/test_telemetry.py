@@ -1,4 +1,4 @@
-"""What one middleware tells of its requests and its sessions, where somebody listens and where nobody does."""
+"""What one middleware records of its requests and its sessions, with tracing and without."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def named(spans: list[ReadableSpan], name: str) -> ReadableSpan:
     return span
 
 
-def said(span: ReadableSpan, *names: str) -> list[Any]:
+def attributes(span: ReadableSpan, *names: str) -> list[Any]:
     return [(span.attributes or {}).get(name) for name in names]
 
 
@@ -60,43 +60,45 @@ async def test_a_call_s_span_names_its_session_by_every_name(spans: list[Readabl
     client = Client(sessions(Server()))
     ref = (await client.tool(session=await client.create())).result["content"]
     for name in ("tools/call whoami", "sessions/create", "session start"):
-        assert said(named(spans, name), "session.id", "mcp.session.id") == [ref, ref], name
+        assert attributes(named(spans, name), "session.id", "mcp.session.id") == [ref, ref], name
     for name in ("tools/call whoami", "session start", "sessions/create"):
-        assert said(named(spans, name), ALIAS) == [ref]
+        assert attributes(named(spans, name), ALIAS) == [ref]
 
 
 async def test_a_call_without_a_session_has_a_span_too(spans: list[ReadableSpan]) -> None:
-    """Its answer passes as it came, and its errors are heard all the same."""
+    """Its answer passes as it came, and its errors are recorded all the same."""
     client = Client(sessions(Server()))
     await client.tool()
     await client.send("no/such")
-    assert said(named(spans, "tools/call whoami"), "session.id", "error.type") == [None, None]
-    assert said(named(spans, "no/such"), "error.type") == ["-32601"]
+    assert attributes(named(spans, "tools/call whoami"), "session.id", "error.type") == [None, None]
+    assert attributes(named(spans, "no/such"), "error.type") == ["-32601"]
 
 
 async def test_a_list_names_the_session_that_asks_for_it(spans: list[ReadableSpan]) -> None:
     """Though its handler sees none: its content cannot vary by it."""
     client = Client(sessions(Server()))
     await client.send("tools/list", session=await client.create())
-    assert said(named(spans, "tools/list"), "session.id") == said(named(spans, "session start"), "session.id")
+    assert attributes(named(spans, "tools/list"), "session.id") == attributes(
+        named(spans, "session start"), "session.id"
+    )
 
 
 @pytest.mark.parametrize("sse", [False, True], ids=["json", "events"])
-async def test_how_a_call_ends_is_told(sse: bool, spans: list[ReadableSpan]) -> None:
+async def test_a_call_s_outcome_is_on_its_span(sse: bool, spans: list[ReadableSpan]) -> None:
     """By the code of an error, and by the class alone of what the application raises."""
     client = Client(sessions(Server(sse=sse, fails=fails)))
     session = await client.create()
     await client.send("no/such", session=session)
     with pytest.raises(LookupError):
         await client.tool("fails", session=session)
-    assert said(named(spans, "no/such"), "error.type") == ["-32601"]
+    assert attributes(named(spans, "no/such"), "error.type") == ["-32601"]
     raised = named(spans, "tools/call fails")
-    assert said(raised, "error.type") == ["LookupError"]
+    assert attributes(raised, "error.type") == ["LookupError"]
     assert "a secret" not in raised.to_json()
 
 
 async def test_a_state_that_cannot_be_kept_is_an_error_of_the_call(spans: list[ReadableSpan]) -> None:
-    """What is told is what the client was told, and not what the server said."""
+    """The span has the error that the client was sent, and not the server's answer."""
 
     async def grow(session: Session | None, arguments: dict[str, Any]) -> Any:
         assert session is not None
@@ -105,15 +107,15 @@ async def test_a_state_that_cannot_be_kept_is_an_error_of_the_call(spans: list[R
 
     client = Client(sessions(Server(grow=grow)))
     assert (await client.tool("grow", session=await client.create())).error["code"] == -32603
-    assert said(named(spans, "tools/call grow"), "error.type") == ["-32603"]
+    assert attributes(named(spans, "tools/call grow"), "error.type") == ["-32603"]
 
 
 async def test_a_refusal_has_a_span_with_its_reason(spans: list[ReadableSpan]) -> None:
-    """Which the client is not told; where the server's own guard answers, it is the guard's status."""
+    """Which the client does not get; where the server's own guard answers, it is the guard's status."""
     client = Client(sessions(Server(), require="always"))
     await client.tool()
     refused = named(spans, "tools/call whoami")
-    assert said(refused, "error.type", "mcp_sessions.reason") == ["-31044", "required"]
+    assert attributes(refused, "error.type", "mcp_sessions.reason") == ["-31044", "required"]
     assert refused.status.description == "Session required"
 
     async def guard(scope: Scope, send: Send) -> bool:
@@ -121,10 +123,10 @@ async def test_a_refusal_has_a_span_with_its_reason(spans: list[ReadableSpan]) -
         return True
 
     await Client(sessions(Server(guard=guard))).send("sessions/create")
-    assert said(named(spans, "sessions/create"), "error.type", "mcp_sessions.reason") == ["401", None]
+    assert attributes(named(spans, "sessions/create"), "error.type", "mcp_sessions.reason") == ["401", None]
 
 
-async def test_a_stream_that_is_cut_says_that_its_session_ended(spans: list[ReadableSpan]) -> None:
+async def test_a_stream_that_is_cut_has_the_reason_that_its_session_ended(spans: list[ReadableSpan]) -> None:
     """And not the request that ended it, though that one does the cutting."""
     server = Streaming()
     client = Client(sessions(server))
@@ -134,11 +136,11 @@ async def test_a_stream_that_is_cut_says_that_its_session_ended(spans: list[Read
         await server.began.wait()
         await client.delete(session)
         server.go.set()
-    assert said(named(spans, "tools/call whoami"), "mcp_sessions.reason") == ["ended"]
-    assert said(named(spans, "sessions/delete"), "mcp_sessions.reason", "error.type") == [None, None]
+    assert attributes(named(spans, "tools/call whoami"), "mcp_sessions.reason") == ["ended"]
+    assert attributes(named(spans, "sessions/delete"), "mcp_sessions.reason", "error.type") == [None, None]
 
 
-async def test_the_first_message_of_a_connection_is_nobody_s_context(spans: list[ReadableSpan]) -> None:
+async def test_the_first_message_of_a_connection_is_not_a_context_for_later_ones(spans: list[ReadableSpan]) -> None:
     """Servers start the task that serves all later requests in it, and that would keep its span and its session."""
     seen: list[Any] = []
 
@@ -153,7 +155,7 @@ async def test_the_first_message_of_a_connection_is_nobody_s_context(spans: list
     assert seen[0][1:] == (None, False)
     assert seen[1][0] is seen[1][1]
     assert seen[1][2]
-    assert said(named(spans, "initialize"), "session.id") == [seen[0][0].ref]
+    assert attributes(named(spans, "initialize"), "session.id") == [seen[0][0].ref]
 
 
 async def test_a_transport_session_starts_below_the_message_that_opens_it(spans: list[ReadableSpan]) -> None:
@@ -161,18 +163,18 @@ async def test_a_transport_session_starts_below_the_message_that_opens_it(spans:
     await Client(sessions(Server()), modern=False).send("initialize", INITIALIZE)
     start, initialize = named(spans, "session start"), named(spans, "initialize")
     assert start.parent == initialize.context
-    assert said(start, "session.id") == said(initialize, "session.id") != [None]
+    assert attributes(start, "session.id") == attributes(initialize, "session.id") != [None]
 
 
 async def test_the_span_around_is_enriched_where_that_is_asked_for(spans: list[ReadableSpan]) -> None:
-    """No span is added to a message then; a message of no session has nothing to tell."""
+    """No span is added to a message then; a message of no session adds nothing."""
     client = Client(sessions(Server(), spans="enrich"))
     session = await client.create()
     with trace.get_tracer("tests").start_as_current_span("http"):
         ref = (await client.tool(session=session)).result["content"]
     await client.tool()
     assert {span.name for span in spans} == {"session start", "http"}
-    assert said(named(spans, "http"), "session.id") == [ref]
+    assert attributes(named(spans, "http"), "session.id") == [ref]
 
 
 @pytest.mark.parametrize("kind", ["server", "internal"])
@@ -193,8 +195,8 @@ async def test_a_session_that_is_refused_never_was(spans: list[ReadableSpan]) ->
 
     await Client(sessions(Server(), on_create=refuse)).send("sessions/create")
     start, create = named(spans, "session start"), named(spans, "sessions/create")
-    assert (start.status.status_code, said(start, "error.type")) == (StatusCode.ERROR, ["CreateRefused"])
-    assert said(create, "session.id", "mcp_sessions.reason") == [None, "create_refused"]
+    assert (start.status.status_code, attributes(start, "error.type")) == (StatusCode.ERROR, ["CreateRefused"])
+    assert attributes(create, "session.id", "mcp_sessions.reason") == [None, "create_refused"]
 
 
 async def test_a_fork_starts_like_any_session_and_names_its_parent(spans: list[ReadableSpan]) -> None:
@@ -209,8 +211,8 @@ async def test_a_fork_starts_like_any_session_and_names_its_parent(spans: list[R
     await client.send("sessions/fork", {"mode": "fresh"}, session=held)
     await client.send("sessions/fork", {"mode": "fresh", "no": 1}, session=held)
     starts = [span for span in spans if span.name == "session start"]
-    parent = said(starts[0], "session.id")
-    assert [said(start, "mcp_sessions.parent", "error.type") for start in starts] == [
+    parent = attributes(starts[0], "session.id")
+    assert [attributes(start, "mcp_sessions.parent", "error.type") for start in starts] == [
         [None, None],
         [*parent, None],
         [*parent, "CreateRefused"],
@@ -254,11 +256,11 @@ async def test_a_session_s_end_leads_back_to_its_start(spans: list[ReadableSpan]
     assert end.parent == delete.context
     assert start.context is not None
     assert [link.context.span_id for link in end.links] == [start.context.span_id]
-    assert said(end, "session.id", "mcp_sessions.reason") == [*said(start, "session.id"), "deleted"]
+    assert attributes(end, "session.id", "mcp_sessions.reason") == [*attributes(start, "session.id"), "deleted"]
 
 
 async def test_the_end_of_a_session_that_expired_leads_back_too(spans: list[ReadableSpan]) -> None:
-    """Nobody sends its token then; its record knows where it began."""
+    """Its token is not sent then; its record knows where it began."""
     clock = Clock()
     middleware = sessions(Server(), clock=clock, lifetime=60, tracked=True)
     await Client(middleware).create()
@@ -268,7 +270,7 @@ async def test_the_end_of_a_session_that_expired_leads_back_too(spans: list[Read
     start, end = (named(spans, name) for name in ("session start", "session end"))
     assert start.context is not None
     assert [link.context.span_id for link in end.links] == [start.context.span_id]
-    assert said(end, "mcp_sessions.reason") == ["expired"]
+    assert attributes(end, "mcp_sessions.reason") == ["expired"]
 
 
 async def test_a_session_knows_where_it_started(spans: list[ReadableSpan]) -> None:
@@ -290,11 +292,11 @@ async def test_an_id_with_its_trace_and_its_client_is_still_short(spans: list[Re
     """At most 512 bytes, with a name as long as it may be."""
     envelope = {"_meta": {CLIENT_INFO_KEY: {"name": "w" * 100}}}
     held = (await Client(sessions(Server())).send("sessions/create", envelope)).result["session"]
-    assert said(named(spans, "session start"), "mcp_sessions.client") == ["w" * 64]
+    assert attributes(named(spans, "session start"), "mcp_sessions.client") == ["w" * 64]
     assert len(held["sessionId"]) <= 512
 
 
-# --- nobody listens ------------------------------------------------------------------------------
+# --- without tracing -----------------------------------------------------------------------------
 
 
 async def test_off_is_no_span_at_all(spans: list[ReadableSpan]) -> None:
@@ -322,7 +324,7 @@ async def test_a_provider_may_come_later(spans: list[ReadableSpan], monkeypatch:
     assert not any(span.links for span in spans)
 
 
-async def test_a_session_that_is_refused_where_nobody_traces_is_told_of_nowhere(
+async def test_a_session_that_is_refused_without_tracing_leaves_no_span(
     spans: list[ReadableSpan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has no start that could fail."""
@@ -342,7 +344,7 @@ async def test_the_name_that_a_client_gives_its_conversation_is_on_the_span_of_t
     client = Client(sessions(Server(), correlate=True))
     params = {"name": "whoami", "_meta": {"openai/session": "c1"}}
     await client.send("tools/call", params, session=await client.create())
-    assert said(named(spans, "tools/call whoami"), "mcp_sessions.correlation") == ["c1"]
+    assert attributes(named(spans, "tools/call whoami"), "mcp_sessions.correlation") == ["c1"]
 
 
 async def test_metrics_need_no_spans(spans: list[ReadableSpan]) -> None:
@@ -373,7 +375,7 @@ async def test_metrics_need_no_spans(spans: list[ReadableSpan]) -> None:
     assert [point.count for point in found["mcp.server.session.duration"]] == [1]
 
 
-async def test_a_body_that_nobody_reads_as_a_message_has_no_span(spans: list[ReadableSpan]) -> None:
+async def test_a_body_that_is_not_a_message_has_no_span(spans: list[ReadableSpan]) -> None:
     """There is no method to call it by."""
     message: Answer = await call(sessions(Server()), http(), b"[")
     assert message.status == 400

@@ -1,6 +1,6 @@
-"""Handlers of SDK 1.x find the trace context of their own message, though they run in a task of their connection.
+"""Handlers of SDK 1.x run in the context of their own message, though they run in a task of their connection.
 
-What that is good for is shown on every framework by `tests/integration/test_request_spans.py`.
+`tests/integration/test_request_spans.py` shows on every framework what that is good for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, get_current_span,
 
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._server.placement import parts
-from mcp_sessions.telemetry.frameworks import TRACE, lead, place
+from mcp_sessions.telemetry.frameworks import SCOPE_KEY, store_context, wrap_handlers
 from mcp_sessions.telemetry.recorder import Telemetry
 
 pytestmark = needs("mcp<2")
@@ -64,9 +64,9 @@ def server() -> Any:
 async def test_a_handler_runs_where_its_message_came_in() -> None:
     """Whatever is current in its task; and that is current again afterwards."""
     made, scope = server(), dict[str, Any]()
-    assert lead([made])
+    assert wrap_handlers([made])
     with current(0xA):
-        place(scope)
+        store_context(scope)
     with current(0xC), handling(scope):
         assert await made.request_handlers[int](None) == 0xA
         assert span_id() == 0xC
@@ -75,41 +75,41 @@ async def test_a_handler_runs_where_its_message_came_in() -> None:
 async def test_a_handler_that_another_one_calls_stays_below_it() -> None:
     """As the SDK's own does, which asks for the list of tools before it calls one."""
     made, scope = server(), dict[str, Any]()
-    lead([made])
+    wrap_handlers([made])
     with current(0xA):
-        place(scope)
+        store_context(scope)
     with handling(scope):
         assert await made.request_handlers[str](None) == 0xB
 
 
-async def test_without_a_message_of_ours_nothing_is_led() -> None:
+async def test_without_a_message_of_ours_the_context_stays() -> None:
     """A server that is called in its own process, or through an application that is not wrapped."""
     made = server()
-    lead([made])
+    wrap_handlers([made])
     with current(0xC):
         assert await made.request_handlers[int](None) == 0xC
         with handling({}):
             assert await made.request_handlers[int](None) == 0xC
 
 
-def test_handlers_are_led_once() -> None:
+def test_handlers_are_wrapped_once() -> None:
     """By however many middlewares; what has no handlers is passed over."""
     made = server()
-    assert lead([made, object()])
+    assert wrap_handlers([made, object()])
     handlers = dict(made.request_handlers)
-    assert lead([made])
+    assert wrap_handlers([made])
     assert made.request_handlers == handlers
-    assert not lead([object()])
+    assert not wrap_handlers([object()])
 
 
-@pytest.mark.parametrize(("method", "says"), [("tools/call", True), ("initialize", False)])
-def test_the_scope_that_begins_a_connection_says_nothing(method: str, says: bool) -> None:
-    """Servers keep it for as long as the connection lasts, and with it would be kept what was current."""
+@pytest.mark.parametrize(("method", "stores"), [("tools/call", True), ("initialize", False)])
+def test_the_scope_that_begins_a_connection_holds_no_context(method: str, stores: bool) -> None:
+    """Servers keep it for as long as the connection lasts, and would keep the context with it."""
     app = import_module("mcp.server.fastmcp").FastMCP("small").streamable_http_app()
     options: dict[str, Any] = {"spans": "enrich", "trace": "request", "metrics": None, "redact": None, "tail": None}
     telemetry, scope = Telemetry(partial(parts, app, "/mcp"), tracked=False, **options), dict[str, Any]()
     message = parse(b'{"jsonrpc":"2.0","id":1,"method":"%b"}' % method.encode())
     assert isinstance(message, Message)
-    assert telemetry.begin(message, version=None, about=None) is None
-    telemetry.place(scope, message)
-    assert (TRACE in scope) is says
+    assert telemetry.begin(message, version=None, session=None) is None
+    telemetry.store_context(scope, message)
+    assert (SCOPE_KEY in scope) is stores

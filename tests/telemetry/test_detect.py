@@ -1,4 +1,4 @@
-"""Whether anybody traces is told by the provider that the process has, without asking for OpenTelemetry to be there."""
+"""Whether a process traces follows from the provider that it has, and OpenTelemetry is not imported to know it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_api_without_the_variable_is_asked(monkeypatch: pytest.MonkeyPatch) -
     provider.shutdown()
 
 
-def test_a_middleware_that_nobody_traces_imports_no_opentelemetry() -> None:
+def test_an_untraced_middleware_imports_no_opentelemetry() -> None:
     """Nor does a request through it."""
     source = """
 import asyncio, sys
