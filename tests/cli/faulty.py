@@ -33,12 +33,12 @@ def json_reply(message: object, status: int = 200) -> Reply:
 
 @contextmanager
 def listening(answer: Answering) -> Iterator[str]:
-    """The URL of a server that answers with what a function says of verb, headers (in lower case) and body."""
+    """The URL of a server that answers by a function of verb, headers (in lower case, with `:path`) and body."""
 
     class Handler(BaseHTTPRequestHandler):
         def _serve(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
-            headers = {name.lower(): value for name, value in self.headers.items()}
+            headers = {":path": self.path, **{name.lower(): value for name, value in self.headers.items()}}
             status, more, written = answer(self.command, headers, body)
             self.send_response(status)
             for name, value in more.items():

@@ -201,6 +201,7 @@ def test_a_file_may_hold_the_token_and_several_places_the_keys(run: Run, tmp_pat
         (("keygen", "--algorithm", "none"), "invalid choice"),
         (("verify",), "--keys"),
         (("inspect", "--file", "no/such/file"), "--file no/such/file: No such file"),
+        (("inspect", "--file", "/"), "--file /: Is a directory"),
         (("verify", "--keys", "env:NO_SUCH_VARIABLE"), "NO_SUCH_VARIABLE is not set"),
         (("verify", "--keys", "file:no/such/file"), "No such file"),
     ],
@@ -217,6 +218,11 @@ def test_a_file_of_other_bytes_is_not_read_as_text(run: Run, tmp_path: Path) -> 
     (tmp_path / "token").write_bytes(b"\xff\xfe")
     code, said = run("inspect", "--file", str(tmp_path / "token"))
     assert (code, said) == (2, f"--file {tmp_path / 'token'}: not a file of UTF-8 text\n")
+
+
+def test_a_file_that_never_ends_is_not_read_to_its_end(run: Run) -> None:
+    """No token is longer than 64 KiB."""
+    assert run("inspect", "--file", "/dev/zero")[0] == 1
 
 
 @pytest.mark.parametrize("command", [("inspect",), VERIFY])
