@@ -1,4 +1,4 @@
-"""explicit_handles.py: `Handles` finds the keys, the time and the caller, and a session tells again what it holds."""
+"""`Handles` finds the keys, the time and the caller, and a session finds again the handles that it keeps."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from mcp_sessions._session.session import Session
 from mcp_sessions._tokens.handles import HandleError
 from mcp_sessions._tokens.keys import KeyRing
 from mcp_sessions.errors import ConfigurationError
+from mcp_sessions.integrations import handle_types
 from mcp_sessions.integrations.handles import DATA_KEY, Handles, current_principal
 from mcp_sessions.stores.memory import MemoryStore
 
@@ -123,8 +124,9 @@ def test_each_server_has_handles_of_its_own() -> None:
     assert refusal(HANDLES.mint("basket"), handles=made(audience="other")) == "unknown"
 
 
-def test_installed_handles_are_the_same_handles() -> None:
-    """So that they can be made and installed in one line; `integrations/test_handle_types.py` shows what for."""
+def test_installed_handles_are_the_same_handles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that they can be made and installed in one line; `test_handle_types.py` shows what for."""
+    monkeypatch.setattr(handle_types._Installed, "type", None)  # and set back at the end, for other tests
     handles = made()
     assert handles.install() is handles
     assert repr(handles.type("basket")) == "<HandleType basket>"
