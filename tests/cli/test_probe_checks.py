@@ -104,7 +104,7 @@ def test_what_is_not_offered_is_not_tried() -> None:
         "fork": "not offered",
         "descendants": "not offered",
     }
-    assert skipped(examined("list-nobody"))["listed"] == "for callers that are authenticated"
+    assert skipped(examined("list-anonymous"))["listed"] == "for callers that are authenticated"
 
 
 def test_a_server_without_sessions_fails_one_rule() -> None:

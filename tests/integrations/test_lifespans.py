@@ -137,11 +137,11 @@ class StreamableHTTPASGIApp(Server):
 
 async def started(app: ASGIApp) -> Message:
     """What an application answers to the server's start-up event, or to the one for its end after that."""
-    said = Answer()
+    answer = Answer()
     incoming = Incoming({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
     with suppress(ConfigurationError):  # Starlette tells the server, and raises
-        await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, incoming, said)
-    return said.messages[0]
+        await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, incoming, answer)
+    return answer.messages[0]
 
 
 SHELLS: dict[str, Callable[[Route], Any]] = {
@@ -207,7 +207,7 @@ async def test_the_store_lives_as_long_as_the_application(
     store = Store()
     monkeypatch.setattr("mcp_sessions._server.runtime.stores.make", lambda given, **options: store)
     app = add_sessions(make(Route("/mcp", StreamableHTTPASGIApp())), keys=SECRET, tracked=True)
-    said, incoming = Answer(), Incoming({"type": "lifespan.startup"})
+    answer, incoming = Answer(), Incoming({"type": "lifespan.startup"})
 
     async def receive() -> Message:
         if incoming.messages:
@@ -217,8 +217,8 @@ async def test_the_store_lives_as_long_as_the_application(
         return {"type": "lifespan.shutdown"}
 
     with anyio.fail_after(5):
-        await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, said)
-    assert [message["type"] for message in said.messages] == [
+        await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, answer)
+    assert [message["type"] for message in answer.messages] == [
         "lifespan.startup.complete",
         "lifespan.shutdown.complete",
     ]

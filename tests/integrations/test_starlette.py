@@ -30,7 +30,7 @@ class StreamableHTTPASGIApp(Server):
 
 
 class Header(AuthenticationBackend):
-    """Everybody is who they say they are."""
+    """Callers are who they claim to be."""
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, SimpleUser] | None:
         return AuthCredentials(), SimpleUser(conn.headers["user"])
@@ -264,7 +264,7 @@ async def test_dependencies_of_a_function_stay_in_force() -> None:
 
 
 async def test_it_stands_inside_of_the_authentication() -> None:
-    """The session of one user is no session for another."""
+    """The session of one user is not found for another."""
     app = Starlette(routes=[Route("/mcp", StreamableHTTPASGIApp())], middleware=[AUTHENTICATION])
     client = Client(add_sessions(app, keys=SECRET))
     created = await client.send("sessions/create", None, ANN)
@@ -274,7 +274,7 @@ async def test_it_stands_inside_of_the_authentication() -> None:
 
 
 async def test_inside_of_a_route_every_post_is_mcp() -> None:
-    """What is no message is refused there, and not forwarded in the hope that it is something else."""
+    """A body that is not a message is refused there, and not forwarded in the hope that it is something else."""
     server = StreamableHTTPASGIApp()
     app = add_sessions(starlette(Route("/{tenant}/mcp", server)), keys=SECRET)
     answer = await call(app, http(path="/a/mcp", headers=[(b"content-type", b"text/plain")]), b"hello")
