@@ -1,8 +1,8 @@
 """`mcp-sessions tail`: live sessions as a tree in the terminal, from what a middleware with `tail=` sends.
 
 It listens on a UNIX socket until it is interrupted. A session's name is written once, with what happens in it below,
-until another session's event comes. Any process may write to the socket: what is not one of our events
-is passed over, and no text in an event steers the terminal.
+until another session's event comes. Any process may write to the socket: what is not one of our events is passed over,
+and no text in an event steers the terminal.
 """
 
 from __future__ import annotations
