@@ -145,7 +145,7 @@ def test_the_metadata_says_what_is_supported(metadata: Message) -> None:
     assert metadata["Name"] == "mcp-sessions"
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.10"
-    assert set(metadata.get_all("Provides-Extra", [])) >= {"cli", "client", "dev", "fastapi", "fastmcp", "redis"}
+    assert set(metadata.get_all("Provides-Extra", [])) >= {"client", "dev", "fastapi", "fastmcp", "redis"}
 
 
 def test_no_framework_comes_with_the_core(metadata: Message) -> None:
