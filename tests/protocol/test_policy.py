@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from pydantic import AnyUrl, ValidationError
 
 from mcp_sessions._protocol.jsonrpc import TARGETS
-from mcp_sessions._protocol.policy import ENTRANCE, LOOKS_AROUND, PLAIN_URI, Asked, Policy, Require
+from mcp_sessions._protocol.policy import (
+    DISCOVERY_METHODS,
+    HANDSHAKE_METHODS,
+    PLAIN_URI,
+    Policy,
+    PolicyRequest,
+    Require,
+)
 from mcp_sessions.errors import ConfigurationError
 
 SESSION_METHODS = ["sessions/create", "sessions/delete", "sessions/anything"]
@@ -28,7 +35,7 @@ def asks(require: Require, method: str, target: str | None = None, *, notificati
 
 
 @pytest.mark.parametrize("notification", [False, True])
-@pytest.mark.parametrize("method", [*ENTRANCE, *LOOKS_AROUND, *SESSION_METHODS, *OTHERS])
+@pytest.mark.parametrize("method", [*HANDSHAKE_METHODS, *DISCOVERY_METHODS, *SESSION_METHODS, *OTHERS])
 def test_never_asks_for_nothing(method: str, notification: bool) -> None:
     """And it does not even look at the name."""
     assert Policy("never").asks(method, unread, notification) is False
@@ -36,7 +43,13 @@ def test_never_asks_for_nothing(method: str, notification: bool) -> None:
 
 @pytest.mark.parametrize(
     ("methods", "asked"),
-    [(ENTRANCE, False), (LOOKS_AROUND, False), (SESSION_METHODS, False), (OTHERS, True), (["notifications/x"], True)],
+    [
+        (HANDSHAKE_METHODS, False),
+        (DISCOVERY_METHODS, False),
+        (SESSION_METHODS, False),
+        (OTHERS, True),
+        (["notifications/x"], True),
+    ],
 )
 def test_always_asks_for_every_request_but_those_that_come_before_a_session(methods: list[str], asked: bool) -> None:
     """The handshake, discovery, lists, ping and the session methods pass; a method that nobody knows does not."""
@@ -230,9 +243,9 @@ def test_a_plain_uri_is_one_that_the_parser_leaves_alone(uri: str) -> None:
 
 def test_a_function_is_asked_about_the_message() -> None:
     """It sees the method, the name and whether there is an id, and its answer counts."""
-    seen: list[Asked] = []
+    seen: list[PolicyRequest] = []
 
-    def judge(asked: Asked) -> bool:
+    def judge(asked: PolicyRequest) -> bool:
         seen.append(asked)
         return asked.target == "checkout"
 
@@ -240,13 +253,13 @@ def test_a_function_is_asked_about_the_message() -> None:
     assert not asks(judge, "tools/list")
     assert not asks(judge, "notifications/progress", notification=True)
     assert seen == [
-        Asked("tools/call", "checkout", notification=False),
-        Asked("tools/list", None, notification=False),
-        Asked("notifications/progress", None, notification=True),
+        PolicyRequest("tools/call", "checkout", notification=False),
+        PolicyRequest("tools/list", None, notification=False),
+        PolicyRequest("notifications/progress", None, notification=True),
     ]
 
 
-@pytest.mark.parametrize("method", [*ENTRANCE, *SESSION_METHODS])
+@pytest.mark.parametrize("method", [*HANDSHAKE_METHODS, *SESSION_METHODS])
 def test_a_function_is_not_asked_about_what_comes_before_a_session(method: str) -> None:
     """A function that always says yes would lock every client out."""
     assert Policy(lambda _asked: True).asks(method, unread, False) is False
@@ -262,7 +275,7 @@ def test_a_function_that_does_not_answer_yes_or_no_is_refused(answer: Any) -> No
 def test_what_a_function_raises_reaches_the_caller() -> None:
     """It is the deployment's own error, and no answer."""
 
-    def judge(_asked: Asked) -> bool:
+    def judge(_asked: PolicyRequest) -> bool:
         raise LookupError("no such tenant")
 
     with pytest.raises(LookupError, match="no such tenant"):
@@ -291,7 +304,7 @@ def test_the_summary_says_how_much_needs_a_session(require: Require, summary: st
 # --- what is refused at construction -------------------------------------------------------------
 
 
-async def judge_later(_asked: Asked) -> None:
+async def judge_later(_asked: PolicyRequest) -> None:
     """A coroutine is true, whatever it would have said."""
 
 
@@ -303,7 +316,7 @@ async def judge_later(_asked: Asked) -> None:
         ("", r'"never", "always"'),
         (None, r'"never", "always".* not None'),
         (True, r'"never", "always".* not True'),
-        (judge_later, r"function of Asked that returns a bool, not <function judge_later"),
+        (judge_later, r"function of PolicyRequest that returns a bool, not <function judge_later"),
         ([], r'write require="never"'),
         ({}, r'write require="never"'),
         (b"never", r"methods as strings, not 110"),

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from sources import Made, no_data
+from sources import Made, claims_of, no_data
 
 from mcp_sessions._session.claims import Principal, utc
 from mcp_sessions._session.session import EndedSession, Session
@@ -31,10 +31,10 @@ class TestSession:
         assert session.state == {}
         await session.end()
 
-    async def test_of_a_client_that_never_said_so_it_is_not_known_what_it_can_do(self) -> None:
-        """What one said is JSON that somebody keeps."""
+    async def test_the_capabilities_of_a_client_are_known_where_it_stated_them(self) -> None:
+        """They are kept as JSON."""
         assert await session_of().client_capabilities() is None
-        assert await session_of(said=b'{"sampling":{}}').client_capabilities() == {"sampling": {}}
+        assert await session_of(stated=b'{"sampling":{}}').client_capabilities() == {"sampling": {}}
 
     def test_no_text_about_it_holds_the_id(self) -> None:
         """Whoever prints, formats or logs a session shows its reference alone."""
@@ -65,7 +65,7 @@ class TestSession:
 
     async def test_a_fork_cannot_end_its_descendants(self) -> None:
         """They cannot be told from its siblings', so nothing is ended."""
-        fork = session_of(parent="ses_root")
+        fork = session_of(claims=claims_of("ses_abc", parent="ses_root"))
         with pytest.raises(ValueError, match="itself no fork"):
             await fork.end(descendants=True)
 

@@ -212,7 +212,7 @@ def test_a_private_pem_signs_and_its_public_half_verifies(private: Private, algo
     assert full.algorithm == half.algorithm == algorithm
     assert half.verify(b"message", full.sign(b"message"))
     assert not half.verify(b"messagf", full.sign(b"message"))
-    assert (half.signing, half.state_cipher, half.handle_key, half.principal_key) == (None, None, None, None)
+    assert (half.signing, half.ciphers, half.handle_key, half.principal_key) == (None, {}, None, None)
     assert full.handle_key != full.principal_key
 
 
