@@ -1,4 +1,4 @@
-"""dialects/upstream.py: the server's transport id is sealed for one session of ours, and opens nowhere else."""
+"""The wrapped server's transport id is sealed for one session, and opens nowhere else."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import force_setattr
 
-from .._session.claims import RedactedRepr
 from ..errors import NOT_JSONRPC, InvalidRequest, refuse
 from .strict_json import (
     DECODE_ERRORS,
@@ -52,6 +51,7 @@ _value = msgspec.json.Decoder(Raw).decode
 
 _Value: TypeAlias = Raw | UnsetType
 _Members: TypeAlias = "dict[str, Raw] | None"
+_Decoded: TypeAlias = "tuple[bytes, dict[str, Raw], dict[str, Raw]]"
 
 _LABEL: Final = re.compile(r"[A-Za-z0-9_/$-]{0,64}")  # no dot, so no session id
 _MAY_BE_MESSAGE: Final = re.compile(rb"jsonrpc|\\u00(?:6[3aef]|7[023])", re.IGNORECASE)  # or a letter of it, escaped
@@ -85,14 +85,6 @@ class Params(msgspec.Struct, omit_defaults=True, frozen=True, gc=False, rename={
 NO_PARAMS: Final = Params()
 
 
-class Decoded(RedactedRepr, msgspec.Struct, frozen=True, gc=False):
-    """A body taken apart: all members of the message, and all of its `params`, values as sent."""
-
-    body: bytes
-    envelope: dict[str, Raw]
-    params: dict[str, Raw]
-
-
 class Message(msgspec.Struct, frozen=True, gc=False):
     """One JSON-RPC message, read as far as sessions need it.
 
@@ -106,7 +98,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         given_id: The id, read or as sent; UNSET unless this is a request.
         params: The common members of its `params`.
         field: The top-level member `sessionId` as sent, where there is one; MCP itself knows none.
-        decoded: The body taken apart, once it was, so that it is not read again.
+        decoded: The body with all of its members and all of its `params`, once it was taken apart.
     """
 
     body: bytes
@@ -115,23 +107,23 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     given_id: int | str | Raw | UnsetType = UNSET
     params: Params = NO_PARAMS
     field: Raw | None = None
-    decoded: Decoded | None = None
+    decoded: _Decoded | None = None
 
     @property
     def envelope(self) -> dict[str, Raw]:
         """Every member of the message, values as sent."""
-        return self._read().envelope
+        return self._read()[1]
 
     @property
     def all_params(self) -> dict[str, Raw]:
         """Every member of the `params` of a request or notification, values as sent; empty where absent or null."""
-        return self._read().params
+        return self._read()[2]
 
-    def _read(self) -> Decoded:
-        if self.decoded is not None and self.decoded.body is self.body:  # a copy may have been given another body
+    def _read(self) -> _Decoded:
+        if self.decoded is not None and self.decoded[0] is self.body:  # a copy may have been given another body
             return self.decoded
         envelope = last_members(self.body)
-        decoded = Decoded(self.body, envelope, _inner(envelope, "params", "params_not_object") or {})
+        decoded = self.body, envelope, _inner(envelope, "params", "params_not_object") or {}
         force_setattr(self, "decoded", decoded)
         return decoded
 
@@ -299,7 +291,7 @@ def _message(body: bytes) -> Message:
     if params is not None:
         read = Params(**{name: params[name] for name in _READ if name in params}, meta=meta)
     kind = NOTIFICATION if given_id is UNSET else REQUEST
-    return Message(body, kind, method, given_id, read, field, Decoded(body, envelope, params or {}))
+    return Message(body, kind, method, given_id, read, field, (body, envelope, params or {}))
 
 
 def _inner(outer: dict[str, Raw], name: str, wrong: str) -> _Members:

@@ -130,15 +130,14 @@ def echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> by
         start = len(opening)
         if response[:start] == opening and response[-2:] == b"}}":
             text = response if len(response) < COPIED else memoryview(response)
-            place = _place(response, text[start - 2 : -1], spelling[1])
-            if place is not None:
-                at, member = place
-                return b"".join((text[:at], member, session(), b"}}}"))
+            member = _member(response, text[start - 2 : -1], spelling[1])
+            if member is not None:
+                return b"".join((text[: -2 if member is _NEW_META else -3], member, session(), b"}}}"))
     return _echo(response, request_id, session)
 
 
-def _place(response: bytes, result_text: bytes | memoryview, ending: bytes) -> tuple[int, bytes] | None:
-    """Return where the session goes in an answer of the common form, and what comes before it; None in any other.
+def _member(response: bytes, result_text: bytes | memoryview, ending: bytes) -> bytes | None:
+    """Return what comes before the session in an answer of the common form, or None in any other.
 
     What stands between the opening and the last brace is one object and nothing more, or the decoder would not read
     it: so it is the result, the envelope has no other members, and both end with the text.
@@ -151,7 +150,7 @@ def _place(response: bytes, result_text: bytes | memoryview, ending: bytes) -> t
         if "cacheScope" in result or "ttlMs" in result:
             return None
         if "_meta" not in result:
-            return -2, _NEW_META
+            return _NEW_META
         value = bytes(result["_meta"])
         ending = ending % value
         at = len(response) - len(ending)
@@ -160,7 +159,7 @@ def _place(response: bytes, result_text: bytes | memoryview, ending: bytes) -> t
         meta = read_object(value)
     except DECODE_ERRORS:
         return None
-    return (-3, _MORE_META) if meta and SESSION_KEY not in meta else None
+    return _MORE_META if meta and SESSION_KEY not in meta else None
 
 
 def _echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> bytes | None:

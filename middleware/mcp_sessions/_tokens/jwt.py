@@ -53,15 +53,6 @@ class _Payload(msgspec.Struct, omit_defaults=True):
 
 _HEADERS: Final = msgspec.json.Decoder(_Header)
 _PAYLOADS: Final = msgspec.json.Decoder(_Payload)
-_OPTIONAL: Final = {
-    "sub": "subject",
-    "tp": "trace",
-    "cli": "client",
-    "par": "parent",
-    "root": "root",
-    "own": "owner",
-    "up": "upstream",
-}
 _CLAIM: Final = re.compile(rf"\b({'|'.join(_Payload.__struct_fields__)})`\Z")
 _UNPROVED: Final = object()  # equals no principal
 
@@ -148,7 +139,6 @@ class Tokens:
         raise ConfigurationError(f"a session id would take {len(token)} bytes; the limit is {self._max_bytes}")
 
     def _payload(self, claims: Claims) -> _Payload:
-        optional = {name: getattr(claims, field) for name, field in _OPTIONAL.items()}
         return _Payload(
             iss=self._issuer,
             aud=self._audience,
@@ -156,8 +146,14 @@ class Tokens:
             iat=claims.issued_at,
             exp=claims.expires_at,
             knd=claims.kind,
+            sub=UNSET if claims.subject is None else claims.subject,
+            tp=UNSET if claims.trace is None else claims.trace,
+            cli=UNSET if claims.client is None else claims.client,
+            par=UNSET if claims.parent is None else claims.parent,
+            root=UNSET if claims.root is None else claims.root,
             gen=claims.generation,
-            **{name: value for name, value in optional.items() if value is not None},
+            own=UNSET if claims.owner is None else claims.owner,
+            up=UNSET if claims.upstream is None else claims.upstream,
         )
 
     def verify(
@@ -256,14 +252,14 @@ class Tokens:
             jti=payload.jti,
             issued_at=payload.iat,
             expires_at=payload.exp,
-            subject=_or_none(payload.sub),
-            trace=_or_none(payload.tp),
-            client=_or_none(payload.cli),
-            parent=_or_none(payload.par),
-            root=_or_none(payload.root),
+            subject=None if payload.sub is UNSET else payload.sub,
+            trace=None if payload.tp is UNSET else payload.tp,
+            client=None if payload.cli is UNSET else payload.cli,
+            parent=None if payload.par is UNSET else payload.par,
+            root=None if payload.root is UNSET else payload.root,
             generation=payload.gen,
-            owner=_or_none(payload.own),
-            upstream=_or_none(payload.up),
+            owner=None if payload.own is UNSET else payload.own,
+            upstream=None if payload.up is UNSET else payload.up,
             audience=self._audience,
         )
 
@@ -284,10 +280,6 @@ def _signing_key(ring: KeyRing, text: bytes) -> Key:
     if not header.alg == key.algorithm:
         raise SessionNotFound("token_algorithm")
     return key
-
-
-def _or_none(value: str | UnsetType) -> str | None:
-    return None if value is UNSET else value
 
 
 def _claim_at_fault(error: Exception) -> str:

@@ -33,24 +33,28 @@ _SERVER_ID: Final = re.compile(rf"[\x21-\x7E]{{1,{MAX_SERVER_ID}}}")
 
 
 class Seal:
-    """One purpose that keys seal for, bound into each seal before key, `jti`, subject and audience."""
+    """One purpose that keys seal for; each seal is bound to it, its key, `jti`, subject and audience."""
 
-    __slots__ = ("_bound", "_name")
+    __slots__ = ("_name", "_purpose")
 
-    def __init__(self, name: CipherName, *bound: str) -> None:
+    def __init__(self, name: CipherName, *purpose: str) -> None:
         self._name: Final[CipherName] = name
-        self._bound: Final = bound
+        self._purpose: Final = encode_fields(*purpose)
 
-    def lock(self, key: Key, nonce: bytes, plain: bytes, *owner: str | None) -> bytes:
+    def lock(self, key: Key, nonce: bytes, plain: bytes, *, jti: str, subject: str | None, audience: str) -> bytes:
         """Return ciphertext and tag, or raise ValueError for a public key, which cannot seal."""
         if not key.ciphers:
             raise ValueError("a public key cannot seal")
-        return key.ciphers[self._name].encrypt(nonce, plain, encode_fields(*self._bound, key.kid, *owner))
+        bound_to = self._purpose + encode_fields(key.kid, jti, subject, audience)
+        return key.ciphers[self._name].encrypt(nonce, plain, bound_to)
 
-    def unlock(self, key: Key, nonce: bytes, sealed: bytes, *owner: str | None) -> bytes | None:
+    def unlock(
+        self, key: Key, nonce: bytes, sealed: bytes, *, jti: str, subject: str | None, audience: str
+    ) -> bytes | None:
         """Return what was sealed, or None where it was sealed otherwise."""
+        bound_to = self._purpose + encode_fields(key.kid, jti, subject, audience)
         try:
-            return key.ciphers[self._name].decrypt(nonce, sealed, encode_fields(*self._bound, key.kid, *owner))
+            return key.ciphers[self._name].decrypt(nonce, sealed, bound_to)
         except InvalidTag:
             return None
 
@@ -101,7 +105,7 @@ def seal(
     """
     nonce = secrets.token_bytes(_NONCE_BYTES) if nonce is None else nonce
     plain = last_seen.to_bytes(_TIME_BYTES, "big") + payload
-    return f"{VERSION}.{key.kid}.{base64url(nonce + STATE.lock(key, nonce, plain, jti, subject, audience))}"
+    return f"{VERSION}.{key.kid}.{base64url(nonce + STATE.lock(key, nonce, plain, jti=jti, subject=subject, audience=audience))}"
 
 
 def open(  # noqa: A001  # the field's own pair of words: seal and open
@@ -135,7 +139,7 @@ def open(  # noqa: A001  # the field's own pair of words: seal and open
         raise StateUnreadable("state_shape") from None
     if not len(sealed) >= _NONCE_BYTES + _TIME_BYTES + _TAG_BYTES:
         raise StateUnreadable("state_shape")
-    plain = STATE.unlock(key, sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], jti, subject, audience)
+    plain = STATE.unlock(key, sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], jti=jti, subject=subject, audience=audience)
     if plain is None:
         raise StateUnreadable("state_seal")
     last_seen = int.from_bytes(plain[:_TIME_BYTES], "big")
@@ -160,7 +164,9 @@ def can_carry(server_id: str) -> bool:
 
 def seal_upstream(key: Key, server_id: str, *, jti: str, subject: str | None, audience: str) -> str:
     """Return the claim `up` for a server's id, sealed by the ring's signing key for a session."""
-    return base64url(UPSTREAM.lock(key, _nonce(jti), server_id.encode("ascii"), jti, subject, audience))
+    return base64url(
+        UPSTREAM.lock(key, _nonce(jti), server_id.encode("ascii"), jti=jti, subject=subject, audience=audience)
+    )
 
 
 def open_upstream(ring: KeyRing, claims: Claims, *, audience: str) -> str | None:
@@ -176,7 +182,9 @@ def open_upstream(ring: KeyRing, claims: Claims, *, audience: str) -> str | None
         raise SessionNotFound("bridge_key_unknown", ref=claims.ref)
     try:
         sealed = from_base64url(claims.upstream)
-        server_id = UPSTREAM.unlock(key, _nonce(claims.jti), sealed, claims.jti, claims.subject, audience)
+        server_id = UPSTREAM.unlock(
+            key, _nonce(claims.jti), sealed, jti=claims.jti, subject=claims.subject, audience=audience
+        )
     except ValueError:
         server_id = None
     if server_id is None:
