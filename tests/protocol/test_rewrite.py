@@ -131,7 +131,8 @@ def test_any_other_message_is_left_alone(response: bytes) -> None:
 
 
 def test_a_meta_whose_names_cannot_be_written_down_is_left_alone() -> None:
-    """Rather no echo than a result that lost what the server said."""
+    """Rather no echo than a result that lost what the server wrote; capabilities are treated alike."""
+    assert rewrite.advertise(ANSWER % b'{"capabilities":{"\\ud800":1}}', b"1", b"{}") is None
     response = ANSWER % b'{"_meta":{"\\ud800":1}}'
     assert rewrite.echo(response, b"1", unread) is None
     assert b'"_meta":{"\\ud800":1}' in (rewrite.advertise(response, b"1", b"{}") or b"")

@@ -79,15 +79,14 @@ def _answer(text: bytes, request_id: bytes) -> dict[str, Any] | None:
 
 
 def _result(text: bytes, request_id: bytes) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Take apart an answer and, in its place, the object that is its result."""
+    """Take apart an answer and the object that is its result."""
     envelope = _answer(text, request_id)
     if envelope is None:
         return None
     try:
-        envelope["result"] = result = last_members(envelope["result"])
+        return envelope, last_members(envelope["result"])
     except Refusal:
         return None
-    return envelope, result
 
 
 def _inner(members: dict[str, Any], name: str) -> dict[str, Any]:
@@ -168,6 +167,7 @@ def _echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> b
     if found is None:
         return None
     envelope, result = found
+    envelope["result"] = result
     _make_private(result)
     try:
         meta = _inner(result, "_meta")
@@ -193,6 +193,7 @@ def advertise(response: bytes, request_id: bytes, settings: bytes, capability: b
     if found is None:
         return None
     envelope, result = found
+    envelope["result"] = result
     try:
         capabilities = _inner(result, "capabilities")
         capabilities["sessions"] = Raw(capability)
@@ -213,13 +214,10 @@ def with_field(response: bytes, request_id: bytes, session_id: str) -> bytes | N
     Returns:
         The new message, or None where the response is not the success that answers the request.
     """
-    envelope = _answer(response, request_id)
-    if envelope is None:
+    found = _result(response, request_id)
+    if found is None:
         return None
-    try:
-        result: dict[str, Any] = last_members(envelope["result"])
-    except Refusal:
-        return None
+    envelope, result = found
     if _make_private(result):
         envelope["result"] = result
     envelope["sessionId"] = session_id

@@ -105,7 +105,8 @@ def seal(
     """
     nonce = secrets.token_bytes(_NONCE_BYTES) if nonce is None else nonce
     plain = last_seen.to_bytes(_TIME_BYTES, "big") + payload
-    return f"{VERSION}.{key.kid}.{base64url(nonce + STATE.lock(key, nonce, plain, jti=jti, subject=subject, audience=audience))}"
+    sealed = STATE.lock(key, nonce, plain, jti=jti, subject=subject, audience=audience)
+    return f"{VERSION}.{key.kid}.{base64url(nonce + sealed)}"
 
 
 def open(  # noqa: A001  # the field's own pair of words: seal and open
@@ -189,7 +190,7 @@ def open_upstream(ring: KeyRing, claims: Claims, *, audience: str) -> str | None
         server_id = None
     if server_id is None:
         raise SessionNotFound("bridge_seal", ref=claims.ref)
-    return server_id.decode("ascii")
+    return server_id.decode("ascii")  # as it was sealed
 
 
 def _nonce(jti: str) -> bytes:
