@@ -52,7 +52,7 @@ def test_never_asks_for_nothing(method: str, notification: bool) -> None:
     ],
 )
 def test_always_asks_for_every_request_but_those_that_come_before_a_session(methods: list[str], asked: bool) -> None:
-    """The handshake, discovery, lists, ping and the session methods pass; a method that nobody knows does not."""
+    """The handshake, discovery, lists, ping and the session methods pass; an unknown method does not."""
     policy = Policy("always")
     assert {policy.asks(method, unread, False) for method in methods} == {asked}
 
@@ -80,7 +80,7 @@ def test_always_lets_notifications_pass_but_no_call_without_an_id(method: str, a
     "require", [{"tools/call", "ping"}, ["tools/call", "ping"], {"tools/call": True, "ping": True}]
 )
 def test_named_methods_need_a_session_and_no_others_do(require: Require) -> None:
-    """Lists, ping and notifications are no exception once they are named."""
+    """Lists, ping and notifications are not an exception once they are named."""
     policy = Policy(require)
     assert policy.asks("tools/call", unread, False)
     assert policy.asks("tools/call", unread, True)
@@ -282,7 +282,7 @@ def test_what_a_function_raises_reaches_the_caller() -> None:
         asks(judge, "tools/call")
 
 
-# --- what clients are told -----------------------------------------------------------------------
+# --- what is advertised -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_the_summary_says_how_much_needs_a_session(require: Require, summary: st
 
 
 async def judge_later(_asked: PolicyRequest) -> None:
-    """A coroutine is true, whatever it would have said."""
+    """A coroutine is true, whatever it would have returned."""
 
 
 @pytest.mark.parametrize(

@@ -134,8 +134,8 @@ ROOT = Claims(
 
 def fork(parent: Claims, mode: Mode, name: str = "f") -> Claims:
     """A fork that is made ten seconds later, under another key."""
-    said = claims.below(parent, mode)
-    return Claims(kid="new", jti=name.ljust(22, "A"), issued_at=START + 10, subject="t", **said)
+    jti = name.ljust(22, "A")
+    return Claims(kid="new", jti=jti, issued_at=START + 10, subject="t", **claims.below(parent, mode))
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -37,7 +37,7 @@ class TestSession:
         assert await session_of(stated=b'{"sampling":{}}').client_capabilities() == {"sampling": {}}
 
     def test_no_text_about_it_holds_the_id(self) -> None:
-        """Whoever prints, formats or logs a session shows its reference alone."""
+        """What prints, formats or logs a session shows its reference alone."""
         session = session_of()
         assert repr(session) == str(session) == f"{session}" == "<Session ses_abc>"
         assert not hasattr(session, "__dict__")  # nor is there a dict for a debugger or a serializer to walk
@@ -58,13 +58,13 @@ class TestSession:
         assert made.ended == [("logout", False)]
 
     async def test_with_it_can_end_what_was_forked_from_it(self) -> None:
-        """Where it is no fork itself."""
+        """Where it is not a fork itself."""
         made = Made(TOKEN)
         await Session(made).end(descendants=True)
         assert made.ended == [("ended", True)]
 
     async def test_a_fork_cannot_end_its_descendants(self) -> None:
-        """They cannot be told from its siblings', so nothing is ended."""
+        """They cannot be distinguished from its siblings', so nothing is ended."""
         fork = session_of(claims=claims_of("ses_abc", parent="ses_root"))
         with pytest.raises(ValueError, match="itself no fork"):
             await fork.end(descendants=True)

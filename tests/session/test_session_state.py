@@ -1,4 +1,4 @@
-"""What the client carries: told apart from what came, closed when it leaves, and one part of it for each library."""
+"""`session.state`: compared with what came, closed when the response leaves, and one part of it for each library."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class TestState:
 
 
 def test_a_state_that_is_out_of_reach_is_not_taken_for_an_empty_one() -> None:
-    """Whoever looks at it or writes is told, and nothing is written back."""
+    """Reading and writing it raise, and nothing is written back."""
     state = UnreadState("store_timeout")
     looks: list[Callable[[], object]] = [
         lambda: state.get("k"),
@@ -147,6 +147,6 @@ class TestSection:
             del section["n"]
 
     def test_a_plain_value_is_not_taken_for_a_section(self) -> None:
-        """An application that used the name itself is told, and keeps its value."""
+        """An application that used the name itself gets an error, and keeps its value."""
         with pytest.raises(StateNotJSON, match="a plain value under 'cart'"):
             state_of(b'{"cart":3}').section("cart")["n"] = 1
