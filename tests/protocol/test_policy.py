@@ -28,7 +28,7 @@ OTHERS = ["tools/call", "prompts/get", "resources/read", "completion/complete", 
 
 def asks(require: Require, method: str, target: str | None = None, *, notification: bool = False) -> bool:
     """What a policy made of `require` says of one message."""
-    return Policy(require).asks(method, lambda: target, notification)
+    return Policy(require).requires(method, lambda: target, notification)
 
 
 # --- "never" and "always" ------------------------------------------------------------------------
@@ -38,7 +38,7 @@ def asks(require: Require, method: str, target: str | None = None, *, notificati
 @pytest.mark.parametrize("method", [*HANDSHAKE_METHODS, *DISCOVERY_METHODS, *SESSION_METHODS, *OTHERS])
 def test_never_asks_for_nothing(method: str, notification: bool) -> None:
     """And it does not even look at the name."""
-    assert Policy("never").asks(method, unread, notification) is False
+    assert Policy("never").requires(method, unread, notification) is False
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_never_asks_for_nothing(method: str, notification: bool) -> None:
 def test_always_asks_for_every_request_but_those_that_come_before_a_session(methods: list[str], asked: bool) -> None:
     """The handshake, discovery, lists, ping and the session methods pass; an unknown method does not."""
     policy = Policy("always")
-    assert {policy.asks(method, unread, False) for method in methods} == {asked}
+    assert {policy.requires(method, unread, False) for method in methods} == {asked}
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_always_asks_for_every_request_but_those_that_come_before_a_session(meth
 )
 def test_always_lets_notifications_pass_but_no_call_without_an_id(method: str, asked: bool) -> None:
     """Leaving out the id does not turn a call into a notification: some servers would run it."""
-    assert Policy("always").asks(method, unread, True) is asked
+    assert Policy("always").requires(method, unread, True) is asked
 
 
 # --- methods -------------------------------------------------------------------------------------
@@ -82,11 +82,11 @@ def test_always_lets_notifications_pass_but_no_call_without_an_id(method: str, a
 def test_named_methods_need_a_session_and_no_others_do(require: Require) -> None:
     """Lists, ping and notifications are not an exception once they are named."""
     policy = Policy(require)
-    assert policy.asks("tools/call", unread, False)
-    assert policy.asks("tools/call", unread, True)
-    assert policy.asks("ping", unread, False)
-    assert not policy.asks("prompts/get", unread, False)
-    assert not policy.asks("tools/list", unread, False)
+    assert policy.requires("tools/call", unread, False)
+    assert policy.requires("tools/call", unread, True)
+    assert policy.requires("ping", unread, False)
+    assert not policy.requires("prompts/get", unread, False)
+    assert not policy.requires("tools/list", unread, False)
 
 
 def test_a_notification_needs_a_session_where_it_is_named() -> None:
@@ -98,8 +98,8 @@ def test_a_notification_needs_a_session_where_it_is_named() -> None:
 def test_a_method_may_be_listed_as_needing_none() -> None:
     """`False` is for configuration that is computed."""
     policy = Policy({"tools/call": False, "prompts/get": True})
-    assert not policy.asks("tools/call", unread, False)
-    assert policy.asks("prompts/get", unread, False)
+    assert not policy.requires("tools/call", unread, False)
+    assert policy.requires("prompts/get", unread, False)
 
 
 # --- names ---------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def test_a_rule_by_name_asks_for_those_names_and_for_what_it_cannot_read(
 ) -> None:
     """Names are compared exactly; a name that cannot be read may be any, so it counts as named."""
     assert asks({method: ["checkout", "pay"]}, method, target) is asked
-    assert not Policy({method: ["checkout"]}).asks("tools/list", unread, False)
+    assert not Policy({method: ["checkout"]}).requires("tools/list", unread, False)
 
 
 @pytest.mark.parametrize("method", [method for method, member in TARGETS.items() if member == "uri"])
@@ -262,7 +262,7 @@ def test_a_function_is_asked_about_the_message() -> None:
 @pytest.mark.parametrize("method", [*HANDSHAKE_METHODS, *SESSION_METHODS])
 def test_a_function_is_not_asked_about_what_comes_before_a_session(method: str) -> None:
     """A function that always says yes would lock every client out."""
-    assert Policy(lambda _asked: True).asks(method, unread, False) is False
+    assert Policy(lambda _asked: True).requires(method, unread, False) is False
 
 
 @pytest.mark.parametrize("answer", [None, 0, 1, "", "yes"])

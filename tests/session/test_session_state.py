@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_sessions._session.claims import utc
-from mcp_sessions._session.state import State, UnreadState
+from mcp_sessions._session.state import State, UnreadableState
 from mcp_sessions.errors import StateClosed, StateNotJSON, StateTooLarge, StoreUnavailable
 
 
@@ -107,7 +107,7 @@ class TestState:
 
 def test_a_state_that_is_out_of_reach_is_not_taken_for_an_empty_one() -> None:
     """Reading and writing it raise, and nothing is written back."""
-    state = UnreadState("store_timeout")
+    state = UnreadableState("store_timeout")
     looks: list[Callable[[], object]] = [
         lambda: state.get("k"),
         lambda: len(state),

@@ -85,7 +85,7 @@ class Policy:
     def __init__(self, require: Require) -> None:
         self._rule, self.summary = _compile(require)
 
-    def asks(self, method: str, target: Target, notification: bool) -> bool:
+    def requires(self, method: str, target: Target, notification: bool) -> bool:
         """Whether a message must be refused when it carries no session.
 
         Args:

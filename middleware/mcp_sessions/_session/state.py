@@ -106,7 +106,7 @@ class State(MutableMapping[str, Any]):
         return self._received is not None
 
 
-class UnreadState(State):
+class UnreadableState(State):
     """A state that lies in a store which does not answer, so that reading or writing it is an error.
 
     Args:
