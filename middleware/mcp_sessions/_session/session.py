@@ -18,8 +18,8 @@ from .data import Data
 from .state import State
 
 
-class ActiveSession(Protocol):
-    """The open session of one request, as far as its view reads it."""
+class OpenSession(Protocol):
+    """The open session of one request, which the server holds, as far as its view reads it."""
 
     token: str
     claims: Claims
@@ -47,7 +47,7 @@ class Session:
     # Made for every request, and mostly asked for little: so it holds no more than it must.
     __slots__ = ("_active", "_data", "_ended", "correlation")
 
-    def __init__(self, active: ActiveSession) -> None:
+    def __init__(self, active: OpenSession) -> None:
         """Args:
         active: The open session of the request.
         """
