@@ -224,7 +224,7 @@ class Exchange(Forwarding):
         policy, kind = self.options.policy, message.kind
         if policy.summary == "never" or kind is RESPONSE:
             return NOTHING
-        asked = policy.asks(message.method, message.target, kind is NOTIFICATION)
+        asked = policy.requires(message.method, message.target, kind is NOTIFICATION)
         return Carries.TOO_LITTLE if asked else NOTHING
 
     # --- forwarded ---------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from .._session.claims import SESSION, TRANSPORT, Claims, Kind, Mode, Principal,
 from .._session.data import Data, Namespace
 from .._session.events import SessionCreated
 from .._session.session import Session
-from .._session.state import State, UnreadState
+from .._session.state import State, UnreadableState
 from .._tokens import seal
 from .._tokens.keys import KeyRing
 from ..errors import (
@@ -171,7 +171,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
 
     def _opened(self) -> State:
         check = partial(check_state, limit=self.options.max_state_bytes)  # and nothing that leads back here
-        opened = State(self.payload, check=check) if self.unread is None else UnreadState(self.unread)
+        opened = State(self.payload, check=check) if self.unread is None else UnreadableState(self.unread)
         if self.is_shut:
             opened.shut()
         return opened
