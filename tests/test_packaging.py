@@ -135,8 +135,9 @@ def test_the_source_archive_can_be_tested(built: Path) -> None:
     (path,) = built.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    expected = {"LICENSE", "Makefile", "README.md", "pyproject.toml", ".ci/run", "docs/conf.py"}
-    assert expected | {"tests/noxfile.py"} <= names
+    pages = {"CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md"}
+    gate = {".ci/run", ".github/workflows/tests.yml", "Makefile", "docs/conf.py", "pyproject.toml", "tests/noxfile.py"}
+    assert pages | gate <= names
     assert not any("__pycache__" in name or name.startswith((".venv", "docs/_build")) for name in names)
 
 
