@@ -35,7 +35,7 @@ from typing import Any, Final, Literal, get_args
 from .._session.claims import Claims
 from .._session.data import Namespace
 from ..errors import ConfigurationError, DataError, DataGone, DataNotInteger, DataTooLarge, StoreUnavailable
-from .base import Ended, Reach, Record, Standing, grain
+from .base import Ended, Reach, Record, Standing, resolution
 from .redis_connection import FORBIDDEN, Durability, Fence, Link, connect, logger
 from .redis_scripts import (
     ADD,
@@ -277,7 +277,7 @@ class RedisRecords(RedisBase):
 
     def _idle(self, idle_timeout: int | None) -> tuple[Word, Word]:
         """What scripts are told of idleness: after how many seconds, and by how many `seen_at` may lag."""
-        lag = grain(idle_timeout)
+        lag = resolution(idle_timeout)
         self._first_look = math.inf if idle_timeout is None else idle_timeout + lag
         return "" if idle_timeout is None else idle_timeout, lag
 

@@ -28,7 +28,7 @@ from typing import Final, Literal, TypeVar, get_args
 from .._session.claims import Claims
 from .._session.data import Namespace
 from ..errors import ConfigurationError, DataGone
-from .base import Ended, Reach, Record, Standing, added, check_size, idle_at, is_due_again, seen_by, size_of
+from .base import Ended, Reach, Record, Standing, added, check_size, idle_at, idle_since, is_touch_due, size_of
 from .sqlite_file import Job, Lane, Setting, SQLiteFile, checked
 
 EVERYBODY: Final = ""  # no subject: a keyed hash is never empty
@@ -94,7 +94,7 @@ def touch(
     if reason is not None:
         return Standing.ENDED, False
     if now < idle_at(seen_at, idle_timeout):
-        return Standing.LIVE, is_due_again(seen_at, now, idle_timeout)
+        return Standing.LIVE, is_touch_due(seen_at, now, idle_timeout)
     return Standing.IDLE, False
 
 
@@ -163,7 +163,7 @@ def claim_ended(
         bounds = {
             "audience": audience,
             "now": now,
-            "seen_by": seen_by(now, idle_timeout),
+            "seen_by": idle_since(now, idle_timeout),
             "limit": limit - len(taken),
         }
         for *kept, reason in connection.execute(_RECORD + where, bounds).fetchall():
