@@ -19,20 +19,18 @@ import tracemalloc
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from sqlite3 import Connection
 from typing import Any, Final
 
 from mcp_sessions._session.claims import SESSION, Claims
-from mcp_sessions.stores import sqlite as sqlite_steps
 from mcp_sessions.stores.base import Record, Store
 from mcp_sessions.stores.memory import MemoryStore
 from mcp_sessions.stores.redis import RedisStore
 from mcp_sessions.stores.redis_connection import Link
 from mcp_sessions.stores.redis_scripts import Step
 from mcp_sessions.stores.sqlite import SQLiteStore
+from mcp_sessions.stores.sqlite_tables import Transaction
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
 import redis_servers  # the tests' own, which stands beside their other modules
@@ -111,19 +109,19 @@ def sqlite() -> Iterator[Place]:
         yield Place(
             store,
             lambda: path.stat().st_size,
-            lambda sessions: store._change(
-                lambda file, now: [
-                    sqlite_steps.revoke(file, each.ref, expires_at=each.expires_at, reason="", lease_until=now)
-                    for each in sessions
-                ]
-            ),
-            lambda sessions: store._change(partial(_record_all, sessions)),
+            lambda sessions: store._change(_revoke_all, sessions),
+            lambda sessions: store._change(_record_all, sessions),
         )
 
 
-def _record_all(sessions: Sequence[Claims], file: Connection, _now: float) -> None:
+def _revoke_all(transaction: Transaction, sessions: Sequence[Claims]) -> None:
     for each in sessions:
-        sqlite_steps.add_record(file, record(each))
+        transaction.revoke(each.ref, expires_at=each.expires_at, reason="", lease=0)
+
+
+def _record_all(transaction: Transaction, sessions: Sequence[Claims]) -> None:
+    for each in sessions:
+        transaction.register(record(each))
 
 
 class Together:
