@@ -27,8 +27,8 @@ from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions.stores.base import Record, Store
 from mcp_sessions.stores.memory import MemoryStore
 from mcp_sessions.stores.redis import RedisStore
-from mcp_sessions.stores.redis_connection import Link
-from mcp_sessions.stores.redis_scripts import Step
+from mcp_sessions.stores.redis_connection import RedisConnection
+from mcp_sessions.stores.redis_scripts import Command
 from mcp_sessions.stores.sqlite import SQLiteStore
 from mcp_sessions.stores.sqlite_tables import Transaction
 
@@ -125,16 +125,16 @@ def _record_all(transaction: Transaction, sessions: Sequence[Claims]) -> None:
 
 
 class Together:
-    """Stands in for a store's link while the store is filled: the commands of many calls go in one round trip."""
+    """Stands in for a store's connection while the store is filled: the commands of many calls go in one round trip."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._waiting: list[tuple[tuple[Step, ...], asyncio.Future[list[Any]]]] = []
+    def __init__(self, connection: RedisConnection) -> None:
+        self._connection = connection
+        self._waiting: list[tuple[tuple[Command, ...], asyncio.Future[list[Any]]]] = []
 
-    async def run(self, *steps: Step, again: bool) -> list[Any]:
-        """What commands return, once everybody else has said theirs."""
+    async def run(self, *commands: Command, idempotent: bool) -> list[Any]:
+        """Return what commands return, once all other calls have added theirs."""
         answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((steps, answer))
+        self._waiting.append((commands, answer))
         if len(self._waiting) == 1:
             await asyncio.sleep(0)
             await self._send()
@@ -142,9 +142,10 @@ class Together:
 
     async def _send(self) -> None:
         waiting, self._waiting = self._waiting, []
-        results = iter(await self._link.run(*(step for steps, _ in waiting for step in steps), again=True))
-        for steps, answer in waiting:
-            answer.set_result([next(results) for _ in steps])
+        every = (command for commands, _ in waiting for command in commands)
+        results = iter(await self._connection.run(*every, idempotent=True))
+        for commands, answer in waiting:
+            answer.set_result([next(results) for _ in commands])
 
 
 @contextmanager
@@ -152,7 +153,7 @@ def redis() -> Iterator[Place]:
     """A server of its own, with the append-only file."""
     with redis_servers.serving(appendonly="yes") as server:
         store, filled = (RedisStore(server.url, timeout=60) for _ in range(2))
-        filled._link = Together(store._link)  # type: ignore[assignment]  # the part of it that is used
+        filled._connection = Together(store._connection)  # type: ignore[assignment]  # the part of it that is used
         filled._opened = True
         place = one_by_one(filled, lambda: int(server.command("INFO", "memory").split(b"used_memory:")[1].split()[0]))
         yield Place(store, place.weigh, place.revoke, place.record)

@@ -296,7 +296,7 @@ def is_touch_due(seen_at: float, now: float, idle_timeout: int | None) -> bool:
 
 
 _INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
-_INT64: Final = range(-(1 << 63), 1 << 63)
+INT64: Final = range(-(1 << 63), 1 << 63)  # what every store can add
 
 
 def added(value: bytes | None, by: int) -> int:
@@ -308,7 +308,7 @@ def added(value: bytes | None, by: int) -> int:
     if value is not None and _INTEGER.fullmatch(value) is None:
         raise DataNotInteger("increment needs a value that is a whole number")
     before = 0 if value is None else int(value)
-    if before in _INT64 and before + by in _INT64:
+    if before in INT64 and before + by in INT64:
         return before + by
     raise DataNotInteger("increment needs a value and a sum of 64 bits at most")
 
