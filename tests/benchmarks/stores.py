@@ -32,7 +32,8 @@ from mcp_sessions.stores.redis_scripts import Command
 from mcp_sessions.stores.sqlite import SQLiteStore
 from mcp_sessions.stores.sqlite_tables import Transaction
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
+TESTS: Final = Path(__file__).parent.parent
+sys.path[:0] = [str(TESTS), str(TESTS / "support")]
 import redis_servers  # the tests' own, which stands beside their other modules
 
 ASKED: Final = 500  # questions whose middle time is told

@@ -311,7 +311,7 @@ class RedisConnection:
             await asyncio.wait({task})
         finally:
             if task.cancel() and clock() - began >= self._suspicious_after:
-                self._start(self._client.drop_idle())
+                _ = self._start(self._client.drop_idle())
         error = task.exception()
         if error is None:
             return task.result()

@@ -229,13 +229,14 @@ class SQLiteStore:
 
     async def sessions(self, subject: str, *, audience: str) -> list[Record]:
         which = "subject = :subject AND audience = :audience"
-        return await self._read(Transaction.records, which, subject=subject, audience=audience)
+        return await self._read(Transaction.records, which, {"subject": subject, "audience": audience})
 
     async def forks(self, root: str) -> list[Record]:
-        return await self._read(Transaction.records, "root = :root", root=root)
+        return await self._read(Transaction.records, "root = :root", {"root": root})
 
     async def find(self, ref: str) -> Record | None:
-        return next(iter(await self._read(Transaction.records, "ref = :ref", ref=ref)), None)
+        found = await self._read(Transaction.records, "ref = :ref", {"ref": ref})
+        return found[0] if found else None
 
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         return await self._change(

@@ -7,7 +7,7 @@ see them. A file that is not ours is refused untouched.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from sqlite3 import Connection
 from typing import Final
@@ -217,9 +217,9 @@ class Transaction:
             self._execute("UPDATE records SET seen_at = max(seen_at, ?) WHERE ref = ?", (self._now, claims.ref))
         return standing
 
-    def records(self, which: str, **of: str) -> list[Record]:
+    def records(self, which: str, values: Mapping[str, str]) -> list[Record]:
         """Return the records of live sessions, oldest first."""
-        rows = self._execute(f"{_RECORD} {_ALIVE} AND {which} ORDER BY created_at, ref", {"now": self._now, **of})
+        rows = self._execute(f"{_RECORD} {_ALIVE} AND {which} ORDER BY created_at, ref", {"now": self._now, **values})
         return [Record(*kept) for *kept, _ in rows]
 
     def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
