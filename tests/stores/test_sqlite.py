@@ -391,6 +391,15 @@ async def test_reads_and_changes_have_a_thread_each(path: Path, clock: Clock) ->
     await gone(threads)
 
 
+async def test_several_tasks_may_close_a_store_at_once(store: SQLiteStore) -> None:
+    """And it can be used after that."""
+    await store.open()
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(store.close)
+    assert await store.status(session()) is Standing.LIVE
+
+
 def test_one_store_serves_several_event_loops(path: Path, anyio_backend: str) -> None:
     """One after the other, and of both kinds."""
     store = SQLiteStore(path, clock=Clock())

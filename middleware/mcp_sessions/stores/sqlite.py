@@ -58,7 +58,10 @@ class WorkerThread:
                 call_soon(done.set)
 
         with self._lock:
-            executor, file = self._running or self._start()
+            if self._running is None:
+                executor = ThreadPoolExecutor(1, thread_name_prefix=self._name)
+                self._running = (executor, SQLiteFile(self._setting))
+            executor, file = self._running
             future = executor.submit(work, file)
         future.add_done_callback(wake)
         try:
@@ -76,26 +79,15 @@ class WorkerThread:
             await self.run(SQLiteFile.close)
         finally:
             with self._lock:
-                self._running = None
-                self._finalizer()
+                running, self._running = self._running, None
+            if running is not None:  # else another task has closed it meanwhile
+                running[0].shutdown(wait=False)
 
     def after_fork(self) -> None:
         """Start afresh in the new process: neither threads nor connections survive a fork."""
         if self._running is not None:
-            self._finalizer.detach()
             self._running[1].leave_behind()
         self._lock, self._running = Lock(), None
-
-    def _start(self) -> tuple[ThreadPoolExecutor, SQLiteFile]:
-        self._running = (ThreadPoolExecutor(1, thread_name_prefix=self._name), SQLiteFile(self._setting))
-        self._finalizer = weakref.finalize(self, _stop, *self._running)
-        self._finalizer.atexit = False
-        return self._running
-
-
-def _stop(executor: ThreadPoolExecutor, file: SQLiteFile) -> None:
-    executor.submit(file.close)
-    executor.shutdown(wait=False)
 
 
 def _call_soon() -> Callable[[Callable[[], object]], object]:

@@ -102,7 +102,7 @@ def make_private(path: str) -> None:
     """Make an empty file that only its owner may read, where there is none.
 
     The log and the index of a file that was there before are removed first: processes that still have that file open
-    share the index with whoever opens it, under its name. One process at a time does this: another that finds `-new`
+    share the index with any that opens it, under its name. One process at a time does this: another that finds `-new`
     there waits for it. (`O_EXCL` on the file itself would let that other one open it before they are removed.)
 
     Raises:
@@ -150,7 +150,7 @@ class Setting:
 
 
 class SQLiteFile:
-    """A connection, made when it is needed. All calls come from one thread, `close` included."""
+    """A connection, made when it is needed, for one call at a time."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -204,9 +204,13 @@ class SQLiteFile:
                 return
         _left_behind.append(connection)
 
+    def __del__(self) -> None:
+        self.close()
+
     def leave_behind(self) -> None:
         """Never touch the connection again: it belongs to the process that this one was forked from."""
         _left_behind.append(self._connection)
+        self._connection = None
 
     def _transact(self, job: Job[T], asked_at: float) -> T:
         connection = self._current()
@@ -265,7 +269,7 @@ class SQLiteFile:
         path, setting = self._setting.path, self._setting
         make_private(path)
         before = identify(path)
-        connection = sqlite3.connect(path, timeout=setting.busy_timeout, isolation_level=None)
+        connection = sqlite3.connect(path, timeout=setting.busy_timeout, isolation_level=None, check_same_thread=False)
         try:
             check(connection)
             _configure(connection, setting.max_bytes)
