@@ -18,7 +18,7 @@ from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions.errors import ConfigurationError, StoreUnavailable
 from mcp_sessions.stores.base import Record, Standing
 from mcp_sessions.stores.redis import RedisStore
-from mcp_sessions.stores.redis_connection import facts
+from mcp_sessions.stores.redis_epoch import ServerInfo
 from stores import revoke
 
 LIVE, ENDED, LOST = Standing.LIVE, Standing.ENDED, Standing.LOST
@@ -151,7 +151,7 @@ async def test_kill_9_without_one_ends_what_was_issued_before(clock: Clock) -> N
 
 
 async def test_a_snapshot_brings_back_the_past_and_is_not_believed(clock: Clock) -> None:
-    """The fence came back with it, and so did records; what was revoked after it did not. The run tells."""
+    """The epoch came back with it, and so did records; what was revoked after it did not. The run tells."""
     with serving() as server:
         async with opened(server, clock) as store:
             one = claims("one", clock)
@@ -245,11 +245,11 @@ def test_a_server_that_does_not_say_it_all_is_taken_for_one_that_says_nothing() 
     """Such as a service that speaks Redis's protocol and is something else."""
     lines = ("# Server", "run_id:a:b", "aof_enabled:1", "maxmemory:0", "maxmemory_policy:x", "role:master", "")
     told = "\r\n".join(lines)
-    found = facts(told)
+    found = ServerInfo.parse(told)
     assert found is not None
-    assert (found.run, found.keeps, found.evicts, found.replica) == ("a:b", True, False, False)
+    assert (found.run, found.keeps, found.evicts, found.is_replica) == ("a:b", True, False, False)
     for missing in ("run_id", "aof_enabled", "maxmemory", "maxmemory_policy", "role"):
-        assert facts(told.replace(f"\n{missing}:", "\n#")) is None
+        assert ServerInfo.parse(told.replace(f"\n{missing}:", "\n#")) is None
 
 
 async def test_a_node_of_a_cluster_that_restarts_is_noticed_too(clock: Clock) -> None:
