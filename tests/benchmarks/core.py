@@ -12,8 +12,10 @@ import time
 from typing import Final
 
 from mcp_sessions._protocol import decision, draft, jsonrpc, rewrite
-from mcp_sessions._protocol.decision import Carries, Step
+from mcp_sessions._protocol.decision import SUBJECTS, Rules, Step
+from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import Message
+from mcp_sessions._protocol.policy import Policy
 from mcp_sessions._tokens.jwt import Tokens
 
 from . import ours
@@ -31,16 +33,29 @@ class Core:
         self.body = message(session={"sessionId": self.token})
         self._tokens = Tokens(issuer=ours.NAMES, audience=ours.NAMES)
         self._now = time.time()
+        self._headers = RequestHeaders.of([])
+        self._rules = Rules.of(
+            policy=Policy("never"),
+            subjects=SUBJECTS,
+            lists=None,
+            legacy_only=False,
+            fail_open=False,
+            reads_transport=True,
+            bridges=False,
+            kind_of=lambda token: self._tokens.kind(ours.RING, token),
+            sep1364=None,
+            inspects_all=False,
+        )
 
     def __call__(self) -> bytes | None:
         """The answer with the session in it."""
         parsed = jsonrpc.parse(self.body)
         assert isinstance(parsed, Message)
-        named = draft.named(parsed)
+        decided = decision.decide(parsed, self._headers, self._rules)
+        named = decided.metadata
         assert named is not None
+        assert decided.step is Step.ATTACH
         claims = self._tokens.verify(ours.RING, named.session_id, now=self._now, principal=None)
-        step = decision.decide(decision.subject(parsed), Carries.SESSION)
-        assert step is Step.ATTACH
         return rewrite.echo(_ANSWER, parsed.id or b"", lambda: draft.without_state(named.session_id, claims.expires_at))
 
 

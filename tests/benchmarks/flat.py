@@ -13,7 +13,7 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_sessions import MCPSessionMiddleware, Session
-from mcp_sessions._protocol import draft, jsonrpc, rewrite
+from mcp_sessions._protocol import decision, jsonrpc, rewrite
 from mcp_sessions._server.body import Replay
 from mcp_sessions._server.sessions import LATE, ActiveSession
 from mcp_sessions._session.current import session_variable
@@ -44,7 +44,7 @@ class OneFunction:
         message = jsonrpc.parse(body)
         assert isinstance(message, jsonrpc.Message)
         assert message.method not in options.subjects
-        named = draft.named(message)
+        named = decision.requested_session(message, None)
         assert named is not None
         assert len(body) <= options.max_body_bytes
         now, principal = options.clock(), options.principal(scope)

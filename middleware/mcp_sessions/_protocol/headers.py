@@ -34,10 +34,12 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
     Args:
         headers: The request's ASGI headers (names in lower case, as ASGI has them).
         by_name: The same as a dict, so the last copy of each.
+        session_id: The `Mcp-Session-Id` where it is one of ours, once that was looked at.
     """
 
     headers: Sequence[tuple[bytes, bytes]]
     by_name: dict[bytes, bytes]
+    session_id: str | None = None
 
     @classmethod
     def of(cls, headers: Sequence[tuple[bytes, bytes]]) -> RequestHeaders:
@@ -91,7 +93,7 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
     @property
     def is_modern(self) -> bool:
         """Whether the request belongs to the modern era, told as the official SDK tells it: by this header alone."""
-        return self.version is not None and self.version not in HANDSHAKE_VERSIONS
+        return _VERSION in self.by_name and self.first(_VERSION) not in HANDSHAKE_VERSIONS
 
     @property
     def is_json(self) -> bool:

@@ -33,10 +33,9 @@ import msgspec
 
 from .. import stores
 from .._protocol import decision
-from .._protocol.decision import Lists, Subject
-from .._protocol.draft import Role, SessionMetadata, role
+from .._protocol.decision import Lists, Rules, Subject
 from .._protocol.policy import Policy
-from .._session.claims import SESSION, Claims
+from .._session.claims import Claims
 from .._session.data import Data, Namespace
 from .._session.events import Fact, Listener, RequestRefused, SessionCreated, SessionDeleted
 from .._tokens.jwt import Tokens
@@ -64,7 +63,7 @@ if TYPE_CHECKING:
     from .._protocol.sep1364 import Sep1364
     from ..telemetry.metrics import SessionMetrics
     from ..telemetry.recorder import Telemetry
-    from .sep1364 import Unconfirmed
+    from .sep1364 import PendingInitialized
 
 Keep = Callable[[str, int], Data]
 """Gives what the server keeps for a session: of which `ref`, and until when (Unix seconds)."""
@@ -77,6 +76,8 @@ class Runtime(msgspec.Struct, frozen=True):
     path: str | None
     audience: str
     tokens: Tokens
+    rules: Rules
+    """What decides on messages."""
     lifetime: float
     idle_timeout: float | None
     policy: Policy
@@ -113,15 +114,11 @@ class Runtime(msgspec.Struct, frozen=True):
     create_limit: CreateLimit | None
     conversation: Conversation | None
     """What is done with the names that clients give to conversations, or None for nothing."""
-    is_attentive: bool
-    """Whether even a message that speaks of no session has to be looked at."""
     subjects: Mapping[str, Subject]
     """What each method that is read here is about."""
-    attended: frozenset[str]
-    """Where nothing needs a session, a message that names none passes as it is unless its method is one of these."""
     opted: Sep1364 | None
     """The dialects beside the draft and the transport header, or None."""
-    unconfirmed: Unconfirmed | None
+    unconfirmed: PendingInitialized | None
     """The server's own transport sessions that their clients may leave unconfirmed, where a dialect says so."""
     capability: bytes
     """What `capabilities.sessions` says, as JSON."""
@@ -147,15 +144,6 @@ class Runtime(msgspec.Struct, frozen=True):
             return self.store.touch(claims, idle_timeout=None if self.idle_timeout is None else int(self.idle_timeout))
         return self.store.status(claims) if claims.root is None else base.status(self.store, claims)
 
-    def role(self, header: str, named: SessionMetadata | None) -> Role:
-        """What a session header of ours is to a request; where none is named, it can be a mirror only.
-
-        Raises:
-            HeaderMismatch: It contradicts what `_meta` says.
-        """
-        kind = self.tokens.kind(self.ring(self.clock()), header) if self.transport or self.bridges else SESSION
-        return role(header, named, kind)
-
     def code(self, refusal: Refusal) -> int:
         """The JSON-RPC code of a refusal in this deployment."""
         if isinstance(refusal, SessionNotFound):
@@ -170,14 +158,36 @@ def check(**given: Any) -> Runtime:
         ConfigurationError: One is wrong; the message says which and what to write instead.
     """
     told = Told.of(given)
-    return Runtime(
+    parts = {
         **_identity(given),
         **_rules(given),
         **_dialects(given),
         **_lifecycle(given, told),
         **_limits(given),
-        tells=told.tells,
-        telemetry=told.telemetry,
+    }
+    return Runtime(**parts, rules=_decision_rules(**parts), tells=told.tells, telemetry=told.telemetry)
+
+
+def _decision_rules(
+    *,
+    ring: Callable[[float], KeyRing],
+    clock: Callable[[], float],
+    tokens: Tokens,
+    transport: bool,
+    bridges: bool,
+    **parts: Any,
+) -> Rules:
+    return Rules.of(
+        subjects=parts["subjects"],
+        inspects_all=parts["conversation"] is not None,  # whose name is looked for in every message
+        policy=parts["policy"],
+        lists=parts["lists"],
+        legacy_only=parts["legacy_only"],
+        fail_open=parts["lets_unknown_in"],
+        reads_transport=transport or bridges,
+        bridges=bridges,
+        kind_of=lambda token: tokens.kind(ring(clock()), token),
+        sep1364=parts["opted"],
     )
 
 
@@ -205,7 +215,6 @@ def _identity(given: dict[str, Any]) -> dict[str, Any]:
 def _rules(given: dict[str, Any]) -> dict[str, Any]:
     policy, lists = Policy(given["require"]), given["lists"]
     legacy_only = options.word("era", given["era"], get_args(Era)) == "legacy"
-    reads_field = bool(given["dialects"])
     conversation = Conversation.of(given["correlate"], given["propagate"])
     return {
         "path": options.path(given["path"]),
@@ -215,7 +224,6 @@ def _rules(given: dict[str, Any]) -> dict[str, Any]:
         "asks": options.word("admission", given["admission"], get_args(Admission)) == "ask",
         "legacy_only": legacy_only,
         "conversation": conversation,
-        "is_attentive": legacy_only or reads_field or policy.summary != "never" or conversation is not None,
         "not_found_code": options.whole("not_found_code", given["not_found_code"]),
         "required_code": options.whole("required_code", given["required_code"]),
     }
@@ -227,7 +235,6 @@ def _extensions(given: dict[str, Any], required: str) -> dict[str, Any]:
     subjects = decision.subjects(offered)
     return {
         "subjects": subjects,
-        "attended": decision.attended(subjects),
         "settings": decision.settings(required, offered),
     }
 
@@ -236,12 +243,12 @@ def _dialects(given: dict[str, Any]) -> dict[str, Any]:
     if not given["dialects"] and isinstance(given["dialects"], Sequence):
         return {"opted": None, "unconfirmed": None, "capability": b"{}"}
     from .._protocol.sep1364 import Sep1364
-    from .sep1364 import Unconfirmed
+    from .sep1364 import PendingInitialized
 
     opted = Sep1364.of(given["dialects"])
     capability = b"{}" if opted.creates is None else opted.creates.capability
     confirms = opted.initializes is not None and not opted.is_sessionless
-    return {"opted": opted, "unconfirmed": Unconfirmed() if confirms else None, "capability": capability}
+    return {"opted": opted, "unconfirmed": PendingInitialized() if confirms else None, "capability": capability}
 
 
 def _lifecycle(given: dict[str, Any], told: Told) -> dict[str, Any]:

@@ -22,9 +22,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from starlette.routing import BaseRoute, Host, Mount, Route
-from starlette.types import Scope
 
-from .._server.middleware import MCPSessionMiddleware, Place
+from .._server.middleware import MCPSessionMiddleware
 from .._server.placement import MISPLACED
 from ..errors import ConfigurationError
 
@@ -108,8 +107,7 @@ def _name(endpoint: Endpoint) -> str:
 class _AtEndpoint(MCPSessionMiddleware):
     """The middleware inside of a route: whatever comes here came for the endpoint."""
 
-    def _where(self, _: Scope, /) -> Place:
-        return Place.ENDPOINT
+    _is_at_endpoint = True
 
 
 def _place(app: object, endpoints: list[Endpoint], options: dict[str, Any]) -> None:
