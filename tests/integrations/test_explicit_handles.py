@@ -18,7 +18,7 @@ from fastmcp.server.http import _current_http_request as fastmcp_request
 from mcp.server.auth.middleware import auth_context
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
-from sources import Made
+from sources import Made, claims_of
 from starlette.requests import Request
 
 from mcp_sessions._session.claims import Principal
@@ -47,7 +47,7 @@ def held(name: str, principal: Principal | None = ANN) -> Session:
         shelf = Namespace(owner=ref, until=START + 30 * DAY, max_bytes=10_000)
         return Data(STORE, shelf, clock=lambda: START, max_value_bytes=10_000)
 
-    source = Made("secret", ref=ref, created_at=START, ends_at=START + 1, principal=principal, make_data=data)
+    source = Made("secret", claims_of(ref, START), ends_at=START + 1, principal=principal, make_data=data)
     return Session(source)
 
 

@@ -314,7 +314,7 @@ def _kind_of_field(metadata: SessionMetadata, step: Step, rules: Rules) -> Kind:
 
 def _is_required(message: Message, rules: Rules) -> bool:
     kind = message.kind
-    return kind is not RESPONSE and rules.policy.asks(message.method, message.target, kind is NOTIFICATION)
+    return kind is not RESPONSE and rules.policy.requires(message.method, message.target, kind is NOTIFICATION)
 
 
 def ours_of(session_ids: Sequence[str]) -> str | None:

@@ -16,7 +16,7 @@ import msgspec
 from .._session.claims import TRANSPORT, Kind, RedactedRepr, utc
 from ..errors import Refusal, refuse
 from .jsonrpc import Message
-from .strict_json import FLAWS, SHORTEST_MEMBER, is_all, last_members, members, string
+from .strict_json import DECODE_ERRORS, SHORTEST_MEMBER, is_all, last_members, members, string
 
 CREATE: Final = "sessions/create"
 DELETE: Final = "sessions/delete"
@@ -55,7 +55,7 @@ def parse_metadata(raw: bytes) -> SessionMetadata:
     """
     try:
         found = _common(raw)
-    except FLAWS:
+    except DECODE_ERRORS:
         return _uncommon(raw)
     # The shortest that these two can be written. A null counts as a further member, which it is not for us.
     shortest = _FRAME + len(found.session_id) + (0 if found.state is None else _STATE_FRAME + len(found.state))

@@ -28,7 +28,7 @@ from .._session.claims import SESSION, TRANSPORT, Claims, Kind, Mode, Principal,
 from .._session.data import Data, Namespace
 from .._session.events import SessionCreated
 from .._session.session import Session
-from .._session.state import State, UnreadState
+from .._session.state import State, UnreadableState
 from .._tokens import seal
 from .._tokens.keys import KeyRing
 from ..errors import (
@@ -105,7 +105,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         """The state that its client carried, or that the store has for it; the latter may be out of reach."""
         if self.opened is None:
             check = partial(check_state, limit=self.runtime.max_state_bytes)  # and nothing that leads back here
-            self.opened = State(self.payload, check=check) if self.unread is None else UnreadState(self.unread)
+            self.opened = State(self.payload, check=check) if self.unread is None else UnreadableState(self.unread)
             if self.is_shut:
                 self.opened.shut()
         return self.opened

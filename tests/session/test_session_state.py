@@ -1,4 +1,4 @@
-"""What the client carries: told apart from what came, closed when it leaves, and one part of it for each library."""
+"""`session.state`: compared with what came, closed when the response leaves, and one part of it for each library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_sessions._session.claims import utc
-from mcp_sessions._session.state import State, UnreadState
+from mcp_sessions._session.state import State, UnreadableState
 from mcp_sessions.errors import StateClosed, StateNotJSON, StateTooLarge, StoreUnavailable
 
 
@@ -39,7 +39,6 @@ class TestState:
 
     def test_unread_and_unchanged_state_is_not_sent_back(self) -> None:
         """The client's own token stays good, so nothing is sealed anew."""
-        assert state_of(b'{"a":1}').untouched
         assert state_of(b'{"a":1}').close() is None
         read = state_of(b'{"a":1}')
         assert read["a"] == 1
@@ -107,8 +106,8 @@ class TestState:
 
 
 def test_a_state_that_is_out_of_reach_is_not_taken_for_an_empty_one() -> None:
-    """Whoever looks at it or writes is told, and nothing is written back."""
-    state = UnreadState("store_timeout")
+    """Reading and writing it raise, and nothing is written back."""
+    state = UnreadableState("store_timeout")
     looks: list[Callable[[], object]] = [
         lambda: state.get("k"),
         lambda: len(state),
@@ -148,6 +147,6 @@ class TestSection:
             del section["n"]
 
     def test_a_plain_value_is_not_taken_for_a_section(self) -> None:
-        """An application that used the name itself is told, and keeps its value."""
+        """An application that used the name itself gets an error, and keeps its value."""
         with pytest.raises(StateNotJSON, match="a plain value under 'cart'"):
             state_of(b'{"cart":3}').section("cart")["n"] = 1

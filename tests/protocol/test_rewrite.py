@@ -55,7 +55,7 @@ def read(body: bytes) -> Message:
     ],
 )
 def test_the_session_joins_the_meta_that_is_there(result: bytes, echoed: bytes) -> None:
-    """Members keep their order and values their bytes; what is no object makes room for one."""
+    """Members keep their order and values their bytes; what is not an object makes room for one."""
     assert echo(ANSWER % result) == ANSWER % (echoed % (SESSION_KEY.encode(), SESSION))
 
 
@@ -91,7 +91,7 @@ def test_what_is_not_ours_keeps_its_bytes(value: bytes) -> None:
     ],
 )
 def test_a_result_with_cache_hints_becomes_private_and_stale(result: dict[str, Any], private: bool) -> None:
-    """Client caches leave the session out of their keys, so nobody may keep what one session was told."""
+    """Client caches leave the session out of their keys, so no cache may keep what one session was answered."""
     changed = json.loads(echo(ANSWER % json.dumps(result).encode()) or b"")["result"]
     meta = {**result.get("_meta", {}), SESSION_KEY: json.loads(SESSION)}
     assert changed == {**result, **({"cacheScope": "private", "ttlMs": 0} if private else {}), "_meta": meta}
@@ -131,7 +131,8 @@ def test_any_other_message_is_left_alone(response: bytes) -> None:
 
 
 def test_a_meta_whose_names_cannot_be_written_down_is_left_alone() -> None:
-    """Rather no echo than a result that lost what the server said."""
+    """Rather no echo than a result that lost what the server wrote; capabilities are treated alike."""
+    assert rewrite.advertise(ANSWER % b'{"capabilities":{"\\ud800":1}}', b"1", b"{}") is None
     response = ANSWER % b'{"_meta":{"\\ud800":1}}'
     assert rewrite.echo(response, b"1", unread) is None
     assert b'"_meta":{"\\ud800":1}' in (rewrite.advertise(response, b"1", b"{}") or b"")
@@ -432,8 +433,8 @@ def test_capabilities_are_stated_where_none_were(params: str, becomes: str) -> N
 
 def test_a_dialect_may_say_more_of_sessions() -> None:
     """In the capability of its own."""
-    told = rewrite.advertise(b'{"id":1,"result":{}}', b"1", b"{}", b'{"required":true}')
-    assert json.loads(told or b"")["result"]["capabilities"]["sessions"] == {"required": True}
+    advertised = rewrite.advertise(b'{"id":1,"result":{}}', b"1", b"{}", b'{"required":true}')
+    assert json.loads(advertised or b"")["result"]["capabilities"]["sessions"] == {"required": True}
 
 
 def test_a_notification_of_our_own_says_its_method_alone() -> None:

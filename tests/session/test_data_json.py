@@ -1,4 +1,4 @@
-"""What is kept as JSON comes back equal; what would not is refused."""
+"""Values of `session.data` and `session.state` come back equal or are refused where they are written."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_handshake_versions_are_the_legacy_era(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["2026-07-28", "2099-01-01", "2025-11-25 ", "nonsense", ""])
 def test_every_other_version_is_modern(version: str) -> None:
-    """The era is told by the header alone, known or not."""
+    """The header alone decides the era, known or not."""
     assert RequestHeaders.of([(b"mcp-protocol-version", version.encode())]).is_modern
 
 

@@ -35,7 +35,7 @@ def message(method: str, params: dict[str, Any]) -> Message:
 
 @pytest.mark.parametrize(("info", "text"), TEXTS)
 def test_it_is_one_line_of_text_or_nothing(info: Any, text: str | None) -> None:
-    """From the params of the legacy era's handshake, and from the modern era's envelope; a session id is no name."""
+    """From the params of the legacy era's handshake, and from the modern era's envelope; a session id is not a name."""
     assert client_of(message("initialize", {"clientInfo": info})) == text
     assert client_of(message("sessions/create", {"_meta": {CLIENT_INFO_KEY: info}})) == text
 
