@@ -9,7 +9,7 @@ from clients import START, Clock
 from living import ALICE, BOB, SCOPE, Away, mint, named, options_of, reopen
 
 from mcp_sessions._protocol.draft import SessionMetadata
-from mcp_sessions._server import sessions
+from mcp_sessions._server import minting, sessions
 from mcp_sessions._server.options import HOUR
 from mcp_sessions._server.runtime import Runtime
 from mcp_sessions._server.sessions import ActiveSession
@@ -241,7 +241,7 @@ class TestATransportSession:
     async def test_its_state_lies_in_the_store(self) -> None:
         """Written when it changed, and under a name that no other data has."""
         options = options_of(Clock())
-        live = await sessions.mint(options, principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
+        live = await minting.mint(options, principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
         live.session.state["n"] = 1
         await live.save()
         again = await self.reopened(live, options)
@@ -251,7 +251,7 @@ class TestATransportSession:
 
     async def test_what_its_last_request_wrote_goes_with_it(self) -> None:
         """A request that ends its own session is answered all the same."""
-        live = await sessions.mint(options_of(Clock()), principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
+        live = await minting.mint(options_of(Clock()), principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
         live.session.state["n"] = 1
         await live.session.end()
         await live.save()
@@ -259,7 +259,7 @@ class TestATransportSession:
     async def test_the_two_kinds_are_never_taken_for_each_other(self) -> None:
         """A session id opens no transport session, nor the other way round."""
         options = options_of(Clock())
-        live = await sessions.mint(options, principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
+        live = await minting.mint(options, principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
         with pytest.raises(SessionNotFound):
             await reopen(SessionMetadata(live.session.id, None), options)
         with pytest.raises(SessionNotFound):

@@ -6,7 +6,7 @@ from apps import Server, sessions
 from clients import Clock, http
 
 from mcp_sessions._protocol.draft import SessionMetadata
-from mcp_sessions._server import sessions as minting
+from mcp_sessions._server import minting
 from mcp_sessions._server.options import HOUR
 from mcp_sessions._server.runtime import Runtime
 from mcp_sessions._server.sessions import ActiveSession, open_session

@@ -71,10 +71,10 @@ async def refuse(ctx: RequestContext, message: Message, refusal: Refusal) -> Non
 
 async def refuse_at_once(ctx: RequestContext, message: Message, refusal: Refusal) -> None:
     """Answer a message whose sender the server has admitted."""
-    modern, status = ctx.headers.is_modern, refusal.http_status
+    status = refusal.http_status
     if message.kind is not REQUEST:  # nothing carries a code there, so the status must be an error
         status = max(status, 400)
-    elif isinstance(refusal, InvalidParams) and not modern:
+    elif isinstance(refusal, InvalidParams) and not ctx.headers.is_modern:
         status = 200  # handshake-era clients raise on a 4xx and lose the code that says what to mend
     retry = [] if refusal.retry_after is None else [(b"retry-after", b"%d" % refusal.retry_after)]
     await respond(ctx.send, status, refused_body(ctx, message, refusal), *retry)
@@ -172,7 +172,7 @@ async def preflight(ctx: RequestContext, message: Message, also: frozenset[int] 
     if not ctx.runtime.asks:
         return True
     method = "server/discover" if modern else "ping"
-    request_id = message.id or _ID_FOR_NOTIFICATIONS
+    request_id = join(message.given_id) if message.kind is REQUEST else _ID_FOR_NOTIFICATIONS
     body = rewrite.ping(message, request_id, method)
     question = _question(ctx.scope, body)
     if modern:

@@ -26,7 +26,7 @@ from .._session.claims import BESIDE, FIELD, MODES, SESSION, Kind, Principal
 from .._tokens.keys import base64url, from_base64url
 from ..errors import InvalidParams, PrincipalRequired, StoreUnavailable, refuse
 from ..stores.base import Record, idle_at
-from . import sessions
+from . import minting
 from .context import RequestContext
 from .lifecycle import ENDED_ALL
 from .runtime import Runtime
@@ -79,13 +79,13 @@ class MethodCall(msgspec.Struct):
         """Mint a session for the caller.
 
         Raises:
-            Refusal: As for `sessions.mint`.
+            Refusal: As for `minting.mint`.
         """
         runtime, scope = self.ctx.runtime, self.ctx.scope
         client = client_of(self.message)
         if client is None and self.carried is not None:  # a transport session knows it from its `initialize`
             client = self.carried.claims.client
-        return await sessions.mint(
+        return await minting.mint(
             runtime,
             principal=runtime.principal(scope),
             params={} if runtime.on_create is None else self.params(),
@@ -118,7 +118,7 @@ async def fork(call: MethodCall) -> dict[str, Any]:
     mode = params.get("mode")
     if not (isinstance(mode, str) and mode in MODES):
         raise refuse("fork_mode_unknown")
-    made = await sessions.fork(call.session, mode, params=params, scope=call.ctx.scope)
+    made = await minting.fork(call.session, mode, params=params, scope=call.ctx.scope)
     return {"session": made.metadata(), "_meta": {SESSION_KEY: call.session.metadata()}}
 
 
@@ -142,7 +142,7 @@ async def create_in_field(call: MethodCall) -> dict[str, Any]:
     """Mint a session that the field of SEP-1364 names, and keep what its client can do."""
     capabilities = required_capabilities(call.message)
     kind = BESIDE if call.ctx.has_upstream_session else FIELD  # what begins beside another one stays beside it
-    made = await sessions.mint_with_capabilities(capabilities, partial(call.mint, kind))
+    made = await minting.mint_with_capabilities(capabilities, partial(call.mint, kind))
     return {FIELD_NAME: made.token}
 
 

@@ -25,7 +25,8 @@ from .._tokens import seal
 from ..errors import DataError, Refusal, StateError, StoreUnavailable
 from .answers import refuse_at_once
 from .context import Bridged, BridgedInitialize, RequestContext
-from .sessions import ActiveSession, initialize_session
+from .minting import initialize_session
+from .sessions import ActiveSession
 
 if TYPE_CHECKING:
     from .response import ResponseFilter
@@ -169,9 +170,11 @@ def rewrites_for(
         session: Its session, or None.
         echoes: Whether that is written back.
     """
-    runtime, first, last = ctx.runtime, list[Rewrite](), list[Rewrite]()
+    runtime, sep1364, first, last = ctx.runtime, ctx.runtime.rules.sep1364, list[Rewrite](), list[Rewrite]()
     if message.method == INITIALIZE and ctx.bridge is None:  # else it goes on with a session that it has
-        if _names_transport(ctx, message):
+        begins_otherwise = sep1364 is not None and sep1364.initializes is not None
+        may_name = runtime.transport and not begins_otherwise and not ctx.headers.is_modern
+        if may_name and not speaks_draft(message):
             last.append(NameTransport(holds=True, reads_any_type=True, ctx=ctx, message=message))
         if runtime.bridges:
             first.append(_translation(ctx, message))
@@ -180,21 +183,13 @@ def rewrites_for(
         first.append(SaveState(session=session))
     if message.method in ADVERTISING:
         first.append(Advertise(settings=runtime.settings, capability=runtime.capability))
-    if runtime.rules.sep1364 is not None:
+    if sep1364 is not None:
         from .sep1364 import field_rewrites  # which most deployments do without
 
         last += field_rewrites(ctx, message, session, echoes=echoes)
     if session is not None and echoes and not keeps and (first or last):
         first.append(EchoSession(session=session))
     return (*first, *last)
-
-
-def _names_transport(ctx: RequestContext, message: Message) -> bool:
-    """Whether a client gets a transport session of ours where its server names none."""
-    sep1364 = ctx.runtime.rules.sep1364
-    begins_otherwise = sep1364 is not None and sep1364.initializes is not None
-    may = ctx.runtime.transport and not begins_otherwise and not ctx.headers.is_modern
-    return may and not speaks_draft(message)
 
 
 def _translation(ctx: RequestContext, message: Message) -> TranslateIds:

@@ -19,9 +19,10 @@ from .._session.claims import BESIDE, FIELD, TRANSPORT, Kind
 from ..errors import Refusal
 from .answers import notify, refused_body
 from .context import BridgedInitialize, RequestContext
+from .minting import initialize_session, mint_with_capabilities
 from .response import ResponseFilter
 from .rewrites import Rewrite
-from .sessions import ActiveSession, initialize_session, mint_with_capabilities
+from .sessions import ActiveSession
 
 CONFIRMATION: Final = "notifications/initialized"
 MAX_WAITING: Final = 10_000  # transport sessions; those of clients that never came back go first
