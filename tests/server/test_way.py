@@ -89,6 +89,7 @@ class Client:
     """Requests to one middleware in its usual form."""
 
     middleware: MCPSessionMiddleware = field(default_factory=lambda: MCPSessionMiddleware(app, keys=SECRET))
+    carried: str = ""
 
     async def send(self, method: str, params: dict[str, Any], observe: Callable[..., None] | None = None) -> Answer:
         body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}, separators=(",", ":"))
@@ -152,7 +153,7 @@ def test_a_tool_call_without_a_session() -> None:
 
 @pytest.mark.parametrize(
     ("method", "params", "most"),
-    [("sessions/create", {}, 57), ("initialize", HANDSHAKE, 60), ("tools/call", {"name": "t", "forged": True}, 46)],
+    [("sessions/create", {}, 57), ("initialize", HANDSHAKE, 72), ("tools/call", {"name": "t", "forged": True}, 49)],
     ids=["sessions/create", "initialize", "a refusal"],
 )
 def test_what_is_answered_or_begun_here(method: str, params: dict[str, Any], most: int) -> None:
@@ -161,8 +162,8 @@ def test_what_is_answered_or_begun_here(method: str, params: dict[str, Any], mos
     async def visit(client: Client) -> Way:
         given = dict(params)
         if given.pop("forged", False):
-            carried = (await client.session())["_meta"][SESSION_KEY]["sessionId"]
-            given["_meta"] = {SESSION_KEY: {"sessionId": carried[:-6] + "AAAAAA"}}
+            client.carried = client.carried or (await client.session())["_meta"][SESSION_KEY]["sessionId"]
+            given["_meta"] = {SESSION_KEY: {"sessionId": client.carried[:-6] + "AAAAAA"}}
         return await client.way(method, given)
 
     way = measured(visit)

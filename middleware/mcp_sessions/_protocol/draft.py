@@ -135,7 +135,6 @@ def speaks_draft(message: Message) -> bool:
     if b"sessions" not in message.body and b"\\" not in message.body:  # which could escape a letter of it
         return False
     try:
-        params = last_members(last_members(message.body)["params"])
-        return "sessions" in last_members(last_members(params["capabilities"])["experimental"])
+        return "sessions" in last_members(last_members(message.all_params["capabilities"])["experimental"])
     except (Refusal, KeyError):
         return False

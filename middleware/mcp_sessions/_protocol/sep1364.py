@@ -8,7 +8,7 @@ has the draft's name too, and is of this dialect where it gives `capabilities` o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -50,15 +50,9 @@ def _text(raw: Raw) -> str | None:
     return value
 
 
-def params(message: Message) -> Mapping[str, Raw]:
-    """Return the members of a message's `params`; none where they are absent or null."""
-    raw = last_members(message.body).get("params", _NULL)
-    return {} if raw == _NULL else last_members(raw, "params_not_object")
-
-
 def capabilities(message: Message) -> Raw | None:
     """Return the object in a message's `params.capabilities`, or None where there is none."""
-    value = params(message).get("capabilities", _NULL)
+    value = message.all_params.get("capabilities", _NULL)
     return value if bytes(value).startswith(b"{") else None
 
 
@@ -116,7 +110,7 @@ def agrees_on_version(message: Message, answer: bytes) -> bool:
         message: The `initialize`.
         answer: Its successful answer.
     """
-    asked = params(message).get("protocolVersion")
+    asked = message.all_params.get("protocolVersion")
     spoken = last_members(last_members(answer)["result"]).get("protocolVersion")
     return asked is not None and spoken is not None and string(asked) == string(spoken)
 
@@ -143,11 +137,11 @@ class SEP1364Create:
     @staticmethod
     def speaks(message: Message) -> bool:
         """Whether a `sessions/create` is of this dialect and not of the draft."""
-        return message.method != CREATE or not {FIELD_NAME, "capabilities"}.isdisjoint(params(message))
+        return message.method != CREATE or not {FIELD_NAME, "capabilities"}.isdisjoint(message.all_params)
 
     def named(self, message: Message) -> str | None:
         """Return the session that a message's params name, where this dialect has it there."""
-        given = params(message) if message.method in _CREATES | _DELETES else {}
+        given = message.all_params if message.method in _CREATES | _DELETES else {}
         return _text(given[FIELD_NAME]) if FIELD_NAME in given else None
 
     def requires(self, message: Message, about: Subject) -> bool:
@@ -180,7 +174,7 @@ class SEP1364Initialize:
 
     def named(self, message: Message) -> str | None:
         """Return the session that a message's params name, where this dialect has it there."""
-        given = params(message) if message.method == TERMINATE else {}
+        given = message.all_params if message.method == TERMINATE else {}
         return _text(given[FIELD_NAME]) if FIELD_NAME in given else None
 
 

@@ -99,16 +99,15 @@ def refused_body(ctx: RequestContext, message: Message, refusal: Refusal) -> byt
     ctx.runtime.emit(RequestRefused(refusal.reason, code, message.label, refusal.ref))
     if ctx.telemetry is not None:
         ctx.telemetry.refuse(refusal, code)
-    data: dict[str, Any] | None = None
+    return rewrite.error(message.id, code, refusal.client_message, _data(ctx, message, refusal))
+
+
+def _data(ctx: RequestContext, message: Message, refusal: Refusal) -> dict[str, Any] | None:
+    """Return `error.data`: the id as its sender wrote it, and the reason where the session is authentically its own."""
     if isinstance(refusal, EraRefused):
-        data = {"supported": sorted(headers.HANDSHAKE_VERSIONS), "requested": ctx.headers.version}
-    elif isinstance(refusal, SessionNotFound):
-        data = _not_found_data(ctx, message, refusal)
-    return rewrite.error(message.id, code, refusal.client_message, data)
-
-
-def _not_found_data(ctx: RequestContext, message: Message, refusal: SessionNotFound) -> dict[str, Any]:
-    """Return the id as its sender wrote it, and the reason where the session is authentically its own."""
+        return {"supported": sorted(headers.HANDSHAKE_VERSIONS), "requested": ctx.headers.version}
+    if not isinstance(refusal, SessionNotFound):
+        return None
     sep1364, named = ctx.runtime.rules.sep1364, None
     metadata = decision.requested_session(message, None)
     if metadata is not None:

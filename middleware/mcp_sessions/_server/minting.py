@@ -194,7 +194,8 @@ def _make(
     new = Claims(jti=jti, issued_at=now, subject=subject, kid=ring.signing.kid, audience=runtime.audience, **given)
     start = runtime.telemetry().start(new) if runtime.tells() else None
     claims = new if start is None else msgspec.structs.replace(new, trace=start.trace)
-    token, ends_at = runtime.tokens.mint(ring, claims), end_of(claims, runtime, now)
+    token = runtime.tokens.mint(ring, claims)
+    ends_at = claims.expires_at if runtime.idle_timeout is None else end_of(claims, runtime, now)
     active = ActiveSession(token, claims, ring, runtime, principal, None, ends_at, now + LATE)
     return NewSession(active, Session(active), start)
 

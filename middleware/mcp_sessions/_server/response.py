@@ -361,7 +361,7 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
         return self.guard.origin.claims
 
     @property
-    def is_spared(self) -> bool:
+    def survives_end(self) -> bool:
         """Whether the stream goes on when its session ends."""
         assert self.guard is not None
         return self.guard.survives_end()
