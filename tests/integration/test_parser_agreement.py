@@ -24,7 +24,7 @@ from json_corpus import CASES, EXPLAINED, GROUPS, GUARDED, GUARDED_WITH_A, OPEN,
 from leaks import RECORDER
 
 from mcp_sessions import MCPSessionMiddleware, Telemetry, current_session
-from mcp_sessions._protocol import draft, jsonrpc
+from mcp_sessions._protocol import decision, jsonrpc
 from mcp_sessions._session.events import Fact, RequestRefused
 from mcp_sessions.errors import Refusal
 
@@ -297,7 +297,7 @@ def misread(body: bytes, outcome: Outcome) -> list[str]:
     for run in outcome.our_runs:
         message = jsonrpc.parse(body)
         assert isinstance(message, jsonrpc.Message)
-        named = draft.named(message)
+        named = decision.requested_session(message, None)
         read = [message.method, None if named is None else named.session_id, json.loads(message.id or b"")]
         ran = ["tools/call", run.session_id, json.loads(outcome.ours.body)["id"]]
         try:
@@ -330,7 +330,7 @@ def test_the_corpus_states_what_the_parser_does() -> None:
         try:
             message = jsonrpc.parse(case.sent("a", "b"))
             if isinstance(message, jsonrpc.Message):
-                draft.named(message)
+                decision.requested_session(message, None)
         except Refusal as refusal:
             assert (case.name, refusal.reason) == (case.name, case.refused)
 

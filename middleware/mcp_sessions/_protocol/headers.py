@@ -47,10 +47,12 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
     Args:
         headers: The request's ASGI headers (names in lower case, as ASGI has them).
         by_name: The same as a dict, so the last copy of each.
+        session_id: The `Mcp-Session-Id` where it is one of ours, once that was looked at.
     """
 
     headers: Sequence[Header]
     by_name: dict[bytes, bytes]
+    session_id: str | None = None
 
     @classmethod
     def of(cls, headers: Sequence[Header]) -> RequestHeaders:
@@ -104,7 +106,7 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
     @property
     def is_modern(self) -> bool:
         """Whether the request belongs to the modern era, decided as by the official SDK: by this header alone."""
-        return self.version is not None and self.version not in HANDSHAKE_VERSIONS
+        return _VERSION in self.by_name and self.first(_VERSION) not in HANDSHAKE_VERSIONS
 
     @property
     def is_json(self) -> bool:

@@ -303,7 +303,7 @@ def ping(message: Message, request_id: bytes, method: str) -> bytes:
         request_id: JSON text of the question's id.
         method: The question: `ping` or `server/discover`.
     """
-    sent = (message.meta or {}).items()
+    sent = (message.params.meta or {}).items()
     meta = {name: value for name, value in sent if name.startswith(ENVELOPE_PREFIX) and name != SESSION_KEY}
     params = {"params": {"_meta": meta}} if meta else {}
     return join({"jsonrpc": "2.0", "id": Raw(request_id), "method": method, **params})

@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from starlette.routing import BaseRoute, Host, Mount, Route
-from starlette.types import Scope
 
-from .._server.middleware import MCPSessionMiddleware, Place
+from .._server.middleware import MCPSessionMiddleware
 from .._server.placement import MISPLACED
 from ..errors import ConfigurationError
 from .lifespans import join
@@ -103,8 +102,7 @@ def _name(endpoint: _Endpoint) -> str:
 class _AtEndpoint(MCPSessionMiddleware):
     """The middleware inside of a route: whatever comes here came for the endpoint."""
 
-    def _where(self, _: Scope, /) -> Place:
-        return Place.ENDPOINT
+    _is_at_endpoint = True
 
 
 def _place(endpoints: list[_Endpoint], options: dict[str, Any]) -> MCPSessionMiddleware:

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from starlette.types import Message, Send
 
 from mcp_sessions._server import response as responder_module
-from mcp_sessions._server.response import Responder, Watched, refuse, respond
+from mcp_sessions._server.answers import respond, send_refusal
+from mcp_sessions._server.response import ResponseFilter, StreamGuard
+from mcp_sessions._server.rewrites import Rewrite
 from mcp_sessions._server.streams import Origin, Streams
 from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions.errors import CreateRefused, StoreUnavailable
@@ -24,9 +26,15 @@ JSON = (b"content-type", b"application/json")
 EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
 
 
-def shout(text: bytes) -> bytes | None:
+class Shout(Rewrite):
     """A rewrite that changes one message and leaves all others."""
-    return b'{"HELLO":"there"}' if text == b'{"hello":1}' else None
+
+    async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
+        return b'{"HELLO":"there"}' if text == b'{"hello":1}' else None
+
+
+def shouting(send: Send, limit: int = 100) -> ResponseFilter:
+    return ResponseFilter(send, b"1", None, (Shout(),), None, limit)
 
 
 def start(*headers: tuple[bytes, bytes], status: int = 200) -> Message:
@@ -39,7 +47,7 @@ def body(text: bytes, *, more: bool = False) -> Message:
 
 async def respond_with(*messages: Message, limit: int = 100) -> Answer:
     answer = Answer()
-    responder = Responder(answer, shout, None, max_event_bytes=limit)
+    responder = shouting(answer, limit)
     for message in messages:
         await responder(message)
     return answer
@@ -89,10 +97,10 @@ class TestJSON:
 class TestRepr:
     async def test_it_shows_nothing_of_what_passes(self) -> None:
         """Answers hold credentials, and tracebacks are logged."""
-        responder = Responder(Answer(), shout, None, max_event_bytes=100)
+        responder = shouting(Answer())
         await responder(start(JSON))
         await responder(body(b"secret", more=True))
-        assert repr(responder) == "<Responder>"
+        assert repr(responder) == "<ResponseFilter>"
 
 
 class TestEvents:
@@ -147,7 +155,7 @@ class TestEvents:
             await checkpoint()
             order.append("sent")
 
-        responder = Responder(slow, shout, None, max_event_bytes=100)
+        responder = shouting(slow)
         await responder(start(EVENTS))
         await responder(body(b"data: x\n\n"))
         order.append("returned")
@@ -164,14 +172,17 @@ DEADLINE = 30  # seconds after which a test that hangs fails
 class Watch:
     """A response of a session, and the streams of its process."""
 
-    def __init__(self, send: Send | None = None, *, limit: int = 100, **options: Any) -> None:
+    def __init__(
+        self, send: Send | None = None, *, limit: int = 100, rewrite: Rewrite | None = None, **options: Any
+    ) -> None:
         self.answer = Answer()
         self.streams = Streams(MemoryStore())
         self.spared = False
-        self.responder = Responder(send or self.answer, shout, self.watched, max_event_bytes=limit, **options)
+        rewrites = (rewrite or Shout(),)
+        self.responder = ResponseFilter(send or self.answer, b"1", None, rewrites, self.guard, limit, **options)
 
-    def watched(self) -> Watched:
-        return Watched(ORIGIN, "t", self.streams, lambda: b'{"error":1}', lambda: self.spared)
+    def guard(self) -> StreamGuard:
+        return StreamGuard(ORIGIN, "t", self.streams, lambda: b'{"error":1}', lambda: self.spared)
 
     async def say(self, *messages: Message) -> None:
         for message in messages:
@@ -211,7 +222,7 @@ class TestASessionThatEnds:
                 await watch.say(body(b'data: {"hello":1}\n\n', more=True))
             assert others == ["ran"]
         await watch.say(body(b""))
-        watch.responder.leave()
+        watch.responder.close()
         assert watch.answer.messages[1:] == [body(TOLD)]
 
     async def test_an_event_on_its_way_goes_out_whole_before(self) -> None:
@@ -258,12 +269,13 @@ class TestASessionThatEnds:
         """Keeping takes time, in which the stream can be ended."""
         inside, go = anyio.Event(), anyio.Event()
 
-        async def save(text: bytes) -> bytes | None:
-            inside.set()
-            await go.wait()
-            return None
+        class Save(Rewrite):
+            async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
+                inside.set()
+                await go.wait()
+                return None
 
-        watch = Watch(save=save)
+        watch = Watch(rewrite=Save())
         await watch.say(start(EVENTS))
         async with anyio.create_task_group() as group:
             group.start_soon(watch.say, body(b"data: a\n\n"))
@@ -311,7 +323,7 @@ class TestASessionThatEnds:
         await watch.say(start(kind))
         assert not watch.is_open
         await watch.say(body(b"{}"))
-        watch.responder.leave()
+        watch.responder.close()
         assert watch.answer.body == b"{}"
 
     @pytest.mark.parametrize(
@@ -430,14 +442,13 @@ async def test_an_answer_of_our_own_is_json_that_nobody_may_cache() -> None:
 async def test_a_refusal_says_when_to_try_again_where_that_helps() -> None:
     """And nothing about it otherwise; the text may be the application's."""
     away, refused = Answer(), Answer()
-    await refuse(away, StoreUnavailable(), status=503, code=-32603)
+    await send_refusal(away, StoreUnavailable(), status=503, code=-32603)
     assert (away.status, away.headers[b"retry-after"]) == (503, b"1")
     assert away.json == {
         "jsonrpc": "2.0",
         "id": None,
         "error": {"code": -32603, "message": "Session store unavailable"},
     }
-    await refuse(refused, CreateRefused("no more"), status=200, code=-31045, id=b"7", data={"n": 1})
+    await send_refusal(refused, CreateRefused("no more"), status=200, code=-31045)
     assert b"retry-after" not in refused.headers
-    assert refused.json["id"] == 7
-    assert refused.error == {"code": -31045, "message": "no more", "data": {"n": 1}}
+    assert refused.error == {"code": -31045, "message": "no more"}
