@@ -48,7 +48,7 @@ format: setup  ## format the code and mend what the linter can mend
 	$(VENV)/ruff check --fix-only .
 	$(VENV)/ruff format .
 
-format-check: setup
+format-check: setup  ## the format alone
 	$(VENV)/ruff format --check .
 
 lint: setup  ## the linter alone

@@ -27,7 +27,7 @@ MEMBERS = {
     ),
     EndedSession: "created_at data expires_at ref",
     Data: "delete get increment set update",
-    State: "clear close get items keys payload pop popitem received section setdefault shut untouched update values",
+    State: "clear close get items keys payload pop popitem received section setdefault shut update values",
     Sessions: "close end end_all end_all_before of open",
 }
 

@@ -98,17 +98,11 @@ class DataGone(DataError):
 class Refusal(MCPSessionsError):
     """A request that is answered with a JSON-RPC error instead of being forwarded.
 
-    Args:
-        reason: The cause, where it is more exact than that of the class.
-        ref: The session concerned.
-        message: The text, where it is not that of the class.
-        http_status: HTTP status of the answer, where it is not that of the class.
-
     Attributes:
         code: JSON-RPC error code.
-        http_status: HTTP status of the answer.
-        message: The fixed text for this reason.
-        reason: Machine-readable cause for logs and spans. Never sent.
+        http_status: HTTP status of the answer, as given or of the class.
+        message: The fixed text for the reason, as given or of the class.
+        reason: Machine-readable cause for logs and spans, as given or of the class. Never sent.
         ref: The public name of the session concerned, for logs, where its id is authentic. Never sent.
         retry_after: Seconds after which to try again, for the header of that name, or None.
     """
@@ -287,17 +281,11 @@ class StoreFull(StoreUnavailable):
 
 
 class Row(NamedTuple):
-    """One refusal that is only ever raised, never caught by itself.
+    """One refusal that is raised and never caught by itself."""
 
-    Args:
-        refusal: Its class, which gives the code.
-        message: Its text on the wire.
-        http_status: HTTP status, where it is not that of the class.
-    """
-
-    refusal: type[Refusal]
+    refusal: type[Refusal]  # which gives the code
     message: str
-    http_status: int | None = None
+    http_status: int | None = None  # where it is not that of the class
 
 
 REFUSALS: Final[Mapping[str, Row]] = {

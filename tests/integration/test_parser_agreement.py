@@ -23,7 +23,7 @@ from json_corpus import CASES, EXPLAINED, GROUPS, GUARDED, GUARDED_WITH_A, OPEN,
 from leaks import RECORDER
 
 from mcp_sessions import MCPSessionMiddleware, Telemetry, current_session
-from mcp_sessions._protocol import draft, jsonrpc
+from mcp_sessions._protocol import decision, jsonrpc
 from mcp_sessions._session.events import Fact, RequestRefused
 from mcp_sessions.errors import Refusal
 
@@ -287,7 +287,7 @@ def misread(body: bytes, outcome: Outcome) -> list[str]:
     for run in outcome.our_runs:
         message = jsonrpc.parse(body)
         assert isinstance(message, jsonrpc.Message)
-        named = draft.named(message)
+        named = decision.requested_session(message, None)
         read = [message.method, None if named is None else named.session_id, json.loads(message.id or b"")]
         ran = ["tools/call", run.session_id, json.loads(outcome.ours.body)["id"]]
         try:

@@ -45,7 +45,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def principal(scope: Scope) -> str | None:
-    """What a deployment may tell of its callers where it stands outside: here, the token is the name."""
+    """The principal, as a deployment whose guards stand outside may name it: here, the token is the name."""
     value = dict(scope["headers"]).get(b"authorization", b"").decode()
     user = USERS.get(value.removeprefix("Bearer "))
     return None if user is None else f"{user['client_id']}/{user['sub']}"

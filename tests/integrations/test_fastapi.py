@@ -80,8 +80,8 @@ async def test_an_endpoint_gets_the_session_that_it_depends_on(place: Place, pat
     """Each request its own."""
     client = client_of(place(path), path)
     one, other = await client.create(), await client.create()
-    said = [(await client.tool(session=held)).result["content"] for held in (one, other, one)]
-    assert said[0] == said[2] != said[1]
+    found = [(await client.tool(session=held)).result["content"] for held in (one, other, one)]
+    assert found[0] == found[2] != found[1]
 
 
 @PLACES
@@ -119,7 +119,7 @@ async def test_a_message_that_the_endpoint_read_itself_has_no_id_to_answer_to() 
 
 
 async def test_a_client_that_left_before_its_message_came_is_no_failure() -> None:
-    """There is nobody to tell the id to."""
+    """The id has no reader."""
     scope = http(path="/raw", query_string=b"", mcp_session=None)
     refused = await call(endpoints(), scope, Incoming({"type": "http.disconnect"}))
     assert (refused.json["id"], refused.error["code"]) == (None, -31044)

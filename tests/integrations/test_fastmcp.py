@@ -65,9 +65,9 @@ async def test_a_tool_gets_the_session_that_it_asks_for(modern: bool) -> None:
     """By FastMCP's own `Depends`, each call its own."""
     async with served(asking(), modern=modern) as client:
         one, other = await client.create(), await client.create()
-        said = [await client.call("required", held, word="I am") for held in (one, other, one)]
-        assert said[0] == said[2] != said[1]
-        assert await client.call("optional", one, word="I am") == said[0]
+        found = [await client.call("required", held, word="I am") for held in (one, other, one)]
+        assert found[0] == found[2] != found[1]
+        assert await client.call("optional", one, word="I am") == found[0]
         assert await client.call("optional", None, word="I am") == "I am nobody"
 
 

@@ -53,8 +53,8 @@ async def test_a_tool_may_ask_for_its_session_by_a_call(modern: bool) -> None:
     """With either SDK."""
     async with served(called, modern=modern) as client:
         one, other = await client.create(), await client.create()
-        said = [await client.call("called", held, word="I am") for held in (one, other, one)]
-        assert said[0] == said[2] != said[1]
+        found = [await client.call("called", held, word="I am") for held in (one, other, one)]
+        assert found[0] == found[2] != found[1]
 
 
 @needs("mcp>=2")
@@ -75,8 +75,8 @@ async def test_resolved_sessions_stay_out_of_the_schema(modern: bool) -> None:
         tools = (await client.request("tools/list")).result["tools"]
         assert [list(tool["inputSchema"]["properties"]) for tool in tools] == [["word"], ["word"]]
         held = await client.create()
-        said = await client.call("required", held, word="I am")
-        assert await client.call("optional", held, word="I am") == said
+        found = await client.call("required", held, word="I am")
+        assert await client.call("optional", held, word="I am") == found
         assert await client.call("optional", None, word="I am") == "I am nobody"
 
 

@@ -38,8 +38,8 @@ async def test_with_a_session_it_stands_on_the_session(server: Server) -> None:
     """With where it was found; and the session is the one that `_meta` names, whatever the label says."""
     client = Client(sessions(server, correlate=True))
     session = await client.create()
-    said = (await client.send("tools/call", calling("correlation", CHAT), session=session)).result["content"]
-    assert said == ["c1", "meta:openai/session"]
+    answer = (await client.send("tools/call", calling("correlation", CHAT), session=session)).result["content"]
+    assert answer == ["c1", "meta:openai/session"]
     assert "mcp_correlation" not in server.last.scope
     assert (await client.tool("correlation", session=session)).result["content"] is None
 
@@ -60,8 +60,8 @@ async def test_by_default_nobody_looks_for_it(server: Server) -> None:
     await client.send("tools/call", calling("whoami", CHAT))
     assert "mcp_correlation" not in server.last.scope
     session = await client.create()
-    said = await client.send("tools/call", calling("correlation", CHAT), session=session)
-    assert said.result["content"] is None
+    answer = await client.send("tools/call", calling("correlation", CHAT), session=session)
+    assert answer.result["content"] is None
 
 
 async def test_it_satisfies_no_policy(server: Server) -> None:
@@ -78,8 +78,8 @@ async def test_it_selects_no_data(server: Server) -> None:
     one, other = await client.create(), await client.create()
     remember = {"name": "remember", "_meta": CHAT}
     await client.send("tools/call", {**remember, "arguments": {"a": 1}}, session=one)
-    said = await client.send("tools/call", {**remember, "arguments": {"b": 2}}, session=other)
-    assert said.result["content"] == {"b": 2}
+    answer = await client.send("tools/call", {**remember, "arguments": {"b": 2}}, session=other)
+    assert answer.result["content"] == {"b": 2}
 
 
 async def test_a_message_without_a_session_is_forwarded_byte_for_byte(server: Server) -> None:
@@ -96,7 +96,7 @@ async def test_a_message_without_a_session_is_forwarded_byte_for_byte(server: Se
 
 
 async def test_the_session_is_named_in_the_baggage_of_what_is_forwarded(server: Server) -> None:
-    """By its public name; other members stay, and the body's length is told anew."""
+    """By its public name; other members stay, and the body's length is stated anew."""
     client = Client(sessions(server, propagate=True))
     session = await client.create()
     params = calling("whoami", {"baggage": "userId=alice,gen_ai.conversation.id=old", "progressToken": 3})

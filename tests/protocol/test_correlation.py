@@ -1,4 +1,4 @@
-"""correlation.py: what a client calls its conversation is found, made safe to show, and never becomes a session."""
+"""What a client calls its conversation is found, made safe to show, and never becomes a session."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_a_function_that_fails_on_a_request_finds_nothing_there() -> None:
 
 
 def test_a_function_is_spared_what_has_no_python_form() -> None:
-    """Here a text that nobody could write down again."""
+    """Here a text that has no UTF-8 form."""
     chat = lambda meta, header: ",".join(meta) or None  # noqa: E731  # a lambda is what people write
     meta = {"bad": Raw(b'"\\ud800"'), "good": Raw(b"1")}
     assert Correlate([chat]).find(meta, lambda name: None) == Correlation("good", "<lambda>")
@@ -203,7 +203,7 @@ def test_an_empty_name_or_one_too_long_is_left_out(text: str) -> None:
     ],
 )
 def test_what_would_change_a_log_s_lines_or_look_never_passes(flaw: str) -> None:
-    """Control characters, line breaks of every kind, what turns the direction of writing, what nobody can see."""
+    """Control characters, line breaks of every kind, what turns the direction of writing, what is invisible."""
     assert name({"contextId": f"a{flaw}b"}) is None
     escaped = "".join(f"%{byte:02x}" for byte in flaw.encode())
     assert name({"baggage": f"session.id=a{escaped}b"}) is None
@@ -324,15 +324,18 @@ def _hasty(meta: dict[str, str], header: object) -> str:
         (1, "must be True, False or a sequence of sources"),
         ([], "must be True, False or a sequence of sources"),
         ({"meta:contextId"}, "must be True, False or a sequence of sources"),
-        (["contextId"], "'contextId' is no source; write 'baggage:MEMBER', 'meta:KEY', 'header:NAME', or a function"),
-        (["cookie:chat"], "'cookie:chat' is no source"),
-        (["meta:"], "'meta:' is no source"),
-        (["meta:contextId", 3], "3 is no source"),
+        (
+            ["contextId"],
+            "'contextId' is not a source; write 'baggage:MEMBER', 'meta:KEY', 'header:NAME', or a function",
+        ),
+        (["cookie:chat"], "'cookie:chat' is not a source"),
+        (["meta:"], "'meta:' is not a source"),
+        (["meta:contextId", 3], "3 is not a source"),
         ([f"meta:{SESSION_KEY}"], "holds session ids, which are credentials; leave it out"),
         (["header:Authorization"], "'header:authorization' holds a credential, and logs would show it"),
         (["header:Mcp-Session-Id"], "'header:mcp-session-id' holds a credential"),
         (["header:cookie"], "holds a credential"),
-        (["header:x chat"], "'x chat' is no header's name; write one as in 'header:x-conversation-id'"),
+        (["header:x chat"], "'x chat' is not a header name; write one as in 'header:x-conversation-id'"),
         (["baggage:session id"], "correlate: 'session id' names no member of W3C baggage"),
         ([_async_source], "must be a plain function that returns a string or None"),
         ([_wrong], "must be a plain function that returns a string or None"),
@@ -416,7 +419,7 @@ def test_the_conversation_is_added_to_baggage_or_replaced_there(before: str | No
 
 
 def test_the_member_may_have_another_name() -> None:
-    """And the one of the default name is then somebody else's."""
+    """And the one of the default name is then another's."""
     assert propagated("gen_ai.conversation.id=c1,session.id=c2", "c3", member="session.id") == (
         "gen_ai.conversation.id=c1,session.id=c3"
     )
@@ -430,7 +433,7 @@ def test_what_is_not_fit_to_be_shown_is_not_carried_out(id: str) -> None:
 
 
 def test_where_there_is_no_room_what_others_have_put_there_stays() -> None:
-    """It was there first, and nobody may be asked to carry more."""
+    """It was there first, and no party may be asked to carry more."""
     full = "a=".ljust(MAX_BAGGAGE - len(",gen_ai.conversation.id=c1"), "x")
     assert len(propagated(full, "c1")) == MAX_BAGGAGE
     assert propagated(full, "c12") == full

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reasons import refused
 
-from mcp_sessions._protocol.draft import REMEMBERED, SessionMetadata, encode, metadata, named, without_state
+from mcp_sessions._protocol.decision import requested_session
+from mcp_sessions._protocol.draft import MAX_CACHED_BYTES, SessionMetadata, encode, metadata, without_state
 from mcp_sessions._protocol.jsonrpc import SESSION_KEY, Message, parse
 
 
@@ -18,6 +19,10 @@ def message(meta: str) -> Message:
     parsed = parse(b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":%s}}' % meta.encode())
     assert isinstance(parsed, Message)
     return parsed
+
+
+def named(message: Message) -> SessionMetadata | None:
+    return requested_session(message, None)
 
 
 def carrying(session: str) -> Message:
@@ -70,7 +75,7 @@ def test_anything_else_is_malformed(session: str) -> None:
 @pytest.mark.parametrize(("beyond", "is_read_again"), [(0, False), (1, True)])
 def test_what_a_client_sends_each_time_is_read_once(beyond: int, is_read_again: bool) -> None:
     """Up to a length that what is remembered may have."""
-    room = REMEMBERED - len('{"sessionId":""}') + beyond
+    room = MAX_CACHED_BYTES - len('{"sessionId":""}') + beyond
     text = json.dumps({"sessionId": "x" * room}, separators=(",", ":"))
     assert (named(carrying(text)) is not named(carrying(text))) == is_read_again
 

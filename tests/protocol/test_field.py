@@ -6,7 +6,7 @@ import pytest
 from reasons import refused
 
 from mcp_sessions._protocol.jsonrpc import Message, parse
-from mcp_sessions._protocol.sep1364 import agreed, capabilities, check_header, field, params
+from mcp_sessions._protocol.sep1364 import agreed, capabilities, check_header, field
 from mcp_sessions._session.claims import BESIDE, FIELD, SESSION, TRANSPORT, Kind
 
 
@@ -114,4 +114,4 @@ def test_capabilities_are_an_object_in_the_params(members: str, said: bytes | No
 
 def test_params_are_none_where_there_are_none() -> None:
     """So that who looks for a member finds none."""
-    assert params(message("")) == {}
+    assert message("").all_params == {}

@@ -143,7 +143,7 @@ def test_other_messages_have_no_target(method: str, params: Any) -> None:
 
 @pytest.mark.parametrize("method", ["eyJh.eyJq.sig", "x" * 65, "a b", "tools/call\\n", "caf\u00e9"])
 def test_a_method_that_is_none_is_not_shown(method: str) -> None:
-    """A client may write anything there, even its session id; what is no method's spelling has no place in a log."""
+    """A client may write anything there, even its session id; what is not spelt as a method has no place in a log."""
     message = parse(f'{{"jsonrpc":"2.0","id":1,"method":"{method}"}}'.encode())
     assert isinstance(message, Message)
     assert message.label == "(unusual method)"
@@ -430,7 +430,7 @@ def test_a_member_given_twice_in_two_spellings_is_refused(body: bytes) -> None:
 @pytest.mark.parametrize("space", ["", " ", "\n\t"])
 @pytest.mark.parametrize("spelling", ["{}", "\\u006b{}", "k\\u0020 {}"])
 def test_many_members_in_any_spelling_are_not_duplicates(space: str, spelling: str) -> None:
-    """White space and escapes make a text longer too, and are told apart from a member too many."""
+    """White space and escapes make a text longer too, and are distinguished from a member too many."""
     text = ",".join(f'{space}"{spelling.format(number)}"{space}:{space}"a b"' for number in range(1000))
     assert call(b'{%b,"name":"x"}' % text.encode()).target() == "x"
     assert len(call(b'{"_meta":{%b}}' % text.encode()).meta or ()) == 1000
@@ -507,7 +507,7 @@ def test_an_id_is_a_string_or_an_integer_and_keeps_its_text(text: str) -> None:
     "text", ["1.0", "1e2", "1E2", "-1.5", "0.0", "-0", "-0e0", "true", "false", "null", "[]", "[1]", "{}"]
 )
 def test_any_other_id_is_refused(text: str) -> None:
-    """1.0 is the id 1 to one parser and another id to the next, -0 is answered as 0; a null id is no notification."""
+    """1.0 is the id 1 to one parser and another to the next, -0 is answered as 0; a null id is not a notification."""
     with refused("id_not_string_or_integer"):
         parse(b'{"jsonrpc":"2.0","method":"a","id":%b}' % text.encode())
 
@@ -648,3 +648,15 @@ def test_every_damaged_message_is_refused_or_read_as_the_standard_library_reads_
         place = at % (len(body) + 1)
         body = body[:place] + put + body[place + cut :]
     assert agrees(body)
+
+
+@pytest.mark.parametrize("more", ["", ',"extra":1'], ids=["common", "unusual"])
+def test_a_body_is_taken_apart_once(more: str) -> None:
+    """However it was read first; a copy with another body is taken apart anew."""
+    message = parse(b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"name":"b"%b}}' % more.encode())
+    assert isinstance(message, Message)
+    assert list(message.envelope) == ["jsonrpc", "id", "method", "params"]
+    assert list(message.all_params) == ["name", *(["extra"] if more else [])]
+    assert message.envelope is message.envelope
+    copy = msgspec.structs.replace(message, body=b'{"jsonrpc":"2.0","method":"a"}')
+    assert (list(copy.envelope), copy.all_params) == (["jsonrpc", "method"], {})

@@ -18,7 +18,7 @@ def test_members_are_the_slices_of_one_object() -> None:
 
 
 def test_members_of_another_value_are_what_the_caller_calls_them() -> None:
-    """Not JSON-RPC unless told otherwise."""
+    """Not JSON-RPC unless another reason is given."""
     with refused("not_jsonrpc"):
         members(b"[]")
     with refused("session_missing"):
@@ -27,7 +27,7 @@ def test_members_of_another_value_are_what_the_caller_calls_them() -> None:
 
 @pytest.mark.parametrize("text", [b'{"\\u0061":"%b"}', b'{"%b":1}', b'{"a":"\\ud800","%b":1}'])
 def test_members_of_a_text_that_is_not_utf8_are_refused(text: bytes) -> None:
-    """For texts whose encoding nobody has checked."""
+    """For texts whose encoding was not checked."""
     with refused("not_utf8"):
         members(text % b"\xff")
 
@@ -52,7 +52,7 @@ def test_a_string_is_decoded_and_another_value_is_none(text: bytes, value: str |
 
 
 def test_a_string_that_cannot_be_written_down_is_refused() -> None:
-    """A lone surrogate, or bytes that are no characters."""
+    """A lone surrogate, or bytes that are not characters."""
     with refused("lone_surrogate"):
         string(b'"\\ud800"')
     with refused("not_utf8"):

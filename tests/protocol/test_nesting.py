@@ -1,4 +1,4 @@
-"""How deep a text is nested, told before anything parses it."""
+"""How deep a text is nested, found before anything parses it."""
 
 from __future__ import annotations
 

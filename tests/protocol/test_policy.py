@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from pydantic import AnyUrl, ValidationError
 
 from mcp_sessions._protocol.jsonrpc import TARGETS
-from mcp_sessions._protocol.policy import ENTRANCE, LOOKS_AROUND, PLAIN_URI, Asked, Policy, Require
+from mcp_sessions._protocol.policy import (
+    DISCOVERY_METHODS,
+    HANDSHAKE_METHODS,
+    PLAIN_URI,
+    Policy,
+    PolicyRequest,
+    Require,
+)
 from mcp_sessions.errors import ConfigurationError
 
 SESSION_METHODS = ["sessions/create", "sessions/delete", "sessions/anything"]
@@ -21,27 +28,33 @@ OTHERS = ["tools/call", "prompts/get", "resources/read", "completion/complete", 
 
 def asks(require: Require, method: str, target: str | None = None, *, notification: bool = False) -> bool:
     """What a policy made of `require` says of one message."""
-    return Policy(require).asks(method, lambda: target, notification)
+    return Policy(require).requires(method, lambda: target, notification)
 
 
 # --- "never" and "always" ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("notification", [False, True])
-@pytest.mark.parametrize("method", [*ENTRANCE, *LOOKS_AROUND, *SESSION_METHODS, *OTHERS])
+@pytest.mark.parametrize("method", [*HANDSHAKE_METHODS, *DISCOVERY_METHODS, *SESSION_METHODS, *OTHERS])
 def test_never_asks_for_nothing(method: str, notification: bool) -> None:
     """And it does not even look at the name."""
-    assert Policy("never").asks(method, unread, notification) is False
+    assert Policy("never").requires(method, unread, notification) is False
 
 
 @pytest.mark.parametrize(
     ("methods", "asked"),
-    [(ENTRANCE, False), (LOOKS_AROUND, False), (SESSION_METHODS, False), (OTHERS, True), (["notifications/x"], True)],
+    [
+        (HANDSHAKE_METHODS, False),
+        (DISCOVERY_METHODS, False),
+        (SESSION_METHODS, False),
+        (OTHERS, True),
+        (["notifications/x"], True),
+    ],
 )
 def test_always_asks_for_every_request_but_those_that_come_before_a_session(methods: list[str], asked: bool) -> None:
-    """The handshake, discovery, lists, ping and the session methods pass; a method that nobody knows does not."""
+    """The handshake, discovery, lists, ping and the session methods pass; an unknown method does not."""
     policy = Policy("always")
-    assert {policy.asks(method, unread, False) for method in methods} == {asked}
+    assert {policy.requires(method, unread, False) for method in methods} == {asked}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +70,7 @@ def test_always_asks_for_every_request_but_those_that_come_before_a_session(meth
 )
 def test_always_lets_notifications_pass_but_no_call_without_an_id(method: str, asked: bool) -> None:
     """Leaving out the id does not turn a call into a notification: some servers would run it."""
-    assert Policy("always").asks(method, unread, True) is asked
+    assert Policy("always").requires(method, unread, True) is asked
 
 
 # --- methods -------------------------------------------------------------------------------------
@@ -67,13 +80,13 @@ def test_always_lets_notifications_pass_but_no_call_without_an_id(method: str, a
     "require", [{"tools/call", "ping"}, ["tools/call", "ping"], {"tools/call": True, "ping": True}]
 )
 def test_named_methods_need_a_session_and_no_others_do(require: Require) -> None:
-    """Lists, ping and notifications are no exception once they are named."""
+    """Lists, ping and notifications are not an exception once they are named."""
     policy = Policy(require)
-    assert policy.asks("tools/call", unread, False)
-    assert policy.asks("tools/call", unread, True)
-    assert policy.asks("ping", unread, False)
-    assert not policy.asks("prompts/get", unread, False)
-    assert not policy.asks("tools/list", unread, False)
+    assert policy.requires("tools/call", unread, False)
+    assert policy.requires("tools/call", unread, True)
+    assert policy.requires("ping", unread, False)
+    assert not policy.requires("prompts/get", unread, False)
+    assert not policy.requires("tools/list", unread, False)
 
 
 def test_a_notification_needs_a_session_where_it_is_named() -> None:
@@ -85,8 +98,8 @@ def test_a_notification_needs_a_session_where_it_is_named() -> None:
 def test_a_method_may_be_listed_as_needing_none() -> None:
     """`False` is for configuration that is computed."""
     policy = Policy({"tools/call": False, "prompts/get": True})
-    assert not policy.asks("tools/call", unread, False)
-    assert policy.asks("prompts/get", unread, False)
+    assert not policy.requires("tools/call", unread, False)
+    assert policy.requires("prompts/get", unread, False)
 
 
 # --- names ---------------------------------------------------------------------------------------
@@ -102,7 +115,7 @@ def test_a_rule_by_name_asks_for_those_names_and_for_what_it_cannot_read(
 ) -> None:
     """Names are compared exactly; a name that cannot be read may be any, so it counts as named."""
     assert asks({method: ["checkout", "pay"]}, method, target) is asked
-    assert not Policy({method: ["checkout"]}).asks("tools/list", unread, False)
+    assert not Policy({method: ["checkout"]}).requires("tools/list", unread, False)
 
 
 @pytest.mark.parametrize("method", [method for method, member in TARGETS.items() if member == "uri"])
@@ -230,9 +243,9 @@ def test_a_plain_uri_is_one_that_the_parser_leaves_alone(uri: str) -> None:
 
 def test_a_function_is_asked_about_the_message() -> None:
     """It sees the method, the name and whether there is an id, and its answer counts."""
-    seen: list[Asked] = []
+    seen: list[PolicyRequest] = []
 
-    def judge(asked: Asked) -> bool:
+    def judge(asked: PolicyRequest) -> bool:
         seen.append(asked)
         return asked.target == "checkout"
 
@@ -240,16 +253,16 @@ def test_a_function_is_asked_about_the_message() -> None:
     assert not asks(judge, "tools/list")
     assert not asks(judge, "notifications/progress", notification=True)
     assert seen == [
-        Asked("tools/call", "checkout", notification=False),
-        Asked("tools/list", None, notification=False),
-        Asked("notifications/progress", None, notification=True),
+        PolicyRequest("tools/call", "checkout", notification=False),
+        PolicyRequest("tools/list", None, notification=False),
+        PolicyRequest("notifications/progress", None, notification=True),
     ]
 
 
-@pytest.mark.parametrize("method", [*ENTRANCE, *SESSION_METHODS])
+@pytest.mark.parametrize("method", [*HANDSHAKE_METHODS, *SESSION_METHODS])
 def test_a_function_is_not_asked_about_what_comes_before_a_session(method: str) -> None:
     """A function that always says yes would lock every client out."""
-    assert Policy(lambda _asked: True).asks(method, unread, False) is False
+    assert Policy(lambda _asked: True).requires(method, unread, False) is False
 
 
 @pytest.mark.parametrize("answer", [None, 0, 1, "", "yes"])
@@ -262,14 +275,14 @@ def test_a_function_that_does_not_answer_yes_or_no_is_refused(answer: Any) -> No
 def test_what_a_function_raises_reaches_the_caller() -> None:
     """It is the deployment's own error, and no answer."""
 
-    def judge(_asked: Asked) -> bool:
+    def judge(_asked: PolicyRequest) -> bool:
         raise LookupError("no such tenant")
 
     with pytest.raises(LookupError, match="no such tenant"):
         asks(judge, "tools/call")
 
 
-# --- what clients are told -----------------------------------------------------------------------
+# --- what is advertised -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -291,8 +304,8 @@ def test_the_summary_says_how_much_needs_a_session(require: Require, summary: st
 # --- what is refused at construction -------------------------------------------------------------
 
 
-async def judge_later(_asked: Asked) -> None:
-    """A coroutine is true, whatever it would have said."""
+async def judge_later(_asked: PolicyRequest) -> None:
+    """A coroutine is true, whatever it would have returned."""
 
 
 @pytest.mark.parametrize(
@@ -303,7 +316,7 @@ async def judge_later(_asked: Asked) -> None:
         ("", r'"never", "always"'),
         (None, r'"never", "always".* not None'),
         (True, r'"never", "always".* not True'),
-        (judge_later, r"function of Asked that returns a bool, not <function judge_later"),
+        (judge_later, r"function of PolicyRequest that returns a bool, not <function judge_later"),
         ([], r'write require="never"'),
         ({}, r'write require="never"'),
         (b"never", r"methods as strings, not 110"),

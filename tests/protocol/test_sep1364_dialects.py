@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from deciding import rules
 from reasons import refused
 
 from mcp_sessions import ConfigurationError, SEP1364Create, SEP1364Initialize
@@ -56,28 +57,28 @@ def test_a_notification_is_out_of_place(method: str) -> None:
 )
 def test_methods_about_sessions_may_name_one_in_their_params(method: str) -> None:
     """Other methods may not: there the name is the method's own business."""
-    assert BOTH.said(message(method, ',"params":{"sessionId":"a"}')) == "a"
-    assert BOTH.said(message("tools/call", ',"params":{"sessionId":"a"}')) is None
-    assert NEITHER.said(message(method, ',"params":{"sessionId":"a"}')) is None
+    assert BOTH.named_id(message(method, ',"params":{"sessionId":"a"}')) == "a"
+    assert BOTH.named_id(message("tools/call", ',"params":{"sessionId":"a"}')) is None
+    assert NEITHER.named_id(message(method, ',"params":{"sessionId":"a"}')) is None
 
 
 def test_metadata_and_field_name_one_session() -> None:
     """The metadata's, which may carry a state; where they differ, neither."""
     in_meta = SessionMetadata("a", "state")
-    assert BOTH.named(message("m", ',"sessionId":"a"'), in_meta) is in_meta
-    assert BOTH.named(message("m"), in_meta) is in_meta
-    assert BOTH.named(message("m", ',"sessionId":"a"'), None) == SessionMetadata("a", None)
-    assert BOTH.named(message("m", ',"sessionId":null'), None) is None
+    assert BOTH.requested_session(message("m", ',"sessionId":"a"'), in_meta) is in_meta
+    assert BOTH.requested_session(message("m"), in_meta) is in_meta
+    assert BOTH.requested_session(message("m", ',"sessionId":"a"'), None) == SessionMetadata("a", None)
+    assert BOTH.requested_session(message("m", ',"sessionId":null'), None) is None
     with refused("session_field_mismatch"):
-        BOTH.named(message("m", ',"sessionId":"b"'), in_meta)
+        BOTH.requested_session(message("m", ',"sessionId":"b"'), in_meta)
 
 
 def test_a_server_without_sessions_finds_none() -> None:
     """Whatever the client sends; one that sends none is served."""
     sessionless = Sep1364(None, SEP1364Initialize(sessionless=True))
-    assert sessionless.named(message("m"), None) is None
+    assert sessionless.requested_session(message("m"), None) is None
     with pytest.raises(SessionNotFound):
-        sessionless.named(message("m", ',"sessionId":"a"'), None)
+        sessionless.requested_session(message("m", ',"sessionId":"a"'), None)
 
 
 @pytest.mark.parametrize(
@@ -97,9 +98,9 @@ def test_a_server_without_sessions_finds_none() -> None:
 def test_what_needs_a_session_where_sessions_are_required(method: str, needs: bool) -> None:
     """Every other method but three; nothing does where they are not required."""
     said = message(method)
-    assert SEP1364Create(required=True).requires(said, subject(said)) is needs
-    assert not SEP1364Create().requires(said, subject(said))
-    assert not NEITHER.requires(said, subject(said))
+    assert SEP1364Create(required=True).requires(said, subject(said, rules())) is needs
+    assert not SEP1364Create().requires(said, subject(said, rules()))
+    assert not NEITHER.requires(said, subject(said, rules()))
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ def test_how_a_stream_is_cut_makes_no_difference(stream: bytes, cuts: list[int],
 
 
 def test_a_crlf_cut_in_two_completes_the_event_at_its_cr() -> None:
-    """The event does not wait for the LF, and the LF passes at once and is no second blank line."""
+    """The event does not wait for the LF, and the LF passes at once and is not a second blank line."""
     stream = EventStream(max_event_bytes=100)
     assert [event.data for event in stream.feed(b"data: a\r\n\r")] == [b"a"]
     assert [(event.raw, event.data) for event in stream.feed(b"\n")] == [(b"\n", None)]
@@ -326,7 +326,7 @@ def test_a_rewritten_event_is_one_event_with_that_data(stream: bytes, value: byt
 
 @pytest.mark.parametrize("raw", [b": comment\n\n", b"id: 1\ndata:\n\n", b"\n"])
 def test_an_event_without_data_is_not_given_any(raw: bytes) -> None:
-    """A priming event or a comment that began to speak would be a message that nobody sent."""
+    """A priming event or a comment that began to speak would be a message that was never sent."""
     [event] = passed([raw])[0]
     with pytest.raises(ValueError, match="only an event with data"):
         event.with_data(b"x")

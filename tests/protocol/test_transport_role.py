@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from reasons import refused
 
-from mcp_sessions._protocol.draft import Role, SessionMetadata, role, speaks_draft
+from mcp_sessions._protocol.draft import SessionMetadata, names_transport, speaks_draft
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._session.claims import SESSION, TRANSPORT, Kind
 
@@ -16,22 +16,20 @@ THIS = SessionMetadata("this", None)
 
 
 @pytest.mark.parametrize(
-    ("header", "named", "kind", "is_role"),
+    ("header", "named", "kind", "is_transport"),
     [
-        (None, None, None, Role.ABSENT),
-        (None, THIS, None, Role.ABSENT),
-        ("this", THIS, SESSION, Role.MIRROR),
-        ("this", THIS, None, Role.MIRROR),
-        ("transport", None, TRANSPORT, Role.TRANSPORT),
-        ("forged", None, None, Role.TRANSPORT),
-        ("transport", THIS, TRANSPORT, Role.TRANSPORT),
+        ("this", THIS, SESSION, False),
+        ("this", THIS, None, False),
+        ("transport", None, TRANSPORT, True),
+        ("forged", None, None, True),
+        ("transport", THIS, TRANSPORT, True),
     ],
 )
 def test_a_header_mirrors_the_session_or_names_a_transport_session(
-    header: str | None, named: SessionMetadata | None, kind: Kind | None, is_role: Role
+    header: str, named: SessionMetadata | None, kind: Kind | None, is_transport: bool
 ) -> None:
     """The two live side by side; what is not authentic goes the way of a dead transport session."""
-    assert role(header, named, kind) is is_role
+    assert names_transport(header, named, kind) is is_transport
 
 
 @pytest.mark.parametrize(
@@ -47,7 +45,7 @@ def test_a_header_that_contradicts_the_body_is_refused(
 ) -> None:
     """A session id never stands for a transport session, and two sessions are never guessed between."""
     with refused(reason):
-        role(header, named, kind)
+        names_transport(header, named, kind)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +58,7 @@ def test_a_header_that_contradicts_the_body_is_refused(
         ({"capabilities": []}, False),
         ({}, False),
         (None, False),
+        ({"sessions": 1}, False),
     ],
 )
 def test_a_client_that_declares_sessions_speaks_the_draft(params: Any, speaks: bool) -> None:

@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from apps import Server, reply, sessions
 from clients import SESSION_KEY, Answer, Client, Header, Incoming, http
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._server.answers import Answer as Judged
-from mcp_sessions._server.answers import ask
+from mcp_sessions._server.answers import preflight
+from mcp_sessions._server.context import RequestContext
 
 META = {
     SESSION_KEY: {"sessionId": "a"},
@@ -39,14 +41,22 @@ def request(**members: Any) -> Message:
     return parsed
 
 
+async def ask(app: ASGIApp, scope: Scope, receive: Receive, request: Message, *, modern: bool) -> bool:
+    """Put the question on behalf of who sent the request."""
+    era = [(b"mcp-protocol-version", b"2026-07-28")] if modern else []
+    headers = RequestHeaders.of([*scope["headers"], *era])
+    return await preflight(
+        RequestContext(sessions(app)._options, app, scope, receive, Answer(), headers, True), request
+    )
+
+
 class TestTheQuestion:
     @pytest.mark.parametrize(("modern", "method"), [(False, "ping"), (True, "server/discover")])
     async def test_it_is_the_caller_s_own_envelope_and_nothing_of_the_request(self, modern: bool, method: str) -> None:
         """Same headers and `_meta` envelope; no name, no arguments, no session, and a true length."""
         server = Server()
         scope = http(headers=HEADERS, state={"kept": 1}, user="alice")
-        judged = await ask(server, scope, Incoming(), request(id="x"), modern=modern)
-        assert judged.admits
+        assert await ask(server, scope, Incoming(), request(id="x"), modern=modern)
         envelope = {name: META[name] for name in META if name.startswith("io.") and name != SESSION_KEY}
         assert server.last.json == {"jsonrpc": "2.0", "id": "x", "method": method, "params": {"_meta": envelope}}
         headers = {b"authorization": b"Bearer x", b"origin": b"https://app"}
@@ -68,7 +78,7 @@ class TestTheQuestion:
     async def test_a_notification_is_asked_about_with_an_id(self) -> None:
         """So that the server answers at all."""
         server = Server()
-        assert (await ask(server, http(), Incoming(), request(), modern=False)).admits
+        assert await ask(server, http(), Incoming(), request(), modern=False)
         assert server.last.json["id"] == "admission"
 
     async def test_a_caller_who_leaves_ends_the_question_too(self) -> None:

@@ -17,9 +17,8 @@ from starlette.types import Receive, Scope, Send
 from stateful import HEADER, Stateful
 
 from mcp_sessions import MCPSessionMiddleware, Principal, Session
-from mcp_sessions._server.context import WAY, Crossing, has_servers_own
+from mcp_sessions._server.context import Bridged as Crossing
 from mcp_sessions._server.options import DAY
-from mcp_sessions._server.transport import Bridge
 from mcp_sessions._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted
 from mcp_sessions.errors import CreateRefused, StoreUnavailable
 from mcp_sessions.stores.memory import MemoryStore
@@ -183,14 +182,19 @@ async def test_the_modern_era_knows_no_transport_sessions() -> None:
 )
 async def test_no_response_names_another_id(named: list[bytes], seen: list[bytes]) -> None:
     """Whatever the server says there, the client sees the id that it came with, or none."""
+    server = Stateful()
+    world = bridged(server)
+    ours = await world.opens()
 
     async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
         headers = [(HEADER, value) for value in named]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b""})
 
-    answer = await call(Bridge(app), {**http(), WAY: Crossing("ours", "servers-1")})
-    assert [value for name, value in answer.start["headers"] if name == HEADER] == seen
+    world.app._server = app
+    answer = await world.send("tools/call", ours)
+    found = [value for name, value in answer.start["headers"] if name == HEADER]
+    assert found == [ours.encode() for _ in seen]
 
 
 # --- begun, or not -------------------------------------------------------------------------------
@@ -446,12 +450,13 @@ async def test_a_store_that_does_not_answer_is_no_dead_session() -> None:
 
 
 async def test_the_server_sees_nothing_of_the_bridge() -> None:
-    """What crosses is not on its scope, and cannot be printed by accident."""
+    """Its scope holds what it would hold without one, and what crosses cannot be printed by accident."""
     world = bridged()
     ours = await world.opens()
     await world.send("tools/call", ours)
-    assert all(WAY not in seen.scope for seen in world.server.seen)
-    assert repr(Crossing(ours, "servers-1")) == "<Crossing>"
+    plain = {"type", "asgi", "method", "path", "headers", "state", "mcp_session"}
+    assert all(set(seen.scope) - plain == set(http()) - plain for seen in world.server.seen)
+    assert repr(Crossing(ours, "servers-1")) == "<Bridged>"
 
 
 async def test_what_is_beside_the_endpoint_is_left_alone() -> None:
@@ -461,17 +466,3 @@ async def test_what_is_beside_the_endpoint_is_left_alone() -> None:
     answer = await call(app, http(path="/other/", headers=[(HEADER, b"servers-1")]), b'{"method":"ping","id":1}')
     assert server.ids == ["servers-1"]
     assert answer.status == 404
-
-
-@pytest.mark.parametrize(
-    ("scope", "has"),
-    [
-        (http(), False),
-        (http(headers=[(HEADER, b"servers-1")]), True),
-        ({**http(), WAY: Crossing("ours", "servers-1")}, True),
-    ],
-    ids=["neither", "header", "bridge"],
-)
-def test_the_servers_own_session_is_told_wherever_it_travels(scope: Scope, has: bool) -> None:
-    """In the header where there is no bridge, and sealed in ours where there is one."""
-    assert has_servers_own(scope) is has

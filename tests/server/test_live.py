@@ -9,7 +9,7 @@ from clients import START, Clock
 from living import ALICE, BOB, SCOPE, Away, mint, named, options_of, reopen
 
 from mcp_sessions._protocol.draft import SessionMetadata
-from mcp_sessions._server import sessions
+from mcp_sessions._server import minting, sessions
 from mcp_sessions._server.options import HOUR
 from mcp_sessions._server.runtime import Runtime
 from mcp_sessions._server.sessions import ActiveSession
@@ -180,10 +180,10 @@ async def test_the_request_that_ends_it_outlives_it() -> None:
     live = await mint(options_of(Clock(), store=store))
     with pytest.raises(StoreUnavailable):
         await live.session.end()
-    before = live.outlives
+    before = live.ended_by_own_request
     store.is_away = False
     await live.session.end()
-    assert (before, live.outlives) == (False, True)
+    assert (before, live.ended_by_own_request) == (False, True)
     with pytest.raises(SessionEnded):
         await reopen(named(live), options_of(Clock(), store=store))
 
@@ -196,12 +196,12 @@ async def test_nobody_is_let_in_unknown_unless_that_was_asked_for(caplog: pytest
     with pytest.raises(StoreUnavailable):
         await reopen(named(live), options)
     assert caplog.messages == []
-    assert (await reopen(named(live), options, lenient=True)).session.ref == live.session.ref
+    assert (await reopen(named(live), options, fail_open=True)).session.ref == live.session.ref
     assert caplog.messages == [
-        f"session {live.session.ref} is let in, though nobody knows whether it ended (store_unavailable)"
+        f"accepting session {live.session.ref} without a revocation check: store unavailable (store_unavailable)"
     ]
     with pytest.raises(SessionNotFound):
-        await reopen(SessionMetadata("x", None), options, lenient=True)
+        await reopen(SessionMetadata("x", None), options, fail_open=True)
 
 
 class TestTracked:
@@ -234,12 +234,14 @@ class TestATransportSession:
     """Its clients echo no state, so the store keeps that; and they lose all when it dies, so it lives long."""
 
     async def reopened(self, live: ActiveSession, options: Runtime) -> ActiveSession:
-        return await ActiveSession.open(SessionMetadata(live.session.id, None), options, principal=None, kind=TRANSPORT)
+        return await sessions.open_session(
+            SessionMetadata(live.session.id, None), options, principal=None, kind=TRANSPORT
+        )
 
     async def test_its_state_lies_in_the_store(self) -> None:
         """Written when it changed, and under a name that no other data has."""
         options = options_of(Clock())
-        live = await sessions.mint(options, principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
+        live = await minting.mint(options, principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
         live.session.state["n"] = 1
         await live.save()
         again = await self.reopened(live, options)
@@ -249,7 +251,7 @@ class TestATransportSession:
 
     async def test_what_its_last_request_wrote_goes_with_it(self) -> None:
         """A request that ends its own session is answered all the same."""
-        live = await sessions.mint(options_of(Clock()), principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
+        live = await minting.mint(options_of(Clock()), principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
         live.session.state["n"] = 1
         await live.session.end()
         await live.save()
@@ -257,7 +259,7 @@ class TestATransportSession:
     async def test_the_two_kinds_are_never_taken_for_each_other(self) -> None:
         """A session id opens no transport session, nor the other way round."""
         options = options_of(Clock())
-        live = await sessions.mint(options, principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
+        live = await minting.mint(options, principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
         with pytest.raises(SessionNotFound):
             await reopen(SessionMetadata(live.session.id, None), options)
         with pytest.raises(SessionNotFound):

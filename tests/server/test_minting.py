@@ -10,7 +10,7 @@ from clients import START, Clock
 from living import ALICE, BOB, PARAMS, SCOPE, Away, mint, named, options_of, reopen
 from starlette.types import Scope
 
-from mcp_sessions._server import sessions as minting
+from mcp_sessions._server import minting
 from mcp_sessions._server.options import HOUR
 from mcp_sessions._session.claims import AUDIENCE, TRANSPORT, utc
 from mcp_sessions._session.events import Fact

@@ -33,11 +33,11 @@ def test_the_defaults_need_nothing_but_keys() -> None:
     """What the documentation promises."""
     options = options_of()
     assert (options.path, options.audience, options.lifetime) == ("/mcp", "mcp-sessions", 7 * 86400)
-    assert (options.idle_timeout, options.lists, options.asks) == (None, None, True)
+    assert (options.idle_timeout, options.rules.lists, options.asks) == (None, None, True)
     assert (options.max_body_bytes, options.max_state_bytes, options.body_timeout) == (4 * MEBIBYTE, 4096, 30)
     assert (options.max_batch, options.max_nesting, options.create_limit) == (100, 1_000, None)
     assert isinstance(options.store, MemoryStore)
-    assert (options.tracked, options.on_create, options.lets_unknown_in) == (False, None, False)
+    assert (options.tracked, options.on_create, options.rules.fail_open) == (False, None, False)
     assert options.principal is from_scope
 
 
@@ -63,7 +63,8 @@ def test_the_defaults_need_nothing_but_keys() -> None:
 )
 def test_a_right_value_is_kept(option: str, value: object, kept: object) -> None:
     """Durations become seconds, and a trailing slash makes no difference."""
-    assert getattr(options_of(**{option: value}), option) == kept
+    made = options_of(**{option: value})
+    assert getattr(made.rules if option == "lists" else made, option) == kept
 
 
 def test_admission_by_oneself_does_not_ask() -> None:
@@ -106,8 +107,8 @@ async def test_data_has_the_limits_that_were_asked_for() -> None:
 
 def test_a_store_that_does_not_answer_refuses_unless_it_is_told_otherwise() -> None:
     """`on_store_error` is the one option that lets anybody in unknown."""
-    assert not options_of().lets_unknown_in
-    assert options_of(on_store_error="allow").lets_unknown_in
+    assert not options_of().rules.fail_open
+    assert options_of(on_store_error="allow").rules.fail_open
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,9 @@ A, B = claims_of("a"), claims_of("b")
 class Open:
     """A stream that is open until it is cut."""
 
-    def __init__(self, claims: Claims, *, is_spared: bool = False) -> None:
+    def __init__(self, claims: Claims, *, survives_end: bool = False) -> None:
         self.claims = claims
-        self.is_spared = is_spared
+        self.survives_end = survives_end
         self.is_cut = anyio.Event()
 
     async def cut(self) -> None:
@@ -86,7 +86,7 @@ class TestEndedHere:
     async def test_the_stream_of_the_request_that_ends_it_goes_on(self) -> None:
         """It is still known, since it is still open."""
         streams = Streams(Store())
-        spared, other = opened(streams, Open(A, is_spared=True), Open(A))
+        spared, other = opened(streams, Open(A, survives_end=True), Open(A))
         await streams.end(A.ref)
         assert (spared.is_cut.is_set(), other.is_cut.is_set()) == (False, True)
         assert streams._open == {A.ref: [spared]}
@@ -120,11 +120,11 @@ class TestEndedElsewhere:
             await stream.is_cut.wait()
         assert not other.is_cut.is_set()
 
-    async def test_the_stream_of_the_request_that_ended_it_is_spared_there_too(self) -> None:
+    async def test_the_stream_of_the_request_that_ended_it_survives_end_there_too(self) -> None:
         """The look may come between the store's taking the end and this worker's knowing."""
         store = Store()
         streams = Streams(store, interval=SOON)
-        spared, other = opened(streams, Open(A, is_spared=True), Open(A))
+        spared, other = opened(streams, Open(A, survives_end=True), Open(A))
         await store.end(A)
         with anyio.fail_after(DEADLINE):
             await other.is_cut.wait()

@@ -1,4 +1,4 @@
-"""`current_session()` finds the session of the request that is being handled, whoever handles it."""
+"""`current_session()` finds the session of the request that is being handled, in every framework."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ async def test_what_is_not_there_is_the_default(data: Data) -> None:
 
 
 async def test_none_is_a_value(data: Data) -> None:
-    """JSON has null, and it is told apart from nothing."""
+    """JSON has null, which differs from nothing."""
     await data.set("a", None)
     assert await data.get("a", 5) is None
 
@@ -154,7 +154,7 @@ async def test_an_update_may_change_what_it_is_given(data: Data) -> None:
 
 
 class Contended:
-    """A store in which somebody else changes the value before each of the first so many swaps."""
+    """A store in which another change comes before each of the first so many swaps."""
 
     def __init__(self, times: int) -> None:
         self.store = MemoryStore(clock=Clock())
@@ -183,7 +183,7 @@ async def test_an_update_that_was_overtaken_is_made_again() -> None:
 
 
 async def test_an_update_that_never_gets_through_says_so() -> None:
-    """Each lost round is somebody else's success, so this takes a thousand of them; one less passes."""
+    """Each lost round is another change's success, so this takes a thousand of them; one less passes."""
     assert await made(Contended(MAX_ROUNDS - 1)).update("a", lambda found: found, default=0) == MAX_ROUNDS - 1
     store = Contended(MAX_ROUNDS)
     with pytest.raises(DataError, match="lost against 1000 other changes"):
@@ -214,7 +214,7 @@ async def test_parallel_increments_and_updates_lose_nothing(store: Store) -> Non
 
 
 async def test_an_increment_counts_from_nothing_and_returns_the_sum(data: Data) -> None:
-    """By one unless told otherwise; the number is a value like any other."""
+    """By one unless given; the number is a value like any other."""
     assert await data.increment("a") == 1
     assert await data.increment("a", 10) == 11
     assert await data.increment("a", by=-12) == -1
@@ -306,7 +306,7 @@ async def test_only_an_integer_of_64_bits_can_be_added(by: Any, data: Data) -> N
 
 @pytest.mark.parametrize("ttl", [0, -1, float("nan"), True, "10", timedelta(0)], ids=repr)
 async def test_a_ttl_that_is_no_time_is_refused_with_the_remedy(ttl: Any, data: Data) -> None:
-    """Whoever writes 0 means to delete."""
+    """A caller that writes 0 means to delete."""
     with pytest.raises(DataError, match=r"delete\(\) it"):
         await data.set("a", 1, ttl=ttl)
     assert await data.get("a", "nothing") == "nothing"
@@ -325,7 +325,7 @@ async def test_an_async_function_is_refused_with_the_remedy(data: Data) -> None:
 
 
 async def test_data_of_an_ended_session_cannot_be_changed(data: Data, store: Store) -> None:
-    """A call that outlives its session is told so, and can still read."""
+    """A call that outlives its session gets an error, and can still read."""
     await data.set("a", 1)
     await store.revoke("ses_one", audience=AUDIENCE, expires_at=START + 3600, reason="ended", lease=60)
     for change in (

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from sources import Made, no_data
+from sources import Made, claims_of, no_data
 
 from mcp_sessions._session.claims import Principal, utc
 from mcp_sessions._session.session import EndedSession, Session
@@ -31,13 +31,13 @@ class TestSession:
         assert session.state == {}
         await session.end()
 
-    async def test_of_a_client_that_never_said_so_it_is_not_known_what_it_can_do(self) -> None:
-        """What one said is JSON that somebody keeps."""
+    async def test_the_capabilities_of_a_client_are_known_where_it_stated_them(self) -> None:
+        """They are kept as JSON."""
         assert await session_of().client_capabilities() is None
-        assert await session_of(said=b'{"sampling":{}}').client_capabilities() == {"sampling": {}}
+        assert await session_of(stated=b'{"sampling":{}}').client_capabilities() == {"sampling": {}}
 
     def test_no_text_about_it_holds_the_id(self) -> None:
-        """Whoever prints, formats or logs a session shows its reference alone."""
+        """What prints, formats or logs a session shows its reference alone."""
         session = session_of()
         assert repr(session) == str(session) == f"{session}" == "<Session ses_abc>"
         assert not hasattr(session, "__dict__")  # nor is there a dict for a debugger or a serializer to walk
@@ -58,14 +58,14 @@ class TestSession:
         assert made.ended == [("logout", False)]
 
     async def test_with_it_can_end_what_was_forked_from_it(self) -> None:
-        """Where it is no fork itself."""
+        """Where it is not a fork itself."""
         made = Made(TOKEN)
         await Session(made).end(descendants=True)
         assert made.ended == [("ended", True)]
 
     async def test_a_fork_cannot_end_its_descendants(self) -> None:
-        """They cannot be told from its siblings', so nothing is ended."""
-        fork = session_of(parent="ses_root")
+        """They cannot be distinguished from its siblings', so nothing is ended."""
+        fork = session_of(claims=claims_of("ses_abc", parent="ses_root"))
         with pytest.raises(ValueError, match="itself no fork"):
             await fork.end(descendants=True)
 

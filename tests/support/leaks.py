@@ -123,10 +123,15 @@ def _listeners(recorder: Recorder) -> Iterable[tuple[object, str, Callable[..., 
     yield MCPSessionsError, "__init__", lambda _, error, *args: recorder.text("error", f"{error} {error.args!r}")
     yield Session, "__init__", lambda _, session, *args: recorder.text("repr of a session", repr(session))
     yield jsonrpc, "parse", lambda message, *_: recorder.text("repr of a message", repr(message))
-    yield draft, "named", lambda named, *_: recorder.text("repr of what is named", repr(named))
+    yield draft, "cached_metadata", _metadata_read(recorder)
+    yield draft, "parse_metadata", _metadata_read(recorder)
     yield runtime, "log_fact", lambda _, fact: recorder.text("repr of a fact", repr(fact))
     for level in ("debug", "info", "warning", "error", "exception", "critical"):
         yield logger, level, logged
+
+
+def _metadata_read(recorder: Recorder) -> Callable[..., None]:
+    return lambda metadata, *_: recorder.text("repr of what is named", repr(metadata))
 
 
 class _Handler(logging.Handler):

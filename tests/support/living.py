@@ -6,10 +6,10 @@ from apps import Server, sessions
 from clients import Clock, http
 
 from mcp_sessions._protocol.draft import SessionMetadata
-from mcp_sessions._server import sessions as minting
+from mcp_sessions._server import minting
 from mcp_sessions._server.options import HOUR
 from mcp_sessions._server.runtime import Runtime
-from mcp_sessions._server.sessions import ActiveSession
+from mcp_sessions._server.sessions import ActiveSession, open_session
 from mcp_sessions._session.claims import Claims, Principal
 from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.stores.base import Record, Standing
@@ -36,9 +36,9 @@ def named(live: ActiveSession) -> SessionMetadata:
 
 
 async def reopen(
-    named: SessionMetadata, options: Runtime, principal: Principal | None = None, *, lenient: bool = False
+    named: SessionMetadata, options: Runtime, principal: Principal | None = None, *, fail_open: bool = False
 ) -> ActiveSession:
-    return await ActiveSession.open(named, options, principal=principal, lenient=lenient)
+    return await open_session(named, options, principal=principal, fail_open=fail_open)
 
 
 class Away(MemoryStore):

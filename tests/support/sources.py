@@ -1,13 +1,13 @@
-"""A session that no token was minted for: what tests of sessions and handles are about does not hang on one."""
+"""An open session that no token was minted for, to test sessions and handles without one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import NamedTuple
 
-from mcp_sessions._session.claims import Principal
+from msgspec.structs import force_setattr
+
+from mcp_sessions._session.claims import SESSION, Claims, Principal
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.state import State
 from mcp_sessions.stores.memory import MemoryStore
@@ -18,43 +18,31 @@ def no_data() -> Data:
     return Data(MemoryStore(), Namespace("ses_abc", 2**40, 100), clock=lambda: 0, max_value_bytes=100)
 
 
-class Known(NamedTuple):
-    """What the token would say."""
-
-    ref: str
-    issued_at: int
-    parent: str | None
-    client: str | None = None
-    trace: str | None = None
+def claims_of(ref: str, issued_at: int = 0, parent: str | None = None) -> Claims:
+    """The claims of a session whose reference can be chosen."""
+    claims = Claims(kind=SESSION, kid="k", jti="j" * 22, issued_at=issued_at, expires_at=2**40, parent=parent)
+    force_setattr(claims, "ref", ref)
+    return claims
 
 
 @dataclass
 class Made:
-    """What a session is made of; `ended` notes why it was ended, and whether with its descendants."""
+    """What a session is a view of; `ended` notes why it was ended, and whether with its descendants."""
 
     token: str
-    ref: str = "ses_abc"
-    created_at: int = 0
+    claims: Claims = field(default_factory=lambda: claims_of("ses_abc"))
     ends_at: int = 60
     principal: Principal | None = None
-    parent: str | None = None
     make_data: Callable[[], Data] = no_data
-    said: bytes | None = None
+    stated: bytes | None = None
     ended: list[tuple[str, bool]] = field(default_factory=list)
-
-    @cached_property
-    def claims(self) -> Known:
-        return Known(self.ref, self.created_at, self.parent)
-
-    @cached_property
-    def state(self) -> State:
-        return State(None, check=len)
+    state: State = field(default_factory=lambda: State(None, check=len))
 
     def data(self) -> Data:
         return self.make_data()
 
     async def capabilities(self) -> bytes | None:
-        return self.said
+        return self.stated
 
     async def end(self, reason: str, *, descendants: bool) -> None:
         self.ended.append((reason, descendants))

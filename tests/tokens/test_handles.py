@@ -1,4 +1,4 @@
-"""handles.py: a handle that was misquoted is found out, whatever was done to it, and the error says what to do."""
+"""A handle that was misquoted is found out, whatever was done to it, and the error says what to do."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_handle_is_pinned() -> None:
 
 @given(types, holders, st.none() | st.integers(1, MAX_EXPIRY), st.sampled_from([OLD, PRIVATE]))
 def test_what_was_minted_verifies(type: str, holder: Holder, expires_at: int | None, secret: str | bytes) -> None:
-    """Any type, any holder, any time, any key that can sign: all that was said comes back."""
+    """Any type, any holder, any time, any key that can sign: every part comes back."""
     ring = KeyRing([secret])
     text = minted(type, holder, ring=ring, expires_at=expires_at)
     found = verified(text, type, holder, ring=ring, now=0)
@@ -240,7 +240,7 @@ def test_a_huge_text_is_refused_for_its_beginning() -> None:
     assert "is too long" in str(refusal("basket_" + "0" * 10_000_000))
 
 
-# --- what the model is told ----------------------------------------------------------------------
+# --- errors for the model ----------------------------------------------------------------------
 
 SENT = "basket_d40123456789abcdefghjkmnpqrs1nmp8w0hdc57kq0zep4z"
 UNKNOWN = "not one of your basket handles: copy the handle again exactly as it was given, or create a new basket"
@@ -253,7 +253,7 @@ MISTYPED = "this basket handle was mistyped: copy it again exactly as it was giv
 
 
 @pytest.mark.parametrize(
-    ("sent", "said"),
+    ("sent", "advice"),
     [
         *(
             (around.format(SENT), AROUND)
@@ -273,22 +273,22 @@ MISTYPED = "this basket handle was mistyped: copy it again exactly as it was giv
         *((text, UNKNOWN) for text in (SENT[:-1] + "0", "basket_" + SENT, SENT.replace("basket", "baskte"))),
     ],
 )
-def test_each_slip_is_named_in_words_to_act_on(sent: str, said: str) -> None:
-    """What surrounds a handle is not forgiven, since what is sent must be what was given; but it is told."""
+def test_each_slip_is_named_in_words_to_act_on(sent: str, advice: str) -> None:
+    """What surrounds a handle is not forgiven, since what is sent must be what was given; but it is named."""
     assert verified(SENT).id == ID
-    assert str(refusal(sent)) == said
+    assert str(refusal(sent)) == advice
 
 
 @pytest.mark.parametrize(
-    ("type", "other", "said"),
+    ("type", "other", "advice"),
     [
         ("basket", "browser", "not a basket handle: it is a browser handle"),
         ("order", "price_list", "not an order handle: it is a price list handle"),
     ],
 )
-def test_a_mix_up_of_ones_own_handles_is_named(type: str, other: str, said: str) -> None:
+def test_a_mix_up_of_ones_own_handles_is_named(type: str, other: str, advice: str) -> None:
     """Only for a handle that verifies: what a text merely claims to be is not repeated."""
-    assert str(refusal(minted(other), type)) == said
+    assert str(refusal(minted(other), type)) == advice
     assert "other" not in str(refusal(f"other_{SENT[7:]}"))
 
 
@@ -298,7 +298,7 @@ def test_an_expired_handle_of_another_type_is_of_another_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lifetime", "said"),
+    ("lifetime", "advice"),
     [
         (None, "expired: create a new basket"),
         (1, "expired: basket handles live 1 s; create a new basket"),
@@ -309,11 +309,11 @@ def test_an_expired_handle_of_another_type_is_of_another_type() -> None:
         (36 * 3600.0, "expired: basket handles live 36 h; create a new basket"),
     ],
 )
-def test_an_expired_handle_says_how_long_they_live(lifetime: float | None, said: str) -> None:
+def test_an_expired_handle_says_how_long_they_live(lifetime: float | None, advice: str) -> None:
     """In the largest unit that says it in a whole number."""
     with pytest.raises(HandleExpired) as refused:
         verified(minted(expires_at=NOW), lifetime=lifetime)
-    assert str(refused.value) == said
+    assert str(refused.value) == advice
 
 
 def test_the_time_of_a_handle_ends_with_its_second() -> None:

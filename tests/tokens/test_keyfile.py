@@ -1,4 +1,4 @@
-"""keyfile.py: where keys come from, when they are read again, and what is said when they cannot be."""
+"""Where keys come from, when they are read again, and what the error says when they cannot be."""
 
 from __future__ import annotations
 
@@ -92,11 +92,11 @@ def test_unfit_keys_are_refused_with_the_remedy(keys: str | bytes | Sequence[str
     ],
 )
 def test_a_weak_secret_is_named_by_where_it_is(path: Path, keys: Any, place: str) -> None:
-    """Who named a variable or a file is not told that this could be done."""
+    """The hint to name a variable or a file is left out where one was named."""
     path.write_text("short\n", "utf-8")
-    told = keys.format(path=path) if isinstance(keys, str) else keys
+    option = keys.format(path=path) if isinstance(keys, str) else keys
     with pytest.raises(ConfigurationError, match="too short") as refused:
-        read(told, WEAK="short", MORE=f"{TWO},short")
+        read(option, WEAK="short", MORE=f"{TWO},short")
     assert str(refused.value).startswith(place.format(path=path) + " is too short")
     assert ('write "env:NAME"' in str(refused.value)) is place.startswith("keys[")
 

@@ -1,4 +1,4 @@
-"""keys.py: one secret gives every key, nothing public ever signs, and nothing shows material."""
+"""One secret gives every key, nothing public ever signs, and nothing shows material."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_weak_secret_is_refused_with_the_remedy(secret: str | bytes, complaint
 
 
 def self_signed(encoding: Encoding) -> bytes:
-    """A certificate, as somebody may paste one by mistake."""
+    """A certificate, as one may be pasted by mistake."""
     name = x509.Name([])
     start = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
     builder = x509.CertificateBuilder(name, name, ED25519.public_key(), 1, start, start + dt.timedelta(days=1))
@@ -212,7 +212,7 @@ def test_a_private_pem_signs_and_its_public_half_verifies(private: Private, algo
     assert full.algorithm == half.algorithm == algorithm
     assert half.verify(b"message", full.sign(b"message"))
     assert not half.verify(b"messagf", full.sign(b"message"))
-    assert (half.signing, half.state_cipher, half.handle_key, half.principal_key) == (None, None, None, None)
+    assert (half.signing, half.ciphers, half.handle_key, half.principal_key) == (None, {}, None, None)
     assert full.handle_key != full.principal_key
 
 
@@ -279,7 +279,7 @@ def test_no_repr_shows_material(secret: str) -> None:
 
 
 def test_a_principal_is_named_by_a_keyed_hash() -> None:
-    """22 characters that differ by key, by field, and between absent and empty; nobody is None."""
+    """22 characters that differ by key, by field, and between absent and empty; an anonymous caller is None."""
     key, other = KeyRing([SECRET]).signing, KeyRing([OTHER]).signing
     names = [
         key.subject(Principal("a", "b", "c")),

@@ -1,4 +1,4 @@
-"""state.py: a sealed state opens for its own session alone, and says nothing else."""
+"""A sealed state opens for its own session alone, and says nothing else."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sealed(payload: bytes = b'{"cart":1}', ring: KeyRing = RING, **changes: Any)
     return seal.seal(ring.signing, payload, **{**BOUND, "last_seen": NOW, **changes})
 
 
-def opened(token: Any, ring: KeyRing = RING, **changes: Any) -> seal.Opened:
+def opened(token: Any, ring: KeyRing = RING, **changes: Any) -> seal.UnsealedState:
     return seal.open(ring, token, **{**BOUND, "max_bytes": 4096, "now": NOW, **changes})
 
 
@@ -44,7 +44,7 @@ def test_what_was_sealed_opens_with_the_time_it_was_seen(text: bytes, last_seen:
     """Payload, time and size come out as they went in."""
     payload = b'{"text":"' + text.hex().encode() + b'"}'
     token = sealed(payload, last_seen=last_seen, subject=subject)
-    assert opened(token, subject=subject) == seal.Opened(payload, last_seen)
+    assert opened(token, subject=subject) == seal.UnsealedState(payload, last_seen)
     assert len(token) == seal.sealed_size(len(payload))
 
 
@@ -193,7 +193,6 @@ def test_nesting_to_exhaustion_is_unreadable() -> None:
 
 def test_a_seal_is_no_seal_of_anything_else() -> None:
     """The purpose is bound: the same cipher over the same fields without it opens nowhere."""
-    cipher = RING.signing.state_cipher
-    assert cipher is not None
+    cipher = RING.signing.ciphers["state"]
     data = cipher.encrypt(bytes(12), bytes(8) + b"{}", encode_fields("v1", KID, *BOUND.values()))
     assert reason(f"v1.{KID}.{base64url(bytes(12) + data)}") == "state_seal"

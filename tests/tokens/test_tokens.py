@@ -1,4 +1,4 @@
-"""tokens.py: what verifies, what does not and why, and that nothing but our own error says so."""
+"""What verifies, what does not and why, and that only our own errors are raised."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ def reason(token: Any, *, ring: KeyRing = HS256, by: Tokens = TOKENS, **how: Any
 @every_ring
 @pytest.mark.parametrize("principal", [None, ALICE])
 def test_what_was_minted_verifies_to_the_same_claims(ring: KeyRing, principal: Principal | None) -> None:
-    """Every claim survives, each family of keys, for anybody and for somebody."""
-    said = claims(
+    """Every claim survives, each family of keys, anonymous and owned."""
+    parsed = claims(
         ring,
         principal,
         trace=TRACE,
@@ -91,8 +91,8 @@ def test_what_was_minted_verifies_to_the_same_claims(ring: KeyRing, principal: P
         owner="ses_o",
         upstream="sealed",
     )
-    token = TOKENS.mint(ring, said)
-    assert TOKENS.verify(ring, token, now=NOW, principal=principal) == said
+    token = TOKENS.mint(ring, parsed)
+    assert TOKENS.verify(ring, token, now=NOW, principal=principal) == parsed
     assert looks_like_session_id(token)
 
 
@@ -117,13 +117,13 @@ def test_others_verify_an_asymmetric_token_with_the_public_key_alone(ring: KeyRi
     """Any JWT library does; here PyJWT's own front door."""
     token = TOKENS.mint(ring, claims(ring, issued_at=1, expires_at=4_000_000_000))
     key = ring.signing
-    said = jwt.decode(token, key.verifying, algorithms=[key.algorithm], audience="mcp-sessions", issuer="mcp-sessions")
-    assert said["jti"] == JTI
+    read = jwt.decode(token, key.verifying, algorithms=[key.algorithm], audience="mcp-sessions", issuer="mcp-sessions")
+    assert read["jti"] == JTI
 
 
 @every_ring
 def test_a_public_key_in_a_ring_verifies_anonymous_sessions_only(ring: KeyRing) -> None:
-    """Without the private key nobody can tell whose a session is, so nobody's is accepted."""
+    """Without the private key no principal has a name, so no owned session is accepted."""
     halves = {"EdDSA": public_pem(ED25519), "ES256": public_pem(P256)}
     ours = KeyRing([SECRET, *halves.values()])
     assert TOKENS.verify(ours, TOKENS.mint(ring, claims(ring)), now=NOW, principal=None).jti == JTI
@@ -163,9 +163,9 @@ def test_a_ref_is_public_and_made_from_the_jti_alone() -> None:
 
 def test_a_clients_name_is_cut_and_cleaned() -> None:
     """Whatever it calls itself, it gets its session."""
-    said = claims(client="\ud800" + "x" * 100)
-    assert said.client == "?" + "x" * 63
-    assert TOKENS.verify(HS256, TOKENS.mint(HS256, said), now=NOW, principal=None).client == said.client
+    parsed = claims(client="\ud800" + "x" * 100)
+    assert parsed.client == "?" + "x" * 63
+    assert TOKENS.verify(HS256, TOKENS.mint(HS256, parsed), now=NOW, principal=None).client == parsed.client
 
 
 # --- minting refuses what would not verify -------------------------------------------------------
@@ -204,7 +204,7 @@ def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("owner", "caller"), [(None, ALICE), (ALICE, None), (ALICE, BOB), (ALICE, Principal())])
 @pytest.mark.parametrize("cached", [0, 10])
 def test_a_session_is_its_principals_alone(owner: Principal | None, caller: Principal | None, cached: int) -> None:
-    """An owned one is not anybody's and an anonymous one is not somebody's; the cache changes nothing."""
+    """An owned one is not open to all and an anonymous one is not owned; the cache changes nothing."""
     by = tokens(cache_entries=cached)
     token = by.mint(HS256, claims(principal=owner))
     for _ in range(2):
@@ -252,7 +252,7 @@ def test_a_clock_may_be_a_minute_behind_and_no_more(cached: int) -> None:
 
 @pytest.mark.parametrize("cached", [0, 10])
 def test_each_kind_is_accepted_in_its_own_place_only(cached: int) -> None:
-    """A transport id is no session id, and the other way round."""
+    """A transport id is not a session id, and the other way round."""
     by = tokens(cache_entries=cached)
     session, transport = by.mint(HS256, claims()), by.mint(HS256, claims(kind=TRANSPORT))
     for _ in range(2):
@@ -553,7 +553,7 @@ def test_a_payload_that_is_no_object_is_refused_though_signed_well(payload: byte
 
 @pytest.mark.parametrize("more", [b'"later":"\xff"', b'"s\xed\xa0\x80":1', b'"later":"\\ud800"'])
 def test_what_is_skipped_must_be_text_all_the_same(more: bytes) -> None:
-    """What other parsers could not read is not accepted, not even in a claim that nobody asks for."""
+    """What other parsers could not read is not accepted, not even in a claim that is not read."""
     start = json.dumps(GOOD_PAYLOAD).encode().removesuffix(b"}")
     assert reason(signed(GOOD_HEADER, start + b"," + more + b"}")) == "token_claims"
 
@@ -612,7 +612,7 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 
 @given(st.dictionaries(st.sampled_from(REQUIRED + OPTIONAL), JSON, max_size=4))
 def test_hostile_claims_under_the_right_signature_raise_only_our_error(changes: dict[str, Any]) -> None:
-    """Whoever holds a key can lie, but cannot break the verifier."""
+    """The holder of a key can lie, but cannot break the verifier."""
     only_our_error(signed(GOOD_HEADER, {**GOOD_PAYLOAD, **changes}), HS256)
 
 
@@ -631,7 +631,7 @@ def test_claims_cannot_be_changed() -> None:
 
 
 def test_the_kind_of_a_token_is_known_before_it_is_judged() -> None:
-    """Even of one that has expired or is somebody else's; what is not authentic has none."""
+    """Even of one that has expired or is another principal's; what is not authentic has none."""
     for kind in (SESSION, TRANSPORT):
         assert TOKENS.kind(HS256, TOKENS.mint(HS256, claims(HS256, kind=kind, issued_at=0, expires_at=1))) == kind
     assert TOKENS.kind(HS256, TOKEN[:-4] + "AAAA") is None

@@ -1,4 +1,4 @@
-"""dialects/upstream.py: the server's transport id is sealed for one session of ours, and opens nowhere else."""
+"""The wrapped server's transport id is sealed for one session, and opens nowhere else."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ BOUND: dict[str, Any] = {"jti": "j" * 21 + "A", "subject": "s" * 21 + "A", "audi
 
 def claims(sealed_id: str | None, kid: str = RING.signing.kid, **other: Any) -> Claims:
     """What a token says that holds a sealed id."""
-    said = {"jti": BOUND["jti"], "subject": BOUND["subject"], "issued_at": START, "expires_at": START + 60, **other}
-    return Claims(kind=TRANSPORT, kid=kid, upstream=sealed_id, **said)
+    made = {"jti": BOUND["jti"], "subject": BOUND["subject"], "issued_at": START, "expires_at": START + 60, **other}
+    return Claims(kind=TRANSPORT, kid=kid, upstream=sealed_id, **made)
 
 
 def sealed(ring: KeyRing = RING, **other: Any) -> str:
@@ -37,11 +37,11 @@ def sealed(ring: KeyRing = RING, **other: Any) -> str:
 @pytest.mark.parametrize("ring", [RING, KeyRing([PRIVATE])], ids=["HS256", "EdDSA"])
 def test_what_was_sealed_opens_for_its_session(ring: KeyRing) -> None:
     """Under any kind of key, and after it signs no more."""
-    said = claims(sealed(ring), ring.signing.kid)
-    assert seal.open_upstream(ring, said, audience="here") == SERVERS
+    made = claims(sealed(ring), ring.signing.kid)
+    assert seal.open_upstream(ring, made, audience="here") == SERVERS
     if ring is RING:
         assert (
-            seal.open_upstream(KeyRing(["another secret of more than 32 bytes", SECRET]), said, audience="here")
+            seal.open_upstream(KeyRing(["another secret of more than 32 bytes", SECRET]), made, audience="here")
             == SERVERS
         )
 
@@ -107,7 +107,7 @@ def test_ids_stay_small() -> None:
     """768 bytes at the most with an owner, a trace and a UUID of the server's; the longest one fits, too."""
     tokens = Tokens(issuer="mcp-sessions", audience="mcp-sessions")
     owner = RING.signing.subject(Principal("client", "https://issuer.example", "alice"))
-    said = claims(sealed(), trace=f"00-{'0' * 31}1-{'0' * 15}1-01", subject=owner)
-    assert len(tokens.mint(RING, said)) <= 768
+    made = claims(sealed(), trace=f"00-{'0' * 31}1-{'0' * 15}1-01", subject=owner)
+    assert len(tokens.mint(RING, made)) <= 768
     longest = seal.seal_upstream(RING.signing, "~" * seal.MAX_SERVER_ID, **BOUND)
-    assert tokens.mint(RING, msgspec.structs.replace(said, upstream=longest))
+    assert tokens.mint(RING, msgspec.structs.replace(made, upstream=longest))

@@ -1,34 +1,31 @@
-"""The one decision table: what a request carries, and what is asked of it, give what happens.
+"""The one place that decides whether a message is forwarded, answered or refused: `decide`, which reads a table.
 
-`decide` reads `TABLE`; there is no other place where it is decided whether a message is forwarded,
-answered or refused. Nothing here verifies a token, and of headers only the session's and the era's are
-looked at.
+A message has a subject and carries a session or none; `TABLE` has a step or a refusal for each pair. Which session is
+named is asked of the draft first, then of the dialects of SEP-1364, and last of the transport header. Nothing is
+verified here: the named session is opened afterwards. Methods beyond the draft are listed in `EXTENSIONS`.
 Sources: the data-layer sessions draft ("Using Sessions"), and MCP 2026-07-28 for the eras.
-
-What is offered beyond the draft, by name: methods about sessions, and how each is advertised.
-
-A method that is not offered is none of ours, and goes to the wrapped server like any other. Nothing here answers one.
-
-Dialects: one small room for each way in which a client speaks about sessions on the wire.
-
-A dialect says where in a message a session is named and how it is written back. It never judges
-whether a session is good: that is the tokens' and the protocol's business. Beside them stand those that
-a deployment chose, as one (`opted`), and what the bridge seals into a transport id (`upstream`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from .._session.claims import MODES, looks_like_session_id
-from ..errors import refuse
+from .._session.claims import BESIDE, MODES, Kind, looks_like_session_id
+from .._session.claims import SESSION as SESSION_KIND
+from ..errors import EraRefused, SessionNotFound, SessionRequired, refuse
 from . import draft
-from .jsonrpc import NOTIFICATION, RESPONSE, Message
+from .draft import INITIALIZE, SessionMetadata
+from .headers import SESSION_HEADER, RequestHeaders
+from .jsonrpc import NOTIFICATION, RESPONSE, SESSION_KEY, Message
+from .policy import Policy
 from .strict_json import string
+
+if TYPE_CHECKING:
+    from .sep1364 import Sep1364
 
 Lists = Literal["stable", "session", "untouched"]
 
@@ -58,7 +55,7 @@ class Subject(_Word):
 
 
 class Carries(_Word):
-    """What a message carries, against what the policy asks."""
+    """What a message carries, against what the policy requires."""
 
     NOTHING = "no session, and none is needed"
     TOO_LITTLE = "no session, and one is needed"
@@ -86,6 +83,7 @@ class Step(_Word):
 REPLY: Final = Subject.REPLY
 OTHER: Final = Subject.OTHER
 NOTHING: Final = Carries.NOTHING
+TOO_LITTLE: Final = Carries.TOO_LITTLE
 SESSION: Final = Carries.SESSION
 LIST: Final = Step.LIST
 FORWARD: Final = Step.FORWARD
@@ -95,70 +93,34 @@ STABLE: Final = Step.STABLE
 ANSWERED: Final = frozenset({Step.CREATE, Step.OPEN, Step.RENEW, Step.DELETE, Step.FORK, Step.SESSIONS, Step.END_ALL})
 """These steps are ours: the wrapped server is only asked whether it would let the caller in."""
 
-NEEDS_LIVE_SESSION: Final = (ANSWERED - {Step.CREATE, Step.OPEN}) | {Step.ATTACH, Step.STABLE, Step.UNTOUCHED}
+NEEDS_LIVE_SESSION: Final = (ANSWERED - {Step.CREATE, Step.OPEN}) | {ATTACH, STABLE, Step.UNTOUCHED}
 """Before these steps the session must verify: an invalid one fails every request that carries it."""
 
-ECHOES: Final = frozenset({Step.ATTACH, Step.STABLE})
+ECHOES: Final = frozenset({ATTACH, STABLE})
 """After these steps the session is written into a successful response."""
 
+_NEEDS_ID: Final = "session_method_as_notification"
 TABLE: Final[Mapping[Subject, Mapping[Carries, Step | str]]] = {
-    Subject.CREATE: {
-        Carries.NOTHING: Step.CREATE,
-        Carries.TOO_LITTLE: Step.CREATE,
-        Carries.SESSION: "session_on_create",
-    },
-    Subject.DELETE: {
-        Carries.NOTHING: "session_missing",
-        Carries.TOO_LITTLE: "session_missing",
-        Carries.SESSION: Step.DELETE,
-    },
-    Subject.FORK: {
-        Carries.NOTHING: "session_missing",
-        Carries.TOO_LITTLE: "session_missing",
-        Carries.SESSION: Step.FORK,
-    },
+    Subject.CREATE: {NOTHING: Step.CREATE, TOO_LITTLE: Step.CREATE, SESSION: "session_on_create"},
+    Subject.DELETE: {NOTHING: "session_missing", TOO_LITTLE: "session_missing", SESSION: Step.DELETE},
+    Subject.FORK: {NOTHING: "session_missing", TOO_LITTLE: "session_missing", SESSION: Step.FORK},
     Subject.SESSIONS: dict.fromkeys(Carries, Step.SESSIONS),
     Subject.END_ALL: dict.fromkeys(Carries, Step.END_ALL),
-    Subject.OPEN: {
-        Carries.NOTHING: Step.OPEN,
-        Carries.TOO_LITTLE: Step.OPEN,
-        Carries.SESSION: Step.RENEW,
-    },
-    Subject.MISPLACED: {
-        Carries.NOTHING: "session_method_as_notification",
-        Carries.TOO_LITTLE: "session_method_as_notification",
-        Carries.SESSION: "session_method_as_notification",
-    },
-    Subject.LIST: {
-        Carries.NOTHING: Step.FORWARD,
-        Carries.TOO_LITTLE: "required",
-        Carries.SESSION: Step.LIST,
-    },
-    Subject.REPLY: {
-        Carries.NOTHING: Step.FORWARD,
-        Carries.TOO_LITTLE: Step.FORWARD,
-        Carries.SESSION: Step.FORWARD,
-    },
-    Subject.OTHER: {
-        Carries.NOTHING: Step.FORWARD,
-        Carries.TOO_LITTLE: "required",
-        Carries.SESSION: Step.ATTACH,
-    },
+    Subject.OPEN: {NOTHING: Step.OPEN, TOO_LITTLE: Step.OPEN, SESSION: Step.RENEW},
+    Subject.MISPLACED: dict.fromkeys(Carries, _NEEDS_ID),
+    Subject.LIST: {NOTHING: FORWARD, TOO_LITTLE: "required", SESSION: LIST},
+    Subject.REPLY: dict.fromkeys(Carries, FORWARD),
+    Subject.OTHER: {NOTHING: FORWARD, TOO_LITTLE: "required", SESSION: ATTACH},
 }
+"""The step for each subject and what it carries, or the reason of a refusal."""
 
-LISTS: Final[Mapping[Lists, Step]] = {
-    "stable": Step.STABLE,
-    "session": Step.ATTACH,
-    "untouched": Step.UNTOUCHED,
-}
+LISTS: Final[Mapping[Lists, Step]] = {"stable": STABLE, "session": ATTACH, "untouched": Step.UNTOUCHED}
 
-ADVERTISING: Final = frozenset({"initialize", "server/discover"})
+ADVERTISING: Final = frozenset({INITIALIZE, "server/discover"})
 """The methods whose result tells a client that sessions exist here."""
 
-ABOUT_SESSIONS: Final = frozenset(
-    {Subject.CREATE, Subject.DELETE, Subject.FORK, Subject.SESSIONS, Subject.END_ALL, Subject.OPEN, Subject.MISPLACED}
-)
-"""What concerns the session that the message names, whatever the header says."""
+ABOUT_SESSIONS: Final = frozenset(Subject) - {Subject.LIST, REPLY, OTHER}
+"""What concerns the session that the message names, whatever the header names."""
 
 LIST_METHODS: Final = frozenset(
     {"tools/list", "prompts/list", "resources/list", "resources/templates/list", "server/discover"}
@@ -169,61 +131,197 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
     draft.DELETE: Subject.DELETE,
     **dict.fromkeys(LIST_METHODS, Subject.LIST),
 }
-"""What the methods are about that the draft and MCP have; extensions add theirs."""
+"""The subjects of the methods that the draft and MCP have; extensions add theirs."""
 
 _DEFAULT_LISTS: Final[Mapping[bool, Lists]] = {True: "stable", False: "session"}
 
 
-def attended(subjects: Mapping[str, Subject]) -> frozenset[str]:
-    """Where nothing needs a session, a message that names none passes as it is unless its method is one of these."""
-    return ADVERTISING.union(method for method, about in subjects.items() if about in ABOUT_SESSIONS)
-
-
-def subject(message: Message, subjects: Mapping[str, Subject] = SUBJECTS) -> Subject:
-    """What a message is about.
+class Decision(msgspec.Struct, frozen=True):
+    """What happens to a message, and the sessions that must be opened before.
 
     Args:
-        message: The message.
-        subjects: What the methods are about that are told apart.
+        step: What happens.
+        metadata: The session that the message names, unverified, or None.
+        transport_id: The id in a header that names a transport session, unverified, or None.
+        kind: What the token of `metadata` is used as.
+        fail_open: Whether the message goes on without a revocation check where the store does not answer.
     """
-    found = subjects.get(message.method)
+
+    step: Step
+    metadata: SessionMetadata | None = None
+    transport_id: str | None = None
+    kind: Kind = SESSION_KIND
+    fail_open: bool = False
+
+
+PASS: Final = Decision(FORWARD)
+"""The decision on a message that concerns no session."""
+
+
+class Rules(msgspec.Struct, frozen=True):
+    """What decides in one deployment. Made by `Rules.of`.
+
+    Args:
+        policy: Which messages need a session.
+        subjects: The subject of each method that is told apart.
+        lists: Whether lists vary by session; None for the default of the era.
+        legacy_only: Whether the modern era is refused.
+        fail_open: Whether a session is accepted though the store does not answer.
+        reads_transport: Whether a header of ours can name a transport session.
+        bridges: Whether every session header that clients send is one of ours.
+        kind_of: What a token may be used as; None where it is not authentic.
+        sep1364: The dialects of SEP-1364 that are spoken, or None.
+        inspected_methods: Without a session, only messages with these methods need a decision...
+        inspects_all: ...unless every message does.
+    """
+
+    policy: Policy
+    subjects: Mapping[str, Subject]
+    lists: Lists | None
+    legacy_only: bool
+    fail_open: bool
+    reads_transport: bool
+    bridges: bool
+    kind_of: Callable[[str], Kind | None]
+    sep1364: Sep1364 | None
+    inspected_methods: frozenset[str]
+    inspects_all: bool
+
+    @classmethod
+    def of(cls, *, subjects: Mapping[str, Subject], inspects_all: bool, **rules: Any) -> Rules:
+        """Derive from the table which messages pass without a decision."""
+        decided = {method for method, about in subjects.items() if TABLE[about][NOTHING] is not FORWARD}
+        inspects = rules["legacy_only"] or rules["sep1364"] is not None or rules["policy"].summary != "never"
+        return cls(
+            subjects=subjects,
+            inspected_methods=ADVERTISING | decided,
+            inspects_all=inspects_all or inspects,
+            **rules,
+        )
+
+    def passes(self, message: Message, headers: RequestHeaders) -> bool:
+        """Whether a message concerns no session, so that it is forwarded as it came: `decide` would return `PASS`."""
+        meta = message.params.meta
+        return not (
+            (meta is not None and SESSION_KEY in meta)
+            or headers.session_id is not None
+            or self.inspects_all
+            or message.method in self.inspected_methods
+        )
+
+
+def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
+    """Decide what happens to a message.
+
+    Raises:
+        Refusal: The era is not served, the message contradicts itself or its header, or the table has a refusal.
+    """
+    if rules.legacy_only and headers.is_modern:
+        raise EraRefused
+    sep1364, header = rules.sep1364, headers.session_id
+    metadata = requested_session(message, sep1364)
+    is_transport = False
+    if header is not None or sep1364 is not None:
+        is_transport = _is_transport(message, metadata, headers, rules)
+    about = subject(message, rules)
+    if sep1364 is not None and metadata is None and sep1364.requires(message, about):
+        raise SessionRequired
+    if metadata is not None or (is_transport and about not in ABOUT_SESSIONS):
+        carries = SESSION
+    else:
+        requires = about not in ABOUT_SESSIONS and rules.policy.summary != "never" and _is_required(message, rules)
+        carries = TOO_LITTLE if requires else NOTHING
+    step = TABLE[about][carries]
+    if isinstance(step, str):
+        raise refuse(step)
+    if step is LIST:
+        step = list_step(rules.lists, modern=headers.is_modern)
+    kind = SESSION_KIND
+    if sep1364 is not None and metadata is not None and not message.names_session:
+        kind = _kind_of_field(metadata, step, rules)
+    elif step not in NEEDS_LIVE_SESSION:
+        metadata = None
+    opens = metadata is not None or is_transport
+    fail_open = opens and rules.fail_open and step not in ANSWERED and not _is_required(message, rules)
+    return Decision(step, metadata, header if is_transport else None, kind, fail_open)
+
+
+def list_step(lists: Lists | None, *, modern: bool) -> Step:
+    """Return what `Step.LIST` stands for: the deployment's choice, or the era's own where that is None."""
+    return LISTS[lists or _DEFAULT_LISTS[modern]]
+
+
+def requested_session(message: Message, sep1364: Sep1364 | None) -> SessionMetadata | None:
+    """Return the session that a message names in its body, unverified: by the draft, else by a dialect of SEP-1364."""
+    meta, metadata = message.params.meta, None
+    if meta is not None and SESSION_KEY in meta:
+        raw = bytes(meta[SESSION_KEY])
+        metadata = (draft.cached_metadata if len(raw) <= draft.MAX_CACHED_BYTES else draft.parse_metadata)(raw)
+    return metadata if sep1364 is None else sep1364.requested_session(message, metadata)
+
+
+def subject(message: Message, rules: Rules) -> Subject:
+    """Return what a message is about."""
+    if rules.sep1364 is not None and (about := rules.sep1364.subject(message)) is not None:
+        return about
+    found = rules.subjects.get(message.method)
     if found is None:
         return REPLY if message.kind is RESPONSE else OTHER
     misplaced = message.kind is NOTIFICATION and found is not Subject.LIST
     return Subject.MISPLACED if misplaced else found
 
 
-def decide(about: Subject, carries: Carries) -> Step:
-    """The step for a message, read from `TABLE`.
-
-    Args:
-        about: What the message is about.
-        carries: What it carries.
-
-    Raises:
-        Refusal: The table says so, by its reason.
-    """
-    step = TABLE[about][carries]
-    if not isinstance(step, str):
-        return step
-    raise refuse(step)
+def speaks_of_sessions(item: Message, rules: Rules) -> bool:
+    """Whether an item of a batch names a session, is about one or needs one: batches are forwarded as they come."""
+    about = subject(item, rules)
+    if about in ABOUT_SESSIONS or item.names_session:
+        return True
+    sep1364 = rules.sep1364
+    is_named = sep1364 is not None and (sep1364.requires(item, about) or sep1364.named_id(item) is not None)
+    return is_named or _is_required(item, rules)
 
 
-def list_step(lists: Lists | None, *, modern: bool) -> Step:
-    """What `Step.LIST` stands for.
+def _is_transport(message: Message, metadata: SessionMetadata | None, headers: RequestHeaders, rules: Rules) -> bool:
+    """Whether the header of ours names a transport session; else it must mirror a field of SEP-1364."""
+    header = None if message.method == INITIALIZE else headers.session_id  # it begins anew, whatever it carries
+    sep1364, kind = rules.sep1364, None
+    field = None if sep1364 is None else sep1364.field(message)
+    if field is not None:
+        kind = rules.kind_of(field)
+    # Across the bridge, the server's own session is sealed in ours, beside which a session of a field can stand.
+    may_name = field is None or (rules.bridges and kind == BESIDE)
+    if header is not None and may_name and draft.names_transport(header, metadata, kind_of_header(header, rules)):
+        return True
+    if sep1364 is not None and field is not None:
+        sep1364.check_header(field, kind, headers.first(SESSION_HEADER), is_ours=headers.session_id is not None)
+    return False
 
-    Args:
-        lists: The deployment's choice, or None for the era's own.
-        modern: Whether the request belongs to the modern era.
-    """
-    return LISTS[lists or _DEFAULT_LISTS[modern]]
+
+def kind_of_header(header: str, rules: Rules) -> Kind | None:
+    """Return what the token in a session header may be used as; where it names no transport session, it is a mirror."""
+    return rules.kind_of(header) if rules.reads_transport else SESSION_KIND
+
+
+def _kind_of_field(metadata: SessionMetadata, step: Step, rules: Rules) -> Kind:
+    """Return the kind of a session that a field names. It is verified whatever the step, also with a posted answer."""
+    if step is Step.FORK:
+        raise refuse("session_missing")
+    kind = rules.kind_of(metadata.session_id)
+    if kind is None or kind == SESSION_KIND:  # a session of the draft is named in `_meta`, where its state is
+        raise SessionNotFound("token_kind")
+    return kind
+
+
+def _is_required(message: Message, rules: Rules) -> bool:
+    kind = message.kind
+    return kind is not RESPONSE and rules.policy.requires(message.method, message.target, kind is NOTIFICATION)
 
 
 def ours_of(session_ids: Sequence[str]) -> str | None:
-    """The `Mcp-Session-Id` header where it is one of ours, or None where it is absent or the server's own.
+    """Return the `Mcp-Session-Id` header where it is one of ours, or None where it is absent or the server's own.
 
-    What is ours is told by the token's envelope alone, never by whether it verifies: a value that
-    looks like ours must not reach the application, its logs or its spans.
+    The token's envelope alone decides, not whether it verifies: a value that looks like ours must not reach the
+    application, its logs or its spans.
 
     Args:
         session_ids: Every copy of the header.
@@ -231,15 +329,12 @@ def ours_of(session_ids: Sequence[str]) -> str | None:
     Raises:
         Refusal: `duplicate_session_header`: There are several, and two readers may take different ones.
     """
-    if not session_ids:
-        return None
-    if len(session_ids) > 1:
-        raise refuse("duplicate_session_header")
-    return session_ids[0] if looks_like_session_id(session_ids[0]) else None
+    found = any_of(session_ids)
+    return found if found is not None and looks_like_session_id(found) else None
 
 
 def any_of(session_ids: Sequence[str]) -> str | None:
-    """The `Mcp-Session-Id` header, whosever it is: where clients know ids of ours only, any other is a dead one.
+    """Return the `Mcp-Session-Id` header: where clients know ids of ours only, any other is a dead one of ours.
 
     Args:
         session_ids: Every copy of the header.
@@ -253,7 +348,7 @@ def any_of(session_ids: Sequence[str]) -> str | None:
 
 
 def check_envelope(message: Message, *, version: str | None, methods: tuple[str, ...]) -> None:
-    """The modern era's checks on a request that we answer ourselves, in the specification's order.
+    """Make the modern era's checks on a request that we answer ourselves, in the specification's order.
 
     Args:
         message: The request.
@@ -281,7 +376,7 @@ class Extension(msgspec.Struct, frozen=True):
     Args:
         method: Its name on the wire.
         subject: What a message with it is about.
-        settings: What `capabilities.experimental.sessions` says of it.
+        settings: Its members of `capabilities.experimental.sessions`.
         needs_records: Whether it is there only where sessions are tracked.
     """
 
@@ -299,29 +394,24 @@ EXTENSIONS: Final[Mapping[str, Extension]] = {
 
 
 def offered(names: Collection[str], *, tracked: bool) -> list[Extension]:
-    """The extensions of a deployment.
-
-    Args:
-        names: Those that were asked for.
-        tracked: Whether sessions are recorded.
-    """
+    """Return the extensions that a deployment names, as far as it can have them."""
     named = (extension for name, extension in EXTENSIONS.items() if name in names)
     return [extension for extension in named if tracked or not extension.needs_records]
 
 
 def subjects(extensions: Sequence[Extension]) -> dict[str, Subject]:
-    """What each method that is read here is about."""
+    """Return the subject of each method that is told apart."""
     return {**SUBJECTS, **{extension.method: extension.subject for extension in extensions}}
 
 
 def settings(required: str, extensions: Sequence[Extension]) -> bytes:
-    """What `capabilities.experimental.sessions` says, as JSON.
+    """Return `capabilities.experimental.sessions`, as JSON.
 
     Args:
         required: Which requests need a session: `"never"`, `"some"` or `"always"`.
-        extensions: What is offered.
+        extensions: Those that are offered.
     """
-    said: dict[str, Any] = {"required": required}
+    written: dict[str, Any] = {"required": required}
     for extension in extensions:
-        said |= extension.settings
-    return msgspec.json.encode(said)
+        written |= extension.settings
+    return msgspec.json.encode(written)

@@ -6,7 +6,7 @@ first and the last copy of a header are the start of every smuggling attack.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -14,69 +14,79 @@ import msgspec
 from .._session.claims import RedactedRepr
 
 HANDSHAKE_VERSIONS: Final = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
-"""The legacy era: these versions, or no version header at all. Whatever else is named is modern."""
+"""The legacy era: these versions, or no version header at all. Any other version is modern."""
 SESSION_HEADER: Final = b"mcp-session-id"
-_METHOD: Final = b"mcp-method"
-_VERSION: Final = b"mcp-protocol-version"
-_TYPE: Final = b"content-type"
 CODING: Final = b"content-encoding"
 LENGTH: Final = b"content-length"
 ACCEPT_CODING: Final = b"accept-encoding"
+_METHOD: Final = b"mcp-method"
+_VERSION: Final = b"mcp-protocol-version"
+_TYPE: Final = b"content-type"
+
+Header = tuple[bytes, bytes]
+
+
+def edit(headers: Iterable[Header], *, drop: Iterable[bytes] = (), add: Iterable[Header] = ()) -> list[Header]:
+    """Return headers without any copy of some, and with others at the end; the list that was given stays as it is.
+
+    Args:
+        headers: ASGI headers, names in lower case.
+        drop: Names to take out.
+        add: Headers to append.
+    """
+    names = frozenset(drop)
+    return [*(header for header in headers if header[0] not in names), *add]
 
 
 class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
     """The headers of one request that this middleware reads. (A struct, which is made in a third of the time.)
 
-    Of a repeated header the first copy counts, as in the official SDK; of the session and the
-    method header every copy is kept, since a second copy refuses the request; of the encoding, too,
-    since codings add up.
+    Of a repeated header the first copy counts, as in the official SDK; of the session and the method header every copy
+    is kept, since a second copy refuses the request; of the encoding, too, since codings add up.
 
     Args:
         headers: The request's ASGI headers (names in lower case, as ASGI has them).
         by_name: The same as a dict, so the last copy of each.
+        session_id: The `Mcp-Session-Id` where it is one of ours, once that was looked at.
     """
 
-    headers: Sequence[tuple[bytes, bytes]]
+    headers: Sequence[Header]
     by_name: dict[bytes, bytes]
+    session_id: str | None = None
 
     @classmethod
-    def of(cls, headers: Sequence[tuple[bytes, bytes]]) -> RequestHeaders:
-        """The head that has these headers."""
+    def of(cls, headers: Sequence[Header]) -> RequestHeaders:
+        """Index some headers."""
         return cls(headers, dict(headers))
 
-    @property
-    def session_ids(self) -> list[str]:
-        """Every `Mcp-Session-Id`."""
-        return self.all(SESSION_HEADER)
-
-    @property
-    def content_encoding(self) -> str | None:
-        """All codings of the body, in order, or None."""
-        return ", ".join(self.all(CODING)) if CODING in self.by_name else None
-
     def all(self, name: bytes) -> list[str]:
-        """Every copy of a header, in order."""
+        """Return every copy of a header, in order."""
         return [value.decode("latin-1") for other, value in self.headers if other == name]
 
     def first(self, name: bytes) -> str | None:
-        """The first copy of a header, or None where there is none."""
+        """Return the first copy of a header, or None where there is none."""
         if name not in self.by_name:
             return None
         if len(self.by_name) == len(self.headers):  # no header is repeated
             return self.by_name[name].decode("latin-1")
         return self.all(name)[0]
 
-    def without(self, name: bytes, headers: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-        """What is left of the headers, as they were or as they were edited, without any copy of one."""
-        kept = list(headers)
-        if len(self.by_name) == len(self.headers):  # none is repeated
+    def without(self, name: bytes, headers: Sequence[Header]) -> list[Header]:
+        """Return these headers, as they were or as they were edited, without any copy of one."""
+        if len(self.by_name) == len(self.headers):  # none is repeated, so it is found in a third of the time
+            kept = list(headers)
             try:
                 kept.remove((name, self.by_name[name]))
-            except (KeyError, ValueError):  # it is gone already, or pairs are no tuples
+            except (KeyError, ValueError):  # it is gone already, or pairs are not tuples
                 pass
             else:
                 return kept
-        return [header for header in kept if header[0] != name]
+        return edit(headers, drop=(name,))
+
+    @property
+    def session_ids(self) -> list[str]:
+        """Every `Mcp-Session-Id`."""
+        return self.all(SESSION_HEADER)
 
     @property
     def methods(self) -> list[str]:
@@ -89,9 +99,14 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
         return self.first(_VERSION)
 
     @property
+    def content_encoding(self) -> str | None:
+        """All codings of the body, in order, or None."""
+        return ", ".join(self.all(CODING)) if CODING in self.by_name else None
+
+    @property
     def is_modern(self) -> bool:
-        """Whether the request belongs to the modern era, told as the official SDK tells it: by this header alone."""
-        return self.version is not None and self.version not in HANDSHAKE_VERSIONS
+        """Whether the request belongs to the modern era, decided as by the official SDK: by this header alone."""
+        return _VERSION in self.by_name and self.first(_VERSION) not in HANDSHAKE_VERSIONS
 
     @property
     def is_json(self) -> bool:

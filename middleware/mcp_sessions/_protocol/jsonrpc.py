@@ -1,9 +1,8 @@
 """Reading a JSON-RPC message so that no other parser can read it differently.
 
-Only what sessions need is decoded: the envelope, what `params` say the message is about, and
-`_meta`; every value stays the slice of the body that it was. A body that two parsers could
-understand differently is refused here (`members` tells when), never repaired and never passed on.
-Nothing here knows what a session is beyond the name of its key. Source: JSON-RPC 2.0 sections 4 to 6.
+Only what sessions need is decoded: the envelope, the member of `params` that names a tool, prompt or resource, and
+`_meta`; every value stays the slice of the body that it was. A body that two parsers could understand differently is
+refused, never repaired and never passed on. Source: JSON-RPC 2.0 sections 4 to 6.
 """
 
 from __future__ import annotations
@@ -11,14 +10,15 @@ from __future__ import annotations
 import re
 from enum import Enum
 from itertools import islice
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
+from msgspec.structs import force_setattr
 
 from ..errors import NOT_JSONRPC, InvalidRequest, refuse
 from .strict_json import (
-    FLAWS,
+    DECODE_ERRORS,
     SHORTEST_MEMBER,
     check_level,
     check_utf8,
@@ -32,7 +32,7 @@ from .strict_json import (
 
 SESSION_KEY: Final = "io.modelcontextprotocol/session"
 
-# The member of `params` that says what a method is about.
+# The member of `params` that names what a method acts on.
 TARGETS: Final[dict[str, Literal["name", "uri"]]] = {
     "tools/call": "name",
     "prompts/get": "name",
@@ -51,6 +51,7 @@ _value = msgspec.json.Decoder(Raw).decode
 
 _Value: TypeAlias = Raw | UnsetType
 _Members: TypeAlias = "dict[str, Raw] | None"
+_Decoded: TypeAlias = "tuple[bytes, dict[str, Raw], dict[str, Raw]]"
 
 _LABEL: Final = re.compile(r"[A-Za-z0-9_/$-]{0,64}")  # no dot, so no session id
 _MAY_BE_MESSAGE: Final = re.compile(rb"jsonrpc|\\u00(?:6[3aef]|7[023])", re.IGNORECASE)  # or a letter of it, escaped
@@ -95,8 +96,9 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         kind: Request, notification or response.
         method: The method; empty for a response.
         given_id: The id, read or as sent; UNSET unless this is a request.
-        params: What its `params` say, as far as it is read.
+        params: The common members of its `params`.
         field: The top-level member `sessionId` as sent, where there is one; MCP itself knows none.
+        decoded: The body with all of its members and all of its `params`, once it was taken apart.
     """
 
     body: bytes
@@ -105,6 +107,25 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     given_id: int | str | Raw | UnsetType = UNSET
     params: Params = NO_PARAMS
     field: Raw | None = None
+    decoded: _Decoded | None = None
+
+    @property
+    def envelope(self) -> dict[str, Raw]:
+        """Every member of the message, values as sent."""
+        return self._read()[1]
+
+    @property
+    def all_params(self) -> dict[str, Raw]:
+        """Every member of the `params` of a request or notification, values as sent; empty where absent or null."""
+        return self._read()[2]
+
+    def _read(self) -> _Decoded:
+        if self.decoded is not None and self.decoded[0] is self.body:  # a copy may have been given another body
+            return self.decoded
+        envelope = last_members(self.body)
+        decoded = self.body, envelope, _inner(envelope, "params", "params_not_object") or {}
+        force_setattr(self, "decoded", decoded)
+        return decoded
 
     @property
     def id(self) -> bytes | None:
@@ -118,29 +139,29 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def names_session(self) -> bool:
-        """Whether `params._meta` names a session, whatever it says of it."""
+        """Whether `params._meta` names a session, well-formed or not."""
         meta = self.params.meta
         return meta is not None and SESSION_KEY in meta
 
     @property
     def about(self) -> Raw | None:
-        """JSON text of the member of `params` that says what the message is about, or None."""
+        """JSON text of the name or URI that the message acts on, or None."""
         if self.method not in TARGETS:
             return None
         found: _Value = getattr(self.params, TARGETS[self.method])
         return None if found is UNSET else found
 
     def target(self) -> str | None:
-        """The tool, prompt or resource that the message is about, or None where it names none.
+        """Return the tool, prompt or resource that the message acts on, or None where it names none.
 
         Raises:
-            Refusal: `lone_surrogate`: The name cannot be written down again.
+            Refusal: `lone_surrogate`: The name has no UTF-8 form.
         """
         return None if self.about is None else string(self.about)
 
     @property
     def label(self) -> str:
-        """The method for logs, where it is spelt as methods are: a client may write anything there, even its id."""
+        """The method for logs, where it is spelt as methods are: a client may write anything there, even an id."""
         return self.method if _LABEL.fullmatch(self.method) else "(unusual method)"
 
     def __repr__(self) -> str:
@@ -183,22 +204,16 @@ def parse(body: bytes, *, max_batch: int = MAX_BATCH) -> Message | Batch:
 
     Raises:
         ParseError: `not_json`, `not_utf8`, `byte_order_mark` or `nesting_too_deep`.
-        Refusal: `not_jsonrpc`: JSON, but not a JSON-RPC 2.0 message or a batch of them.
-        Refusal: `batch`: Some items of an array are JSON-RPC 2.0 messages and others are not.
-        Refusal: `batch_too_large`: A batch of more than `max_batch` messages.
-        Refusal: `duplicate_member`: The envelope, `params` or `_meta` gives a member twice.
-        Refusal: `lone_surrogate`: A name or a value that is read here holds one.
-        Refusal: `method_not_string`: `method` is not a string.
-        Refusal: `id_not_string_or_integer`: `id` is neither a string nor written as an integer, or it is -0.
-        Refusal: `params_not_object`: `params` is neither an object nor null.
-        Refusal: `meta_not_object`: `params._meta` is neither an object nor null.
+        InvalidRequest: `not_jsonrpc`, `batch`, `batch_too_large`, `duplicate_member`, `lone_surrogate`,
+            `method_not_string`, `id_not_string_or_integer` or `params_not_object`.
+        InvalidParams: `meta_not_object`.
     """
     if not body.isascii():
         check_utf8(body)
-    # In one go, where a message has common members only and each once; else level by level.
+    # In one go where a message has common members only and each once, else level by level.
     try:
         found = _common(body)
-    except FLAWS:
+    except DECODE_ERRORS:
         return _other(body, max_batch)
     joined = bytearray(len(body))
     join_into(found, joined)
@@ -221,17 +236,17 @@ def _other(body: bytes, max_batch: int) -> Message | Batch:
         return _batch(body, max_batch)
     try:
         _value(body)
-    except FLAWS as flaw:
-        masked(_value, flaw, body, NOT_JSONRPC)
+    except DECODE_ERRORS as error:
+        masked(_value, error, body, NOT_JSONRPC)
     raise refuse(NOT_JSONRPC)
 
 
 def _batch(body: bytes, max_batch: int) -> Batch:
     try:
         items = _array(body)
-    except FLAWS as flaw:
-        found, mask = masked(_array, flaw, body, NOT_JSONRPC)
-        items = mask.off(found)
+    except DECODE_ERRORS as error:
+        found, mask = masked(_array, error, body, NOT_JSONRPC)
+        items = mask.unmask(found)
     # Where the path serves other things too, arrays without any message pass, whatever their length.
     tried = list(islice(filter(_MAY_BE_MESSAGE.search, items), _TRIES * max_batch + 1))
     read = tuple(filter(None, map(_message_or_none, tried)))
@@ -240,7 +255,7 @@ def _batch(body: bytes, max_batch: int) -> Batch:
     if len(items) > max_batch:
         raise refuse("batch_too_large")
     if len(read) < len(items):
-        raise refuse("batch")  # a server could skip what is no message and execute the rest
+        raise refuse("batch")  # a server could skip what is not a message and execute the rest
     return Batch(read)
 
 
@@ -264,22 +279,19 @@ def _message(body: bytes) -> Message:
     field = envelope.get("sessionId")
     if "method" not in envelope:
         _check_distinct(body, envelope, None, None)
-        return Message(body, MessageKind.RESPONSE, field=field)
+        return Message(body, RESPONSE, field=field)
     method = string(envelope["method"])
     if method is None:
         raise refuse("method_not_string")
     params = _inner(envelope, "params", "params_not_object")
     meta = None if params is None else _inner(params, "_meta", "meta_not_object")
     _check_distinct(body, envelope, params, meta)
-    read = NO_PARAMS if params is None else Params(**{**_read(params), "meta": meta})
-    if "id" not in envelope:
-        return Message(body, MessageKind.NOTIFICATION, method, UNSET, read, field)
-    _check_id(envelope["id"])
-    return Message(body, MessageKind.REQUEST, method, envelope["id"], read, field)
-
-
-def _read(params: dict[str, Raw]) -> dict[str, Any]:
-    return {name: params[name] for name in _READ if name in params}
+    given_id = UNSET if "id" not in envelope else _checked_id(envelope["id"])
+    read = NO_PARAMS
+    if params is not None:
+        read = Params(**{name: params[name] for name in _READ if name in params}, meta=meta)
+    kind = NOTIFICATION if given_id is UNSET else REQUEST
+    return Message(body, kind, method, given_id, read, field, (body, envelope, params or {}))
 
 
 def _inner(outer: dict[str, Raw], name: str, wrong: str) -> _Members:
@@ -287,8 +299,8 @@ def _inner(outer: dict[str, Raw], name: str, wrong: str) -> _Members:
     return None if raw == _NULL else last_members(raw, wrong)
 
 
-def _check_id(raw: Raw) -> None:
-    """That an id is a text or digits: 1, 1.0 and 1e0 are one id to some parsers and three to others.
+def _checked_id(raw: Raw) -> Raw:
+    """Return an id that is a text or digits: 1, 1.0 and 1e0 are one id to some parsers and three to others.
 
     Servers that read -0 answer it with 0.
     """
@@ -296,10 +308,11 @@ def _check_id(raw: Raw) -> None:
     digits = text.removeprefix(b"-")
     if not ((digits.isdigit() and text != b"-0") or string(raw) is not None):
         raise refuse("id_not_string_or_integer")
+    return raw
 
 
 def _check_distinct(body: bytes, envelope: dict[str, Raw], params: _Members, meta: _Members) -> None:
-    """That no member is given twice: one proof for all three levels, and where it fails one for each."""
+    """Refuse a member that is given twice: one proof for all three levels, and where it fails one for each."""
     inner = params if params is None or meta is None else {**params, "_meta": meta}
     if is_all(body, envelope if inner is None else {**envelope, "params": inner}):
         return

@@ -1,21 +1,9 @@
-"""What a client calls itself: its name and version, from `initialize` or from the envelope of the modern era.
+"""Labels that clients send: the name and version of their program, and the name of their conversation.
 
-Kept in the session's token, so that each request can be told whose program sent it. It is the client's own
-word: nothing vouches for it, and nothing may hang on it. What cannot stand in one line of a log is left out.
-Sources: MCP 2025-11-25, "Initialization"; MCP 2026-07-28, `_meta` of requests.
-
-What a client that speaks no session dialect calls its conversation, read and never trusted.
-
-Hosts put a name of their own for the conversation into a request: in W3C baggage, in `_meta`, in a header.
-It is found here in a configured order and made safe for logs and traces. It never becomes a session: whoever
-sends it chose it, so it selects no data and satisfies no policy, and nothing that takes a session takes a
-`Correlation`. Sources: W3C Baggage sections 3.2 and 3.3, MCP 2026-07-28 "_meta", and the hosts named below.
-
-The options `correlate=` and `propagate=` at work on one request: a label is noted on its way in, and carried on.
-
-What a client calls its conversation is put where handlers and spans find it: on the session, or on the
-scope where there is none. What the application calls in turn is told by W3C baggage in the forwarded
-`_meta`. Nothing here selects a session or satisfies a policy, and where both options are off nothing runs.
+Hosts put a name of their own for the conversation into a request: in W3C baggage, in `_meta`, in a header. Any client
+may send any: a label selects no data, satisfies no policy and never becomes a session, and what could not stand in one
+line of a log is left out. W3C baggage is parsed by hand, since the core runs where no OpenTelemetry SDK is.
+Sources: W3C Baggage sections 3.2 and 3.3; MCP 2025-11-25, "Initialization"; MCP 2026-07-28, "_meta"; the hosts below.
 """
 
 from __future__ import annotations
@@ -32,7 +20,7 @@ from .._session.claims import MAX_CLIENT_CHARS, Correlation, looks_like_session_
 from ..errors import ConfigurationError, Refusal
 from .draft import INITIALIZE
 from .jsonrpc import SESSION_KEY, Message
-from .strict_json import FLAWS, string
+from .strict_json import DECODE_ERRORS, string
 
 CLIENT_INFO_KEY: Final = "io.modelcontextprotocol/clientInfo"
 
@@ -42,46 +30,35 @@ class _Client(msgspec.Struct, gc=False):
     version: str = ""
 
 
-class _Params(msgspec.Struct, gc=False):
-    clientInfo: _Client  # noqa: N815  # the protocol's spelling
-
-
-class _Initialize(msgspec.Struct, gc=False):
-    params: _Params
-
-
 _client: Final = msgspec.json.Decoder(_Client).decode
-_initialize: Final = msgspec.json.Decoder(_Initialize).decode
 
 
 def client_of(message: Message) -> str | None:
-    """The name and version that a message's sender gives itself, or None where it gives none that can be shown.
+    """Return the name and version that a message's sender gives itself, or None where it gives none to be shown.
 
     Args:
         message: An `initialize` of the legacy era, or any message of the modern one.
     """
-    try:
-        found = _of(message)
-    except FLAWS:  # not as the protocol has it, which is no reason to refuse anybody
+    place, key = message.meta or {}, CLIENT_INFO_KEY
+    if message.method == INITIALIZE:
+        place, key = message.all_params, "clientInfo"
+    if key not in place:
         return None
-    text = "" if found is None else f"{found.name} {found.version}".strip()
+    try:
+        client = _client(place[key])
+    except DECODE_ERRORS:  # not as the protocol has it, which is not a reason to refuse the request
+        return None
+    text = f"{client.name} {client.version}".strip()
     # No session id is as short as what is kept of a name, so most need no such look.
     is_name = text.isprintable() and (len(text) <= MAX_CLIENT_CHARS or not looks_like_session_id(text))
     return text if text and is_name else None
 
 
-def _of(message: Message) -> _Client | None:
-    if message.method == INITIALIZE:
-        return _initialize(message.body).params.clientInfo
-    if message.meta is None or CLIENT_INFO_KEY not in message.meta:
-        return None
-    return _client(message.meta[CLIENT_INFO_KEY])
-
+# --- what is looked for --------------------------------------------------------------------------
 
 MAX_CHARS: Final = 256
 """The longest name that is passed on. A longer one is left out and never cut: two could become one."""
-
-MAX_BAGGAGE: Final = 8192  # bytes and characters; what W3C Baggage asks everybody to carry
+MAX_BAGGAGE: Final = 8192  # bytes and characters; what every party must carry (W3C Baggage)
 CONVERSATION: Final = "gen_ai.conversation.id"  # OpenTelemetry's own word, and so the first that is looked for
 
 DEFAULT_CHAIN: Final = (
@@ -92,7 +69,7 @@ DEFAULT_CHAIN: Final = (
     "meta:ai.opencode/sessionID",  # OpenCode 2
     "meta:antigravity.google/conversation_id",  # Google Antigravity
     "meta:threadId",  # OpenAI Codex
-    "meta:agent-session-id",  # goose; it said `goose-session-id` before
+    "meta:agent-session-id",  # goose; `goose-session-id` before
     "meta:goose-session-id",
     "meta:a2a/contextId",  # agents that serve an A2A context while they call tools
     "meta:contextId",
@@ -101,7 +78,7 @@ DEFAULT_CHAIN: Final = (
 """What `correlate=True` looks for, in order."""
 
 Header = Callable[[bytes], "str | None"]
-"""Gives a header by its name in lower case, as `RequestHeaders.first` does."""
+"""Returns a header by its name in lower case, as `RequestHeaders.first` does."""
 
 Source = Callable[[Mapping[str, Any], Callable[[str], "str | None"]], "str | None"]
 """A source of the application's own: given the members of `_meta`, decoded, and a function that gives a
@@ -124,13 +101,13 @@ _PLAIN: Final = frozenset(b"!#$&'()*-./0123456789:<=>?@ABCDEFGHIJKLMNOPQRSTUVWXY
 
 
 class Correlate:
-    """Finds what a client calls its conversation.
+    """Finds the name that a client gives its conversation.
 
     Args:
         sources: Where to look, in order: `"baggage:MEMBER"`, `"meta:KEY"`, `"header:NAME"`, or functions.
 
     Raises:
-        ConfigurationError: A source is none; the message says what to write instead.
+        ConfigurationError: A source is wrong; the message holds the remedy.
     """
 
     __slots__ = ("_chain",)
@@ -140,13 +117,13 @@ class Correlate:
 
     @classmethod
     def of(cls, option: Any) -> Correlate | None:
-        """The checked form of the option `correlate=`.
+        """Return the checked form of the option `correlate=`.
 
         Args:
-            option: None or False finds nothing, True looks in `DEFAULT_CHAIN`, a sequence says where to look.
+            option: None or False finds nothing, True looks in `DEFAULT_CHAIN`, a sequence in its own sources.
 
         Raises:
-            ConfigurationError: It is none of these; the message says what to write instead.
+            ConfigurationError: It is none of these; the message holds the remedy.
         """
         if option is None or option is False:
             return None
@@ -160,11 +137,11 @@ class Correlate:
         )
 
     def find(self, meta: Mapping[str, Raw] | None, header: Header) -> Correlation | None:
-        """The first name that is fit to be passed on, whatever the request holds.
+        """Return the first name that is fit to be passed on, with its source.
 
         Args:
             meta: The members of `_meta` as `Message.meta` has them, or None.
-            header: Gives a header by its name in lower case, such as `RequestHeaders.first`.
+            header: Returns a header by its name in lower case, such as `RequestHeaders.first`.
         """
         meta = _NO_META if meta is None else meta
         for source, read in self._chain:
@@ -175,7 +152,7 @@ class Correlate:
 
 
 def _fit(found: object) -> str | None:
-    """A name that may stand in logs and traces: no line break, nothing invisible, no session id of ours."""
+    """Return a name that may stand in logs and traces: no line break, nothing invisible, no session id of ours."""
     if not (isinstance(found, str) and 0 < len(found) <= MAX_CHARS and found.isprintable()):
         return None
     return None if found.isspace() or looks_like_session_id(found) else found
@@ -192,7 +169,7 @@ def _link(source: Any) -> tuple[str, _Read]:
     elif callable(source):
         return getattr(source, "__name__", type(source).__name__), _from_function(source)
     raise ConfigurationError(
-        f"correlate: {source!r} is no source; write 'baggage:MEMBER', 'meta:KEY', 'header:NAME', or a function"
+        f"correlate: {source!r} is not a source; write 'baggage:MEMBER', 'meta:KEY', 'header:NAME', or a function"
     )
 
 
@@ -211,7 +188,9 @@ def _from_meta(key: str) -> _Read:
 def _from_header(name: str) -> _Read:
     name = name.lower()
     if not _NAME.fullmatch(name):
-        raise ConfigurationError(f"correlate: {name!r} is no header's name; write one as in 'header:x-conversation-id'")
+        raise ConfigurationError(
+            f"correlate: {name!r} is not a header name; write one as in 'header:x-conversation-id'"
+        )
     if name in _CREDENTIALS:
         raise ConfigurationError(f"correlate: 'header:{name}' holds a credential, and logs would show it; leave it out")
     encoded = name.encode("ascii")
@@ -238,7 +217,7 @@ def _from_function(function: Source) -> _Read:
 
 
 def _try_out(function: Source) -> None:
-    """That it can read a request that says nothing: what it raises later, nobody is told."""
+    """Call a source with an empty request: what it raises later is swallowed."""
     try:
         found: object = function({}, lambda name: None)
     except Exception as error:
@@ -253,19 +232,19 @@ def _try_out(function: Source) -> None:
 
 
 def _decoded(meta: Mapping[str, Raw]) -> dict[str, Any]:
-    """The members but for our own, which hold session ids, and those that have no Python form."""
+    """Decode the members but for our own, which hold session ids, and those that have no Python form."""
     found = {}
     for key, raw in meta.items():
         try:
             if key != SESSION_KEY:
                 found[key] = msgspec.json.decode(raw)
-        except FLAWS:
+        except DECODE_ERRORS:
             continue
     return found
 
 
 def _text(raw: Raw, max_chars: int) -> str | None:
-    """The string that a value of `_meta` is; what is far too long is not even decoded."""
+    """Return the string that a value of `_meta` is; what is far too long is not even decoded."""
     if not len(bytes(raw)) <= _UNQUOTED * max_chars + 2:
         return None
     try:
@@ -279,51 +258,49 @@ def _text(raw: Raw, max_chars: int) -> str | None:
 
 
 def _value(baggage: str, name: str) -> str | None:
-    """What a member says; of several the last, as OpenTelemetry's propagators have it."""
+    """Return the value of a member, of several the last, as OpenTelemetry's propagators do.
+
+    One whose bytes are not UTF-8 counts as absent: replaced ones would make one name of two.
+    """
     for text in reversed(baggage.split(",")):
         member = _MEMBER.fullmatch(text)
         if member is not None and member[1] == name:
-            return _unescaped(member[2])
+            value = member[2].encode("ascii")
+            try:
+                return _ESCAPE.sub(lambda escape: bytes.fromhex(escape[1].decode("ascii")), value).decode()
+            except UnicodeDecodeError:
+                return None
     return None
 
 
-def _unescaped(value: str) -> str | None:
-    """The text, or None where its bytes are no UTF-8: replaced ones would make one name of two."""
-    try:
-        return _ESCAPE.sub(lambda escape: bytes.fromhex(escape[1].decode("ascii")), value.encode("ascii")).decode()
-    except UnicodeDecodeError:
-        return None
-
-
 def propagated(baggage: str | None, id: str, *, member: str = CONVERSATION) -> str:
-    """W3C baggage that also names the conversation, for what the application calls in turn.
+    """Return W3C baggage that also names the conversation, for what the application calls in turn.
 
     Other members stay as they are, but for those that no header may hold. One that had this name is
     replaced. Where there is no room left, what others have put there stays and ours is left out.
 
     Args:
-        baggage: What is there already, such as `"userId=alice,isProduction=false"`, or None.
-        id: What to name, such as `Correlation.id` or a session's `ref`. Never a session id: that one is
-            a credential, and is left out.
-        member: Under which name.
+        baggage: The baggage so far, such as `"userId=alice,isProduction=false"`, or None.
+        id: The value, such as `Correlation.id` or a session's `ref`. A session id is a credential, and is left out.
+        member: The member's name.
     """
-    members = [text.strip() for text in (baggage or "").split(",") if _MEMBER.fullmatch(text)]
+    found = list(filter(None, map(_MEMBER.fullmatch, (baggage or "").split(","))))
+    unchanged = ",".join(each[0].strip() for each in found)
     if _fit(id) is None:
-        return ",".join(members)
+        return unchanged
     escaped = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in id.encode())
-    others = [text for text in members if _MEMBER.fullmatch(text)[1] != member]  # type: ignore[index]  # as above
-    extended = ",".join([*others, f"{member}={escaped}"])
-    return extended if len(extended) <= MAX_BAGGAGE else ",".join(members)
+    extended = ",".join([*(each[0].strip() for each in found if each[1] != member), f"{member}={escaped}"])
+    return extended if len(extended) <= MAX_BAGGAGE else unchanged
 
 
 def baggage_member(option: Any) -> str | None:
-    """The checked form of the option `propagate=`: the member to write, or None for nothing.
+    """Return the checked form of the option `propagate=`: the member to write, or None for nothing.
 
     Args:
         option: None or False writes nothing, True `gen_ai.conversation.id`, a string that member.
 
     Raises:
-        ConfigurationError: It is none of these; the message says what to write instead.
+        ConfigurationError: It is none of these; the message holds the remedy.
     """
     if option is None or option is False:
         return None

@@ -1,10 +1,8 @@
 """Which requests need a session: the option `require=`, checked once, then asked about each message.
 
-Accepted are `"never"`, `"always"`, a collection of methods, a mapping of methods to names, and a
-function. Nothing here knows whether a message carries a session, and no rule guards against
-strangers: whoever the server admits may create a session, so authentication stays the server's.
-Source: the data-layer sessions draft, where a server may ask for a session; narrowed to where a
-session can exist, and to where clients do not merely look around before they create one.
+A rule is not an access control: every caller that the server admits may create a session, so authentication stays the
+server's. Source: the data-layer sessions draft, where a server may require a session; narrowed to where a session can
+exist, and to where clients do not merely discover what the server offers.
 """
 
 from __future__ import annotations
@@ -18,21 +16,23 @@ from typing import Final, Literal, TypeAlias
 from ..errors import ConfigurationError
 from .jsonrpc import TARGETS
 
-ENTRANCE: Final = frozenset({"initialize", "notifications/initialized", "server/discover"})
-"""What a client says before it can have a session. No rule may name these."""
+HANDSHAKE_METHODS: Final = frozenset({"initialize", "notifications/initialized", "server/discover"})
+"""Methods before a client can have a session. No rule may name these."""
 
 SESSION_METHODS: Final = "sessions/"
 """Methods below this have rules of their own. No rule may name these either."""
 
-LOOKS_AROUND: Final = frozenset({"ping", "tools/list", "prompts/list", "resources/list", "resources/templates/list"})
+DISCOVERY_METHODS: Final = frozenset(
+    {"ping", "tools/list", "prompts/list", "resources/list", "resources/templates/list"}
+)
 """Requests that pass without a session unless a rule names them."""
 
 NOTIFICATIONS: Final = "notifications/"
-"""Notifications below this pass without a session unless a rule names them. A `tools/call` without an id is none."""
+"""Notifications below this pass without a session unless a rule names them; a `tools/call` without an id does not."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PolicyRequest:
     """A message without a session, as a `require=` function sees it.
 
     Args:
@@ -47,14 +47,14 @@ class Asked:
 
 
 Target: TypeAlias = Callable[[], str | None]
-Judge: TypeAlias = Callable[[Asked], bool]
+Judge: TypeAlias = Callable[[PolicyRequest], bool]
 Rule: TypeAlias = Callable[[str, Target, bool], bool]
 Summary: TypeAlias = Literal["never", "some", "always"]
 Require: TypeAlias = Literal["never", "always"] | Mapping[str, bool | Collection[str]] | Collection[str] | Judge
 
 _FORMS: Final = (
     'require= takes "never", "always", a set of methods such as {"tools/call"}, a mapping such as '
-    '{"tools/call": ["checkout"], "resources/read": True}, or a function of Asked that returns a bool'
+    '{"tools/call": ["checkout"], "resources/read": True}, or a function of PolicyRequest that returns a bool'
 )
 
 
@@ -65,14 +65,14 @@ class Policy:
         require: One of
 
             - `"never"`: nothing needs a session.
-            - `"always"`: everything does but `ENTRANCE`, `SESSION_METHODS`, `LOOKS_AROUND` and `NOTIFICATIONS`.
+            - `"always"`: all but `HANDSHAKE_METHODS`, `SESSION_METHODS`, `DISCOVERY_METHODS` and `NOTIFICATIONS`.
             - `{"tools/call", "prompts/get"}`: messages with these methods do.
             - `{"tools/call": ["checkout"], "resources/read": True}`: the same, narrowed to names. A message whose
               name cannot be read counts as named, and so does a resource URI in a spelling that is not `PLAIN_URI`.
-            - a function of `Asked` that returns a bool. It is not asked about `ENTRANCE` and `SESSION_METHODS`.
+            - a function of `PolicyRequest` that returns a bool, for all but `HANDSHAKE_METHODS` and `SESSION_METHODS`.
 
     Attributes:
-        summary: What clients are told of it.
+        summary: The value that is advertised to clients.
 
     Raises:
         ConfigurationError: It is none of these, or names what cannot need a session.
@@ -85,7 +85,7 @@ class Policy:
     def __init__(self, require: Require) -> None:
         self._rule, self.summary = _compile(require)
 
-    def asks(self, method: str, target: Target, notification: bool) -> bool:
+    def requires(self, method: str, target: Target, notification: bool) -> bool:
         """Whether a message must be refused when it carries no session.
 
         Args:
@@ -101,7 +101,11 @@ class Policy:
 
 def _compile(require: object) -> tuple[Rule, Summary]:
     if isinstance(require, str):
-        return _word(require)
+        if require in _WORDS:
+            return _WORDS[require]
+        raise ConfigurationError(
+            f"require={require!r} is not a rule; one method goes into a set: require={{{require!r}}}. {_FORMS}"
+        )
     if isinstance(require, Mapping):
         return _named(require.items())
     if isinstance(require, Collection):
@@ -119,21 +123,15 @@ def _never(_method: str, _target: Target, _notification: bool) -> bool:
 
 
 def _always(method: str, _target: Target, notification: bool) -> bool:
-    passes = _is_beyond_rules(method) or method in LOOKS_AROUND
+    passes = _is_beyond_rules(method) or method in DISCOVERY_METHODS
     return not (passes or (notification and method.startswith(NOTIFICATIONS)))
 
 
 def _is_beyond_rules(method: str) -> bool:
-    return method in ENTRANCE or method.startswith(SESSION_METHODS)
+    return method in HANDSHAKE_METHODS or method.startswith(SESSION_METHODS)
 
 
 _WORDS: Final[Mapping[str, tuple[Rule, Summary]]] = {"never": (_never, "never"), "always": (_always, "always")}
-
-
-def _word(word: str) -> tuple[Rule, Summary]:
-    if word in _WORDS:
-        return _WORDS[word]
-    raise ConfigurationError(f"require={word!r} is no rule; one method goes into a set: require={{{word!r}}}. {_FORMS}")
 
 
 # --- a function ----------------------------------------------------------------------------------
@@ -143,7 +141,7 @@ def _judged(judge: Callable[..., object]) -> Rule:
     def rule(method: str, target: Target, notification: bool) -> bool:
         if _is_beyond_rules(method):
             return False
-        answer = judge(Asked(method, target(), notification))
+        answer = judge(PolicyRequest(method, target(), notification))
         if isinstance(answer, bool):
             return answer
         # Truth would be a guess: a coroutine is true, and a forgotten `return` would open every door.
@@ -170,8 +168,8 @@ PLAIN_URI: Final = re.compile(
 """A resource URI that URL parsers leave as it is, but for the case of letters.
 
 Servers parse URIs: `RES://cart/x/../1` is served as `res://cart/1`. A rule that compared letter by letter could be
-walked around, and one that parsed URIs itself would differ from some server's parser. So a URI is let off for not
-being named only where its spelling is plain.
+bypassed, and one that parsed URIs itself would differ from some server's parser. So a URI passes for not being named
+only where its spelling is plain.
 """
 
 _Matcher: TypeAlias = Callable[[Target], bool]

@@ -1,129 +1,118 @@
-"""The top-level `sessionId` of SEP-1364, which both of its alternatives share.
+"""Both alternatives of SEP-1364, which share a top-level `sessionId`, and what a deployment chose of them.
 
-A request, a notification or an answer names its session beside `method` and `params`, and over HTTP the
-header `Mcp-Session-Id` must mirror it. What is null is absent. Nothing here verifies a session, and
-nothing here knows how one begins or ends. Source: SEP-1364, "Specification".
-
-SEP-1364, alternative 1: `sessions/create` begins a logical session after `initialize`.
-
-The method's name is also the draft's. A request that gives `capabilities` or a `sessionId` in its params is
-of this dialect, and so is the SEP's other spelling, `session/create`. A session that is named there is
-renewed: what the client says of its capabilities is kept in place of what was kept before.
-Source: SEP-1364, "Alternative 1: Add a sessions/create Endpoint".
-
-SEP-1364, alternative 2: `initialize` begins a session, as often as a client wants one.
-
-Without a `sessionId` its answer names a new session; with a valid one, the same; with any other it is an
-error. `terminate` ends one. A client may leave `notifications/initialized` out where the server speaks
-the version that it asked for. Source: SEP-1364, "Alternative 2: Use initialize method for session creation".
-
-The dialects that a deployment opted for, as one: what a message says in them, and where they disagree.
-
-`_meta` goes before the top-level field, and that before the header; two that name different sessions are
-refused. Nothing here verifies a session or writes an answer.
+A message names its session beside `method` and `params`, and over HTTP the header `Mcp-Session-Id` must mirror it; what
+is null is absent. By alternative 1 `sessions/create` begins a session or renews its client's capabilities; its method
+has the draft's name too, and is of this dialect where it gives `capabilities` or a `sessionId`. By alternative 2
+`initialize` begins a session or goes on with one, and `terminate` ends it. Source: SEP-1364, "Specification".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 from msgspec import Raw
 
 from .._session.claims import BESIDE, Kind
 from ..errors import ConfigurationError, SessionNotFound, refuse
+from . import rewrite
 from .decision import ABOUT_SESSIONS, Subject
-from .draft import CREATE, DELETE, SessionMetadata
-from .jsonrpc import Message, MessageKind
+from .draft import CREATE, DELETE, INITIALIZE, SessionMetadata, speaks_draft
+from .jsonrpc import NOTIFICATION, REQUEST, Message
 from .strict_json import last_members, string
 
 FIELD_NAME: Final = "sessionId"
+TERMINATE: Final = "terminate"
+_CREATES: Final = frozenset({CREATE, "session/create"})
+_DELETES: Final = frozenset({DELETE, "session/delete"})
+_NEVER_REQUIRING: Final = frozenset({INITIALIZE, "notifications/initialized", "ping"})
+"""What a client may send before it has a session, where sessions are required."""
 _NULL: Final = Raw(b"null")
 
 
 def field(message: Message) -> str | None:
-    """The session that a message's top-level field names, or None.
+    """Return the session that a message's top-level field names, or None.
 
     Raises:
         Refusal: `field_not_string`: It is neither a string nor null.
     """
-    return None if message.field is None else text(message.field)
+    return None if message.field is None else _text(message.field)
 
 
-def text(raw: Raw) -> str | None:
-    """A `sessionId`, wherever it stands; null means none.
-
-    Raises:
-        Refusal: `field_not_string`: It is neither a string nor null.
-    """
+def _text(raw: Raw) -> str | None:
     if raw == _NULL:
         return None
-    said = string(raw)
-    if said is None:
+    value = string(raw)
+    if value is None:
         raise refuse("field_not_string")
-    return said
-
-
-def params(message: Message) -> Mapping[str, Raw]:
-    """The members of a message's `params`; none where they are absent or null."""
-    raw = last_members(message.body).get("params", _NULL)
-    return {} if raw == _NULL else last_members(raw, "params_not_object")
+    return value
 
 
 def capabilities(message: Message) -> Raw | None:
-    """What a client says that it can do: the object in a message's `params.capabilities`, or None where none stands."""
-    said = params(message).get("capabilities", _NULL)
-    return said if bytes(said).startswith(b"{") else None
+    """Return the object in a message's `params.capabilities`, or None where there is none."""
+    value = message.all_params.get("capabilities", _NULL)
+    return value if bytes(value).startswith(b"{") else None
 
 
-def agreed(*said: str | None) -> str | None:
-    """The one session that several places of a message name, or None where none does.
+def required_capabilities(message: Message) -> Raw:
+    """Return what a client states that it can do, which it must when it creates a session.
+
+    Raises:
+        Refusal: `capabilities_missing`: It states nothing.
+    """
+    value = capabilities(message)
+    if value is None:
+        raise refuse("capabilities_missing")
+    return value
+
+
+def agreed(*ids: str | None) -> str | None:
+    """Return the one session that several places of a message name, or None where none does.
 
     Raises:
         Refusal: `session_field_mismatch`: They name several.
     """
-    names = {name for name in said if name is not None}
+    names = {name for name in ids if name is not None}
     if len(names) > 1:
         raise refuse("session_field_mismatch")
     return names.pop() if names else None
 
 
 def check_header(named: str, kind: Kind | None, header: str | None, *, is_ours: bool) -> None:
-    """That the header says of the session what the field says.
+    """Check that the header names the session that the field names.
+
+    A server with transport sessions of its own needs the header for their ids, and judges them itself: beside those
+    stand sessions of a kind of their own.
 
     Args:
-        named: What the field says.
+        named: The id in the field.
         kind: What the session's token may be used as; None where it is not authentic.
         header: The header as it came, or None.
         is_ours: Whether it looks like one of ours.
 
     Raises:
         Refusal: `field_header_missing`: There is none.
-        Refusal: `session_header_mismatch`: It says something else.
+        Refusal: `session_header_mismatch`: It names another.
     """
     if header is None:
         raise refuse("field_header_missing")
-    if not _HOLDS.get(kind, _mirrors)(named, header, is_ours):
+    holds = not is_ours if kind == BESIDE else named == header
+    if not holds:
         raise refuse("session_header_mismatch")
 
 
-def _mirrors(named: str, header: str, _is_ours: bool) -> bool:
-    return named == header
+def agrees_on_version(message: Message, answer: bytes) -> bool:
+    """Whether a server speaks the version that a client asked for, so that the client need not confirm it.
 
-
-def _stands_beside(_named: str, _header: str, is_ours: bool) -> bool:
-    """A server with transport sessions of its own needs the header for their ids, and judges them itself."""
-    return not is_ours
-
-
-_HOLDS: Final[Mapping[Kind | None, Callable[[str, str, bool], bool]]] = {BESIDE: _stands_beside}
-
-
-CREATES: Final = frozenset({CREATE, "session/create"})
-DELETES: Final = frozenset({DELETE, "session/delete"})
-UNREQUIRING: Final = frozenset({"initialize", "notifications/initialized", "ping"})
-"""What a client may say before it has a session, where sessions are required."""
+    Args:
+        message: The `initialize`.
+        answer: Its successful answer.
+    """
+    asked = message.all_params.get("protocolVersion")
+    spoken = last_members(last_members(answer)["result"]).get("protocolVersion")
+    return asked is not None and spoken is not None and string(asked) == string(spoken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,47 +127,32 @@ class SEP1364Create:
     required: bool = False
 
     def subject(self, message: Message) -> Subject | None:
-        """What a message is about, where this dialect says so."""
-        if message.method in CREATES and self.speaks(message):
-            return Subject.MISPLACED if message.kind is MessageKind.NOTIFICATION else Subject.OPEN
-        if message.method in DELETES:
-            return Subject.MISPLACED if message.kind is MessageKind.NOTIFICATION else Subject.DELETE
+        """Return what a message of this dialect is about, or None for any other."""
+        if message.method in _CREATES and self.speaks(message):
+            return Subject.MISPLACED if message.kind is NOTIFICATION else Subject.OPEN
+        if message.method in _DELETES:
+            return Subject.MISPLACED if message.kind is NOTIFICATION else Subject.DELETE
         return None
 
     @staticmethod
     def speaks(message: Message) -> bool:
         """Whether a `sessions/create` is of this dialect and not of the draft."""
-        return message.method != CREATE or not {FIELD_NAME, "capabilities"}.isdisjoint(params(message))
+        return message.method != CREATE or not {FIELD_NAME, "capabilities"}.isdisjoint(message.all_params)
 
     def named(self, message: Message) -> str | None:
-        """The session that a message's params name, where this dialect has it there."""
-        given = params(message) if message.method in CREATES | DELETES else {}
-        return text(given[FIELD_NAME]) if FIELD_NAME in given else None
+        """Return the session that a message's params name, where this dialect has it there."""
+        given = message.all_params if message.method in _CREATES | _DELETES else {}
+        return _text(given[FIELD_NAME]) if FIELD_NAME in given else None
 
     def requires(self, message: Message, about: Subject) -> bool:
         """Whether a message must name a session."""
-        freed = message.method in UNREQUIRING or about in ABOUT_SESSIONS or about is Subject.REPLY
+        freed = message.method in _NEVER_REQUIRING or about in ABOUT_SESSIONS or about is Subject.REPLY
         return self.required and not freed
 
     @property
     def capability(self) -> bytes:
         """`capabilities.sessions`, as JSON."""
         return b'{"required":true}' if self.required else b'{"required":false}'
-
-
-def stated(message: Message) -> Raw:
-    """What a client says that it can do, which it must say when it creates a session.
-
-    Raises:
-        Refusal: `capabilities_missing`: It does not.
-    """
-    said = capabilities(message)
-    if said is None:
-        raise refuse("capabilities_missing")
-    return said
-
-
-TERMINATE: Final = "terminate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,27 +167,15 @@ class SEP1364Initialize:
     sessionless: bool = False
 
     def subject(self, message: Message) -> Subject | None:
-        """What a message is about, where this dialect says so."""
+        """Return what a message of this dialect is about, or None for any other."""
         if message.method != TERMINATE:
             return None
-        return Subject.MISPLACED if message.kind is MessageKind.NOTIFICATION else Subject.DELETE
+        return Subject.MISPLACED if message.kind is NOTIFICATION else Subject.DELETE
 
     def named(self, message: Message) -> str | None:
-        """The session that a message's params name, where this dialect has it there."""
-        given = params(message) if message.method == TERMINATE else {}
-        return text(given[FIELD_NAME]) if FIELD_NAME in given else None
-
-
-def agrees_on_version(message: Message, answer: bytes) -> bool:
-    """Whether a server speaks the version that a client asked for, so that the client need not confirm it.
-
-    Args:
-        message: The `initialize`.
-        answer: Its successful answer.
-    """
-    asked = params(message).get("protocolVersion")
-    spoken = last_members(last_members(answer)["result"]).get("protocolVersion")
-    return asked is not None and spoken is not None and string(asked) == string(spoken)
+        """Return the session that a message's params name, where this dialect has it there."""
+        given = message.all_params if message.method == TERMINATE else {}
+        return _text(given[FIELD_NAME]) if FIELD_NAME in given else None
 
 
 Dialect = SEP1364Create | SEP1364Initialize
@@ -221,22 +183,25 @@ Dialect = SEP1364Create | SEP1364Initialize
 
 @dataclass(frozen=True, slots=True)
 class Sep1364:
-    """The dialects beside the draft and the transport header.
+    """The alternatives that a deployment speaks, as one.
 
     Args:
-        creates: SEP-1364's first alternative, or None.
-        initializes: Its second, or None.
+        creates: The first, or None.
+        initializes: The second, or None.
     """
 
     creates: SEP1364Create | None
     initializes: SEP1364Initialize | None
 
+    field = staticmethod(field)
+    check_header = staticmethod(check_header)
+
     @classmethod
     def of(cls, option: Any) -> Sep1364:
-        """The checked form of the option `dialects=`.
+        """Return the checked form of the option `dialects=`.
 
         Raises:
-            ConfigurationError: It is no sequence of dialects, or names one twice; the message says what to write.
+            ConfigurationError: It is not a sequence of dialects, or names one twice; the message says what to write.
         """
         if isinstance(option, Sequence) and all(isinstance(one, Dialect) for one in option):
             creates = [one for one in option if isinstance(one, SEP1364Create)]
@@ -253,28 +218,28 @@ class Sep1364:
         """Whether a message that names a session in these dialects is refused for that."""
         return self.initializes is not None and self.initializes.sessionless
 
-    def named(self, message: Message, in_meta: SessionMetadata | None) -> SessionMetadata | None:
-        """The session that a message names, in `_meta` or in the ways of these dialects.
+    def requested_session(self, message: Message, in_meta: SessionMetadata | None) -> SessionMetadata | None:
+        """Return the session that a message names, in `_meta` or in the ways of these dialects.
 
         Args:
-            message: What came.
-            in_meta: What the draft's metadata names, or None.
+            message: The message.
+            in_meta: The session of the draft's metadata, or None.
 
         Raises:
             Refusal: `field_not_string`: A `sessionId` is neither a string nor null.
             Refusal: `session_field_mismatch`: Two places name different sessions.
             SessionNotFound: This server uses no sessions.
         """
-        said = self.said(message)
-        if said is not None and self.is_sessionless:
+        named = self.named_id(message)
+        if named is not None and self.is_sessionless:
             raise SessionNotFound("sessionless")
         if in_meta is None:
-            return None if said is None else SessionMetadata(said, None)
-        agreed(in_meta.session_id, said)
+            return None if named is None else SessionMetadata(named, None)
+        agreed(in_meta.session_id, named)
         return in_meta
 
-    def said(self, message: Message) -> str | None:
-        """The session that a message names in the ways of these dialects, or None.
+    def named_id(self, message: Message) -> str | None:
+        """Return the session that a message names in the ways of these dialects, or None.
 
         Raises:
             Refusal: `field_not_string`: A `sessionId` is neither a string nor null.
@@ -284,10 +249,23 @@ class Sep1364:
         return agreed(field(message), *within)
 
     def subject(self, message: Message) -> Subject | None:
-        """What a message is about, where one of these dialects says so."""
+        """Return what a message is about, where one of these dialects decides it."""
         about = [dialect.subject(message) for dialect in (self.creates, self.initializes) if dialect is not None]
         return next(filter(None, about), None)
 
     def requires(self, message: Message, about: Subject) -> bool:
         """Whether a message must name a session."""
         return self.creates is not None and self.creates.requires(message, about)
+
+    def begins_session(self, message: Message, *, modern: bool) -> bool:
+        """Whether the answer to a message names a session that it begins or goes on with."""
+        speaks = self.initializes is not None and not self.is_sessionless
+        is_handshake = message.method == INITIALIZE and message.kind is REQUEST and not modern
+        return speaks and is_handshake and not speaks_draft(message)
+
+    def outgoing(self, message: Message) -> Message:
+        """Return a message as servers of today read it: without the field, with the capabilities that they require."""
+        body = message.body if message.field is None else rewrite.without_field(message.body)
+        if message.method == INITIALIZE and self.creates is not None:
+            body = rewrite.with_capabilities(body)
+        return message if body is message.body else msgspec.structs.replace(message, body=body, field=None)

@@ -1,8 +1,7 @@
 """Splitting an event stream into its events, without reading what they say.
 
-Bytes in, events out. Every byte comes out again, in order and unchanged, so that one event can be
-rewritten while all the others pass as the server wrote them. An event leaves with the byte that
-completes it and never waits for the next. Nothing here reads JSON or sends anything.
+Bytes in, events out. Every byte comes out again, in order and unchanged, so that one event can be rewritten while all
+the others pass as the server wrote them. An event leaves with the byte that completes it, not with the next one.
 Source: WHATWG HTML, section "Server-sent events" (parsing, and interpreting an event stream).
 """
 
@@ -53,7 +52,7 @@ class Event(RedactedRepr, msgspec.Struct):
         return ids[-1].decode("latin-1") if ids and ids[-1] else None
 
     def with_data(self, data: bytes) -> bytes:
-        """The event with other data; its other lines, their order and their line endings stay.
+        """Return the event with other data; its other lines, their order and their line endings stay.
 
         Args:
             data: What the `data` fields shall hold together. A carriage return, which they cannot hold, becomes a
@@ -102,11 +101,7 @@ class EventStream(RedactedRepr, msgspec.Struct):
     passing: bool = False
 
     def feed(self, chunk: bytes) -> list[Event]:
-        """Take the next bytes of the stream, however they are cut.
-
-        Returns:
-            What is complete now, in order.
-        """
+        """Take the next bytes of the stream, however they are cut, and return what is complete now, in order."""
         if not chunk:
             return []
         if self.last == LF and not self.held and not self.passing:
@@ -116,15 +111,13 @@ class EventStream(RedactedRepr, msgspec.Struct):
         return self._pieces(chunk)
 
     def end(self) -> bytes:
-        """The bytes of an event that the stream left unfinished, as they came."""
-        if not self.held:
-            return b""
+        """Return the bytes of an event that the stream left unfinished, as they came."""
         unfinished = bytes(self.held)
         self.held.clear()
         return unfinished
 
     def _whole(self, chunk: bytes) -> Event | None:
-        """The chunk as one event whose data is one value in its last line, where it is exactly that: nearly always."""
+        """Return the chunk as one event whose data is one value in its last line, as nearly every chunk is."""
         fields, _, rest = chunk.partition(b"data: ")
         ending = b"\r\n\r\n" if rest[-4:] == b"\r\n\r\n" else b"\n\n"
         data = rest.removesuffix(ending)

@@ -1,15 +1,8 @@
-"""How deep a JSON text is nested, told without building it.
+"""Reading one JSON object so that no other parser can read it differently.
 
-A parser that recurses spends stack on every level, and each stops at a depth of its own. So a text
-that is deeper than the deployment allows is refused before any parser sees it. Almost every text is
-proved shallow by counting its brackets; only one with many has its depth measured, in linear time.
-
-Reading one JSON object so that no other parser can read it differently.
-
-One level at a time: names are resolved, every value stays the slice of the text that it was. What
-two parsers could understand differently (not UTF-8, a name given twice, a lone surrogate where it
-would be read) is refused here and never repaired. Nothing here knows JSON-RPC.
-Sources: RFC 8259 sections 4, 7 and 8, RFC 7493 (I-JSON).
+One level at a time: names are resolved, every value stays the slice of the text that it was. What two parsers could
+understand differently (not UTF-8, a name given twice, a lone surrogate where it would be read, nesting that exhausts
+a stack) is refused here and never repaired. Sources: RFC 8259 sections 4, 7 and 8, RFC 7493 (I-JSON).
 """
 
 from __future__ import annotations
@@ -25,68 +18,23 @@ from msgspec import Raw
 
 from ..errors import NOT_JSONRPC, ParseError, Refusal, refuse
 
-_KEPT: Final = b'[]{}"'
-_OTHERS: Final = bytes(set(range(256)) - set(_KEPT))
-_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
-_STRING: Final = re.compile(rb'"[^"]*"')
-_OPENING: Final = ord("[")
-_MANY: Final = 8  # the part of the brackets that a pass takes off, or each by itself is counted in less time
-
-
-def is_deeper(text: bytes, limit: int) -> bool:
-    """Whether arrays and objects lie in each other more than `limit` levels deep.
-
-    Args:
-        text: JSON text; of one that is not valid any answer may come, since it is refused all the same.
-        limit: Levels that are allowed.
-    """
-    if len(text) <= limit or text.count(b"[") + text.count(b"{") <= limit:
-        return False
-    brackets, levels = _brackets(text), 0
-    # Leaves are taken off level by level while many come off; a deep text would take a pass for each of its levels.
-    while brackets:
-        shorter = brackets.replace(b"[]", b"")
-        if len(brackets) - len(shorter) <= len(brackets) // _MANY:
-            return _is_deeper(brackets, limit - levels)
-        brackets, levels = shorter, levels + 1
-    return levels > limit
-
-
-def _brackets(text: bytes) -> bytes:
-    """The brackets of a text that stand outside of strings, all of one kind."""
-    if b"\\" in text:
-        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
-    skeleton = text.translate(None, _OTHERS)
-    # Two quotes side by side are an empty string, or the end of one and the beginning of the next; neither matters.
-    return _STRING.sub(b"", skeleton.replace(b'""', b"")).translate(_ONE_KIND, b'"')
-
-
-def _is_deeper(brackets: bytes, limit: int) -> bool:
-    depth = 0
-    for bracket in brackets:
-        depth += 1 if bracket == _OPENING else -1
-        if depth > limit:
-            return True
-    return False
-
-
-FLAWS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What the decoder raises on a text that it cannot read as asked."""
+DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""The decoder's errors for a text that it cannot read as asked."""
 
 _SPACE: Final = b" \t\n\r"
 # Characters that no text holds, two bytes each, as is the escaped backslash that one of them stands for.
 _UNASSIGNED: Final = tuple(chr(code).encode() for code in range(0x5F5, 0x600))
 
 read_object: Final = msgspec.json.Decoder(dict[str, Raw]).decode
-"""As `last_members`, but it raises one of `FLAWS`, and does not read a text with escaped lone surrogates."""
+"""Read an object as `last_members` does, but raise one of `DECODE_ERRORS`, also for escaped lone surrogates."""
 _string = msgspec.json.Decoder(str).decode
 # As `read_object`, but each name becomes an object that equals no other, so what is given twice is there twice.
 _every_member = msgspec.json.Decoder(dict[object, Raw], dec_hook=lambda _type, _name: object()).decode
 _encoder: Final = msgspec.json.Encoder()
 join: Final = _encoder.encode
-"""JSON of names, values and slices: each `Raw` is written as it is."""
+"""Write names, values and slices as JSON: each `Raw` as it is."""
 join_into: Final = _encoder.encode_into
-"""The same into a bytearray, which ends where it ends; in one that is long enough nothing has to grow."""
+"""Write into a bytearray, which is cut to the length; in one that is long enough nothing has to grow."""
 
 SHORTEST_MEMBER: Final = len('"":0,')
 
@@ -94,7 +42,7 @@ _T = TypeVar("_T")
 
 
 def members(text: bytes, wrong: str = NOT_JSONRPC) -> dict[str, Raw]:
-    """The members of one object, in order, each value the exact slice of the text.
+    """Return the members of one object, in order, each value the exact slice of the text.
 
     Args:
         text: JSON text of an object.
@@ -102,8 +50,8 @@ def members(text: bytes, wrong: str = NOT_JSONRPC) -> dict[str, Raw]:
 
     Raises:
         ParseError: `not_json`, `not_utf8` or `nesting_too_deep`.
-        Refusal: `duplicate_member`: Two names are equal once their escapes are resolved.
-        Refusal: `lone_surrogate`: A name holds one. Where a value does, names with an escaped backslash or surrogate
+        InvalidRequest: `duplicate_member`, where two names are equal once their escapes are resolved, or
+            `lone_surrogate`, where a name holds one. Where a value does, names with an escaped backslash or surrogate
             pair are refused too: no client sends both, and reading them would take another parser.
         Refusal: With the reason `wrong`.
     """
@@ -113,30 +61,28 @@ def members(text: bytes, wrong: str = NOT_JSONRPC) -> dict[str, Raw]:
 
 
 def last_members(text: bytes, wrong: str = NOT_JSONRPC) -> dict[str, Raw]:
-    """As `members`, but the last of several members of one name stands for all, as in most parsers.
+    """Return members as `members` does, but the last of several of one name, as in most parsers.
 
     For what a server answers, which is read to be added to and not to be judged.
 
     Raises:
-        ParseError: `not_json`, `not_utf8` or `nesting_too_deep`.
-        Refusal: `lone_surrogate`: A name holds one.
-        Refusal: With the reason `wrong`.
+        Refusal: As for `members`, but for `duplicate_member`.
     """
     try:
         return read_object(text)
-    except FLAWS as flaw:
-        return _despite(flaw, bytes(text), wrong)
+    except DECODE_ERRORS as error:
+        return _recover(error, bytes(text), wrong)
 
 
 def string(raw: bytes) -> str | None:
-    """The string that a JSON value is, or None where it is another value.
+    """Return the string that a JSON value is, or None where it is another value.
 
     Args:
         raw: One value as `members` gives it.
 
     Raises:
-        Refusal: `lone_surrogate`: The string holds one, so it has no UTF-8 form.
-        Refusal: `not_utf8`: The text is not UTF-8.
+        InvalidRequest: `lone_surrogate`, with which it has no UTF-8 form.
+        ParseError: `not_utf8`.
     """
     try:
         return _string(raw)
@@ -149,13 +95,9 @@ def string(raw: bytes) -> str | None:
 
 
 def check_utf8(body: bytes) -> None:
-    """That a text is UTF-8 without a byte order mark.
+    """Refuse a text that is not UTF-8 (`not_utf8`) or begins with a `byte_order_mark`.
 
     In pieces, since the decoded whole could take four times the body's size.
-
-    Raises:
-        Refusal: `byte_order_mark`: It begins with one.
-        Refusal: `not_utf8`: It is not.
     """
     if body.startswith(b"\xef\xbb\xbf"):
         raise refuse("byte_order_mark")
@@ -169,11 +111,7 @@ def check_utf8(body: bytes) -> None:
 
 
 def check_level(text: bytes, found: dict[str, Raw]) -> None:
-    """That an object has no members but those found.
-
-    Raises:
-        Refusal: `duplicate_member`: It has, so a name is given twice.
-    """
+    """Refuse an object that has more members than those found (`duplicate_member`)."""
     if not is_all(text, found) and _count(bytes(text)) != len(found):
         raise refuse("duplicate_member")
 
@@ -187,7 +125,7 @@ def is_all(text: bytes, found: Any) -> bool:
 
     Args:
         text: JSON text of an object.
-        found: Its members, as a dict or a struct, with objects in it that were taken apart likewise.
+        found: Its members, as a dict or a struct, in which objects may be taken apart, too.
     """
     joined = bytearray(len(text))
     join_into(found, joined)
@@ -197,20 +135,20 @@ def is_all(text: bytes, found: Any) -> bool:
 
 
 def _count(text: bytes) -> int:
-    """How many members an object has, duplicates included. What lies deeper is skipped, not read."""
+    """Count the members of an object, duplicates included. What lies deeper is skipped, not read."""
     check_utf8(text)
     try:
         return len(_every_member(text))
-    except FLAWS as flaw:
-        return len(masked(_every_member, flaw, text, NOT_JSONRPC)[0])
+    except DECODE_ERRORS as error:
+        return len(masked(_every_member, error, text, NOT_JSONRPC)[0])
 
 
-def _refusal(flaw: Exception, wrong: str) -> Refusal:
-    if isinstance(flaw, msgspec.ValidationError):
+def _refusal(error: Exception, wrong: str) -> Refusal:
+    if isinstance(error, msgspec.ValidationError):
         return refuse(wrong)
-    if isinstance(flaw, RecursionError):
+    if isinstance(error, RecursionError):
         return refuse("nesting_too_deep")
-    return refuse("not_utf8") if isinstance(flaw, UnicodeDecodeError) else ParseError()
+    return refuse("not_utf8") if isinstance(error, UnicodeDecodeError) else ParseError()
 
 
 class Mask:
@@ -230,31 +168,81 @@ class Mask:
         text = text.replace(b"\\\\", pair)  # every backslash that is left begins an escape
         self.text = text.replace(b"\\ud", lower + b"\\u0").replace(b"\\uD", upper + b"\\u0")
 
-    def covers(self, names: Iterable[str]) -> bool:
-        """Whether a name may be another one than it seems."""
+    def touches(self, names: Iterable[str]) -> bool:
+        """Whether a mark stands in a name, which may be another one than it seems."""
         text = "".join(names).encode()
         return any(mark in text for mark in self._marks)
 
-    def off(self, values: Iterable[bytes]) -> list[Raw]:
-        """The values as they were sent. All at once: no JSON text contains NUL."""
+    def unmask(self, values: Iterable[bytes]) -> list[Raw]:
+        """Return the values as they were sent. All at once: no JSON text contains NUL."""
         pair, lower, upper = self._marks
         text = b"\x00".join(values).replace(lower + b"\\u0", b"\\ud").replace(upper + b"\\u0", b"\\uD")
         return list(map(Raw, text.replace(pair, b"\\\\").split(b"\x00")))
 
 
-def _despite(flaw: Exception, text: bytes, wrong: str) -> dict[str, Raw]:
-    found, mask = masked(read_object, flaw, text, wrong)
-    if mask.covers(found):
+def _recover(error: Exception, text: bytes, wrong: str) -> dict[str, Raw]:
+    found, mask = masked(read_object, error, text, wrong)
+    if mask.touches(found):
         raise refuse("lone_surrogate")
-    return dict(zip(found, mask.off(found.values()), strict=True))
+    return dict(zip(found, mask.unmask(found.values()), strict=True))
 
 
-def masked(decode: Callable[[bytes], _T], flaw: Exception, text: bytes, wrong: str) -> tuple[_T, Mask]:
-    """What a text holds in which the decoder found a flaw, provided that surrogates were the only one."""
-    if type(flaw) is not msgspec.DecodeError:
-        raise _refusal(flaw, wrong) from None
+def masked(decode: Callable[[bytes], _T], error: Exception, text: bytes, wrong: str) -> tuple[_T, Mask]:
+    """Decode a text that the decoder refused, provided that lone surrogates were its only flaw; else refuse it."""
+    if type(error) is not msgspec.DecodeError:
+        raise _refusal(error, wrong) from None
     mask = Mask(text)
     try:
         return decode(mask.text), mask
-    except FLAWS as other:
+    except DECODE_ERRORS as other:
         raise _refusal(other, wrong) from None
+
+
+# --- nesting -------------------------------------------------------------------------------------
+
+_KEPT: Final = b'[]{}"'
+_OTHERS: Final = bytes(set(range(256)) - set(_KEPT))
+_ONE_KIND: Final = bytes.maketrans(b"{}", b"[]")
+_STRING: Final = re.compile(rb'"[^"]*"')
+_OPENING: Final = ord("[")
+_MANY: Final = 8  # the part of the brackets that a pass takes off, or each by itself is counted in less time
+
+
+def is_deeper(text: bytes, limit: int) -> bool:
+    """Whether arrays and objects lie in each other more than `limit` levels deep, found without building them.
+
+    A parser that recurses spends stack on every level, so a text that is too deep is refused before any sees it.
+    Almost every text is proved shallow by counting its brackets; one with many is measured in linear time.
+
+    Args:
+        text: JSON text; for one that is not valid the answer does not matter, since it is refused all the same.
+        limit: Levels that are allowed.
+    """
+    if len(text) <= limit or text.count(b"[") + text.count(b"{") <= limit:
+        return False
+    brackets, levels = _brackets(text), 0
+    # Leaves are taken off level by level while many come off; a deep text would take a pass for each of its levels.
+    while brackets:
+        shorter = brackets.replace(b"[]", b"")
+        if len(brackets) - len(shorter) <= len(brackets) // _MANY:
+            return _is_deeper(brackets, limit - levels)
+        brackets, levels = shorter, levels + 1
+    return levels > limit
+
+
+def _brackets(text: bytes) -> bytes:
+    """Return the brackets of a text that stand outside of strings, all of one kind."""
+    if b"\\" in text:
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    skeleton = text.translate(None, _OTHERS)
+    # Two quotes side by side are an empty string, or the end of one and the beginning of the next; neither matters.
+    return _STRING.sub(b"", skeleton.replace(b'""', b"")).translate(_ONE_KIND, b'"')
+
+
+def _is_deeper(brackets: bytes, limit: int) -> bool:
+    depth = 0
+    for bracket in brackets:
+        depth += 1 if bracket == _OPENING else -1
+        if depth > limit:
+            return True
+    return False

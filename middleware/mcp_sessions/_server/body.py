@@ -1,8 +1,8 @@
-"""Taking a request body in, bounded in bytes and seconds, and giving it back to the application.
+"""Reading a request: its body, bounded in bytes and seconds, and the message in it.
 
-The body is read once, as a whole, before anything is decided. Afterwards the application's
-`receive` gets exactly those bytes in one message, and then the server's own `receive` takes over: a
-made-up `http.disconnect` before the response starts breaks every SSE mode of the official SDK.
+The body is read once, as a whole, before anything is decided. Afterwards the application's `receive` gets exactly those
+bytes in one message, and then the server's own `receive` takes over: a made-up `http.disconnect` before the response
+starts breaks every SSE mode of the official SDK.
 """
 
 from __future__ import annotations
@@ -11,15 +11,22 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Coroutine, Generator
 from types import CoroutineType, coroutine
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import msgspec
 from starlette.types import Message as ASGIMessage
 from starlette.types import Receive
 
+from .._protocol import jsonrpc
+from .._protocol.decision import speaks_of_sessions
 from .._protocol.headers import CODING, LENGTH, RequestHeaders
-from ..errors import refuse
+from .._protocol.jsonrpc import Message
+from .._protocol.strict_json import is_deeper
+from ..errors import NOT_JSONRPC, InvalidRequest, refuse
+
+if TYPE_CHECKING:
+    from .context import RequestContext
 
 Steps = Coroutine[Any, Any, ASGIMessage] | Generator[Any, Any, ASGIMessage]
 """A `receive` that is stepped by hand."""
@@ -28,31 +35,29 @@ _BITS_OF_A_DIGIT: Final = 4  # or less
 _HAS_TIMEOUT: Final = sys.version_info >= (3, 11)  # `asyncio.timeout`
 
 
-def read_body(receive: Receive, head: RequestHeaders, *, max_bytes: int, timeout: float) -> bytes | Awaitable[bytes]:
-    """The whole request body: at once where it came with the head, as most do, else to be awaited.
+def read_body(receive: Receive, headers: RequestHeaders, *, max_bytes: int, timeout: float) -> bytes | Awaitable[bytes]:
+    """Read the whole request body: at once where it came with the headers, as most do, else to be awaited.
 
     Args:
         receive: The server's `receive`.
-        head: The request's head; a length that is declared too large is refused unread.
-        max_bytes: How many bytes the body may have.
+        headers: The request's headers; a length that is declared too large is refused unread.
+        max_bytes: Bytes that the body may have.
         timeout: Seconds that it may take to arrive.
 
     Raises:
         Refusal: `content_encoding`: The body is compressed, so others may read something else in it.
-        Refusal: `body_too_large`: It has more bytes, or says that it has.
+        Refusal: `body_too_large`: It has more bytes, or declares more.
         Refusal: `body_timeout`: It did not arrive in time.
         Refusal: `body_cut_short`: The client left before the end.
     """
-    declared = head.by_name.get(LENGTH)  # the last copy, since servers refuse a second one
-    if CODING in head.by_name:
-        _check_coding(head.content_encoding)
-    if (
-        declared is not None and len(declared) * _BITS_OF_A_DIGIT >= max_bytes.bit_length()
-    ):  # else it is below the limit
+    declared = headers.by_name.get(LENGTH)  # the last copy, since servers refuse a second one
+    if CODING in headers.by_name:
+        _check_coding(headers.content_encoding)
+    if declared is not None and len(declared) * _BITS_OF_A_DIGIT >= max_bytes.bit_length():  # else it is below it
         _check_length(declared, max_bytes)
     if not _HAS_TIMEOUT or ("trio" in sys.modules and not _is_on_asyncio()):  # where no timer can begin later
         return _read_under_timer(receive, max_bytes, timeout)
-    # No timer where the body came with the head: one costs as much as all the rest.
+    # No timer where the body came with the headers: one costs as much as all the rest.
     arriving = receive()
     steps: Steps = arriving if type(arriving) is CoroutineType else arriving.__await__()
     try:
@@ -65,6 +70,30 @@ def read_body(receive: Receive, head: RequestHeaders, *, max_bytes: int, timeout
                 return body
         return _read_on_asyncio(_rest(first, receive, max_bytes), timeout)
     return _read_on_asyncio(_suspended(steps, pending, receive, max_bytes), timeout)
+
+
+def read_message(body: bytes, ctx: RequestContext) -> Message | None:
+    """Read the one message in a body, or return None for a body that passes as it came: a batch, or not JSON-RPC.
+
+    Raises:
+        Refusal: Another parser may read something else in the body, or it is a batch that concerns a session.
+    """
+    runtime = ctx.runtime
+    if len(body) > runtime.max_nesting and is_deeper(body, runtime.max_nesting):
+        raise refuse("nesting_too_deep")
+    try:
+        parsed = jsonrpc.parse(body, max_batch=runtime.max_batch)
+    except InvalidRequest as refusal:
+        if ctx.strict or refusal.reason != NOT_JSONRPC:
+            raise
+    else:
+        if isinstance(parsed, Message):
+            return parsed
+        if any(speaks_of_sessions(item, runtime.rules) for item in parsed.items):
+            raise refuse("batch")
+    if ctx.headers.session_id is not None:
+        raise refuse("session_header_alone")
+    return None
 
 
 def _check_coding(coding: str | None) -> None:

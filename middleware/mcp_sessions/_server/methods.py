@@ -1,13 +1,9 @@
-"""What each method about sessions does: `sessions/create`, `sessions/delete` and those of dialects and extensions.
+"""The methods about sessions: `sessions/create`, `sessions/delete` and those of dialects and extensions.
 
-Every one gives the members of its result, or raises the refusal that is answered. Who may ask was judged before, by the
-wrapped server's own guards; whether the session lives, by the store. Nothing here sends an answer.
+Each returns the members of its result, or raises the refusal that is answered. The wrapped server's own guards have
+admitted the caller before, and the store has given the session's status. A list shows sessions by their public names:
+an id is a credential, and the caller need not be the client that holds the session.
 Source: the data-layer sessions draft; the extensions are ours.
-
-The recorded sessions of one principal, for that principal: shown page by page, and ended all at once.
-
-Sessions are told by their public names. No id is shown, since an id is a credential and whoever reads a list need not
-be who holds the session. Nothing here judges who asks.
 """
 
 from __future__ import annotations
@@ -15,62 +11,49 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
 import msgspec
-from starlette.types import Scope
+from msgspec import Raw
 
 from .._protocol.decision import Step
 from .._protocol.draft import instant
 from .._protocol.jsonrpc import SESSION_KEY, Message
 from .._protocol.labels import client_of
-from .._protocol.sep1364 import FIELD_NAME, stated
-from .._session.claims import BESIDE, FIELD, MODES, SESSION, Principal
+from .._protocol.sep1364 import FIELD_NAME, required_capabilities
+from .._session.claims import BESIDE, FIELD, MODES, SESSION, Kind, Principal
 from .._tokens.keys import base64url, from_base64url
 from ..errors import InvalidParams, PrincipalRequired, StoreUnavailable, refuse
 from ..stores.base import Record, idle_at
-from . import sessions
-from .context import has_servers_own
-from .lifecycle import ENDED_ALL, NOT_BEGUN
+from . import minting
+from .context import RequestContext
+from .lifecycle import ENDED_ALL
 from .runtime import Runtime
-from .sessions import ActiveSession, check_capabilities, mint
+from .sessions import ActiveSession
 
 
-class Asked(msgspec.Struct):
+class MethodCall(msgspec.Struct):
     """A request about sessions.
 
     Args:
-        options: The deployment's.
-        scope: The ASGI scope.
-        message: The request.
-        live: The session that it carries, or None.
+        ctx: The request.
+        message: The message.
+        carried: The session that it carries, or None.
     """
 
-    options: Runtime
-    scope: Scope
+    ctx: RequestContext
     message: Message
-    live: ActiveSession | None
-
-    @property
-    def principal(self) -> Principal | None:
-        """Who asks."""
-        return self.options.principal(self.scope)
-
-    @property
-    def client(self) -> str | None:
-        """What the client calls itself, or did when it opened the transport session by which it asks."""
-        return client_of(self.message) or (None if self.live is None else self.live.claims.client)
+    carried: ActiveSession | None
 
     @property
     def session(self) -> ActiveSession:
         """The session that the request carries, where the method needs one."""
-        assert self.live is not None
-        return self.live
+        assert self.carried is not None
+        return self.carried
 
     def params(self) -> dict[str, Any]:
-        """The members of `params` but `_meta`, as Python values.
+        """Return the members of `params` but `_meta`, as Python values.
 
         Raises:
             InvalidParams: A number has thousands of digits, or there is no stack left for the nesting.
@@ -81,111 +64,97 @@ class Asked(msgspec.Struct):
             raise InvalidParams from None
         return {name: value for name, value in params.items() if name != "_meta"}
 
+    def principal(self) -> Principal:
+        """Return the caller.
 
-Method = Callable[[Asked], Awaitable[dict[str, Any]]]
+        Raises:
+            PrincipalRequired: It is anonymous.
+        """
+        principal = self.ctx.runtime.principal(self.ctx.scope)
+        if principal is None:
+            raise PrincipalRequired
+        return principal
+
+    async def mint(self, kind: Kind = SESSION) -> ActiveSession:
+        """Mint a session for the caller.
+
+        Raises:
+            Refusal: As for `minting.mint`.
+        """
+        runtime, scope = self.ctx.runtime, self.ctx.scope
+        client = client_of(self.message)
+        if client is None and self.carried is not None:  # a transport session knows it from its `initialize`
+            client = self.carried.claims.client
+        return await minting.mint(
+            runtime,
+            principal=runtime.principal(scope),
+            params={} if runtime.on_create is None else self.params(),
+            scope=scope,
+            kind=kind,
+            client=client,
+        )
 
 
-async def create(asked: Asked) -> dict[str, Any]:
+Method = Callable[[MethodCall], Awaitable[dict[str, Any]]]
+
+
+async def create(call: MethodCall) -> dict[str, Any]:
     """Mint a session."""
-    params = {} if asked.options.on_create is None else asked.params()
-    live = await mint(asked.options, principal=asked.principal, params=params, scope=asked.scope, client=asked.client)
-    return {"session": live.metadata()}
+    return {"session": Raw((await call.mint()).echo())}
 
 
-async def delete(asked: Asked) -> dict[str, Any]:
+async def delete(call: MethodCall) -> dict[str, Any]:
     """End the session, and with `descendants` all of its forks; on return every worker refuses what was ended."""
-    session, descendants = asked.session.session, asked.params().get("descendants", False)
+    session, descendants = call.session.session, call.params().get("descendants", False)
     if not (descendants is False or (descendants is True and session.parent is None)):
         raise refuse("descendants_refused")
     await session.end("deleted", descendants=descendants)
     return {}
 
 
-async def fork(asked: Asked) -> dict[str, Any]:
+async def fork(call: MethodCall) -> dict[str, Any]:
     """Mint a session from the one that the request carries, and echo that one."""
-    params = asked.params()
+    params = call.params()
     mode = params.get("mode")
     if not (isinstance(mode, str) and mode in MODES):
         raise refuse("fork_mode_unknown")
-    made = await sessions.fork(
-        asked.session, mode, asked.options, principal=asked.principal, params=params, scope=asked.scope
-    )
-    return {"session": made.metadata(), "_meta": {SESSION_KEY: asked.session.metadata()}}
+    made = await minting.fork(call.session, mode, params=params, scope=call.ctx.scope)
+    return {"session": made.metadata(), "_meta": {SESSION_KEY: call.session.metadata()}}
 
 
-async def list_sessions(asked: Asked) -> dict[str, Any]:
+async def list_sessions(call: MethodCall) -> dict[str, Any]:
     """Show a page of the caller's sessions, by their public names."""
-    cursor = asked.params().get("cursor")
-    own = None if asked.live is None else asked.live.claims.ref
-    page = await sessions_page(asked.options, _somebody(asked), cursor, own=own)
-    if asked.live is None or asked.live.claims.kind != SESSION:  # only a session that `_meta` named is echoed there
+    cursor, carried = call.params().get("cursor"), call.carried
+    own = None if carried is None else carried.claims.ref
+    page = await sessions_page(call.ctx.runtime, call.principal(), cursor, own=own)
+    if carried is None or carried.claims.kind != SESSION:  # only a session that `_meta` named is echoed there
         return page
-    return {**page, "_meta": {SESSION_KEY: asked.live.metadata()}}
+    return {**page, "_meta": {SESSION_KEY: carried.metadata()}}
 
 
-async def end_all(asked: Asked) -> dict[str, Any]:
+async def end_all(call: MethodCall) -> dict[str, Any]:
     """End all sessions of the caller; on return every worker refuses them."""
-    await end_all_of_principal(asked.options, _somebody(asked))
+    await end_all_of_principal(call.ctx.runtime, call.principal())
     return {}
 
 
-def _somebody(asked: Asked) -> Principal:
-    principal = asked.principal
-    if principal is None:
-        raise PrincipalRequired
-    return principal
-
-
-async def open(asked: Asked) -> dict[str, Any]:  # noqa: A001  # the table's word
+async def create_in_field(call: MethodCall) -> dict[str, Any]:
     """Mint a session that the field of SEP-1364 names, and keep what its client can do."""
-    said = stated(asked.message)
-    params = {} if asked.options.on_create is None else asked.params()
-    kind = BESIDE if has_servers_own(asked.scope) else FIELD  # what begins beside another one stays beside it
-    minted = partial(
-        mint,
-        asked.options,
-        principal=asked.principal,
-        params=params,
-        scope=asked.scope,
-        kind=kind,
-        client=asked.client,
-    )
-    live = await begin(said, minted)
-    return {FIELD_NAME: live.token}
+    capabilities = required_capabilities(call.message)
+    kind = BESIDE if call.ctx.has_upstream_session else FIELD  # what begins beside another one stays beside it
+    made = await minting.mint_with_capabilities(capabilities, partial(call.mint, kind))
+    return {FIELD_NAME: made.token}
 
 
-async def begin(said: bytes, mint: Callable[[], Awaitable[ActiveSession]]) -> ActiveSession:
-    """Mint a session and keep what its client can do; where that is not kept, nobody is left with a session.
-
-    Args:
-        said: What the client can do, a JSON object.
-        mint: Makes the session.
-
-    Raises:
-        Refusal: `capabilities_too_large`: There is no room for it.
-        SessionEnded: The session ended meanwhile.
-        StoreUnavailable: The store did not take it.
-    """
-    check_capabilities(said)
-    live = await mint()
-    try:
-        await live.keep_capabilities(said)
-    except BaseException:  # `on_create` has run, and nobody will ever know the id: `on_end` frees what it made
-        with suppress(StoreUnavailable):
-            await live.session.end(NOT_BEGUN)
-        raise
-    return live
-
-
-async def renew(asked: Asked) -> dict[str, Any]:
+async def renew(call: MethodCall) -> dict[str, Any]:
     """Keep what the client of a session of SEP-1364 can do now."""
-    await asked.session.keep_capabilities(stated(asked.message))
-    return {FIELD_NAME: asked.session.token}
+    await call.session.keep_capabilities(required_capabilities(call.message))
+    return {FIELD_NAME: call.session.token}
 
 
 METHODS: Final[Mapping[Step, Method]] = {
     Step.CREATE: create,
-    Step.OPEN: open,
+    Step.OPEN: create_in_field,
     Step.RENEW: renew,
     Step.DELETE: delete,
     Step.FORK: fork,
@@ -196,58 +165,58 @@ METHODS: Final[Mapping[Step, Method]] = {
 
 PAGE: Final = 100  # sessions
 ROUNDS: Final = 10  # of looking for sessions that were made while others ended
-_PLACE: Final = re.compile(r"([0-9]{1,15}) ([!-~]{1,64})", re.ASCII)
+_CURSOR: Final = re.compile(r"([0-9]{1,15}) ([!-~]{1,64})", re.ASCII)
 
-Place = tuple[int, str]
-"""Where a session stands on the list: oldest first, and then by name."""
+Cursor = tuple[int, str]
+"""A position in the list: oldest first, and then by name."""
 
 
-async def sessions_page(options: Runtime, principal: Principal, cursor: object, *, own: str | None) -> dict[str, Any]:
-    """One page of a principal's sessions, oldest first, as `sessions/list` answers.
+async def sessions_page(runtime: Runtime, principal: Principal, cursor: object, *, own: str | None) -> dict[str, Any]:
+    """Return one page of a principal's sessions, oldest first, as `sessions/list` answers.
 
     Args:
-        options: The deployment's.
+        runtime: What all requests share.
         principal: Whose sessions.
         cursor: The `nextCursor` of the page before, as the client sent it, or None for the first page.
         own: The session that the request carries, by its `ref`, or None.
 
     Raises:
-        Refusal: `cursor_unknown`: It is none.
+        Refusal: `cursor_unknown`: It is not a cursor.
         StoreUnavailable: The store did not answer.
     """
-    after = (-1, "") if cursor is None else _place_at(cursor)
-    alive = (record for record in await _records(options, principal) if _is_used(record, options))
-    left = sorted((record for record in alive if _place(record) > after), key=_place)
+    after = (-1, "") if cursor is None else _parse_cursor(cursor)
+    alive = (record for record in await _records(runtime, principal) if _is_used(record, runtime))
+    left = sorted((record for record in alive if _position(record) > after), key=_position)
     shown = left[:PAGE]
     more = {"nextCursor": _cursor(shown[-1])} if len(left) > PAGE else {}
     return {"sessions": [_shown(record, own) for record in shown], **more}
 
 
-async def end_all_of_principal(options: Runtime, principal: Principal) -> None:
+async def end_all_of_principal(runtime: Runtime, principal: Principal) -> None:
     """End a principal's sessions. Their `on_end` is run by one of the servers, soon.
 
     Raises:
         StoreUnavailable: The store did not take it, or new ones keep coming. Some sessions may live.
     """
     for _ in range(ROUNDS):
-        records = await _records(options, principal)
+        records = await _records(runtime, principal)
         if not records:
             return
-        await options.endings.revoke(records, ENDED_ALL)
+        await runtime.endings.revoke(records, ENDED_ALL)
     raise StoreUnavailable("sessions_keep_coming")
 
 
-async def _records(options: Runtime, principal: Principal) -> list[Record]:
-    subjects = options.ring(options.clock()).subjects(principal)
+async def _records(runtime: Runtime, principal: Principal) -> list[Record]:
+    subjects = runtime.ring(runtime.clock()).subjects(principal)
     return [
-        record for subject in subjects for record in await options.store.sessions(subject, audience=options.audience)
+        record for subject in subjects for record in await runtime.store.sessions(subject, audience=runtime.audience)
     ]
 
 
-def _is_used(record: Record, options: Runtime) -> bool:
-    """Whether a session would not be refused as idle: its record stays until somebody looks for such."""
-    idle_timeout = None if options.idle_timeout is None else int(options.idle_timeout)
-    return options.clock() < idle_at(record.seen_at, idle_timeout)
+def _is_used(record: Record, runtime: Runtime) -> bool:
+    """Whether a session would not be refused as idle: its record stays until the sweeper looks for such."""
+    idle_timeout = None if runtime.idle_timeout is None else int(runtime.idle_timeout)
+    return runtime.clock() < idle_at(record.seen_at, idle_timeout)
 
 
 def _shown(record: Record, own: str | None) -> dict[str, Any]:
@@ -261,7 +230,7 @@ def _shown(record: Record, own: str | None) -> dict[str, Any]:
     return {**shown, **root, "current": True} if record.ref == own else {**shown, **root}
 
 
-def _place(record: Record) -> Place:
+def _position(record: Record) -> Cursor:
     return record.created_at, record.ref
 
 
@@ -269,10 +238,10 @@ def _cursor(record: Record) -> str:
     return base64url(f"{record.created_at} {record.ref}".encode())
 
 
-def _place_at(cursor: object) -> Place:
-    """A place in the caller's own list, and so nothing that would have to be kept from changing."""
+def _parse_cursor(cursor: object) -> Cursor:
+    """Return a position in the caller's own list, which need not be kept from changes."""
     try:
-        found = _PLACE.fullmatch(from_base64url(cursor).decode("ascii")) if isinstance(cursor, str) else None
+        found = _CURSOR.fullmatch(from_base64url(cursor).decode("ascii")) if isinstance(cursor, str) else None
     except ValueError:
         found = None
     if found is None:

@@ -1,23 +1,18 @@
-"""The ASGI shell: options in, requests sorted, each POST to the MCP path handed to its `Exchange`.
+"""The ASGI shell: options in, requests sorted by path and method, each handed to what handles it.
 
-Nothing is decided about sessions here. Everything that is neither HTTP on the MCP path nor the server's
-start and stop passes through as the very same objects.
-
-Where a request stands to the MCP endpoint: at it, below it, or elsewhere.
-
-What decides is the path that a router inside of us would match: `scope["path"]`, decoded, without
-the `root_path` that mounts and proxies put in front. Everything below the endpoint is looked at
-too, since a mounted server may answer there (`Mount("/mcp", app)`), and a request that the server
-sees and we do not would walk around every policy.
+What decides where a request stands is the path that a router inside of us would match: `scope["path"]`, decoded,
+without the `root_path` that mounts and proxies put in front. Everything below the endpoint is looked at too, since a
+mounted server may answer there (`Mount("/mcp", app)`), and a request that the server sees and we do not would evade
+every policy.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Literal
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -28,7 +23,8 @@ from .._tokens.keyfile import Keys
 from ..errors import ConfigurationError, Refusal
 from ..stores.base import Reach, Store
 from . import forms, placement
-from .answers import Answers
+from .answers import refuse_bodyless
+from .context import RequestContext
 from .forms import Seconds
 from .lifespan import Beside, Lifespan
 from .options import (
@@ -47,9 +43,9 @@ from .options import (
     names_moved,
 )
 from .principal import PrincipalOf, from_scope
-from .request import ConversingExchange, Exchange
-from .runtime import Runtime, make_runtime
-from .transport import LAST_EVENT_ID, Bodyless, Bridge, Resumption
+from .request import handle_labelled_post, handle_post
+from .runtime import make_runtime
+from .transport import cross, handle_get_or_delete, handle_other
 
 if TYPE_CHECKING:
     from .._protocol.sep1364 import Dialect
@@ -107,6 +103,9 @@ class MCPSessionMiddleware:
         ConfigurationError: An option is wrong; the message says what to write instead.
     """
 
+    _is_at_endpoint: ClassVar[bool] = False
+    """Whether only requests to the endpoint come here, whatever their path."""
+
     @names_moved
     def __init__(
         self,
@@ -137,7 +136,6 @@ class MCPSessionMiddleware:
         self._random_keys = keys is None
         self._options = make_runtime(self.app, Options(**given))
         self.path: Final = self._options.path
-        self._exchange = _exchange_of(self._options)
         self._sweeps: Final = self._options.sweeper is not None
         self._header_of: Final = decision.any_of if self._options.bridges else decision.ours_of
         self.beside: Final = Beside(self._options.store, self._options.sweeper, closes=self._options.closes_store)
@@ -158,7 +156,7 @@ class MCPSessionMiddleware:
     @cached_property
     def _server(self) -> ASGIApp:
         """The application as requests reach it. Where copies of this stand before several, each is given its own."""
-        return placement.with_codes(Bridge(self.app) if self._options.bridges else self.app, self._options.code)
+        return placement.with_codes(self.app, self._options.code)
 
     @cached_property
     def fault(self) -> str | None:
@@ -173,12 +171,33 @@ class MCPSessionMiddleware:
         return placement.fault(random_keys=self._random_keys, memory_store=memory_store)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            await self._serve(scope, receive, send)
-        elif scope["type"] == "lifespan":
-            await self._start(scope, receive, send)
-        else:
+        if scope["type"] != "http":
+            await (self._start if scope["type"] == "lifespan" else self.app)(scope, receive, send)
+            return
+        where = ENDPOINT if self._is_at_endpoint else place(scope, self.path)
+        if where is ELSEWHERE:
             await self.app(scope, receive, send)
+            return
+        if self.fault is not None:  # mounted applications, and servers without a lifespan, come here unwarned
+            raise ConfigurationError(self.fault)
+        if self._sweeps:
+            self.beside.started()
+        runtime, headers = self._options, RequestHeaders(scope["headers"], dict(scope["headers"]))
+        ctx = RequestContext(runtime, self._server, scope, receive, send, headers, where is ENDPOINT)
+        if runtime.bridges:
+            ctx.app = partial(cross, ctx, ctx.app)
+        if SESSION_HEADER in headers.by_name:
+            try:
+                self._take_session_header(ctx)
+            except Refusal as refusal:
+                await refuse_bodyless(ctx, refusal)
+                return
+        if scope["method"] == "POST" and (where is ENDPOINT or headers.is_json):
+            await (handle_post if runtime.conversation is None else handle_labelled_post)(ctx)
+        elif headers.session_id is not None:
+            await handle_get_or_delete(ctx)
+        else:
+            await handle_other(ctx)
 
     async def _start(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self.fault is not None:
@@ -193,45 +212,12 @@ class MCPSessionMiddleware:
         del self.fault  # the application may add routes while it starts: look again at the first request
         await Lifespan(self.app, self.beside).run(scope, receive, send)
 
-    def _serve(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        where = self._where(scope)
-        if where is ELSEWHERE:
-            return self.app(scope, receive, send)
-        if self.fault is not None:  # mounted applications, and servers without a lifespan, come here unwarned
-            raise ConfigurationError(self.fault)
-        if self._sweeps:
-            self.beside.started()
-        head = RequestHeaders.of(scope["headers"])
-        judged = scope["method"] == "POST" and (where is ENDPOINT or head.is_json)
-        try:
-            ours = self._header_of(head.session_ids) if SESSION_HEADER in head.by_name else None
-        except Refusal as refusal:
-            return Answers(self._server, self._options, head, scope, receive, send).refuse_bodyless(refusal)
-        if judged:
-            strict = where is ENDPOINT
-            return self._exchange(self._server, self._options, head, ours, strict, scope, receive, send).run()
-        if ours is not None:
-            return Bodyless(self._server, self._options, head, ours, scope, receive, send).run()
-        return self._pass(head, scope, receive, send)
-
-    def _pass(self, head: RequestHeaders, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        transport = head.first(SESSION_HEADER)
-        origin = self._options.streams.origin_of(transport, head.first(LAST_EVENT_ID))
-        if origin is None or scope["method"] != "GET":
-            return self._server(scope, receive, send)
-        return Resumption(self._server, self._options, origin, transport, scope, receive, send).run()
-
-    def _where(self, scope: Scope, /) -> Place:
-        return place(scope, self.path)
-
-
-def _exchange_of(options: Runtime) -> type[Exchange]:
-    """The way that requests take: with further dialects, one that most deployments need not import."""
-    if options.opted is not None:
-        from .sep1364 import FieldExchange
-
-        return FieldExchange
-    return Exchange if options.conversation is None else ConversingExchange
+    def _take_session_header(self, ctx: RequestContext) -> None:
+        """Find an id of ours, which must not reach the application."""
+        headers = ctx.headers
+        headers.session_id = self._header_of(headers.session_ids)
+        if headers.session_id is not None:
+            ctx.edit_headers({SESSION_HEADER})
 
 
 class Place(Enum):

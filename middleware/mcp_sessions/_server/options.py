@@ -55,7 +55,7 @@ OnEnd = Callable[[EndedSession, str], Awaitable[None] | None]
 """Called with a session that has ended and the reason.
 
 `"deleted"`, `"expired"`, `"idle"`, `"ended_all"` with all of its principal's, `"root_ended"` with its lineage,
-`"not_begun"` where its client could not be told of it, or what `end` was given.
+`"not_begun"` where its id did not reach its client, or what `end` was given.
 """
 
 
@@ -156,7 +156,7 @@ def _metrics(option: str, value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Telemetry:
-    """What is traced, counted and told of sessions (`telemetry=`)."""
+    """What is traced, counted and reported of sessions (`telemetry=`)."""
 
     spans: Annotated[Spans, forms.word(Spans)] = "auto"
     """Which span a message gets, where the application has set a tracer provider: `"auto"` a server span by
@@ -178,7 +178,7 @@ class Telemetry:
     on `session.correlation`, or on `scope["mcp_correlation"]` where there is no session; it selects no data and
     satisfies no policy."""
     propagate: Annotated[bool | str | None, forms.PROPAGATE] = None
-    """Which member of W3C baggage tells what the application calls in turn of the session: `True` for
+    """Which member of W3C baggage names the session to what the application calls in turn: `True` for
     `gen_ai.conversation.id`, or its name. It is written into the `_meta` of forwarded messages: the session's `ref`, or
     without a session what `correlate` found."""
     listen: Annotated[Listener | None, forms.FUNCTION] = None
@@ -208,7 +208,7 @@ def _one_of(kind: type, words: Mapping[Any, Any]) -> forms.Check:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """The options of `MCPSessionMiddleware`, which says what each is, checked."""
+    """The checked options of `MCPSessionMiddleware`, where each is documented."""
 
     keys: Annotated[Keys, forms.KEYS]
     path: Annotated[str | None, forms.PATH]

@@ -1,24 +1,8 @@
 """The response on its way out: JSON as a whole, an event stream event by event, all else untouched.
 
-`Responder` stands in for `send`. A JSON response is held until it is complete, since its length may
-change; an event stream is never held beyond one event. What a message becomes is decided by the
-`rewrite` that is handed in; where that returns None the server's own bytes go out.
-
-What is written into a response: the session into its result, sessions into the capabilities.
-
-Only a successful answer to the request itself is touched; errors, notifications and everything else
-on the same stream keep the server's bytes.
-
-The answer to `initialize`, held until it is known to be a success, so that a session can be named in its head.
-
-A server that names a transport session of its own keeps it. A failed `initialize` is an HTTP 200 when it
-comes as an event stream, so the head waits for the result itself. Nothing here mints: it asks for the
-session when it is due, and where there is none to be had the answer goes out as it is.
-
-The answer to an `initialize` that begins a session by SEP-1364: named at its top, and in its head if mirrored there.
-
-The session is made, or the given one taken, only when the server's success is seen. Nothing here mints: it
-asks for the session when it is due, and where that is refused the client gets the refusal for an answer.
+`ResponseFilter` stands in for `send`. It alone holds the start of a response, since its length may change and a new
+session may have to be named in its headers; it alone splits event streams, and it ends one whose session has ended.
+What a message of the response becomes is up to its rewrites; where they leave it alone the server's bytes go out.
 """
 
 from __future__ import annotations
@@ -27,9 +11,9 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import msgspec
@@ -38,137 +22,160 @@ from starlette.types import Message as ASGIMessage
 from starlette.types import Send
 
 from .._protocol import rewrite
-from .._protocol.decision import ADVERTISING
-from .._protocol.headers import SESSION_HEADER
-from .._protocol.jsonrpc import Message
-from .._protocol.sse import Event, EventStream
+from .._protocol.decision import ADVERTISING, ECHOES, Decision
+from .._protocol.headers import ACCEPT_CODING, SESSION_HEADER
+from .._protocol.jsonrpc import REQUEST, Message
+from .._protocol.sse import EventStream
+from .._protocol.strict_json import join
 from .._session.claims import SESSION, Claims, RedactedRepr
-from ..errors import DataError, Refusal, StateError, StoreUnavailable
+from ..errors import SessionEnded, StateError
+from .answers import refused_body
+from .context import Bridged, RequestContext
+from .rewrites import INTERNAL_ERROR, Rewrite, TranslateIds, rewrites_for
 from .sessions import ActiveSession
 from .streams import Origin, Streams
-
-Rewrite = Callable[[bytes], bytes | None]
-"""Takes one JSON-RPC message as the server wrote it; returns its replacement, or None to leave it."""
-
-Save = Callable[[bytes], Awaitable[bytes | None]]
-"""The same, where something has to be kept before the message leaves."""
-
 
 Headers = list[tuple[bytes, bytes]]
 JSON: Final = b"application/json"
 _OF_THE_OLD_BODY: Final = frozenset(
     {b"content-length", b"transfer-encoding", b"etag", b"content-digest", b"repr-digest", b"digest", b"content-md5"}
 )
-
 _OK: Final = 200
 _PATIENCE: Final = 0.5  # seconds for the last event of a stream whose session has ended
 _log: Final = logging.getLogger("mcp_sessions")
 
 
-class Watched(msgspec.Struct, frozen=True):
-    """What ends an answer before its time.
+def response_filter(
+    ctx: RequestContext, message: Message, decision: Decision, session: ActiveSession | None
+) -> ResponseFilter | None:
+    """Return what changes the answer to a message on its way out, or None where nothing does."""
+    if message.kind is not REQUEST:
+        return None
+    runtime, echoes = ctx.runtime, decision.step in ECHOES
+    is_plain = message.method not in ADVERTISING and runtime.rules.sep1364 is None
+    if is_plain and (session is None or not echoes or session.claims.kind == SESSION):
+        rewrites: tuple[Rewrite, ...] = ()
+    else:
+        rewrites = rewrites_for(ctx, message, session, echoes=echoes)
+    if not rewrites and (session is None or not echoes):
+        return None
+    if ACCEPT_CODING in ctx.headers.by_name or ctx.scope.get("extensions"):
+        ctx.keep_response_readable()
+    return ResponseFilter(
+        ctx.send,
+        join(message.given_id),
+        None if rewrites else session,
+        rewrites,
+        None if session is None else partial(_guard, ctx, message, session),
+        runtime.max_event_bytes,
+        inf if session is None else session.late_at,
+        runtime.clock,
+    )
+
+
+class StreamGuard(msgspec.Struct, frozen=True):
+    """What ends a response before its time.
 
     Args:
         origin: The request that is answered.
         transport: The wrapped server's transport session that it came by, or None.
-        streams: The streams of this process, among which it is noted while it is open.
-        told: Gives what its client is told when it is cut, as JSON, or nothing.
-        is_spared: Whether it goes on all the same.
+        streams: The streams of this process, among which it is listed while it is open.
+        cut_body: Gives the last message to a client whose stream is cut, as JSON, or nothing.
+        survives_end: Whether the response goes on all the same.
     """
 
     origin: Origin
     transport: str | None
     streams: Streams
-    told: Callable[[], bytes]
-    is_spared: Callable[[], bool]
+    cut_body: Callable[[], bytes]
+    survives_end: Callable[[], bool]
 
     async def is_over(self) -> bool:
-        """Whether the session has ended meanwhile, so that its answer is nobody's any more."""
-        return not self.is_spared() and await self.streams.has_ended(self.origin.claims)
+        """Whether the session has ended meanwhile, so that its answer must not leave."""
+        return not self.survives_end() and await self.streams.has_ended(self.origin.claims)
 
 
-class Responder(RedactedRepr, msgspec.Struct, eq=False):
-    """One response that may have to be changed, and to end when its session does. (A struct, since one is made per
-    request, and a class takes three times as long to make.)
+def _guard(ctx: RequestContext, message: Message, session: ActiveSession) -> StreamGuard:
+    """Return what ends the answer to a request of a session."""
+    own = None if ctx.headers.session_id is not None else ctx.headers.first(SESSION_HEADER)
+    return StreamGuard(
+        Origin(session.claims, message.id, message.label),
+        ctx.bridge.server_id if isinstance(ctx.bridge, Bridged) else own,
+        ctx.runtime.streams,
+        cut_body=lambda: refused_body(ctx, message, SessionEnded(ref=session.claims.ref)),
+        survives_end=lambda: session.ended_by_own_request,
+    )
+
+
+class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
+    """A `send` for one response. (A struct, since one is made per request, and a class takes three times as long.)
 
     Args:
         send: The server's `send`.
-        rewrite: What a JSON-RPC message becomes.
-        watch: Gives what ends an answer, when that is looked at; None where it ends by itself only.
+        request_id: The request's id as JSON.
+        echoed: The session to write into the answer where there are no rewrites, or None.
+        rewrites: What the answer needs, in this order.
+        make_guard: Gives what ends the response, when that is looked at; None where it ends by itself only.
+        max_event_bytes: Bytes of one event that are held at the most; a longer one passes unchanged.
         late_at: When the session may have ended since the store was asked, Unix seconds.
         clock: Unix seconds.
-        save: Stands in for `rewrite` where something has to be kept first, or None.
-        max_event_bytes: Bytes of one event that are held at the most; a longer one passes unchanged.
-        held: The start of a JSON response, and its headers that stay true of a changed body, until that is complete.
-        pieces: What there is of that body, where it comes in several.
+        is_opaque: Whether the body has a type that is not changed.
+        reads_body: Whether more than the start of the response is looked at.
+        start: The start of the response while it is held.
+        kept: Its headers that stay true of a changed body.
+        named: The header that names a new session; it comes last.
+        session_id: The session that the headers name.
+        answer: The success, as far as it is changed, once it was recognized.
+        pieces: What there is of a JSON body that comes in several.
         events: What splits an event stream.
-        watched: What ends it.
+        waiting: Parts of an event stream that wait for its start.
+        guard: What ends the stream, from when it is open.
         is_sending: Whether events are on their way just now.
-        is_cut: Whether the stream was ended before its time.
+        is_over: Whether the response was ended before its time.
     """
 
     send: Send
-    rewrite: Rewrite
-    watch: Callable[[], Watched] | None
+    request_id: bytes
+    echoed: ActiveSession | None
+    rewrites: tuple[Rewrite, ...]
+    make_guard: Callable[[], StreamGuard] | None
     max_event_bytes: int
     late_at: float = inf
     clock: Callable[[], float] = time.time
-    save: Save | None = None
-    held: tuple[ASGIMessage, Headers] | None = None
-    pieces: list[bytes] = []  # each struct gets its own
+    is_opaque: bool = False
+    reads_body: bool = True
+    start: ASGIMessage | None = None
+    kept: Headers = []  # each struct gets its own
+    named: Headers = []
+    session_id: str | None = None
+    answer: bytes | None = None
+    pieces: list[bytes] = []
     events: EventStream | None = None
-    watched: Watched | None = None
+    waiting: list[ASGIMessage] = []
+    guard: StreamGuard | None = None
     is_sending: bool = False
-    is_cut: bool = False
+    is_over: bool = False
 
     def __call__(self, message: ASGIMessage) -> Awaitable[None]:
-        if self.is_cut:  # the stream has ended, whatever the application goes on to say
-            return checkpoint()  # and it may say it in a loop that has nothing else to wait for
+        # It picks the coroutine that does the work: to be one itself would cost each part of a response a second.
+        if self.is_over:  # whatever the application goes on to send
+            return checkpoint()  # and it may do so in a loop that has nothing else to wait for
         kind = message["type"]
         if kind == "http.response.body":
-            if self.held is not None:
-                return self._collect(message)
             if self.events is not None:
-                return self._stream(message)
+                return self._stream(message, self.events)
+            if self.start is not None:
+                return self._collect(message)
         elif kind == "http.response.start":
             return self._begin(message)
         return self.send(message)
 
-    @property
-    def claims(self) -> Claims:
-        """The session that the stream belongs to."""
-        assert self.watched is not None
-        return self.watched.origin.claims
-
-    @property
-    def is_spared(self) -> bool:
-        """Whether the stream goes on when its session ends."""
-        assert self.watched is not None
-        return self.watched.is_spared()
-
-    async def cut(self) -> None:
-        """End the stream: its session has ended. What is being sent goes out before."""
-        self.is_cut = True
-        if not self.is_sending:
-            await self._close()
-
-    def leave(self) -> None:
-        """Forget the stream: the application has said all."""
-        if self.watched is not None:
-            self.watched.streams.remove(self)
-
-    async def _close(self) -> None:
-        assert self.watched is not None
-        # The blank line ends an event that was too large to be held and is half sent; elsewhere it means nothing.
-        told = self.watched.told()
-        body = b"\n\ndata: %b\n\n" % told if told else b""
-        # Whoever ends a session does not wait for a client that does not read, nor mind one that has gone.
-        with anyio.move_on_after(_PATIENCE), suppress(Exception):
-            await self.send({"type": "http.response.body", "body": body, "more_body": False})
+    # --- its start ---------------------------------------------------------------------------
 
     async def _begin(self, start: ASGIMessage) -> None:
-        media_type, coding = b"", None
-        kept: Headers = []  # what stays true of a body that was changed
+        if self.rewrites:
+            start = self._read_start(start)
+        media_type, coding, kept = b"", None, self.kept
         for header in start.get("headers", ()):
             name = header[0].lower()
             if name == b"content-type":
@@ -180,302 +187,203 @@ class Responder(RedactedRepr, msgspec.Struct, eq=False):
             kept.append(header)
         if media_type != JSON:
             media_type = media_type.partition(b";")[0].strip().lower()
-        if coding is not None and coding != b"identity":
+        if coding is not None and coding != b"identity" and self.reads_body:
             _log.error("a compressed response cannot carry its session: put compression outside MCPSessionMiddleware")
             media_type = b""
-        if media_type == JSON:
-            self.held = start, kept
-        elif media_type == b"text/event-stream":
+        if media_type == JSON and self.reads_body:
+            self.start = start
+        elif media_type == b"text/event-stream" and self.reads_body:
+            await self._open({**start, "headers": kept})
+        else:
+            await self._begin_opaque(start)
+
+    def _read_start(self, start: ASGIMessage) -> ASGIMessage:
+        """Find the session that the server names, and return the start with ours in its place across the bridge."""
+        first = self.rewrites[0]
+        if isinstance(first, TranslateIds):
+            start = first.on_start(start)
+        for name, value in start.get("headers", ()):
+            if name.lower() == SESSION_HEADER:
+                self.session_id = value.decode("latin-1")
+        if self.session_id is not None or start["status"] != _OK:  # none of ours is to be named
+            for change in self.rewrites:
+                change.holds = False
+        return start
+
+    async def _begin_opaque(self, start: ASGIMessage) -> None:
+        """Begin a body that stays as it is; a success may be seen in it all the same, whatever its type."""
+        self.rewrites = tuple([change for change in self.rewrites if change.holds and change.reads_any_type])
+        if self.rewrites:
+            self.start, self.is_opaque = start, True
             self.events = EventStream(max_event_bytes=self.max_event_bytes)
-            await self.send({**start, "headers": kept})
-            if self.watch is not None:
-                await self._open(self.watch())
         else:
             await self.send(start)
 
-    async def _open(self, watched: Watched) -> None:
-        self.watched = watched
-        watched.streams.add(self)
-        if self.late_at <= self.clock() and await watched.is_over():
-            watched.streams.remove(self)
-            await self.cut()
+    async def _open(self, start: ASGIMessage) -> None:
+        self.events = EventStream(max_event_bytes=self.max_event_bytes)
+        if self.rewrites and self._is_held():
+            self.start = start
+        else:
+            await self.send(start)
+        if self.make_guard is not None:
+            self.guard = guard = self.make_guard()
+            guard.streams.add(self)
+            if self.late_at <= self.clock() and await guard.is_over():
+                guard.streams.remove(self)
+                await self.cut()
+
+    def _is_held(self) -> bool:
+        return any(change.holds for change in self.rewrites)
+
+    def name(self, session_id: str) -> None:
+        """Name a new session in the headers, which are still held."""
+        self.session_id = session_id
+        self.named = [(SESSION_HEADER, session_id.encode("ascii"))]
+
+    def translate(self, session_id: str) -> None:
+        """Name a session of ours where the server has named its own."""
+        self.session_id = session_id
+        header = (SESSION_HEADER, session_id.encode("ascii"))
+        assert self.start is not None
+        self.start = {**self.start, "headers": [*self.start["headers"], header]}
+        self.kept = [*self.kept, header]
+
+    # --- its body ----------------------------------------------------------------------------
 
     async def _collect(self, message: ASGIMessage) -> None:
-        assert self.held is not None
         body = message.get("body", b"")
         if self.pieces or message.get("more_body", False):
             self.pieces.append(body)
             if message.get("more_body", False):
                 return
-            body, self.pieces = b"".join(self.pieces), []
-        (start, headers), self.held = self.held, None
-        changed = await self._told(start) if self.late_at <= self.clock() else None
+            body = b"".join(self.pieces)
+        changed = await self._cut_answer() if self.late_at <= self.clock() else None
         if changed is None:
-            changed = self.rewrite(body) if self.save is None else await self.save(body)
+            changed = await self._rewritten(body) if self.rewrites else self.echo(body, self.echoed)
+            if self.is_over:
+                return
+        start, self.start = self.start, None
+        assert start is not None
         if changed is not None:
-            headers.append((b"content-length", b"%d" % len(changed)))
+            self.kept.append((b"content-length", b"%d" % len(changed)))
             start, body = dict(start), changed
-            start["headers"] = headers
+            start["headers"] = self.kept
+        if self.named:
+            start = {**start, "headers": [*start["headers"], *self.named]}
         message = dict(message)
         message["body"] = body
         await self.send(start)
         await self.send(message)
 
-    async def _told(self, start: ASGIMessage) -> bytes | None:
-        """What takes the place of a result whose session has ended meanwhile."""
-        assert self.watch is not None
-        watched = self.watch()
-        return watched.told() if start["status"] == _OK and await watched.is_over() else None
+    async def _cut_answer(self) -> bytes | None:
+        """Return what takes the place of a result whose session has ended meanwhile."""
+        assert self.make_guard is not None
+        assert self.start is not None
+        guard = self.make_guard()
+        return guard.cut_body() if self.start["status"] == _OK and await guard.is_over() else None
 
-    async def _stream(self, message: ASGIMessage) -> None:
-        assert self.events is not None
+    async def _stream(self, message: ASGIMessage, events: EventStream) -> None:
         body, more = message.get("body", b""), message.get("more_body", False)
         pieces = []
-        for event in self.events.feed(body):
-            self._note(event)
-            text = event.data
-            changed = None if text is None else self.rewrite(text) if self.save is None else await self.save(text)
+        if self.is_opaque:
+            await self._rewritten(body)
+        for event in events.feed(body):
+            if event.oversized:
+                _log.error(
+                    "an event of over %d bytes passed without its session (max_event_bytes)", self.max_event_bytes
+                )
+            if self.guard is not None and (event_id := event.id) is not None:
+                self.guard.streams.remember(self.guard.transport, event_id, self.guard.origin)
+            text, changed = event.data, None
+            if text is not None:
+                changed = await self._rewritten(text) if self.rewrites else self.echo(text, self.echoed)
             pieces.append(event.raw if changed is None else event.with_data(changed))
-        if self.is_cut:  # while something was kept
+        if self.is_over:  # while something was kept, or since it is refused
             return
         if not more:
-            pieces.append(self.events.end())
+            pieces.append(events.end())
         passed = b"".join(pieces)
         if passed or not more:
-            self.is_sending = True
-            try:
-                await self.send(message if passed == body else {**message, "body": passed})
-            finally:
-                self.is_sending = False
+            await self._pass(message if passed == body else {**message, "body": passed}, more)
+
+    async def _pass(self, message: ASGIMessage, more: bool) -> None:
+        """Send a part of an event stream, or let it wait with the start."""
+        if self.start is not None:
+            self.waiting.append(message)
+            if more and self._is_held():
+                return
+        self.is_sending = True
+        try:
+            if self.start is None:
+                await self.send(message)
+            else:
+                await self._release(self.start)
+        finally:
+            self.is_sending = False
         if not more:
-            self.leave()
-        elif self.is_cut:
-            await self._close()  # type: ignore[unreachable]  # it was cut while something was sent
+            self.close()
+        elif self.is_over:
+            await self._send_cut_body()  # it was cut while something was sent
 
-    def _note(self, event: Event) -> None:
-        if event.oversized:
-            _log.error("an event of over %d bytes passed without its session (max_event_bytes)", self.max_event_bytes)
-        if self.watched is not None and (event_id := event.id) is not None:
-            self.watched.streams.remember(self.watched.transport, event_id, self.watched.origin)
+    async def _release(self, start: ASGIMessage) -> None:
+        """Send the start of an event stream that was held, and what waits with it."""
+        waiting, self.start, self.waiting = self.waiting, None, []
+        await self.send({**start, "headers": [*start["headers"], *self.named]})
+        for message in waiting:
+            await self.send(message)
 
-
-async def respond(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
-    """Send a JSON answer of our own."""
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [
-                (b"content-type", b"application/json"),
-                (b"content-length", str(len(body)).encode()),
-                (b"cache-control", b"no-store"),  # an answer may hold a credential
-                *headers,
-            ],
-        }
-    )
-    await send({"type": "http.response.body", "body": body})
-
-
-async def refuse(
-    send: Send,
-    refusal: Refusal,
-    *,
-    status: int,
-    code: int,
-    id: bytes | None = None,
-    data: dict[str, Any] | None = None,
-) -> None:
-    """Send a refusal.
-
-    Args:
-        send: The server's `send`.
-        refusal: What is refused, and what the client is told of it.
-        status: HTTP status.
-        code: JSON-RPC code.
-        id: The request's id as JSON, or None.
-        data: `error.data`, or None.
-    """
-    retry = [] if refusal.retry_after is None else [(b"retry-after", b"%d" % refusal.retry_after)]
-    await respond(send, status, rewrite.error(id, code, refusal.client_message, data), *retry)
-
-
-_INTERNAL_ERROR: Final = -32603
-
-
-class WriteBack(RedactedRepr, msgspec.Struct):
-    """The changes that one request's answer needs; calling it makes them. (A struct, as one is made per request.)
-
-    Args:
-        request_id: The request's id as JSON.
-        live: The session to echo or to save, or None.
-        settings: What to advertise, as JSON, or None.
-        capability: What `capabilities.sessions` says, as JSON.
-        saves: Whether the session's state has to be kept before its answer leaves: its client carries none.
-    """
-
-    request_id: bytes
-    live: ActiveSession | None
-    settings: bytes | None
-    capability: bytes
-    saves: bool
-
-    @classmethod
-    def of(
-        cls, message: Message, live: ActiveSession | None, settings: bytes, capability: bytes = b"{}"
-    ) -> WriteBack | None:
-        """The changes that a message's answer needs, or None where it needs none."""
-        request_id = message.id  # only a request has one
-        advertised = settings if message.method in ADVERTISING else None
-        if request_id is None or (live is None and advertised is None):
-            return None
-        return cls(request_id, live, advertised, capability, live is not None and live.claims.kind != SESSION)
-
-    def __call__(self, text: bytes) -> bytes | None:
-        """One JSON-RPC message of the response, changed, or None where it stays as it is."""
-        changed = None if self.settings is None else self._advertised(text, self.settings)
-        if self.live is None or self.saves:
-            return changed
+    def echo(self, text: bytes, session: ActiveSession | None) -> bytes | None:
+        """Return the answer with a session, or the error that takes its place where the state cannot be kept."""
         try:
-            return rewrite.echo(text if changed is None else changed, self.request_id, self.live.echo)
+            return None if session is None else rewrite.echo(text, self.request_id, session.echo)
         except StateError as error:
-            return self._failed(error)
+            return rewrite.error(self.request_id, INTERNAL_ERROR, str(error))
 
-    def _advertised(self, text: bytes, settings: bytes) -> bytes | None:
-        return rewrite.advertise(text, self.request_id, settings, self.capability)
+    async def _rewritten(self, text: bytes) -> bytes | None:
+        changed = None
+        for change in self.rewrites:
+            replaced = await change.on_text(text if changed is None else changed, self)
+            changed = changed if replaced is None else replaced
+            if self.is_over:  # it has ended, or was refused
+                break
+        return changed
 
-    async def save(self, text: bytes) -> bytes | None:
-        """As calling it, where `saves`: the state is kept if the message is the answer."""
-        assert self.live is not None
-        try:
-            if rewrite.is_answer(text, self.request_id):
-                await self.live.save()
-        except (StateError, DataError, StoreUnavailable) as error:
-            return self._failed(error)
-        return self(text)
+    def is_answer(self, text: bytes) -> bool:
+        """Whether a message is the success that answers the request."""
+        return text is self.answer or rewrite.is_answer(text, self.request_id)
 
-    def _failed(self, error: Exception) -> bytes:
-        return rewrite.error(self.request_id, _INTERNAL_ERROR, str(error))
+    # --- its session ends --------------------------------------------------------------------
 
+    @property
+    def claims(self) -> Claims:
+        """The session that the stream belongs to."""
+        assert self.guard is not None
+        return self.guard.origin.claims
 
-Mint = Callable[[], Awaitable[str | None]]
-"""Gives the id of a new transport session, or None where the client gets none."""
+    @property
+    def survives_end(self) -> bool:
+        """Whether the stream goes on when its session ends."""
+        assert self.guard is not None
+        return self.guard.survives_end()
 
-_NOT_LIMITED: Final = 1 << 62  # bytes: what is held here is one answer, which the responder has bounded
+    async def cut(self) -> None:
+        """End the stream: its session has ended. What is being sent goes out before."""
+        self.is_over = True
+        if not self.is_sending:
+            await self._send_cut_body()
 
+    def close(self) -> None:
+        """Take the stream off the list: the application has sent everything."""
+        if self.guard is not None:
+            self.guard.streams.remove(self)
 
-class Handshake:
-    """A `send` that names a new session in the head of a successful answer.
-
-    Args:
-        send: The server's `send`.
-        request_id: JSON text of the request's id.
-        mint: Called once, when the success is seen.
-    """
-
-    __slots__ = ("_events", "_held", "_mint", "_request_id", "_send")
-
-    def __init__(self, send: Send, request_id: bytes, mint: Mint) -> None:
-        self._send = send
-        self._request_id = request_id
-        self._mint = mint
-        self._held: list[ASGIMessage] | None = None  # None: nothing is held, or nothing any more
-        self._events = EventStream(max_event_bytes=_NOT_LIMITED)
-
-    async def __call__(self, message: ASGIMessage) -> None:
-        if message["type"] == "http.response.start" and self._may_name(message):
-            self._held = [message]
-        elif self._held is None:
-            await self._send(message)
-        else:
-            self._held.append(message)
-            await self._consider(message)
-
-    def _may_name(self, start: ASGIMessage) -> bool:
-        """Whether an answer may be a success in which the server has named no session of its own."""
-        names = {name.lower() for name, _ in start.get("headers", ())}
-        return bool(start["status"] == 200 and SESSION_HEADER not in names)
-
-    async def _consider(self, message: ASGIMessage) -> None:
-        body = message.get("body", b"")
-        texts = [event.data for event in self._events.feed(body)]
-        is_success = any(text is not None and rewrite.is_answer(text, self._request_id) for text in [body, *texts])
-        if is_success:
-            await self._name(await self._mint())
-        elif not message.get("more_body", False):
-            await self._name(None)
-
-    async def _name(self, session_id: str | None) -> None:
-        assert self._held is not None
-        (start, *rest), self._held = self._held, None
-        if session_id is not None:
-            named = (SESSION_HEADER, session_id.encode("ascii"))
-            start = {**start, "headers": [*start.get("headers", ()), named]}
-        for message in (start, *rest):
-            await self._send(message)
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A session that an `initialize` has begun or gone on with.
-
-    Args:
-        id: Its id.
-        in_head: Whether the answer's head names it, too.
-    """
-
-    id: str
-    in_head: bool
-
-
-Open = Callable[[bytes, "str | None"], Awaitable[Opened]]
-"""Gives the session, from the successful answer and the transport session that the server named in its head."""
-
-
-class Opening:
-    """A `send` that names a session in a successful answer to `initialize`.
-
-    Args:
-        send: The server's `send`.
-        request_id: JSON text of the request's id.
-        opened: Called once, when the success is seen; may raise a `Refusal`.
-        failed: Gives the answer that tells of a refusal.
-        max_event_bytes: Bytes of one event that are held at the most.
-    """
-
-    __slots__ = ("_failed", "_opened", "_own", "_request_id", "_responder", "_session")
-
-    def __init__(
-        self, send: Send, request_id: bytes, opened: Open, failed: Callable[[Refusal], bytes], *, max_event_bytes: int
-    ) -> None:
-        self._request_id = request_id
-        self._opened = opened
-        self._failed = failed
-        self._own: str | None = None
-        self._session: Opened | None = None
-        handshake = Handshake(send, request_id, self._named_in_head)
-        self._responder: Final = Responder(
-            handshake, _unchanged, None, save=self._answer, max_event_bytes=max_event_bytes
-        )
-
-    async def __call__(self, message: ASGIMessage) -> None:
-        if message["type"] == "http.response.start":
-            own = {name.lower(): value for name, value in message.get("headers", ())}.get(SESSION_HEADER)
-            self._own = None if own is None else own.decode("latin-1")
-        await self._responder(message)
-
-    async def _answer(self, text: bytes) -> bytes | None:
-        if not rewrite.is_answer(text, self._request_id):
-            return None
-        try:
-            self._session = await self._opened(text, self._own)
-        except Refusal as refusal:
-            return self._failed(refusal)
-        return rewrite.with_field(text, self._request_id, self._session.id)
-
-    async def _named_in_head(self) -> str | None:
-        session = self._session
-        return session.id if session is not None and session.in_head else None
-
-
-def _unchanged(_text: bytes) -> None:
-    """What stands in for a change that has to wait for something else."""
+    async def _send_cut_body(self) -> None:
+        assert self.guard is not None
+        last = self.guard.cut_body()
+        # The blank line ends an event that was too large to be held and is half sent; elsewhere it means nothing.
+        body = b"\n\ndata: %b\n\n" % last if last else b""
+        # Ending a session does not wait for a client that does not read, nor fail for one that has gone.
+        with anyio.move_on_after(_PATIENCE), suppress(Exception):
+            if self.start is not None:
+                await self._release(self.start)
+            await self.send({"type": "http.response.body", "body": body, "more_body": False})

@@ -7,7 +7,7 @@ something to record, so that a server without tracing pays nothing for it, not e
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,10 +16,9 @@ from starlette.types import ASGIApp
 
 from .. import stores
 from .._protocol import decision
-from .._protocol.decision import Lists, Subject
-from .._protocol.draft import Role, SessionMetadata, role
+from .._protocol.decision import Rules
 from .._protocol.policy import Policy
-from .._session.claims import SESSION, Claims
+from .._session.claims import Claims, Kind
 from .._session.data import Data, Namespace
 from .._session.events import Fact, Listener, RequestRefused, SessionCreated, SessionDeleted
 from .._tokens.jwt import Tokens
@@ -40,8 +39,9 @@ from .streams import Streams
 if TYPE_CHECKING:
     from .._protocol.sep1364 import Sep1364
     from ..telemetry.recorder import Telemetry
-    from .sep1364 import Unconfirmed
+    from .sep1364 import PendingInitialized
 
+KindOf = Callable[[str], Kind | None]
 Keep = Callable[[str, int], Data]
 """Gives what the server keeps for a session: of which `ref`, and until when (Unix seconds)."""
 
@@ -49,35 +49,42 @@ Keep = Callable[[str, int], Data]
 class Runtime(msgspec.Struct, frozen=True):
     """What every request of one middleware shares."""
 
+    rules: Rules
+    """What decides on messages."""
     ring: Callable[[float], KeyRing]
+    """Gives the keys in force, at a moment in Unix seconds."""
+    tokens: Tokens
+    principal: ReadPrincipal
     path: str | None
     audience: str
-    tokens: Tokens
     lifetime: float
     idle_timeout: float | None
-    policy: Policy
-    lists: Lists | None
+    asks: bool
+    """Whether the wrapped server is asked before we answer ourselves."""
     store: Store
     closes_store: bool
-    lets_unknown_in: bool
-    streams: Streams
-    endings: Terminator
     tracked: bool
     """Whether sessions are recorded."""
+    streams: Streams
+    endings: Terminator
     sweeper: Sweeper | None
-    """Where they are: what ends those that end by themselves."""
+    """What ends the sessions that end by themselves, where they are tracked."""
     on_create: OnCreate | None
     shelf: Callable[[str, int], Namespace]
-    """A session's place in the store: of which `ref`, and until when (Unix seconds)."""
+    """Gives a session's place in the store: of which `ref`, and until when (Unix seconds)."""
     keep: Keep
-    principal: ReadPrincipal
-    asks: bool
+    create_limit: CreateLimit | None
     transport: bool
-    """Whether a transport session is named to clients whose server names none."""
+    """Whether clients whose server names no transport session get one of ours."""
     transport_lifetime: float
     bridges: bool
     """Whether clients of a server that keeps transport sessions see our ids in place of its own."""
-    legacy_only: bool
+    unconfirmed: PendingInitialized | None
+    """The server's own transport sessions that their clients may leave unconfirmed, where a dialect allows it."""
+    capability: bytes
+    """`capabilities.sessions`, as JSON."""
+    settings: bytes
+    """`capabilities.experimental.sessions` of this deployment, as JSON."""
     not_found_code: int
     required_code: int
     max_body_bytes: int
@@ -86,30 +93,15 @@ class Runtime(msgspec.Struct, frozen=True):
     max_batch: int
     max_nesting: int
     body_timeout: float
-    create_limit: CreateLimit | None
     conversation: Conversation | None
     """What is done with the names that clients give to conversations, or None for nothing."""
-    is_attentive: bool
-    """Whether even a message that speaks of no session has to be looked at."""
-    subjects: Mapping[str, Subject]
-    """What each method that is read here is about."""
-    attended: frozenset[str]
-    """Where nothing needs a session, a message that names none passes as it is unless its method is one of these."""
-    opted: Sep1364 | None
-    """The dialects beside the draft and the transport header, or None."""
-    unconfirmed: Unconfirmed | None
-    """The server's own transport sessions that their clients may leave unconfirmed, where a dialect says so."""
-    capability: bytes
-    """What `capabilities.sessions` says, as JSON."""
-    settings: bytes
-    """What `capabilities.experimental.sessions` says of this deployment, as JSON."""
     tells: Callable[[], bool]
-    """Whether telemetry is to be told of anything, now."""
+    """Whether telemetry records anything now."""
     telemetry: Callable[[], Telemetry]
-    """What is told then, and made at the first time: who does not trace imports no OpenTelemetry."""
+    """Gives what records, which is made at the first call: a server without tracing imports no OpenTelemetry."""
     listen: Listener | None
     emit: Callable[[Fact], None]
-    """Tells a fact to the log, and to whoever listens."""
+    """Hands a fact to the log, to telemetry and to the application's listener."""
     clock: Callable[[], float]
 
     @property
@@ -118,22 +110,13 @@ class Runtime(msgspec.Struct, frozen=True):
         return self.idle_timeout is not None and not self.tracked
 
     def status(self, claims: Claims) -> Awaitable[Standing]:
-        """How an authentic session stands, to be awaited."""
+        """Ask the store for the status of a verified session."""
         if self.tracked:  # where a lineage has ended, so has every record of it
             return self.store.touch(claims, idle_timeout=None if self.idle_timeout is None else int(self.idle_timeout))
         return self.store.status(claims) if claims.root is None else base.status(self.store, claims)
 
-    def role(self, header: str, named: SessionMetadata | None) -> Role:
-        """What a session header of ours is to a request; where none is named, it can be a mirror only.
-
-        Raises:
-            HeaderMismatch: It contradicts what `_meta` says.
-        """
-        kind = self.tokens.kind(self.ring(self.clock()), header) if self.transport or self.bridges else SESSION
-        return role(header, named, kind)
-
     def code(self, refusal: Refusal) -> int:
-        """The JSON-RPC code of a refusal in this deployment."""
+        """Return the JSON-RPC code of a refusal in this deployment."""
         if isinstance(refusal, SessionNotFound):
             return self.not_found_code
         return self.required_code if isinstance(refusal, SessionRequired) else refusal.code
@@ -149,83 +132,103 @@ def make_runtime(app: ASGIApp, options: Options) -> Runtime:
     Raises:
         ConfigurationError: An option names what cannot be had; the message says what to write instead.
     """
-    wire, limits, clock = options.wire, options.limits, options.clock
+    limits, transport, clock = options.limits, options.transport, options.clock
+    ring = key_source(options.keys)
+    tokens = Tokens(
+        issuer=options.wire.issuer,
+        audience=options.audience,
+        cache_entries=limits.token_cache,
+        max_bytes=limits.token_bytes,
+    )
+    # No client begins anew when its transport session is gone, so none is named that dies with the process.
+    names_transport = transport.header and not is_ephemeral(options.keys)
+    conversation = Conversation.of(options.telemetry.correlate, options.telemetry.propagate)
+    return Runtime(
+        **_wire(
+            options,
+            inspects_all=conversation is not None,  # whose name is looked for in every message
+            reads_transport=names_transport or transport.bridge,
+            kind_of=lambda token: tokens.kind(ring(clock()), token),
+        ),
+        **_lifecycle(app, options),
+        **_limits(limits),
+        ring=ring,
+        tokens=tokens,
+        principal=principal.reader(options.principal),
+        path=options.path,
+        audience=options.audience,
+        lifetime=as_seconds(options.lifetime),
+        idle_timeout=None if options.idle_timeout is None else as_seconds(options.idle_timeout),
+        asks=options.admission == "ask",
+        on_create=options.on_create,
+        transport=names_transport,
+        transport_lifetime=as_seconds(transport.lifetime),
+        bridges=transport.bridge,
+        conversation=conversation,
+        clock=clock,
+    )
+
+
+def _wire(options: Options, *, kind_of: KindOf, **rules: bool) -> dict[str, Any]:
+    """Return what decides on messages, and what clients learn of it."""
+    policy, wire = Policy(options.require), options.wire
+    offered = decision.offered(wire.extensions, tracked=options.tracked is not None)
+    sep1364, unconfirmed, capability = _sep1364(options)
+    return {
+        "rules": Rules.of(
+            subjects=decision.subjects(offered),
+            policy=policy,
+            lists=wire.lists,
+            legacy_only=wire.era == "legacy",
+            fail_open=options.on_store_error == "allow",
+            bridges=options.transport.bridge,
+            kind_of=kind_of,
+            sep1364=sep1364,
+            **rules,
+        ),
+        "unconfirmed": unconfirmed,
+        "capability": capability,
+        "settings": decision.settings(policy.summary, offered),
+        "not_found_code": wire.not_found_code,
+        "required_code": wire.required_code,
+    }
+
+
+def _sep1364(options: Options) -> tuple[Sep1364 | None, PendingInitialized | None, bytes]:
+    if not options.dialects and isinstance(options.dialects, Sequence):
+        return None, None, b"{}"
+    from .._protocol.sep1364 import Sep1364
+    from .sep1364 import PendingInitialized
+
+    sep1364 = Sep1364.of(options.dialects)
+    capability = b"{}" if sep1364.creates is None else sep1364.creates.capability
+    confirms = sep1364.initializes is not None and not sep1364.is_sessionless
+    return sep1364, PendingInitialized() if confirms else None, capability
+
+
+def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
+    """Return the store, what ends sessions, and where facts go."""
+    limits, clock = options.limits, options.clock
     tells, telemetry = _telemetry(app, options)
     emit = partial(_emit, options.telemetry.listen, tells, telemetry)
     store = stores.make(options.store, clock=clock, timeout=as_seconds(limits.store_timeout))
     keep = partial(_data, store, limits, clock)
     streams = Streams(store)
     endings = Terminator(store, streams, on_end=options.on_end, emit=emit, keep=keep, clock=clock)
-    return Runtime(
-        **_rules(options),
-        **_dialects(options),
-        **_limits(limits),
-        ring=key_source(options.keys),
-        path=options.path,
-        audience=options.audience,
-        tokens=Tokens(
-            issuer=wire.issuer,
-            audience=options.audience,
-            cache_entries=limits.token_cache,
-            max_bytes=limits.token_bytes,
-        ),
-        lifetime=as_seconds(options.lifetime),
-        idle_timeout=None if options.idle_timeout is None else as_seconds(options.idle_timeout),
-        store=store,
-        closes_store=isinstance(options.store, str),
-        lets_unknown_in=options.on_store_error == "allow",
-        streams=streams,
-        endings=endings,
-        tracked=options.tracked is not None,
-        sweeper=_sweeper(store, endings, options),
-        on_create=options.on_create,
-        shelf=partial(_namespace, limits),
-        keep=keep,
-        principal=principal.reader(options.principal),
-        asks=options.admission == "ask",
-        # No client begins anew when its transport session is gone, so none is named that dies with the process.
-        transport=options.transport.header and not is_ephemeral(options.keys),
-        transport_lifetime=as_seconds(options.transport.lifetime),
-        bridges=options.transport.bridge,
-        tells=tells,
-        telemetry=telemetry,
-        listen=options.telemetry.listen,
-        emit=emit,
-        clock=clock,
-    )
-
-
-def _rules(options: Options) -> dict[str, Any]:
-    policy, wire = Policy(options.require), options.wire
-    conversation = Conversation.of(options.telemetry.correlate, options.telemetry.propagate)
-    offered = decision.offered(wire.extensions, tracked=options.tracked is not None)
-    subjects = decision.subjects(offered)
-    legacy_only = wire.era == "legacy"
-    reads_field = bool(options.dialects)
     return {
-        "policy": policy,
-        "subjects": subjects,
-        "attended": decision.attended(subjects),
-        "settings": decision.settings(policy.summary, offered),
-        "lists": wire.lists,
-        "legacy_only": legacy_only,
-        "conversation": conversation,
-        "is_attentive": legacy_only or reads_field or policy.summary != "never" or conversation is not None,
-        "not_found_code": wire.not_found_code,
-        "required_code": wire.required_code,
+        "store": store,
+        "closes_store": isinstance(options.store, str),
+        "tracked": options.tracked is not None,
+        "streams": streams,
+        "endings": endings,
+        "sweeper": _sweeper(store, endings, options),
+        "shelf": partial(_namespace, limits),
+        "keep": keep,
+        "tells": tells,
+        "telemetry": telemetry,
+        "listen": options.telemetry.listen,
+        "emit": emit,
     }
-
-
-def _dialects(options: Options) -> dict[str, Any]:
-    if not options.dialects and isinstance(options.dialects, Sequence):
-        return {"opted": None, "unconfirmed": None, "capability": b"{}"}
-    from .._protocol.sep1364 import Sep1364
-    from .sep1364 import Unconfirmed
-
-    opted = Sep1364.of(options.dialects)
-    capability = b"{}" if opted.creates is None else opted.creates.capability
-    confirms = opted.initializes is not None and not opted.is_sessionless
-    return {"opted": opted, "unconfirmed": Unconfirmed() if confirms else None, "capability": capability}
 
 
 def _limits(limits: Limits) -> dict[str, Any]:
@@ -263,7 +266,7 @@ def _sweeper(store: Store, endings: Terminator, options: Options) -> Sweeper | N
 def _emit(listen: Listener | None, tells: Callable[[], bool], telemetry: Callable[[], Telemetry], fact: Fact) -> None:
     log_fact(fact)
     if tells():
-        telemetry().hear(fact)
+        telemetry().observe(fact)
     if listen is not None:
         listen(fact)
 

@@ -1,14 +1,8 @@
-"""One request's way where dialects of SEP-1364 are spoken, too: the same way, with what their field adds to it.
+"""The part of SEP-1364 that needs sessions: the field in an answer, and the wrapped server's own sessions beside it.
 
-The field is read, held against the header and taken out before the message is forwarded, and written into
-a successful answer. An `initialize` may begin a session. What none of these dialects concerns goes the way
-of every other message.
-
-Transport sessions of the wrapped server whose client may skip `notifications/initialized`, and has not sent it.
-
-SEP-1364's second alternative makes it optional where both sides spoke the same version; a server of today
-waits for it all the same. So it is sent for the client, before the first message that needs it. A server
-that keeps transport sessions keeps them in its process, and so does this.
+An `initialize` may begin a session, or go on with one. By the second alternative a client may leave
+`notifications/initialized` out where both sides spoke the same version; a server of today waits for it all the same,
+so it is sent for the client, before the first message that needs it.
 """
 
 from __future__ import annotations
@@ -17,219 +11,129 @@ from collections import OrderedDict
 from functools import partial
 from typing import Final
 
-import msgspec
-from starlette.types import ASGIApp, Receive, Scope, Send
-
-from .._protocol import decision, rewrite
-from .._protocol.decision import Carries, Step
-from .._protocol.draft import INITIALIZE, SessionMetadata, speaks_draft
+from .._protocol import rewrite
 from .._protocol.headers import SESSION_HEADER
-from .._protocol.jsonrpc import Message, MessageKind
-from .._protocol.jsonrpc import Message as Request
-from .._protocol.sep1364 import TERMINATE, Sep1364, agrees_on_version, capabilities, check_header, field
-from .._session.claims import BESIDE, FIELD, SESSION, TRANSPORT
-from .._session.claims import Kind as TokenKind
-from ..errors import Refusal, SessionNotFound, SessionRequired, refuse
-from . import answers
-from .answers import FieldAnswers, notify
-from .context import WAY, crossing, has_servers_own
-from .methods import begin
-from .request import ConversingExchange
-from .response import Opened, Opening, Responder
+from .._protocol.jsonrpc import Message
+from .._protocol.sep1364 import agrees_on_version, capabilities, field
+from .._session.claims import BESIDE, FIELD, TRANSPORT, Kind
+from ..errors import Refusal
+from .answers import notify, refused_body
+from .context import BridgedInitialize, RequestContext
+from .minting import initialize_session, mint_with_capabilities
+from .response import ResponseFilter
+from .rewrites import Rewrite
 from .sessions import ActiveSession
-
-
-class FieldExchange(ConversingExchange):
-    """One POST to the MCP path, in a deployment that opted for dialects of SEP-1364.
-
-    Args:
-        begun: The session that the bridge has made for a transport session of the server's, once it has.
-    """
-
-    begun: ActiveSession | None = None
-
-    @property
-    def _opted(self) -> Sep1364:
-        assert self.options.opted is not None
-        return self.options.opted
-
-    # --- what came ---------------------------------------------------------------------------
-
-    def _speaks_of_sessions(self, item: Message) -> bool:
-        about = self._opted.subject(item)
-        needs = self._opted.requires(item, about or decision.subject(item, self.options.subjects))
-        return needs or about is not None or self._opted.said(item) is not None or super()._speaks_of_sessions(item)
-
-    def _named(self, message: Message) -> SessionMetadata | None:
-        return self._opted.named(message, super()._named(message))
-
-    def _is_transport(self, message: Message, named: SessionMetadata | None) -> bool:
-        said = field(message)
-        if said is None:
-            return super()._is_transport(message, named)
-        kind = self._kind(said)
-        is_bridged = self.options.bridges and self.header is not None and kind == BESIDE
-        if is_bridged and super()._is_transport(message, named):  # the server's own is sealed in it
-            return True
-        check_header(said, kind, self.head.first(SESSION_HEADER), is_ours=self.header is not None)
-        return False
-
-    def _kind(self, session_id: str) -> TokenKind | None:
-        return self.options.tokens.kind(self.options.ring(self.options.clock()), session_id)
-
-    def _decide(self, message: Message, named: SessionMetadata | None, is_transport: bool) -> Step:
-        about = self._opted.subject(message)
-        told = about or decision.subject(message, self.options.subjects)
-        if named is None and self._opted.requires(message, told):
-            raise SessionRequired
-        if about is None:
-            return super()._decide(message, named, is_transport)
-        return decision.decide(about, Carries.NOTHING if named is None else Carries.SESSION)
-
-    async def _open(
-        self, message: Message, named: SessionMetadata | None, is_transport: bool, step: Step
-    ) -> ActiveSession | None:
-        if named is None or message.names_session:
-            return await super()._open(message, named, is_transport, step)
-        await super()._open(message, None, is_transport, step)  # one that stands beside it only has to live
-        # From here on it is verified whatever the step: also where an answer that the client posts names it.
-        if step is Step.FORK:
-            raise refuse("session_missing")
-        kind = self._kind(named.session_id)
-        if kind is None or kind == SESSION:  # a session of the draft is named in `_meta`, where its state is
-            raise SessionNotFound("token_kind")
-        live = await self._live(message, step, named, kind)
-        if self.options.bridges and kind == TRANSPORT:
-            self.scope[WAY] = crossing(live)
-        return live
-
-    def _answers(self) -> FieldAnswers:
-        return FieldAnswers(
-            self.app, self.options, self.head, self.scope, self.receive, self.send, handling=self.handling
-        )
-
-    async def _handle(
-        self, message: Message, step: Step, live: ActiveSession | None, refused: Refusal | None = None
-    ) -> None:
-        await super()._handle(message, step, live, refused)
-        ended = step is Step.DELETE and live is not None and live.outlives
-        # What `initialize` began is one session, and it is over.
-        if ended and message.method == TERMINATE and has_servers_own(self.scope):
-            await answers.hang_up(self.app, self.scope, self.receive)
-
-    # --- forwarded ---------------------------------------------------------------------------
-
-    async def _forward(self, message: Message, step: Step, live: ActiveSession | None) -> None:
-        if self._opens(message):
-            self._take_over_response()
-            self.send = Opening(
-                self.send,
-                message.id or b"",
-                partial(self._opened, message, live),
-                partial(self._failed, message),
-                max_event_bytes=self.options.max_event_bytes,
-            )
-        elif live is not None and step in decision.ECHOES and message.id is not None and field(message) is not None:
-            self._name_in_answer(message.id, live)
-        transport = self.head.first(SESSION_HEADER)
-        if transport is not None and self.options.unconfirmed is not None:
-            await self.options.unconfirmed.settle(transport, message, self.app, self.scope, self.receive)
-        await super()._forward(self._plain(message), step, live)
-
-    def _plain(self, message: Message) -> Message:
-        """The message as servers of today read it: without the field, and with the capabilities that they ask for."""
-        body = message.body if message.field is None else rewrite.without_field(message.body)
-        if message.method == INITIALIZE and self._opted.creates is not None:
-            body = rewrite.with_capabilities(body)
-        if body is message.body:
-            return message
-        self._declare(body)
-        return msgspec.structs.replace(message, body=body, field=None)
-
-    def _name_in_answer(self, request_id: bytes, live: ActiveSession) -> None:
-        self._take_over_response()
-
-        def named(text: bytes) -> bytes | None:
-            return rewrite.with_field(text, request_id, live.token)
-
-        self.send = Responder(self.send, named, None, max_event_bytes=self.options.max_event_bytes)
-
-    # --- begun by initialize -----------------------------------------------------------------
-
-    def _opens(self, message: Message) -> bool:
-        """Whether the answer of this `initialize` names a session."""
-        speaks = self._opted.initializes is not None and not self._opted.is_sessionless
-        is_handshake = message.method == INITIALIZE and message.kind is MessageKind.REQUEST and not self.head.is_modern
-        return speaks and is_handshake and not speaks_draft(message)
-
-    def _may_name_transport(self, message: Message) -> bool:
-        return self._opted.initializes is None and super()._may_name_transport(message)
-
-    def _naming(self, message: Message) -> Send:
-        return self.send if self.scope.get(WAY) else super()._naming(message)  # it goes on with a session that it has
-
-    async def _mint_for(self, message: Message, servers_id: str) -> str:
-        mint = self._begin if self._opens(message) else self._minted
-        self.begun = await mint(message, TRANSPORT, servers_id)
-        return self.begun.token
-
-    async def _begin(self, message: Message, kind: TokenKind, servers_id: str | None = None) -> ActiveSession:
-        """The session that an `initialize` begins, with what its client can do."""
-        mint, said = partial(self._minted, message, kind, servers_id), capabilities(message)
-        return await (mint() if said is None else begin(said, mint))
-
-    async def _opened(self, message: Message, live: ActiveSession | None, answer: bytes, own: str | None) -> Opened:
-        """The session that an `initialize` goes on with or begins, with what its client can do."""
-        if live is None:
-            live = self.begun or await self._begin(message, self._kind_beside(own))
-        elif (said := capabilities(message)) is not None:
-            await live.keep_capabilities(said)
-        if own is not None and self.options.unconfirmed is not None and agrees_on_version(message, answer):
-            self.options.unconfirmed.note(own)
-        return Opened(live.token, in_head=live.claims.kind == TRANSPORT)
-
-    def _kind_beside(self, own: str | None) -> TokenKind:
-        """The kind of session that fits what the header is for."""
-        alone = TRANSPORT if self.options.transport else FIELD
-        return alone if own is None else BESIDE
-
-    def _failed(self, message: Message, refusal: Refusal) -> bytes:
-        return self._answers().told(message, refusal)
-
 
 CONFIRMATION: Final = "notifications/initialized"
 MAX_WAITING: Final = 10_000  # transport sessions; those of clients that never came back go first
 _EARLY: Final = frozenset({"initialize", "ping"})
 
 
-class Unconfirmed:
-    """The transport sessions of one middleware that wait for `notifications/initialized`."""
+class Sep1364Field(Rewrite, kw_only=True):
+    """The session in the top-level field of the answer, and in its headers if they mirror it.
+
+    Args:
+        ctx: The request.
+        message: The message.
+        session: The session that it names, or None.
+        begins: Whether it is an `initialize`, which begins a session where it names none.
+        named_id: The session that was named in the headers.
+    """
+
+    ctx: RequestContext
+    message: Message
+    session: ActiveSession | None
+    begins: bool
+    named_id: str | None = None
+
+    async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
+        """Return the answer with the session, or with the refusal where there is none to be had."""
+        session = self.session
+        if self.begins and response.is_answer(text):
+            try:
+                session = await self._begun(text, response)
+            except Refusal as refusal:
+                return refused_body(self.ctx, self.message, refusal)
+            finally:
+                self.holds = False
+        return None if session is None else rewrite.with_field(text, response.request_id, session.token)
+
+    async def _begun(self, answer: bytes, response: ResponseFilter) -> ActiveSession:
+        """Go on with the session that is named, or begin one, and keep what its client can do."""
+        ctx, session, bridge, pending = self.ctx, self.session, self.ctx.bridge, self.ctx.runtime.unconfirmed
+        own = None if response.session_id == self.named_id else response.session_id
+        if session is not None:
+            value = capabilities(self.message)
+            if value is not None:
+                await session.keep_capabilities(value)
+        elif isinstance(bridge, BridgedInitialize) and bridge.session is not None:
+            session = bridge.session
+        else:
+            alone = TRANSPORT if ctx.runtime.transport else FIELD
+            session = await begin_session(ctx, self.message, alone if own is None else BESIDE)
+        if own is not None and pending is not None and agrees_on_version(self.message, answer):
+            pending.add(own)
+        # A second success in the same event stream names its session in place of the first.
+        may_name = self.holds or (self.named_id is not None and response.start is not None)
+        if own is None and may_name and session.claims.kind == TRANSPORT:
+            self.named_id = session.token
+            response.name(session.token)
+        return session
+
+
+def field_rewrites(
+    ctx: RequestContext, message: Message, session: ActiveSession | None, *, echoes: bool
+) -> list[Rewrite]:
+    """Return what writes the field into the answer to a message, if anything does."""
+    sep1364 = ctx.runtime.rules.sep1364
+    if sep1364 is not None and sep1364.begins_session(message, modern=ctx.headers.is_modern):
+        return [Sep1364Field(holds=True, ctx=ctx, message=message, session=session, begins=True)]
+    if echoes and field(message) is not None:
+        return [Sep1364Field(ctx=ctx, message=message, session=session, begins=False)]
+    return []
+
+
+async def begin_session(
+    ctx: RequestContext, message: Message, kind: Kind, server_id: str | None = None
+) -> ActiveSession:
+    """Mint the session that an `initialize` begins, and keep what its client can do.
+
+    Raises:
+        Refusal: The caller gets none.
+    """
+    mint, value = partial(initialize_session, ctx, message, kind, server_id), capabilities(message)
+    return await (mint() if value is None else mint_with_capabilities(value, mint))
+
+
+class PendingInitialized:
+    """The transport sessions of one middleware that wait for `notifications/initialized`.
+
+    A server that keeps transport sessions keeps them in its process, and so does this.
+
+    Args:
+        max_waiting: How many are remembered at most; the oldest go first.
+    """
 
     def __init__(self, *, max_waiting: int = MAX_WAITING) -> None:
-        """Args:
-        max_waiting: How many are remembered at most; the oldest go first.
-        """
         self._max_waiting: Final = max_waiting
         self._waiting: Final[OrderedDict[str, None]] = OrderedDict()
 
-    def note(self, transport: str) -> None:
-        """A transport session has begun whose client need not confirm it."""
+    def add(self, transport: str) -> None:
+        """Remember a transport session whose client need not confirm it."""
         self._waiting[transport] = None
         if len(self._waiting) > self._max_waiting:
             self._waiting.popitem(last=False)
 
-    async def settle(self, transport: str, message: Request, app: ASGIApp, scope: Scope, receive: Receive) -> None:
-        """Confirm a transport session, if it waits for that and this message comes before its client did so.
+    async def send_initialized(self, ctx: RequestContext, message: Message) -> None:
+        """Confirm a transport session that waits for it, where a message comes before its client did so.
 
         Args:
-            transport: The server's own id of it.
-            message: What is about to be forwarded.
-            app: The wrapped application.
-            scope: The message's own scope.
-            receive: The server's `receive`.
+            ctx: The request.
+            message: The message that is about to be forwarded.
         """
-        if transport not in self._waiting or message.method in _EARLY:
+        transport = ctx.headers.first(SESSION_HEADER)
+        if transport is None or transport not in self._waiting or message.method in _EARLY:
             return
         if message.method != CONFIRMATION:
-            await notify(app, scope, receive, CONFIRMATION)
+            await notify(ctx, CONFIRMATION)
         self._waiting.pop(transport, None)  # only now: a message beside this one must not overtake it

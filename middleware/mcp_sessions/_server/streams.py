@@ -83,7 +83,7 @@ class Stream(Protocol):
         ...
 
     @property
-    def is_spared(self) -> bool:
+    def survives_end(self) -> bool:
         """Whether it goes on when its session ends: its own request ended it, and still gets its answer."""
         ...
 
@@ -130,7 +130,7 @@ class Streams:
         Args:
             ref: The session's public name.
         """
-        ending = [stream for stream in self._open.get(ref, ()) if not stream.is_spared]
+        ending = [stream for stream in self._open.get(ref, ()) if not stream.survives_end]
         async with anyio.create_task_group() as group:  # side by side, or slow clients would add up
             for stream in ending:
                 self.remove(stream)

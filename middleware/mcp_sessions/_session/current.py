@@ -1,10 +1,8 @@
 """`current_session()`: the session of the request that is being handled, found with no argument.
 
-The ASGI scope is the authority. A context variable set by the middleware is right wherever the
-handler runs in the request's own context, but in the stateful modes of SDK 1.x and FastMCP 3 the
-handler runs in a task that was started by the connection's first request, where that variable is
-stuck. So the framework is asked for its current request first, and the variable comes last. No
-framework is imported here: one that was never imported cannot be handling a request.
+The ASGI scope is the authority. In the stateful modes of SDK 1.x and FastMCP 3 a handler runs in a task of the
+connection's first request, where a context variable is stuck. So the framework is asked for its current request
+first, and the variable comes last. A framework that was never imported cannot be handling a request.
 """
 
 from __future__ import annotations
@@ -20,13 +18,12 @@ from .session import Session
 session_variable: Final[ContextVar[Session | None]] = ContextVar("mcp_session", default=None)
 """Set by the middleware around each request that it forwards."""
 
-
 correlation_variable: Final[ContextVar[Correlation | None]] = ContextVar("mcp_correlation", default=None)
-"""Set by the middleware around each request that it forwards, where `correlate=` looks for names of conversations."""
+"""Set by the middleware around each request that it forwards, where `correlate=` is on."""
 
 
 def current_session() -> Session | None:
-    """The session of the request that is being handled, or None when it has none.
+    """Return the session of the request that is being handled, or None when it has none.
 
     Works inside tools, resources, prompts and completions of the official SDK 1.x and 2.x and of
     FastMCP 3 and 4, in plain ASGI handlers, and in tasks and threads that these start.
@@ -39,16 +36,12 @@ def current_session() -> Session | None:
 
 
 def current_correlation() -> Correlation | None:
-    """What the client of the request that is being handled calls its conversation, found as the session is.
-
-    Returns:
-        The label, or None where the client names none, or `correlate=` is off.
-    """
+    """Return the name that the client gives the conversation, or None where it gives none or `correlate=` is off."""
     return current_both()[1]
 
 
 def current_both() -> tuple[Session | None, Correlation | None]:
-    """The session of the request that is being handled, and what its client calls its conversation."""
+    """Return the session of the request that is being handled, and the name of its conversation."""
     scope = framework_scope()
     if scope is None:
         return session_variable.get(), correlation_variable.get()
@@ -57,7 +50,7 @@ def current_both() -> tuple[Session | None, Correlation | None]:
 
 
 def framework_scope() -> Mapping[str, Any] | None:
-    """The ASGI scope of the request that a framework says it is handling, or None where none says so."""
+    """Return the ASGI scope of the request that a framework is handling, or None where none handles one."""
     for module, request_of in _FRAMEWORKS.items():
         if module in sys.modules and (request := request_of(sys.modules[module])) is not None:
             scope: Mapping[str, Any] = request.scope

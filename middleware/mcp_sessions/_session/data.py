@@ -1,14 +1,8 @@
-"""`session.data`: what the server keeps for a session, changed by parallel calls without loss.
+"""`session.data`: JSON that the server keeps for a session, changed by parallel calls without loss.
 
-Values are JSON. A change is one atomic step in the store, across tasks, processes and machines; what
-cannot be one step (`update`) is tried again until nobody else changed the value in between. Nothing
-here reaches the store itself: it is handed in, and data dies with its session.
-
-The JSON of a value that will be read back: as it is, or not at all.
-
-State and data are Python values that an application writes in one request and reads in another. What
-JSON would quietly change on the way (a tuple, a date, NaN, a number as a key) is refused where it is
-written. The rule is RFC 8259; nothing here knows what the value is for.
+Each change is one atomic step in the store, across tasks, processes and machines; `update`, which cannot be one step,
+is tried again until no other change came in between. A value that JSON would change on the way (a tuple, a date, NaN,
+a number as a key) is refused where it is written. Source: RFC 8259.
 """
 
 from __future__ import annotations
@@ -23,7 +17,7 @@ import msgspec
 from ..errors import DataError, DataNotInteger, DataNotJSON, DataTooLarge
 
 MAX_KEY_BYTES: Final = 256  # of UTF-8
-MAX_ROUNDS: Final = 1000  # each is lost only when somebody else's change got through
+MAX_ROUNDS: Final = 1000  # each is lost only when another change got through
 _INTEGERS: Final = range(-(1 << 63), 1 << 63)  # what every store can add
 
 
@@ -44,90 +38,77 @@ class Namespace(msgspec.Struct, frozen=True):
 class DataStore(Protocol):
     """The part of a store that holds data. Every change is one atomic step, and durable on return.
 
-    Changing data of a session that was revoked raises `DataGone`; reading it works until `finish`.
+    Every change raises `DataGone` where the session was revoked, and `DataTooLarge` where the session's data would
+    exceed `namespace.max_bytes`. Reading works until `purge`.
     """
 
-    async def read(self, shelf: Namespace, key: str) -> bytes | None:
-        """A value's JSON, or None where there is none or its time is over."""
+    async def read(self, namespace: Namespace, key: str) -> bytes | None:
+        """Return a value's JSON, or None where there is none or its time is over."""
         ...
 
-    async def write(self, shelf: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
+    async def write(
+        self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None
+    ) -> None:
         """Keep a value, or None to keep none.
 
         Args:
-            shelf: Where.
-            key: Its name.
+            namespace: The session's place.
+            key: The value's name.
             value: Its JSON.
             expires_at: When its time is over, Unix seconds, or None for as long as the session.
-
-        Raises:
-            DataTooLarge: The session's data would exceed `shelf.max_bytes`.
-            DataGone: The session was revoked.
         """
 
-    async def compare_and_swap(self, shelf: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
-        """Replace a value by another if it is still the old one; its time stays as it was.
+    async def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
+        """Replace a value by another if it is still the old one, and return whether it was; its time stays."""
+        ...
 
-        Returns:
-            Whether it was.
+    async def add(self, namespace: Namespace, key: str, by: int) -> int:
+        """Add to a value, which is 0 where there is none, and return the sum; its time stays.
 
         Raises:
-            DataTooLarge: The session's data would exceed `shelf.max_bytes`.
-            DataGone: The session was revoked.
+            DataNotInteger: The value or the sum is not an integer of 64 bits, signed.
         """
         ...
 
-    async def add(self, shelf: Namespace, key: str, by: int) -> int:
-        """Add to a value, which is 0 where there is none; its time stays as it was.
-
-        Returns:
-            The sum. Signed, of 64 bits at most.
-
-        Raises:
-            DataNotInteger: The value or the sum is no integer of 64 bits.
-            DataTooLarge: The session's data would exceed `shelf.max_bytes`.
-            DataGone: The session was revoked.
-        """
-        ...
-
-    async def copy(self, shelf: Namespace, target: Namespace) -> None:
-        """Put what lies on a shelf now onto another, which is new, with the times that the values have."""
+    async def copy(self, namespace: Namespace, target: Namespace) -> None:
+        """Copy what a namespace holds now into another, which is new, with the times that the values have."""
 
 
 class Data:
     """What the server keeps for one session, under names, until the session ends.
 
     It belongs to the session and not to the request: all requests of the session share it, on every
-    worker, and parallel changes lose nothing. A value is anything that JSON can say and give back as
+    worker, and parallel changes lose nothing. A value is anything that JSON can hold and give back as
     it is, `None` included; what removes a value is `delete`.
+
+    Every method raises `DataError` for a name that cannot be one (text of 1 to 256 bytes in UTF-8) and
+    `StoreUnavailable` where the store did not answer, in which case a change may or may not have been made.
     """
 
-    __slots__ = ("_clock", "_max_value_bytes", "_shelf", "_store")
+    __slots__ = ("_clock", "_max_value_bytes", "_namespace", "_store")
 
-    def __init__(self, store: DataStore, shelf: Namespace, *, clock: Callable[[], float], max_value_bytes: int) -> None:
+    def __init__(
+        self, store: DataStore, namespace: Namespace, *, clock: Callable[[], float], max_value_bytes: int
+    ) -> None:
         """Args:
         store: Where it is kept.
-        shelf: The session's place there.
+        namespace: The session's place there.
         clock: Unix seconds.
         max_value_bytes: How long one value's JSON may be.
         """
         self._store = store
-        self._shelf = shelf
+        self._namespace = namespace
         self._clock = clock
         self._max_value_bytes = max_value_bytes
 
     async def get(self, key: str, default: Any = None) -> Any:
-        """The value under a name.
+        """Return the value under a name.
 
         Args:
-            key: Its name: text of 1 to 256 bytes in UTF-8.
+            key: Its name.
             default: What is returned where there is none.
-
-        Raises:
-            DataError: `key` cannot be a name.
-            StoreUnavailable: The store did not answer.
         """
-        kept = await self._store.read(self._shelf, _name(key))
+        kept = await self._store.read(self._namespace, _name(key))
         return default if kept is None else decode(kept)
 
     async def set(self, key: str, value: Any, *, ttl: float | timedelta | None = None) -> None:
@@ -135,37 +116,34 @@ class Data:
 
         Args:
             key: Its name.
-            value: Anything that JSON can say and give back as it is.
+            value: Anything that JSON can hold and give back as it is.
             ttl: Seconds, or a `timedelta`, for which it is kept; None for as long as the session lives.
 
         Raises:
             DataNotJSON: The value has no JSON form, or would not come back as it is.
             DataTooLarge: The value, or all of the session's data with it, would exceed its limit.
             DataGone: The session has ended.
-            DataError: `key` cannot be a name, or `ttl` is no time.
-            StoreUnavailable: The store did not take it, or it is not certain that it did.
+            DataError: `ttl` is not a time.
         """
         name, encoded = _name(key), self._encode(value)
-        await self._store.write(self._shelf, name, encoded, expires_at=self._expires_at(ttl))
+        await self._store.write(self._namespace, name, encoded, expires_at=self._expires_at(ttl))
 
     async def delete(self, key: str) -> None:
         """Keep nothing under a name. Deleting what is not there does nothing.
 
         Raises:
             DataGone: The session has ended.
-            DataError: `key` cannot be a name.
-            StoreUnavailable: The store did not take it, or it is not certain that it did.
         """
-        await self._store.write(self._shelf, _name(key), None)
+        await self._store.write(self._namespace, _name(key), None)
 
     async def update(self, key: str, fn: Callable[[Any], Any], default: Any = None) -> Any:
         """Change a value by a function of it; of parallel updates none is lost.
 
             await session.data.update("cart", lambda cart: cart + ["socks"], default=[])
 
-        The function is called again, with the new value, whenever somebody else changed the value in
-        the meantime: it must have no effect but its result. It may change what it is given, which is
-        a copy. What it returns is kept, `None` included. The value's time (`ttl`) stays as it was.
+        The function is called again, with the new value, whenever another change came in between: it must have no
+        effect but its result. It may change what it is given, which is a copy. What it returns is kept, `None`
+        included. The value's time (`ttl`) stays as it was.
 
         Args:
             key: The value's name.
@@ -180,14 +158,13 @@ class Data:
             DataNotJSON: What `fn` returned, or `default`, has no JSON form or would not come back as it is.
             DataTooLarge: The new value, or all of the session's data with it, would exceed its limit.
             DataGone: The session has ended.
-            DataError: `key` cannot be a name, or a thousand other changes came in between.
-            StoreUnavailable: The store did not take it, or it is not certain that it did.
+            DataError: A thousand other changes came in between.
         """
         name, absent = _name(key), _encode(default)
         for _ in range(MAX_ROUNDS):
-            old = await self._store.read(self._shelf, name)
+            old = await self._store.read(self._namespace, name)
             changed = _result(fn, decode(absent if old is None else old))
-            if await self._store.compare_and_swap(self._shelf, name, old, self._encode(changed)):
+            if await self._store.compare_and_swap(self._namespace, name, old, self._encode(changed)):
                 return changed
         raise DataError(
             f"update lost against {MAX_ROUNDS} other changes of this value; count with increment(), or spread over keys"
@@ -204,13 +181,11 @@ class Data:
             The sum.
 
         Raises:
-            DataNotInteger: The value or `by` is no integer, or one of them or the sum exceeds 64 bits, signed.
+            DataNotInteger: The value or `by` is not an integer, or one of them or the sum exceeds 64 bits, signed.
             DataTooLarge: All of the session's data together would exceed its limit.
             DataGone: The session has ended.
-            DataError: `key` cannot be a name.
-            StoreUnavailable: The store did not take it, or it is not certain that it did.
         """
-        return await self._store.add(self._shelf, _name(key), _integer(by))
+        return await self._store.add(self._namespace, _name(key), _integer(by))
 
     def _encode(self, value: Any) -> bytes:
         encoded = _encode(value)
@@ -224,25 +199,21 @@ class Data:
         if ttl is None:
             return None
         now, seconds = self._clock(), _seconds(ttl)
-        return now + seconds if seconds < self._shelf.until - now else None  # it dies with its session in any case
+        return now + seconds if seconds < self._namespace.until - now else None  # it dies with its session in any case
 
     def __repr__(self) -> str:
-        return f"<Data of {self._shelf.owner}>"
+        return f"<Data of {self._namespace.owner}>"
 
 
 def _name(key: object) -> str:
-    """A key that every store takes and gives back alike."""
-    if isinstance(key, str) and "\0" not in key and 0 < _size(key) <= MAX_KEY_BYTES:
-        return key
+    """Return a key that every store takes and gives back alike."""
+    if isinstance(key, str) and "\0" not in key and len(key) <= MAX_KEY_BYTES:
+        try:
+            if 0 < len(key.encode("utf-8")) <= MAX_KEY_BYTES:
+                return key
+        except UnicodeEncodeError:
+            pass
     raise DataError(f"a key must be text of 1 to {MAX_KEY_BYTES} bytes in UTF-8, without NUL and lone surrogates")
-
-
-def _size(text: str) -> int:
-    """Bytes in UTF-8; 0 for what it cannot hold."""
-    try:
-        return len(text.encode("utf-8"))
-    except UnicodeEncodeError:
-        return 0
 
 
 def _seconds(ttl: object) -> float:
@@ -276,7 +247,7 @@ def _result(fn: Callable[[Any], Any], value: Any) -> Any:
 
 
 def encode(value: Any) -> bytes:
-    """The JSON of a value that comes back equal.
+    """Return the JSON of a value that comes back equal.
 
     Raises:
         ValueError: It has none, or none that would; the message says which and shows nothing of it.
@@ -292,5 +263,5 @@ def encode(value: Any) -> bytes:
 
 
 def decode(encoded: bytes) -> Any:
-    """The value that `encode` was given."""
+    """Return the value that `encode` was given."""
     return msgspec.json.decode(encoded)

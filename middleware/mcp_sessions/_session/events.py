@@ -1,7 +1,6 @@
-"""The facts that telemetry listens to.
+"""The facts that telemetry turns into spans, metrics and log lines.
 
 Each is frozen, holds no credential and no message body, and names a session by its `ref` only.
-Nothing here knows OpenTelemetry, logging or ASGI: shells turn facts into spans, metrics and log lines.
 """
 
 from __future__ import annotations

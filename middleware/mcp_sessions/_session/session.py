@@ -1,8 +1,7 @@
 """The session that an application sees.
 
-A `Session` is made anew for each request from a verified token. It does no I/O of its own: what
-ends a session is handed in by the shell. The id is a credential, so it stays out of `repr`,
-pickles and copies; `ref` is the name to log.
+A `Session` is made anew for each request and is a view of the open session that the server holds. The id is a
+credential, so it stays out of `repr`, pickles and copies; `ref` is the name to log.
 """
 
 from __future__ import annotations
@@ -14,84 +13,45 @@ from typing import Any, NoReturn, Protocol
 
 import msgspec
 
-from .claims import Correlation, Principal, utc
+from .claims import Claims, Correlation, Principal, utc
 from .data import Data
 from .state import State
 
 
-class Facts(Protocol):
-    """What is known of a session for as long as it lives: the claims of its token."""
+class OpenSession(Protocol):
+    """The open session of one request, which the server holds, as far as its view reads it."""
+
+    token: str
+    claims: Claims
+    principal: Principal | None
+    ends_at: int  # the earlier of absolute and idle expiry, Unix seconds
 
     @property
-    def ref(self) -> str:
-        """Its public name."""
+    def state(self) -> State: ...
 
-    @property
-    def issued_at(self) -> int:
-        """When it was created, Unix seconds."""
+    def data(self) -> Data: ...
 
-    @property
-    def parent(self) -> str | None:
-        """The `ref` of the session that it was forked from."""
+    def capabilities(self) -> Awaitable[bytes | None]: ...
 
-    @property
-    def client(self) -> str | None:
-        """What its client calls itself."""
-
-    @property
-    def trace(self) -> str | None:
-        """The trace context of its start."""
-
-
-class Source(Protocol):
-    """What a session is made of, and who does what it is asked. It belongs to one request, as the session does."""
-
-    @property
-    def token(self) -> str:
-        """The session id as the client holds it."""
-
-    @property
-    def claims(self) -> Facts:
-        """What that says."""
-
-    @property
-    def ends_at(self) -> int:
-        """The earlier of absolute and idle expiry, Unix seconds."""
-
-    @property
-    def principal(self) -> Principal | None:
-        """Who the request is authenticated as."""
-
-    @property
-    def state(self) -> State:
-        """What the client carried."""
-
-    def data(self) -> Data:
-        """What the server keeps for it."""
-
-    def capabilities(self) -> Awaitable[bytes | None]:
-        """The JSON of what its client said that it can do, or None."""
-
-    def end(self, reason: str, *, descendants: bool) -> Awaitable[None]:
-        """Make every worker refuse it, and with `descendants` all that was forked from it."""
+    def end(self, reason: str, *, descendants: bool) -> Awaitable[None]: ...
 
 
 class Session:
     """A logical session, as one request sees it.
 
     Attributes:
-        correlation: What the client of this request calls its conversation, where `correlate=` looks for it, or
-            None. A label, which anybody may send: no access and no data may hang on it.
+        correlation: The name that the client of this request gives its conversation, where `correlate=` looks for
+            it, or None. A label, which any client may send: no access and no data may hang on it.
     """
 
     # Made for every request, and mostly asked for little: so it holds no more than it must.
-    __slots__ = ("_data", "_ended", "_source", "correlation")
+    __slots__ = ("_active", "_data", "_ended", "correlation")
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, active: OpenSession) -> None:
         """Args:
-        source: What it is made of.
+        active: The open session of the request.
         """
-        self._source = source
+        self._active = active
         self._ended = False
         self._data: Data | None = None
         self.correlation: Correlation | None = None
@@ -99,17 +59,17 @@ class Session:
     @property
     def ref(self) -> str:
         """The session's public name: safe in logs and traces, worthless as a credential."""
-        return self._source.claims.ref
+        return self._active.claims.ref
 
     @property
     def principal(self) -> Principal | None:
-        """Who the session belongs to, or None for an anonymous one."""
-        return self._source.principal
+        """The principal that the session belongs to, or None for an anonymous one."""
+        return self._active.principal
 
     @property
     def parent(self) -> str | None:
         """The `ref` of the session that it was forked from, or None."""
-        return self._source.claims.parent
+        return self._active.claims.parent
 
     @property
     def client(self) -> str | None:
@@ -117,58 +77,55 @@ class Session:
 
         Its own word: nothing vouches for it.
         """
-        return self._source.claims.client
+        return self._active.claims.client
 
     @property
     def traceparent(self) -> str | None:
-        """The trace context (W3C) of the session's start, for spans of your own that shall link to it.
-
-        None where nobody traced.
-        """
-        return self._source.claims.trace
+        """The trace context (W3C) of the session's start, for spans of your own that shall link to it, or None."""
+        return self._active.claims.trace
 
     @property
     def id(self) -> str:
         """The session id: a credential. Never log, trace or display it."""
-        return self._source.token
+        return self._active.token
 
     @property
     def created_at(self) -> datetime:
         """When it was created, UTC."""
-        return utc(self._source.claims.issued_at)
+        return utc(self._active.claims.issued_at)
 
     @property
     def expires_at(self) -> datetime:
         """When it ends at the latest, UTC."""
-        return utc(self._source.ends_at)
+        return utc(self._active.ends_at)
 
     @property
     def state(self) -> State:
         """Data that the client carries; changes are written back with the response."""
-        return self._source.state
+        return self._active.state
 
     @property
     def data(self) -> Data:
         """What the server keeps for the session, shared by its parallel requests on every worker without loss."""
         if self._data is None:
-            self._data = self._source.data()
+            self._data = self._active.data()
         return self._data
 
     @property
     def has_data(self) -> bool:
-        """Whether anybody asked for `data` in this request."""
+        """Whether `data` was asked for in this request."""
         return self._data is not None
 
     async def client_capabilities(self) -> dict[str, Any] | None:
-        """What the client of a SEP-1364 session said last that it can do; None for other sessions.
+        """Return the capabilities that the client of a SEP-1364 session stated last; None for other sessions.
 
-        It is what the client sent in `sessions/create` (alternative 1) or `initialize` (alternative 2), kept
-        in the store until the session ends.
+        They come from `sessions/create` (alternative 1) or `initialize` (alternative 2), and are kept in the store
+        until the session ends.
 
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        kept = await self._source.capabilities()
+        kept = await self._active.capabilities()
         return None if kept is None else msgspec.json.decode(kept, type=dict[str, Any])
 
     async def end(self, reason: str = "ended", *, descendants: bool = False) -> None:
@@ -179,8 +136,8 @@ class Session:
         twice does nothing more.
 
         Args:
-            reason: Why, for the log and for `on_end`.
-            descendants: Whether to end all that was forked from it, too: for a session that is itself no fork.
+            reason: The reason, for the log and for `on_end`.
+            descendants: Whether to end all that was forked from it, too: only for a session that is not a fork.
 
         Raises:
             ValueError: It is a fork, whose own forks cannot be told from the others of its lineage.
@@ -189,7 +146,7 @@ class Session:
         if descendants and self.parent is not None:
             raise ValueError("only a session that is itself no fork can end its descendants")
         if not self._ended:
-            await self._source.end(reason, descendants=descendants)
+            await self._active.end(reason, descendants=descendants)
             self._ended = True
 
     def __repr__(self) -> str:
@@ -201,7 +158,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class EndedSession:
-    """A session that has ended, as `on_end` is told of it. Its id is not known: it may have ended long after use.
+    """A session that has ended, as `on_end` gets it. Its id is not known: it may have ended long after use.
 
     Args:
         ref: Its public name.

@@ -1,7 +1,6 @@
-"""The state that an application may change: small JSON data that the client carries from request to request.
+"""`session.state`: small JSON data that the client carries from request to request.
 
-It is read when somebody looks at it and told apart from what came when it leaves. Nothing here seals or opens it
-(`state` does), and nothing here does I/O.
+It is decoded when it is first read, and compared with what came when the response leaves.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class State(MutableMapping[str, Any]):
         check: Called with the JSON that would be kept; raises `StateTooLarge`.
         """
         self._received = payload
-        self._values: dict[str, Any] | None = None  # until somebody looks
+        self._values: dict[str, Any] | None = None  # until it is read
         self._closed = False
         self._check = check
 
@@ -66,7 +65,7 @@ class State(MutableMapping[str, Any]):
         return self._load()
 
     def section(self, name: str) -> MutableMapping[str, Any]:
-        """A part of the state that one library can use without knowing the others.
+        """Return a part of the state that one library can use without knowing the others.
 
         Args:
             name: The section's name, best the name of the library.
@@ -77,10 +76,7 @@ class State(MutableMapping[str, Any]):
         return Section(self, name)
 
     def close(self) -> bytes | None:
-        """Refuse further writes and tell what must be sent back.
-
-        Returns:
-            The JSON object to seal, or None when nothing changed.
+        """Refuse further writes and return the JSON object to seal, or None where nothing changed.
 
         Raises:
             StateTooLarge: A nested value grew past the limit.
@@ -95,11 +91,6 @@ class State(MutableMapping[str, Any]):
         self._check(payload)
         return payload
 
-    @property
-    def untouched(self) -> bool:
-        """Whether nobody has looked at it, so that nothing can have changed."""
-        return self._values is None
-
     def shut(self) -> None:
         """Refuse further writes: the response has left, or never will."""
         self._closed = True
@@ -111,15 +102,12 @@ class State(MutableMapping[str, Any]):
 
     @property
     def received(self) -> bool:
-        """Whether the request carried a state at all.
-
-        A session that was never given one and a session whose state is empty are told apart by this.
-        """
+        """Whether the request carried a state at all, be it an empty one."""
         return self._received is not None
 
 
-class UnreadState(State):
-    """A state that lies in a store which does not answer. Nobody knows it, so to look at it or to write is an error.
+class UnreadableState(State):
+    """A state that lies in a store which does not answer, so that reading or writing it is an error.
 
     Args:
         reason: Why the store did not answer.
@@ -169,7 +157,7 @@ class Section(MutableMapping[str, Any]):
 
 
 def encode_state(values: dict[str, Any]) -> bytes:
-    """JSON of a state, or `StateNotJSON` where a value has none."""
+    """Return the JSON of a state, or raise `StateNotJSON` where a value has none."""
     try:
         return data.encode(values)
     except ValueError as error:

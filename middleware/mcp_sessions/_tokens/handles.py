@@ -1,11 +1,9 @@
-"""What an explicit handle says, and how a misquoted one is told: the text, its tag and its errors.
+"""Explicit handles: their text, its tag, and the errors that tell a model how it misquoted one.
 
     basket_kkrrrrrrrrrrrrrrrrrrrrrrrrrreeeeeeettttttttttttt        see `LAYOUT`; the docs show the same table
 
-A model copies handles from call to call, so each must prove that it was copied well, is of the type that
-is asked for, and belongs to who sends it: the tag covers all of that. Reading is strict, since a reader that
-mends case or look-alikes gives one object several names. One answer covers what was mistyped, is somebody
-else's or was made up, so that nobody learns which. Nothing here knows a clock, a store or who is calling.
+A model copies handles from call to call, so the tag covers text, type and holder. Reading is strict, since a reader
+that mends case or look-alikes gives one object several names.
 Sources: SEP-2567 (explicit state handles), RFC 2104 (HMAC), Crockford's base 32 for the alphabet.
 """
 
@@ -14,7 +12,7 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import ClassVar, Final
@@ -61,11 +59,11 @@ class Handle:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Whom a handle is for; another holder's handle does not verify.
+    """The holder of a handle; another holder's handle does not verify.
 
     Args:
         audience: The deployment.
-        principal: Who the caller is authenticated as, or None.
+        principal: The caller, or None for an anonymous one.
         session: The `ref` of the caller's session, or None.
     """
 
@@ -78,23 +76,23 @@ class Holder:
 
 
 class HandleError(MCPSessionsError, ValueError):
-    """What was sent is not the handle that is asked for. The text tells a model what to do.
+    """The argument is not the handle that is asked for. The text, which never repeats it, tells a model what to do.
 
     Attributes:
-        reason: Machine-readable cause. No text repeats what was sent.
+        reason: Machine-readable cause.
     """
 
     reason: ClassVar[str]
 
 
 class HandleMalformed(HandleError):
-    """It has not the form of a handle, which everybody may know."""
+    """It does not have the form of a handle."""
 
     reason = "malformed"
 
 
 class HandleUnknown(HandleError):
-    """It was mistyped, is somebody else's, was made up, or its key is gone: one answer for all of them."""
+    """It was mistyped, is another holder's, was made up, or its key is gone: one answer for all of them."""
 
     reason = "unknown"
 
@@ -115,11 +113,7 @@ class HandleExpired(HandleError):
 
 
 def check_type(type: str) -> str:
-    """The type, if it can stand in a handle.
-
-    Raises:
-        ConfigurationError: It cannot.
-    """
+    """Return a type that can stand in a handle, or raise ConfigurationError."""
     if isinstance(type, str) and len(type) <= MAX_TYPE_CHARS and re.fullmatch(_TYPE, type):  # type: ignore[redundant-expr]  # as it came
         return type
     raise ConfigurationError(
@@ -129,23 +123,23 @@ def check_type(type: str) -> str:
 
 
 def pattern(type: str) -> str:
-    """The regular expression of a type's handles, for JSON schemas (ECMA 262)."""
+    """Return the regular expression of a type's handles, for JSON schemas (ECMA 262)."""
     return f"^{type}_{_CLASS}{{{BODY_CHARS}}}$"
 
 
 def make_id() -> str:
-    """130 random bits, as the part `id` of a new handle."""
+    """Return 130 random bits, as the part `id` of a new handle."""
     return _digits(secrets.randbits(BITS * LAYOUT["id"]), "id")
 
 
 def mint(key: Key, type: str, id: str, holder: Holder, *, expires_at: int | None = None) -> str:
-    """The handle of an object. The same arguments give the same text.
+    """Return the handle of an object. The same arguments give the same text.
 
     Args:
         key: The ring's signing key.
         type: A type that was checked.
         id: From `make_id`.
-        holder: Whom it is for; with a session, it works there only.
+        holder: Its holder; with a session, it works there only.
         expires_at: The first second at which it is refused, Unix seconds above 0, or None.
     """
     head = _short_name(key) + id + _digits(expires_at or 0, "expiry")
@@ -155,18 +149,18 @@ def mint(key: Key, type: str, id: str, holder: Holder, *, expires_at: int | None
 def verify(
     ring: KeyRing, type: str, text: object, holder: Holder, *, now: float, lifetime: float | None = None
 ) -> Handle:
-    """The handle that a text is, if it is one of this type and this holder.
+    """Return the handle that a text is, if it is one of this type and this holder.
 
     Args:
         ring: The keys that are valid now.
         type: The type that is asked for.
-        text: What was sent.
-        holder: Who sent it; a handle that is bound to no session is good in every one.
+        text: The argument as it was sent.
+        holder: Its sender; a handle that is bound to no session is good in every one.
         now: Unix seconds.
         lifetime: Seconds for which this type's handles live, for the text of an error.
 
     Raises:
-        HandleMalformed: It has not the form of a handle.
+        HandleMalformed: It does not have the form of a handle.
         HandleUnknown: It does not verify.
         HandleOfOtherType: It verifies, as another type.
         HandleExpired: It verifies, and its time is over.
@@ -174,9 +168,8 @@ def verify(
     shape = _shape(text)
     if shape is None:
         raise HandleMalformed(_diagnosis(type, text))
-    found = _authentic(ring, shape, holder)
+    found, words = _authentic(ring, shape, holder), _words(type)
     if found is None:
-        words = _words(type)
         raise HandleUnknown(
             f"not one of your {words} handles: copy the handle again exactly as it was given, or create a new {words}"
         )
@@ -184,7 +177,8 @@ def verify(
         raise HandleOfOtherType(f"not {_one(type)} handle: it is {_one(found.type)} handle")
     if found.expires_at is None or now < found.expires_at:
         return found
-    raise HandleExpired(_expired(type, lifetime))
+    lives = "" if lifetime is None else f" {words} handles live {_duration(lifetime)};"
+    raise HandleExpired(f"expired:{lives} create a new {words}")
 
 
 def _shape(text: object) -> re.Match[str] | None:
@@ -192,19 +186,15 @@ def _shape(text: object) -> re.Match[str] | None:
 
 
 def _authentic(ring: KeyRing, shape: re.Match[str], holder: Holder) -> Handle | None:
-    """The handle, if one of the keys made it for this holder, within the holder's session or for all of them."""
+    """Return the handle, if a key made it for this holder, within the holder's session or for all of them."""
     kind, name, random, expiry, tag = shape.groups()
     anywhere = Holder(holder.audience, holder.principal)
-    for key in _keys(ring, name):
+    # One pair of keys in 1,024 shares a short name, and a public key makes no handles.
+    for key in (key for key in ring if key.handle_key is not None and _short_name(key) == name):
         for candidate in {anywhere, holder}:
             if hmac.compare_digest(_tag(key, kind, name + random + expiry, candidate), tag):
                 return Handle(kind, random, _number(expiry) or None, candidate.session is not None, shape[0])
     return None
-
-
-def _keys(ring: KeyRing, name: str) -> Iterator[Key]:
-    """Each key of that short name, which one pair of keys in 1,024 shares. A public key makes no handles."""
-    return (key for key in ring if key.handle_key is not None and _short_name(key) == name)
 
 
 def _short_name(key: Key) -> str:
@@ -214,8 +204,8 @@ def _short_name(key: Key) -> str:
 def _tag(key: Key, type: str, head: str, holder: Holder) -> str:
     assert key.handle_key is not None, "a public key makes no handles"
     owner = key.subject(holder.principal)
-    said = encode_fields(_PURPOSE, key.kid, holder.audience, owner, holder.session, type, head)
-    return _cut(hmac.digest(key.handle_key, said, "sha256"), "tag")
+    fields = encode_fields(_PURPOSE, key.kid, holder.audience, owner, holder.session, type, head)
+    return _cut(hmac.digest(key.handle_key, fields, "sha256"), "tag")
 
 
 # --- digits --------------------------------------------------------------------------------------
@@ -234,7 +224,7 @@ def _number(digits: str) -> int:
 
 
 def _cut(digest: bytes, part: str) -> str:
-    """The first bits of a digest, as many as the part has."""
+    """Return the first bits of a digest, as many as the part has."""
     return _digits(int.from_bytes(digest, "big") >> len(digest) * 8 - BITS * LAYOUT[part], part)
 
 
@@ -270,21 +260,15 @@ _DIAGNOSES: Final[tuple[tuple[Callable[[str, str], bool], str], ...]] = (
     ),
     (lambda *_: True, "this {words} handle was mistyped: copy it again exactly as it was given"),
 )
-"""What is wrong with a text that has not the form of a handle: the first that is true."""
+"""What is wrong with a text that does not have the form of a handle: the first that is true."""
 
 
 def _diagnosis(type: str, text: object) -> str:
     if not isinstance(text, str):
         return f"not {_one(type)} handle: a handle is a string"
     read = text[:_LONGEST_READ]
-    said = next(said for is_so, said in _DIAGNOSES if is_so(read, type))
-    return said.format(one=_one(type), words=_words(type), type=type, length=_length(type))
-
-
-def _expired(type: str, lifetime: float | None) -> str:
-    words = _words(type)
-    lives = "" if lifetime is None else f" {words} handles live {_duration(lifetime)};"
-    return f"expired:{lives} create a new {words}"
+    advice = next(advice for is_so, advice in _DIAGNOSES if is_so(read, type))
+    return advice.format(one=_one(type), words=_words(type), type=type, length=_length(type))
 
 
 def _length(type: str) -> int:

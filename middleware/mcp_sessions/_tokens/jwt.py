@@ -1,10 +1,8 @@
 """Session ids: signed tokens that any worker verifies with nothing but the keys.
 
-A token is a JWS in compact form, signed and checked by PyJWT's algorithms. Everything around the signature is
-checked here, by conditions that say what is accepted: the shape before anything is decoded, the header to its
-last member, the type of every claim, who it is for, whose it is, and until when. Nothing but `SessionNotFound`
-leaves `verify`, whatever comes in, and no error text holds a part of a token. Revocation is not judged here,
-and must go by `jti`: an ES256 signature has two valid forms, so the exact text of a token proves nothing.
+A token is a JWS in compact form, signed and checked by PyJWT's algorithms. Everything around the signature is checked
+here, by conditions that state what is accepted. No error text holds a part of a token. Revocation must go by `jti`: an
+ES256 signature has two valid forms, so the exact text of a token proves nothing.
 Sources: RFC 7515 (JWS), RFC 7519 (JWT), RFC 8725 (best practices), SEP data-layer sessions draft.
 """
 
@@ -12,25 +10,14 @@ from __future__ import annotations
 
 import re
 from hmac import compare_digest
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from .._session.claims import (
-    MAX_CLIENT_CHARS,
-    MAX_CLOCK_SKEW,
-    MAX_TOKEN_BYTES,
-    SESSION,
-    TYP,
-    Claims,
-    Kind,
-)
+from .._session.claims import MAX_CLIENT_CHARS, MAX_CLOCK_SKEW, MAX_TOKEN_BYTES, SESSION, TYP, Claims, Kind, Principal
 from ..errors import ConfigurationError, SessionExpired, SessionNotFound
 from .keys import Key, KeyRing, base64url, from_base64url
-
-if TYPE_CHECKING:
-    from .._session.claims import Principal
 
 _SHAPE: Final = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
 
@@ -67,8 +54,6 @@ class _Payload(msgspec.Struct, omit_defaults=True):
 _HEADERS: Final = msgspec.json.Decoder(_Header)
 _PAYLOADS: Final = msgspec.json.Decoder(_Payload)
 _CLAIM: Final = re.compile(rf"\b({'|'.join(_Payload.__struct_fields__)})`\Z")
-
-
 _UNPROVED: Final = object()  # equals no principal
 
 
@@ -81,7 +66,8 @@ class _Authentic:
         self.ring = ring
         self.key = key
         self.claims = claims
-        self.owner: object = None if claims.subject is None else _UNPROVED  # who was last found to own it
+        # The principal that was last found to own it.
+        self.owner: object = None if claims.subject is None else _UNPROVED
 
     def belongs_to(self, principal: Principal | None) -> bool:
         owned = self.claims.subject
@@ -92,11 +78,11 @@ class _Authentic:
 
 
 class Tokens:
-    """Mints and verifies session ids for one issuer and audience, and remembers verified ones.
+    """Mints and verifies session ids for one issuer and audience, and caches verified ones.
 
-    The memory holds tokens by their exact text. It saves the signature and parsing, and nothing
-    else: whose a token is, its kind and its times are judged on every request, and what was verified
-    under one ring counts for that ring only, so that nothing outlives the removal of its key.
+    The cache goes by the exact text of a token and saves its signature and parsing alone: principal, kind and times
+    are judged on every request, and what was verified under one ring counts for that ring only, so that nothing
+    outlives the removal of its key.
     """
 
     __slots__ = ("_audience", "_generation", "_issuer", "_max_bytes", "_old", "_young")
@@ -105,11 +91,11 @@ class Tokens:
         self, *, issuer: str, audience: str, cache_entries: int = 10_000, max_bytes: int = MAX_TOKEN_BYTES
     ) -> None:
         """Args:
-            issuer: Who mints; equal to the claim `iss`.
-            audience: Whom the ids are for; equal to the claim `aud`.
-            cache_entries: How many verified tokens are kept at most, rounded up to an even number, each
-                of up to `max_bytes` and about as much for its claims; 0 keeps none.
-            max_bytes: How long a token may be, in bytes; a longer one is refused unread.
+            issuer: The claim `iss`.
+            audience: The claim `aud`.
+            cache_entries: Verified tokens that are kept at most, rounded up to an even number, each of up to
+                `max_bytes` and about as much for its claims; 0 keeps none.
+            max_bytes: Bytes that a token may have; a longer one is refused unread.
 
         Raises:
             ConfigurationError: An option is out of range.
@@ -128,11 +114,11 @@ class Tokens:
         self._old: dict[str, _Authentic] = {}
 
     def mint(self, ring: KeyRing, claims: Claims) -> str:
-        """The token that says these claims.
+        """Return the token that holds these claims.
 
         Args:
-            ring: Whose signing key signs.
-            claims: What it says; `kid` and `subject` are the signing key's.
+            ring: The keys; its signing key signs.
+            claims: The claims; `kid` and `subject` are the signing key's.
 
         Raises:
             ConfigurationError: The claims would not verify, or their token would be too long.
@@ -160,31 +146,31 @@ class Tokens:
             iat=claims.issued_at,
             exp=claims.expires_at,
             knd=claims.kind,
-            sub=_or_unset(claims.subject),
-            tp=_or_unset(claims.trace),
-            cli=_or_unset(claims.client),
-            par=_or_unset(claims.parent),
-            root=_or_unset(claims.root),
+            sub=UNSET if claims.subject is None else claims.subject,
+            tp=UNSET if claims.trace is None else claims.trace,
+            cli=UNSET if claims.client is None else claims.client,
+            par=UNSET if claims.parent is None else claims.parent,
+            root=UNSET if claims.root is None else claims.root,
             gen=claims.generation,
-            own=_or_unset(claims.owner),
-            up=_or_unset(claims.upstream),
+            own=UNSET if claims.owner is None else claims.owner,
+            up=UNSET if claims.upstream is None else claims.upstream,
         )
 
     def verify(
         self, ring: KeyRing, token: str, *, now: float, principal: Principal | None, kind: str = SESSION
     ) -> Claims:
-        """The claims of a token that is authentic, for us, of this kind, this caller's, and alive.
+        """Return the claims of a token that is authentic, for us, of this kind, this caller's, and not expired.
 
         Args:
             ring: The keys that are valid now.
             token: The text that the client sent.
             now: Unix seconds.
-            principal: Who the request is authenticated as, or None.
+            principal: The caller, or None for an anonymous one.
             kind: What the token is used as.
 
         Raises:
             SessionNotFound: It is not; `reason` says why, for logs only.
-            SessionExpired: It is all of this but alive. Only the session's own holder gets here.
+            SessionExpired: It is all of this but has expired. Only the session's own holder gets here.
         """
         if not (isinstance(token, str) and len(token) <= self._max_bytes):  # type: ignore[redundant-expr]  # as it came
             raise SessionNotFound("token_size")
@@ -205,12 +191,7 @@ class Tokens:
         raise SessionExpired(ref=claims.ref)
 
     def kind(self, ring: KeyRing, token: str) -> Kind | None:
-        """What a token may be used as, or None where it is not authentic; nothing else is judged.
-
-        Args:
-            ring: The keys that are valid now.
-            token: The text that the client sent.
-        """
+        """Return the kind of a token, or None where it is not authentic; nothing else is judged."""
         try:
             return self._found(ring, token).claims.kind if len(token) <= self._max_bytes else None
         except SessionNotFound:
@@ -224,13 +205,9 @@ class Tokens:
         return found
 
     def authentic(self, ring: KeyRing, token: str) -> Claims:
-        """The claims of a token that was signed with one of these keys, for this audience, by this issuer.
+        """Return the claims of a token that one of these keys signed, for this audience, by this issuer.
 
-        For looking at tokens, never for serving requests: whose it is, its kind and its times are not judged.
-
-        Args:
-            ring: The keys that are valid now.
-            token: Any text.
+        For looking at tokens, never for serving requests: principal, kind and times are not judged.
 
         Raises:
             SessionNotFound: It is not; `reason` says why.
@@ -259,61 +236,53 @@ class Tokens:
             raise SessionNotFound("token_signature")
         return _Authentic(ring, key, self._claims(key, payload))
 
-    def _claims(self, key: Key, payload: bytes) -> Claims:
+    def _claims(self, key: Key, text: bytes) -> Claims:
         try:
-            payload.decode("utf-8")  # msgspec does not look at the text that it skips
-            said = _PAYLOADS.decode(payload)
+            text.decode("utf-8")  # msgspec does not look at the text that it skips
+            payload = _PAYLOADS.decode(text)
         except (ValueError, RecursionError) as error:
             raise SessionNotFound(f"token_{_claim_at_fault(error)}") from None
-        if not said.iss == self._issuer:
+        if not payload.iss == self._issuer:
             raise SessionNotFound("token_issuer")
-        if not said.aud == self._audience:
+        if not payload.aud == self._audience:
             raise SessionNotFound("token_audience")
         return Claims(
-            kind=said.knd,
+            kind=payload.knd,
             kid=key.kid,
-            jti=said.jti,
-            issued_at=said.iat,
-            expires_at=said.exp,
-            subject=_or_none(said.sub),
-            trace=_or_none(said.tp),
-            client=_or_none(said.cli),
-            parent=_or_none(said.par),
-            root=_or_none(said.root),
-            generation=said.gen,
-            owner=_or_none(said.own),
-            upstream=_or_none(said.up),
+            jti=payload.jti,
+            issued_at=payload.iat,
+            expires_at=payload.exp,
+            subject=None if payload.sub is UNSET else payload.sub,
+            trace=None if payload.tp is UNSET else payload.tp,
+            client=None if payload.cli is UNSET else payload.cli,
+            parent=None if payload.par is UNSET else payload.par,
+            root=None if payload.root is UNSET else payload.root,
+            generation=payload.gen,
+            owner=None if payload.own is UNSET else payload.own,
+            upstream=None if payload.up is UNSET else payload.up,
             audience=self._audience,
         )
 
 
-def _signing_key(ring: KeyRing, header: bytes) -> Key:
-    """The key that the header names, if the header is exactly one of ours."""
+def _signing_key(ring: KeyRing, text: bytes) -> Key:
+    """Return the key that a header names, if the header is exactly one of ours."""
     try:
-        said = _HEADERS.decode(header)
+        header = _HEADERS.decode(text)
     except (ValueError, RecursionError):
         raise SessionNotFound("token_header") from None
     # Three members, each a name and a text, have twelve quotes; a member given twice brings more,
     # and without a backslash no quote can hide in a text.
-    if not (header.count(b'"') == 12 and b"\\" not in header):
+    if not (text.count(b'"') == 12 and b"\\" not in text):
         raise SessionNotFound("token_header")
-    key = ring.get(said.kid)
+    key = ring.get(header.kid)
     if key is None:
         raise SessionNotFound("token_key_unknown")
-    if not said.alg == key.algorithm:
+    if not header.alg == key.algorithm:
         raise SessionNotFound("token_algorithm")
     return key
 
 
-def _or_unset(value: str | None) -> str | UnsetType:
-    return UNSET if value is None else value
-
-
-def _or_none(value: str | UnsetType) -> str | None:
-    return None if value is UNSET else value
-
-
 def _claim_at_fault(error: Exception) -> str:
-    """`claim_<name>` where the decoder names the member, else `claims`: few words, and no values."""
+    """Return `claim_<name>` where the decoder names the member, else `claims`: no values."""
     named = _CLAIM.search(str(error))
     return f"claim_{named[1]}" if named else "claims"

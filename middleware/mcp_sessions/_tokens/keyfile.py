@@ -1,10 +1,8 @@
 """The `keys=` option: where secrets come from, and when they are read again.
 
-Secrets are given as they are, or named by `"env:NAME"` or `"file:PATH"`. A file is looked at no more
-than once a second and read again when it has changed, so that keys can be rotated without a restart;
-a changed file that cannot be used leaves the keys in force that were there before, and is tried again
-at each look. This is the only place where keys meet a disk or an environment, and no log line or error
-holds a part of one.
+A file is looked at no more than once a second and read again when it has changed, so that keys can be rotated without
+a restart; a changed file that cannot be used leaves the earlier keys in force, and is tried again at each look. No log
+line or error holds a part of a key.
 Source: the twelve-factor habit of keys in the environment, and mounted secrets that change in place.
 """
 
@@ -36,7 +34,7 @@ def is_ephemeral(keys: Keys) -> bool:
 
 
 def key_source(keys: Keys, *, environ: Mapping[str, str] = os.environ) -> KeySource:
-    """What tells the keys in force, asked on each request with the current time in Unix seconds.
+    """Return the source of the keys in force, which is asked on each request with the current time in Unix seconds.
 
     Args:
         keys: A secret, `"env:NAME"` (secrets separated by commas or lines), `"file:PATH"` (a secret
@@ -45,7 +43,7 @@ def key_source(keys: Keys, *, environ: Mapping[str, str] = os.environ) -> KeySou
         environ: The environment.
 
     Raises:
-        ConfigurationError: A key is missing, unreadable or unfit; the message says the remedy.
+        ConfigurationError: A key is missing, unreadable or unfit; the message holds the remedy.
     """
     if keys is None:
         logger.warning(
@@ -70,7 +68,7 @@ _Part = list[str | bytes] | Path  # secrets, or the file that holds some
 
 
 def _place(item: str | bytes, number: int) -> str:
-    """What an error calls it, which is never a secret."""
+    """Return the name of a key in errors, which is never a secret."""
     if isinstance(item, str) and item.startswith(("env:", "file:")):
         return f'keys="{item}"'
     return f"keys[{number}]"
@@ -94,12 +92,12 @@ def _from_environment(name: str, environ: Mapping[str, str]) -> list[str | bytes
 
 
 def _split(text: str) -> list[str | bytes]:
-    """The secrets in a text, in their order: PEM blocks, and one on each other line."""
+    """Return the secrets in a text, in their order: PEM blocks, and one on each other line."""
     secrets: list[str | bytes] = []
     end = 0
     for block in _PEM_BLOCK.finditer(text):
         secrets += _lines(text[end : block.start()])
-        if block[1] != "EC PARAMETERS":  # openssl writes it before a P-256 key, which says the same itself
+        if block[1] != "EC PARAMETERS":  # openssl writes it before a P-256 key, which names its curve itself
             secrets.append(block[0])
         end = block.end()
     return secrets + _lines(text[end:])
@@ -152,7 +150,7 @@ class _WatchedKeys:
 
 
 def _mark(path: Path) -> tuple[int, int, int, int] | None:
-    """What changes when a file is written, replaced or given other permissions, or None where there is none."""
+    """Return what changes when a file is written, replaced or given other permissions, or None without a file."""
     try:
         found = path.stat()
     except (OSError, ValueError):

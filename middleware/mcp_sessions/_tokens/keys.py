@@ -1,9 +1,8 @@
 """The keys that sign session ids, seal states, make handles and hide principals.
 
-One secret gives every key that is needed, by HKDF with a distinct purpose each, once, when the ring
-is made. `keys[0]` signs and every key verifies, found by its `kid`; a key has one algorithm for its
-whole life, so no token can choose another. What is, or was cut from, an asymmetric key never serves
-as an HMAC secret. Nothing here reads a file or an environment, and no `repr` or error shows material.
+One secret gives every key that is needed, by HKDF with a distinct purpose each. `keys[0]` signs and every key
+verifies, found by its `kid`; a key has one algorithm for its whole life, so no token can choose another. What is, or
+was cut from, an asymmetric key never serves as an HMAC secret. No `repr` or error shows material.
 Sources: RFC 5869 (HKDF), RFC 7518 section 3 and RFC 8037 (HS256, ES256, EdDSA), RFC 8725 section 3.
 """
 
@@ -16,7 +15,7 @@ import secrets as randomness
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, EllipticCurvePublicKey
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from .._session.claims import Principal
 
 AlgorithmName = Literal["HS256", "EdDSA", "ES256"]
+CipherName = Literal["state", "bridge"]
 
 REMEDY: Final = 'make one with: python -c "import secrets; print(secrets.token_urlsafe(32))"'
 _PEM_REMEDY: Final = "make one with: openssl genpkey -algorithm ed25519"
@@ -55,7 +55,7 @@ _ALGORITHMS: Final[Mapping[AlgorithmName, Algorithm]] = {
     "ES256": ECAlgorithm(ECAlgorithm.SHA256),
 }
 
-# Whoever holds a public key could sign with it, were it ever taken for an HMAC secret. PyJWT knows
+# Were a public key ever taken for an HMAC secret, everyone who has it could sign. PyJWT knows
 # whole keys; these are the beginnings of parts of one: of lines, and of P-256, Ed25519 and RSA keys.
 _NEVER_SECRET: Final = (
     *(b"ssh-", b"ecdsa-", b"sk-ssh-", b"sk-ecdsa-", b"---- BEGIN"),
@@ -77,12 +77,12 @@ _LAST_CHARACTERS: Final = (
 
 
 def base64url(data: bytes) -> str:
-    """Unpadded base64url (RFC 7515 section 2)."""
+    """Encode as unpadded base64url (RFC 7515 section 2)."""
     return urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
 def from_base64url(text: str) -> bytes:
-    """What unpadded base64url says, in its one canonical form: no two texts decode alike.
+    """Decode unpadded base64url in its one canonical form: no two texts decode alike.
 
     Raises:
         ValueError: It is padded, has other characters, or sets bits that a decoder would drop.
@@ -93,10 +93,10 @@ def from_base64url(text: str) -> bytes:
 
 
 def encode_fields(*fields: str | None) -> bytes:
-    """One byte string for a row of texts, such that no two rows share one.
+    """Encode a row of texts such that no two rows share an encoding.
 
     Every text is preceded by its length, and None differs from the empty text. Lone surrogates are
-    kept, because an issuer or user name from somebody's JSON may hold them.
+    kept, because an issuer or user name from JSON may hold them.
     """
     parts = ["-" if field is None else f"{len(field)}:{field}" for field in fields]
     return "".join(parts).encode("utf-8", "surrogatepass")
@@ -111,23 +111,21 @@ class Key:
         algorithm: The one algorithm that it signs and verifies with.
         verifying: The HMAC key or the public key.
         signing: The HMAC key or the private key; None for a public key, which only verifies.
-        state_cipher: Seals states; None for a public key, as are the next two.
-        handle_key: Authenticates explicit handles, 32 bytes.
+        ciphers: Those that seal states and the transport ids of wrapped servers; none for a public key.
+        handle_key: Authenticates explicit handles, 32 bytes; None for a public key, as is the next one.
         principal_key: Hides principals in tokens, 32 bytes.
-        bridge_cipher: Seals the transport ids of wrapped servers; None for a public key.
     """
 
     kid: str
     algorithm: AlgorithmName
     verifying: Any = field(repr=False)
     signing: Any = field(default=None, repr=False)
-    state_cipher: AESGCM | None = field(default=None, repr=False)
+    ciphers: Mapping[CipherName, AESGCM] = field(default_factory=dict, repr=False)
     handle_key: bytes | None = field(default=None, repr=False)
     principal_key: bytes | None = field(default=None, repr=False)
-    bridge_cipher: AESGCM | None = field(default=None, repr=False)
 
     def sign(self, message: bytes) -> bytes:
-        """The signature of a message; only for a key that can sign, as `KeyRing.signing` always can."""
+        """Sign a message; only for a key that can sign, as `KeyRing.signing` always can."""
         return _ALGORITHMS[self.algorithm].sign(message, self.signing)
 
     def verify(self, message: bytes, signature: bytes) -> bool:
@@ -135,16 +133,10 @@ class Key:
         return _ALGORITHMS[self.algorithm].verify(message, self.verifying, signature)
 
     def subject(self, principal: Principal | None) -> str | None:
-        """The principal as tokens name it: a keyed hash, so that an id tells nobody who holds it.
-
-        Args:
-            principal: Who the request is authenticated as, or None.
-
-        Returns:
-            22 base64url characters, or None for an anonymous request.
+        """Return the principal as tokens name it: a keyed hash of 22 characters, or None for an anonymous request.
 
         Raises:
-            SessionNotFound: This is a public key, so it cannot tell whose a session is.
+            SessionNotFound: This is a public key, under which no principal has a name.
         """
         if principal is None:
             return None
@@ -196,23 +188,19 @@ class KeyRing:
 
     @classmethod
     def random(cls) -> KeyRing:
-        """A ring of one random key, for a single process: its sessions die with it."""
+        """Make a ring of one random key, for a single process: its sessions die with it."""
         return cls([randomness.token_bytes(MIN_SECRET_BYTES)], ephemeral=True)
 
     def get(self, kid: str) -> Key | None:
-        """The key of that name, or None."""
+        """Return the key of that name, or None."""
         return self._keys.get(kid)
 
     def __iter__(self) -> Iterator[Key]:
-        """Every key, the one that signs first."""
+        """Yield every key, the one that signs first."""
         return iter(self._keys.values())
 
     def subjects(self, principal: Principal) -> list[str]:
-        """What stores may know a principal as: every key that was ever the first has another name for it.
-
-        Args:
-            principal: Who it is.
-        """
+        """Return the names under which stores may know a principal: each key that ever signed has another for it."""
         # No session was minted here under a key that only verifies.
         names = [key.subject(principal) for key in self if key.principal_key is not None]
         return [name for name in names if name is not None]
@@ -306,10 +294,9 @@ def _full_key(kid: str, algorithm: AlgorithmName, source: bytes, *, signing: Any
         algorithm=algorithm,
         verifying=verifying,
         signing=signing,
-        state_cipher=AESGCM(_derive(algorithm, source, "state")),
+        ciphers={purpose: AESGCM(_derive(algorithm, source, purpose)) for purpose in get_args(CipherName)},
         handle_key=_derive(algorithm, source, "handle"),
         principal_key=_derive(algorithm, source, "principal"),
-        bridge_cipher=AESGCM(_derive(algorithm, source, "bridge")),
     )
 
 

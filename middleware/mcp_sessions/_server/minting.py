@@ -1,0 +1,259 @@
+"""New sessions: recorded, filled by the application, and only then announced; and forks of a session.
+
+What fails on the way leaves nothing behind. How a session is named on the wire is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.types import Scope
+
+from .._protocol.jsonrpc import Message
+from .._protocol.labels import client_of
+from .._session import claims
+from .._session.claims import SESSION, TRANSPORT, Claims, Kind, Mode, Principal
+from .._session.events import SessionCreated
+from .._session.session import Session
+from .._tokens import seal
+from ..errors import SessionEnded, StoreUnavailable
+from ..stores.base import LIVE, Record
+from .context import RequestContext
+from .lifecycle import NOT_BEGUN, call_hook
+from .runtime import Runtime
+from .sessions import LATE, ActiveSession, check_capabilities, end_of
+
+if TYPE_CHECKING:
+    from ..telemetry.spans import Start
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """A new session before it is announced: what follows is `commit`, or `abort`.
+
+    Args:
+        active: The session.
+        session: The same, as the application sees it.
+        start: Its start as it is traced, or None.
+    """
+
+    active: ActiveSession
+    session: Session
+    start: Start | None
+
+    async def record(self) -> None:
+        """Register it in the store, where sessions are tracked.
+
+        Raises:
+            StoreUnavailable: It cannot be recorded.
+        """
+        if self.active.runtime.tracked:
+            await self.active.runtime.store.register(Record.of(self.active.claims))
+
+    async def prepare(self, params: dict[str, Any], scope: Scope) -> None:
+        """Let the application fill it.
+
+        Raises:
+            CreateRefused: The application refuses.
+        """
+        on_create = self.active.runtime.on_create
+        if on_create is not None:
+            await call_hook(on_create, self.session, params, scope)
+
+    def commit(self) -> None:
+        """Announce that it is complete."""
+        claims, runtime = self.active.claims, self.active.runtime
+        if self.start is not None:
+            runtime.telemetry().created(claims, self.start)
+        runtime.emit(SessionCreated(claims.ref, claims.expires_at, claims.parent))
+
+    def abort(self, error: BaseException) -> None:
+        """Record that it came to nothing."""
+        if self.start is not None:
+            self.start.end(error)
+
+
+async def mint(
+    runtime: Runtime,
+    *,
+    principal: Principal | None,
+    params: dict[str, Any],
+    scope: Scope,
+    kind: Kind = SESSION,
+    client: str | None = None,
+    server_id: str | None = None,
+) -> ActiveSession:
+    """Mint a session for a caller, as far as the application lets it.
+
+    Args:
+        runtime: What all requests share.
+        principal: The caller.
+        params: The params of `sessions/create`, for `on_create`.
+        scope: The ASGI scope, for `on_create`.
+        kind: What its token may be used as.
+        client: The name that the client gives itself, or None.
+        server_id: The wrapped server's own transport session, to be sealed inside.
+
+    Raises:
+        CreateLimited: The caller has made too many.
+        CreateRefused: The application refuses.
+        StoreUnavailable: The session cannot be recorded.
+    """
+    # A store that is opened by the first use only could take a session for one from before it began to remember.
+    await runtime.store.open()
+    lasts = runtime.transport_lifetime if kind == TRANSPORT else runtime.lifetime
+    now = int(runtime.clock())
+    made = _make(
+        runtime, principal, now=now, server_id=server_id, kind=kind, expires_at=now + int(lasts), client=client
+    )
+    try:
+        if runtime.tracked:
+            await made.record()  # before the hook: what it makes is freed by `on_end`, which only a record leads to
+        if runtime.on_create is not None:
+            await _prepared(made, params, scope)
+    except BaseException as error:
+        made.abort(error)
+        raise
+    made.commit()
+    return made.active
+
+
+async def _prepared(made: NewSession, params: dict[str, Any], scope: Scope) -> None:
+    """Let the application fill a new session, and leave nothing behind where it refuses."""
+    active = made.active
+    try:
+        await made.prepare(params, scope)
+    except BaseException:
+        if active.runtime.tracked or made.session.has_data:  # what was kept for a session that never was
+            await active.runtime.endings.forget(active.claims.ref)
+        raise
+
+
+async def initialize_session(
+    ctx: RequestContext, message: Message, kind: Kind, server_id: str | None = None
+) -> ActiveSession:
+    """Mint the session that an `initialize` begins.
+
+    Raises:
+        Refusal: As for `mint`.
+    """
+    with nullcontext() if ctx.telemetry is None else ctx.telemetry.current():
+        return await mint(
+            ctx.runtime,
+            principal=ctx.runtime.principal(ctx.scope),
+            params={},
+            scope=ctx.scope,
+            kind=kind,
+            client=client_of(message),
+            server_id=server_id,
+        )
+
+
+async def mint_with_capabilities(value: bytes, mint: Callable[[], Awaitable[ActiveSession]]) -> ActiveSession:
+    """Mint a session and keep what its client can do; where that is not kept, no session is left.
+
+    Args:
+        value: What the client can do, a JSON object.
+        mint: Mints the session.
+
+    Raises:
+        Refusal: `capabilities_too_large`: There is no room for it.
+        SessionEnded: The session ended meanwhile.
+        StoreUnavailable: The store did not take it.
+    """
+    check_capabilities(value)
+    session = await mint()
+    try:
+        await session.keep_capabilities(value)
+    except BaseException:  # `on_create` has run, and no client will ever know the id: `on_end` frees what it made
+        with suppress(StoreUnavailable):
+            await session.session.end(NOT_BEGUN)
+        raise
+    return session
+
+
+def _make(
+    runtime: Runtime, principal: Principal | None, *, now: int, server_id: str | None = None, **given: Any
+) -> NewSession:
+    """Make a new session, with these claims beside its name, its making and its owner."""
+    ring = runtime.ring(now)
+    subject = ring.signing.subject(principal)
+    if runtime.create_limit is not None:
+        runtime.create_limit.spend(subject, now=now)
+    jti = secrets.token_urlsafe(16)
+    if server_id is not None:
+        given["upstream"] = seal.seal_upstream(
+            ring.signing, server_id, jti=jti, subject=subject, audience=runtime.audience
+        )
+    new = Claims(jti=jti, issued_at=now, subject=subject, kid=ring.signing.kid, audience=runtime.audience, **given)
+    start = runtime.telemetry().start(new) if runtime.tells() else None
+    claims = new if start is None else msgspec.structs.replace(new, trace=start.trace)
+    token = runtime.tokens.mint(ring, claims)
+    ends_at = claims.expires_at if runtime.idle_timeout is None else end_of(claims, runtime, now)
+    active = ActiveSession(token, claims, ring, runtime, principal, None, ends_at, now + LATE)
+    return NewSession(active, Session(active), start)
+
+
+# --- forked ----------------------------------------------------------------------------------------
+
+
+async def fork(parent: ActiveSession, mode: Mode, *, params: dict[str, Any], scope: Scope) -> ActiveSession:
+    """Make a session from a live one of the same caller, which shares its data, copies it or begins empty.
+
+    Where sessions are tracked, the parent is looked at once more after the fork is on record: a lineage that is ended
+    in between has either the record or no fork.
+
+    Args:
+        parent: The session that it is made from.
+        mode: What it begins with.
+        params: The params of `sessions/fork`, for `on_create`.
+        scope: The ASGI scope, for `on_create`.
+
+    Raises:
+        CreateLimited: The caller has made too many sessions.
+        CreateRefused: The application refuses.
+        SessionEnded: The parent was ended meanwhile.
+        StoreUnavailable: The fork cannot be recorded, or the data cannot be copied.
+    """
+    runtime = parent.runtime
+    made = _make(runtime, parent.principal, now=int(runtime.clock()), **claims.below(parent.claims, mode))
+    child = made.active
+    try:
+        await made.record()
+        try:
+            await _fill(child, parent, mode)
+            await _check_again(child, parent)
+            await made.prepare(params, scope)
+        except BaseException:  # leave nothing behind
+            await runtime.endings.forget(child.claims.ref)
+            raise
+    except BaseException as error:
+        made.abort(error)
+        raise
+    made.commit()
+    return child
+
+
+async def _fill(child: ActiveSession, parent: ActiveSession, mode: Mode) -> None:
+    """Give a fork what it begins with. Its client holds the state, so that is copied wherever data is shared."""
+    if mode == "fresh":
+        return
+    runtime = parent.runtime
+    child.session.state.update(parent.session.state)
+    if mode == "copy":
+        source = runtime.shelf(claims.owner(parent.claims), parent.claims.expires_at)
+        await runtime.store.copy(source, runtime.shelf(child.claims.ref, child.claims.expires_at))
+
+
+async def _check_again(child: ActiveSession, parent: ActiveSession) -> None:
+    runtime = parent.runtime
+    if not runtime.tracked:  # what ends the lineage ends this fork, too, at its first request
+        return
+    found = await runtime.store.statuses([parent.claims, claims.mark(child.claims)])
+    if not all(standing is LIVE for standing in found):
+        raise SessionEnded(ref=parent.claims.ref)

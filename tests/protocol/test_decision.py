@@ -1,0 +1,311 @@
+"""The decision table, read line by line, and the checks on headers that stand before it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+from clients import SECRET, SESSION_KEY, START
+from deciding import headers, rules
+from reasons import refused
+
+from mcp_sessions import SEP1364Create
+from mcp_sessions._protocol.decision import (
+    ADVERTISING,
+    EXTENSIONS,
+    LISTS,
+    NEEDS_LIVE_SESSION,
+    PASS,
+    TABLE,
+    Carries,
+    Decision,
+    Lists,
+    Rules,
+    Step,
+    Subject,
+    any_of,
+    check_envelope,
+    decide,
+    list_step,
+    ours_of,
+    speaks_of_sessions,
+    subject,
+    subjects,
+)
+from mcp_sessions._protocol.headers import RequestHeaders
+from mcp_sessions._protocol.jsonrpc import Message, parse
+from mcp_sessions._protocol.sep1364 import Sep1364
+from mcp_sessions._session.claims import SESSION, Claims
+from mcp_sessions._tokens.jwt import Tokens
+from mcp_sessions._tokens.keys import KeyRing
+from mcp_sessions.errors import EraRefused, Refusal
+
+RING = KeyRing([SECRET])
+OURS = Tokens(issuer="i", audience="a").mint(
+    RING, Claims(kind=SESSION, jti="A" * 22, issued_at=START, expires_at=START + 60, kid=RING.signing.kid)
+)
+FORGED = OURS.rpartition(".")[0] + ".AAAA"
+
+
+def message(text: str) -> Message:
+    parsed = parse(text.encode())
+    assert isinstance(parsed, Message)
+    return parsed
+
+
+@pytest.mark.parametrize(
+    ("text", "about"),
+    [
+        ('"id":1,"method":"sessions/create"', Subject.CREATE),
+        ('"id":1,"method":"sessions/delete"', Subject.DELETE),
+        ('"method":"sessions/create"', Subject.MISPLACED),
+        ('"method":"sessions/delete"', Subject.MISPLACED),
+        ('"id":1,"method":"tools/list"', Subject.LIST),
+        ('"id":1,"method":"server/discover"', Subject.LIST),
+        ('"method":"tools/list"', Subject.LIST),
+        ('"id":1,"result":{}', Subject.REPLY),
+        ('"id":1,"method":"Sessions/create"', Subject.OTHER),
+        ('"id":1,"method":"initialize"', Subject.OTHER),
+        ('"id":1,"method":""', Subject.OTHER),
+    ],
+)
+def test_a_message_is_about_one_thing(text: str, about: Subject) -> None:
+    """Methods are compared exactly; only `sessions/*` needs an id."""
+    assert subject(message(f'{{"jsonrpc":"2.0",{text}}}'), rules()) is about
+
+
+def test_the_table_has_no_hole() -> None:
+    """Every subject meets everything that a message can carry."""
+    assert set(TABLE) == set(Subject)
+    assert all(set(row) == set(Carries) for row in TABLE.values())
+
+
+@pytest.mark.parametrize(
+    ("about", "carries", "outcome"),
+    [
+        (Subject.CREATE, Carries.SESSION, "session_on_create"),
+        (Subject.CREATE, Carries.TOO_LITTLE, Step.CREATE),
+        (Subject.DELETE, Carries.NOTHING, "session_missing"),
+        (Subject.OTHER, Carries.NOTHING, Step.FORWARD),
+        (Subject.OTHER, Carries.TOO_LITTLE, "required"),
+        (Subject.OTHER, Carries.SESSION, Step.ATTACH),
+        (Subject.REPLY, Carries.TOO_LITTLE, Step.FORWARD),
+    ],
+)
+def test_the_rules_of_the_draft(about: Subject, carries: Carries, outcome: Step | str) -> None:
+    """What the draft says in words, so that a slip in the table is noticed."""
+    assert TABLE[about][carries] == outcome
+
+
+@pytest.mark.parametrize(
+    ("lists", "modern", "step"),
+    [
+        (None, True, Step.STABLE),
+        (None, False, Step.ATTACH),
+        *((name, modern, step) for name, step in LISTS.items() for modern in (False, True)),
+    ],
+)
+def test_lists_follow_the_option_or_the_era(lists: Lists | None, modern: bool, step: Step) -> None:
+    """Stable in the modern era, by session in the legacy one, unless the deployment says otherwise."""
+    assert list_step(lists, modern=modern) is step
+
+
+# --- the whole product ---------------------------------------------------------------------------
+
+EVERY = subjects(list(EXTENSIONS.values()))
+METHODS = {
+    Subject.CREATE: "sessions/create",
+    Subject.DELETE: "sessions/delete",
+    Subject.FORK: "sessions/fork",
+    Subject.SESSIONS: "sessions/list",
+    Subject.END_ALL: "sessions/end_all",
+    Subject.OPEN: "session/create",
+    Subject.MISPLACED: "sessions/create",
+    Subject.LIST: "tools/list",
+    Subject.REPLY: "",
+    Subject.OTHER: "tools/call",
+}
+CARRIED = {"nothing": None, "draft": "draft", "forged": "forged"}
+HEADERS = [None, "draft", "transport", "forged"]
+POLICIES: list[Any] = ["never", "always", {"tools/call"}]
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"legacy_only": True},
+    {"inspects_all": True},
+    {"sep1364": Sep1364(SEP1364Create(), None)},
+    {"fail_open": True, "lists": "untouched"},
+    {"reads_transport": False},
+]
+FORWARDED = {Step.FORWARD, Step.UNTOUCHED, Step.ATTACH, Step.STABLE}
+
+
+def of_subject(about: Subject, carried: str | None, *, advertised: bool = False) -> Message:
+    """A message that is about something, and names a session or none."""
+    meta = {} if carried is None else {SESSION_KEY: {"sessionId": carried}}
+    written: dict[str, Any] = {"jsonrpc": "2.0", "method": METHODS[about], "params": {"_meta": meta}}
+    if advertised:
+        written["method"] = "initialize"
+    if about is not Subject.MISPLACED:
+        written["id"] = 1
+    if about is Subject.REPLY:
+        written = {"jsonrpc": "2.0", "id": 1, "result": {}}
+    return message(json.dumps(written))
+
+
+def decided(text: Message, found: RequestHeaders, given: Rules) -> Decision | Refusal:
+    try:
+        return decide(text, found, given)
+    except Refusal as refusal:
+        return refusal
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: ",".join(options) or "default")
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("about", Subject)
+def test_what_passes_is_what_would_be_decided_to_pass(about: Subject, policy: Any, options: dict[str, Any]) -> None:
+    """Over every subject, all that it can carry, both eras, every header and policy: one table, read once or twice."""
+    given = rules(policy, **{"subjects": EVERY, **options})
+    for carried, modern, header, advertised in itertools.product(
+        CARRIED.values(), (False, True), HEADERS, (False, True)
+    ):
+        text, found = of_subject(about, carried, advertised=advertised), headers(header, modern=modern)
+        outcome = decided(text, found, given)
+        if given.passes(text, found):
+            assert outcome == PASS
+        elif outcome == PASS and not given.inspects_all:  # it is looked at for what its answer or its header tells
+            assert text.method in ADVERTISING or header is not None or carried is not None
+        else:
+            assert outcome != PASS or given.inspects_all
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: ",".join(options) or "default")
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("about", Subject)
+def test_a_decision_is_what_the_table_says(about: Subject, policy: Any, options: dict[str, Any]) -> None:
+    """A refusal is raised; a session is opened before every step that needs a live one, and before no other."""
+    given = rules(policy, **{"subjects": EVERY, **options})
+    for carried, modern in itertools.product(CARRIED.values(), (False, True)):
+        text = of_subject(about, carried)
+        outcome = decided(text, headers(modern=modern), given)
+        if given.legacy_only and modern:
+            assert isinstance(outcome, EraRefused)
+            continue
+        row = TABLE[subject(text, given)]
+        session = carried if about is not Subject.REPLY else None
+        requires = about is not Subject.LIST if policy == "always" else METHODS[about] in policy
+        lacks = Carries.TOO_LITTLE if requires else Carries.NOTHING
+        planned = row[Carries.SESSION if session is not None else lacks]
+        if isinstance(planned, str):
+            assert isinstance(outcome, Refusal)
+            assert outcome.reason == planned
+        else:
+            assert isinstance(outcome, Decision)
+            assert outcome.step is (list_step(given.lists, modern=modern) if planned is Step.LIST else planned)
+            named = None if outcome.metadata is None else outcome.metadata.session_id
+            assert named == (session if outcome.step in NEEDS_LIVE_SESSION else None)
+            may_go_on = outcome.step in FORWARDED and lacks is Carries.NOTHING
+            assert outcome.fail_open is (given.fail_open and named is not None and may_go_on)
+
+
+class TestWhatTheHeaderIs:
+    def test_it_names_a_transport_session_beside_the_other(self) -> None:
+        """Both are opened; what creates a session is not about the one in the header."""
+        called = decide(of_subject(Subject.OTHER, "draft"), headers("transport"), rules())
+        assert (called.step, called.transport_id) == (Step.ATTACH, "transport")
+        created = decide(of_subject(Subject.CREATE, None), headers("transport"), rules())
+        assert (created.step, created.transport_id) == (Step.CREATE, "transport")
+
+    def test_an_initialize_begins_anew(self) -> None:
+        """Whatever it carries."""
+        found = decide(of_subject(Subject.OTHER, None, advertised=True), headers("transport"), rules())
+        assert found == PASS
+
+    @pytest.mark.parametrize("kind", ["draft", "forged"])
+    def test_it_is_a_mirror_where_none_can_be_named(self, kind: str) -> None:
+        """A deployment without transport sessions refuses one that stands alone."""
+        with refused("session_header_alone"):
+            decide(of_subject(Subject.OTHER, None), headers(kind), rules(reads_transport=False))
+
+
+class TestABatch:
+    @pytest.mark.parametrize(
+        ("about", "carried", "require", "speaks"),
+        [
+            (Subject.OTHER, None, "never", False),
+            (Subject.OTHER, None, "always", True),
+            (Subject.OTHER, "draft", "never", True),
+            (Subject.DELETE, None, "never", True),
+            (Subject.REPLY, None, "always", False),
+        ],
+    )
+    def test_it_passes_unless_an_item_concerns_sessions(
+        self, about: Subject, carried: str | None, require: Any, speaks: bool
+    ) -> None:
+        """By its method, by what it names, or by what the policy asks of it."""
+        assert speaks_of_sessions(of_subject(about, carried), rules(require)) is speaks
+
+
+class TestHeader:
+    @pytest.mark.parametrize("ids", [[], [""], ["the-server-s-own"], ["a.b.c"], [OURS[5:]]])
+    def test_what_is_not_ours_is_none_of_our_business(self, ids: list[str]) -> None:
+        """A transport session of the wrapped server keeps its header."""
+        assert ours_of(ids) is None
+
+    @pytest.mark.parametrize("ours", [OURS, FORGED])
+    def test_what_is_ours_is_told_by_the_envelope(self, ours: str) -> None:
+        """A forged token is ours too: it must not reach the server's logs."""
+        assert ours_of([ours]) == ours
+
+    @pytest.mark.parametrize("ids", [["a", "a"], ["a", OURS], [OURS, OURS], ["", "", ""]])
+    def test_two_headers_are_refused(self, ids: list[str]) -> None:
+        """A reader of the other one sees another session."""
+        for find in (ours_of, any_of):
+            with refused("duplicate_session_header"):
+                find(ids)
+
+    def test_across_a_bridge_every_header_is_ours(self) -> None:
+        """Clients there know no other ids."""
+        assert any_of(["the-server-s-own"]) == "the-server-s-own"
+        assert any_of([]) is None
+
+
+class TestEnvelope:
+    VERSION = "2026-07-28"
+    FULL = f'"io.modelcontextprotocol/protocolVersion":"{VERSION}","io.modelcontextprotocol/clientCapabilities":{{}}'
+
+    def check(self, meta: str, *methods: str, version: str | None = VERSION) -> None:
+        text = f'{{"jsonrpc":"2.0","id":1,"method":"sessions/create","params":{{"_meta":{meta}}}}}'
+        check_envelope(message(text), version=version, methods=methods)
+
+    def test_a_whole_envelope_passes(self) -> None:
+        """Version and method stand in the header and in the body, and are equal."""
+        self.check(f"{{{self.FULL}}}", "sessions/create")
+
+    @pytest.mark.parametrize(
+        "meta",
+        [
+            "null",
+            "{}",
+            '{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}',
+            '{"io.modelcontextprotocol/clientCapabilities":{}}',
+            '{"io.modelcontextprotocol/protocolVersion":1,"io.modelcontextprotocol/clientCapabilities":{}}',
+        ],
+    )
+    def test_an_incomplete_envelope_is_refused(self, meta: str) -> None:
+        """Version as a string, and capabilities."""
+        with refused("envelope_incomplete"):
+            self.check(meta, "sessions/create")
+
+    @pytest.mark.parametrize("version", [None, "2099-01-01", ""])
+    def test_the_version_must_be_the_header_s(self, version: str | None) -> None:
+        """Otherwise two layers would take the request for two eras."""
+        with refused("version_header_mismatch"):
+            self.check(f"{{{self.FULL}}}", "sessions/create", version=version)
+
+    @pytest.mark.parametrize("methods", [(), ("sessions/delete",), ("sessions/create", "sessions/create")])
+    def test_the_method_must_be_the_header_s(self, methods: tuple[str, ...]) -> None:
+        """Missing, different and doubled are refused alike."""
+        with refused("method_header_mismatch"):
+            self.check(f"{{{self.FULL}}}", *methods)

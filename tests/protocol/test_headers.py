@@ -1,0 +1,114 @@
+"""Reading the head of a request: which headers count, and which copy of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mcp_sessions._protocol.headers import HANDSHAKE_VERSIONS, LENGTH, RequestHeaders
+
+
+def test_a_request_without_headers_has_an_empty_head() -> None:
+    """Nothing is made up."""
+    head = RequestHeaders.of([])
+    assert (head.version, head.content_encoding, head.first(LENGTH)) == (None, None, None)
+    assert (head.session_ids, head.methods) == ([], [])
+    assert not head.is_modern
+    assert not head.is_json
+
+
+def test_every_header_that_decides_something_is_read() -> None:
+    """All others are left alone."""
+    head = RequestHeaders.of(
+        [
+            (b"host", b"example"),
+            (b"mcp-protocol-version", b"2026-07-28"),
+            (b"content-type", b"application/json"),
+            (b"content-encoding", b"gzip"),
+            (b"content-length", b"12"),
+            (b"mcp-session-id", b"one"),
+            (b"mcp-method", b"ping"),
+        ]
+    )
+    assert (head.version, head.content_encoding, head.first(LENGTH)) == ("2026-07-28", "gzip", "12")
+    assert (head.session_ids, head.methods, head.is_json) == (["one"], ["ping"], True)
+
+
+def test_the_first_copy_of_a_header_counts() -> None:
+    """As in the official SDK: a second version or type changes nothing."""
+    head = RequestHeaders.of([(b"mcp-protocol-version", b""), (b"mcp-protocol-version", b"2025-11-25")])
+    assert head.version == ""
+    assert head.is_modern
+
+
+def test_every_copy_of_the_session_and_method_headers_is_kept() -> None:
+    """A second copy refuses the request, so it must be seen."""
+    head = RequestHeaders.of(
+        [(b"mcp-session-id", b"a"), (b"mcp-method", b"x"), (b"mcp-session-id", b"\xff"), (b"mcp-method", b"y")]
+    )
+    assert head.session_ids == ["a", "\xff"]
+    assert head.methods == ["x", "y"]
+
+
+def test_a_second_content_type_does_not_hide_the_first() -> None:
+    """Some servers read the first copy and some the last."""
+    headers = [(b"content-type", b"text/plain"), (b"content-type", b"application/json")]
+    assert RequestHeaders.of(headers).is_json
+    assert RequestHeaders.of(headers[::-1]).is_json
+
+
+def test_codings_of_the_body_add_up() -> None:
+    """A second copy is a further coding, so an identity in front of it hides nothing."""
+    assert (
+        RequestHeaders.of([(b"content-encoding", b"identity"), (b"content-encoding", b"gzip")]).content_encoding
+        == "identity, gzip"
+    )
+
+
+@pytest.mark.parametrize("version", sorted(HANDSHAKE_VERSIONS))
+def test_handshake_versions_are_the_legacy_era(version: str) -> None:
+    """And so is a request that names no version, as above."""
+    assert not RequestHeaders.of([(b"mcp-protocol-version", version.encode())]).is_modern
+
+
+@pytest.mark.parametrize("version", ["2026-07-28", "2099-01-01", "2025-11-25 ", "nonsense", ""])
+def test_every_other_version_is_modern(version: str) -> None:
+    """The header alone decides the era, known or not."""
+    assert RequestHeaders.of([(b"mcp-protocol-version", version.encode())]).is_modern
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("application/json", "Application/JSON", "application/json; charset=utf-8", " application/json ;"),
+        *("application/json, text/plain", "text/plain, application/json", "application/jsonx", "text/json"),
+    ],
+)
+def test_what_a_server_might_take_for_json_is_json(kind: str) -> None:
+    """The official SDK takes a type that only begins with it, or a list that holds it: no way around a policy."""
+    assert RequestHeaders.of([(b"content-type", kind.encode())]).is_json
+
+
+@pytest.mark.parametrize(
+    "kind", ["application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "text/plain", "", "image/png"]
+)
+def test_other_types_are_not_json(kind: str) -> None:
+    """An OAuth form is none of our business."""
+    assert not RequestHeaders.of([(b"content-type", kind.encode())]).is_json
+
+
+@pytest.mark.parametrize(
+    "headers", [[(b"a", b"1"), (b"b", b"2")], [(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"a", b"1")], [(b"b", b"2")]]
+)
+def test_a_header_is_left_out_with_all_its_copies(headers: list[tuple[bytes, bytes]]) -> None:
+    """The list that was given stays as it was."""
+    given = headers.copy()
+    assert RequestHeaders.of(headers).without(b"a", headers) == [(b"b", b"2")]
+    assert headers == given
+
+
+def test_a_server_may_give_its_pairs_as_lists() -> None:
+    """ASGI says no more than that a header is a name and a value."""
+    headers: Any = [[b"a", b"1"], [b"b", b"2"]]
+    assert RequestHeaders.of(headers).without(b"a", headers) == headers[1:]

@@ -1,0 +1,442 @@
+"""The writer: what it adds is there, what it was not asked to touch keeps its bytes."""
+
+from __future__ import annotations
+
+import json
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from jsontext import Number, Object, load, names, seeds, texts, values, write
+
+from mcp_sessions._protocol import rewrite
+from mcp_sessions._protocol.jsonrpc import SESSION_KEY, Message, MessageKind, parse
+from mcp_sessions._protocol.strict_json import members
+
+SESSION = b'{"sessionId":"header.claims.signature"}'
+ANSWER = b'{"jsonrpc":"2.0","id":1,"result":%b}'
+
+
+def echo(response: bytes, request_id: bytes = b"1", session: bytes = SESSION) -> bytes | None:
+    """`splice.echo` with a session that is at hand."""
+    return rewrite.echo(response, request_id, lambda: session)
+
+
+def unread() -> bytes:
+    """A session that must not be asked for."""
+    raise AssertionError
+
+
+def read(body: bytes) -> Message:
+    """A request, as read."""
+    message = parse(body)
+    assert isinstance(message, Message)
+    return message
+
+
+# --- the session in an answer --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("result", "echoed"),
+    [
+        (b"{}", b'{"_meta":{"%b":%b}}'),
+        (b'{ "a" : 1 }', b'{"a":1,"_meta":{"%b":%b}}'),
+        (b'{"_meta":{},"a":1}', b'{"_meta":{"%b":%b},"a":1}'),
+        (b'{"_meta": {"x": [ 1 ]} }', b'{"_meta":{"x":[ 1 ],"%b":%b}}'),
+        (b'{"_meta":{"io.modelcontextprotocol/session":"a tool\'s","x":1}}', b'{"_meta":{"%b":%b,"x":1}}'),
+        (b'{"_meta":{"io.modelcontextprotocol\\/session":1}}', b'{"_meta":{"%b":%b}}'),
+        (b'{"_meta":null}', b'{"_meta":{"%b":%b}}'),
+        (b'{"_meta":["a"]}', b'{"_meta":{"%b":%b}}'),
+        (b'{ "a":1,"a":2}', b'{"a":2,"_meta":{"%b":%b}}'),
+        (b'{ "\\u0061\\n\xc3\xa9":1}', b'{"a\\n\xc3\xa9":1,"_meta":{"%b":%b}}'),
+    ],
+)
+def test_the_session_joins_the_meta_that_is_there(result: bytes, echoed: bytes) -> None:
+    """Members keep their order and values their bytes; what is not an object makes room for one."""
+    assert echo(ANSWER % result) == ANSWER % (echoed % (SESSION_KEY.encode(), SESSION))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"1e400",
+        b"18446744073709551616123",
+        b"-0",
+        b'"\\ud800 \\ud83d\\ude00 \\u2028 \xe2\x80\xa8 \\/ \\\\"',
+        b'{"a":1,"a":2}',
+        b'[ 1,\n2 ,"a b"]',
+        b'"\xff"',
+        b'"\x7f\\\\\\ud800"',
+    ],
+)
+def test_what_is_not_ours_keeps_its_bytes(value: bytes) -> None:
+    """A JSON round trip would change each of these."""
+    for result in (b'{"a":%b}', b'{"_meta":{"a":%b}}', b'{"structuredContent":{"x":%b}}'):
+        echoed = echo(ANSWER % (result % value))
+        assert echoed is not None
+        assert value in echoed
+
+
+@pytest.mark.parametrize(
+    ("result", "private"),
+    [
+        ({"cacheScope": "public", "ttlMs": 60_000}, True),
+        ({"ttlMs": 60_000, "x": 1}, True),
+        ({"cacheScope": "private"}, True),
+        ({"cacheScope": None}, True),
+        ({"ttl": 1, "_meta": {"ttlMs": 1, "cacheScope": "public"}}, False),
+    ],
+)
+def test_a_result_with_cache_hints_becomes_private_and_stale(result: dict[str, Any], private: bool) -> None:
+    """Client caches leave the session out of their keys, so no cache may keep what one session was answered."""
+    changed = json.loads(echo(ANSWER % json.dumps(result).encode()) or b"")["result"]
+    meta = {**result.get("_meta", {}), SESSION_KEY: json.loads(SESSION)}
+    assert changed == {**result, **({"cacheScope": "private", "ttlMs": 0} if private else {}), "_meta": meta}
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"no"}}',
+        b'{"jsonrpc":"2.0","id":2,"result":{}}',
+        b'{"jsonrpc":"2.0","id":"1","result":{}}',
+        b'{"jsonrpc":"2.0","id":1.0,"result":{}}',
+        b'{"jsonrpc":"2.0","id":null,"result":{}}',
+        b'{"jsonrpc":"2.0","id":"\\ud800","result":{}}',
+        b'{"jsonrpc":"2.0","result":{}}',
+        b'{"jsonrpc":"2.0","method":"notifications/progress","params":{}}',
+        b'{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":{},"result":{}}',
+        ANSWER % b"[]",
+        ANSWER % b"null",
+        ANSWER % b'"{}"',
+        ANSWER % b"{",
+        ANSWER % b'{"\\ud800":1}',
+        ANSWER % b'{"\xff":1}',
+        ANSWER % (b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+        b"[" + ANSWER % b"{}" + b"]",
+        b"\xef\xbb\xbf" + ANSWER % b"{}",
+        b"",
+        b"null",
+        b"<html>",
+    ],
+    ids=lambda response: response[:60].decode(errors="replace"),
+)
+def test_any_other_message_is_left_alone(response: bytes) -> None:
+    """Errors, other messages on the same stream, and what cannot be read; the session is not even asked for."""
+    assert rewrite.echo(response, b"1", unread) is None
+    assert rewrite.advertise(response, b"1", b"{}") is None
+
+
+def test_a_meta_whose_names_cannot_be_written_down_is_left_alone() -> None:
+    """Rather no echo than a result that lost what the server wrote; capabilities are treated alike."""
+    assert rewrite.advertise(ANSWER % b'{"capabilities":{"\\ud800":1}}', b"1", b"{}") is None
+    response = ANSWER % b'{"_meta":{"\\ud800":1}}'
+    assert rewrite.echo(response, b"1", unread) is None
+    assert b'"_meta":{"\\ud800":1}' in (rewrite.advertise(response, b"1", b"{}") or b"")
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (b'"\xc3\xa9"', b'"\\u00e9"'),
+        (b'"\\u0061\\/"', b'"a/"'),
+        (b'"\\ud83d\\ude00"', b'"\xf0\x9f\x98\x80"'),
+        (b'"\\ud800"', b'"\\ud800"'),
+        (b"18446744073709551616123", b"18446744073709551616123"),
+    ],
+)
+def test_an_id_is_known_again_in_another_spelling(ours: bytes, theirs: bytes) -> None:
+    """Servers decode the id and write it anew."""
+    assert rewrite.same_id(theirs, ours)
+    assert echo(b'{"id":%b,"result":{}}' % theirs, ours) is not None
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (b"1", b'"1"'),
+        (b'"1"', b"1"),
+        (b"1", b"2"),
+        (b'"a"', b'"A"'),
+        (b"1", b"null"),
+        (b'"a"', b'"\xff"'),
+        (b"1", b"1.0"),
+    ],
+)
+def test_another_id_is_another_id(ours: bytes, theirs: bytes) -> None:
+    """A string is never a number."""
+    assert not rewrite.same_id(theirs, ours)
+
+
+@pytest.mark.parametrize(
+    ("message", "answers"),
+    [
+        (b'{"id":1,"result":null}', True),
+        (b'{"id":1,"error":{}}', False),
+        (b'{"id":1,"method":"a","result":1}', False),
+        (b'{"result":1}', False),
+        (b'{"id":2,"result":1}', False),
+    ],
+)
+def test_an_answer_is_a_result_with_the_id_of_the_request(message: bytes, answers: bool) -> None:
+    """And no request of the server's own."""
+    assert rewrite.answers(members(message), b"1") is answers
+
+
+def test_what_the_session_raises_reaches_the_caller() -> None:
+    """State that cannot be sealed is an error of that request."""
+    with pytest.raises(AssertionError):
+        rewrite.echo(ANSWER % b"{}", b"1", unread)
+
+
+# --- capabilities --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "advertised"),
+    [
+        (b'{"tools":{ }}', b'{"tools":{ },"sessions":{},"experimental":{"sessions":{"r":1}}}'),
+        (b'{"experimental":{"x":1e400}}', b'{"experimental":{"x":1e400,"sessions":{"r":1}},"sessions":{}}'),
+        (b'{"sessions":1,"experimental":{"sessions":2}}', b'{"sessions":{},"experimental":{"sessions":{"r":1}}}'),
+        (b'{"experimental":null}', b'{"experimental":{"sessions":{"r":1}},"sessions":{}}'),
+        (b"null", b'{"sessions":{},"experimental":{"sessions":{"r":1}}}'),
+    ],
+)
+def test_sessions_join_the_capabilities_that_are_there(capabilities: bytes, advertised: bytes) -> None:
+    """In both places that clients look in, and nothing else changes."""
+    result = b'{"protocolVersion":"x","capabilities":%b,"ttlMs":1}'
+    changed = rewrite.advertise(ANSWER % (result % capabilities), b"1", b'{"r":1}')
+    assert changed == ANSWER % (result % advertised)
+
+
+def test_capabilities_are_made_where_there_are_none() -> None:
+    """A server that answers without them is still advertised for."""
+    changed = rewrite.advertise(ANSWER % b"{}", b"1", b"{}")
+    assert changed == ANSWER % b'{"capabilities":{"sessions":{},"experimental":{"sessions":{}}}}'
+
+
+# --- requests ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("params", "without"),
+    [
+        (b'{"_meta":{"io.modelcontextprotocol/session":{"a":1}},"b": 1e400}', b'{"_meta":{},"b":1e400}'),
+        (
+            b'{"_meta": {"x": [ ],"io.modelcontextprotocol/session":1,"y":"\\ud800"}}',
+            b'{"_meta":{"x":[ ],"y":"\\ud800"}}',
+        ),
+        (
+            b'{"arguments":{"_meta":{"io.modelcontextprotocol/session":1}},"_meta":{"io.modelcontextprotocol\\/session":1}}',
+            b'{"arguments":{"_meta":{"io.modelcontextprotocol/session":1}},"_meta":{}}',
+        ),
+        (
+            b'{ "_meta":{"IO.MODELCONTEXTPROTOCOL/SESSION":1}, "io.modelcontextprotocol/session":1 }',
+            b'{ "_meta":{"IO.MODELCONTEXTPROTOCOL/SESSION":1}, "io.modelcontextprotocol/session":1 }',
+        ),
+        (b'{"_meta":null}', b'{"_meta":null}'),
+        (b"null", b"null"),
+    ],
+)
+def test_a_request_without_its_session_is_otherwise_the_same(params: bytes, without: bytes) -> None:
+    """One member of `_meta` goes, wherever else its name stands; with nothing to take out, not a byte changes."""
+    request = b'{"jsonrpc":"2.0","id":"\\u0031","method":"tools\\/list","params":%b}'
+    assert rewrite.without_session(read(request % params)) == request % without
+
+
+@pytest.mark.parametrize(
+    ("params", "asked"),
+    [
+        (b"null", b""),
+        (b'{"name":"x","arguments":{}}', b""),
+        (b'{"_meta":{"progressToken":1,"io.modelcontextprotocol/session":{},"io.modelcontextprotocolx/a":1}}', b""),
+        (
+            b'{"_meta":{"%b/session":{},"%b/clientCapabilities":{"a": 1},"x":1,"%b/protocolVersion":"y"},"name":"x"}',
+            b',"params":{"_meta":{"%b/clientCapabilities":{"a": 1},"%b/protocolVersion":"y"}}',
+        ),
+    ],
+)
+def test_a_question_carries_the_envelope_and_nothing_of_what_was_asked(params: bytes, asked: bytes) -> None:
+    """The server learns who asks, and neither what for nor in which session."""
+    params, asked = (text.replace(b"%b", b"io.modelcontextprotocol") for text in (params, asked))
+    message = read(b'{"jsonrpc":"2.0","id":7,"method":"sessions/create","params":%b}' % params)
+    question = rewrite.ping(message, b'"q"', "server/discover")
+    assert question == b'{"jsonrpc":"2.0","id":"q","method":"server/discover"%b}' % asked
+    assert read(question).kind is MessageKind.REQUEST
+
+
+# --- answers of our own --------------------------------------------------------------------------
+
+
+def test_a_result_of_our_own() -> None:
+    """The id as it was sent, the members in order."""
+    answer = rewrite.result(b'"\\u0061"', MappingProxyType({"session": {"sessionId": "é\n"}, "a": None}))
+    assert answer == '{"jsonrpc":"2.0","id":"\\u0061","result":{"session":{"sessionId":"é\\n"},"a":null}}'.encode()
+
+
+@pytest.mark.parametrize(
+    ("request_id", "data", "error"),
+    [
+        (
+            b"1",
+            {"sessionId": "x"},
+            b'"id":1,"error":{"code":-32043,"message":"Session not found","data":{"sessionId":"x"}}',
+        ),
+        (b'"a"', {}, b'"id":"a","error":{"code":-32043,"message":"Session not found","data":{}}'),
+        (None, None, b'"id":null,"error":{"code":-32043,"message":"Session not found"}'),
+    ],
+)
+def test_an_error_of_our_own(request_id: bytes | None, data: dict[str, Any] | None, error: bytes) -> None:
+    """A null id where the request's is not known (JSON-RPC 2.0 section 5); no `data` where there is none."""
+    assert rewrite.error(request_id, -32043, "Session not found", data) == b'{"jsonrpc":"2.0",' + error + b"}"
+
+
+def test_an_error_can_always_be_written() -> None:
+    """An application's words may hold a lone surrogate, and its refusal must still reach the client."""
+    assert json.loads(rewrite.error(b"1", -32602, "no \ud800", None))["error"]["message"] == "no ?"
+
+
+# --- for all answers -----------------------------------------------------------------------------
+
+results = st.builds(
+    lambda members, meta: {**members, **meta},
+    st.dictionaries(names | st.sampled_from(["cacheScope", "ttlMs", "content"]), values(), max_size=4),
+    st.fixed_dictionaries(
+        {}, optional={"_meta": st.dictionaries(names | st.just(SESSION_KEY), values(), max_size=3) | values()}
+    ),
+)
+
+
+def unreadable(result: dict[str, Any]) -> bool:
+    """Whether a name stands where a lone surrogate makes names unreadable."""
+    meta = result.get("_meta")
+    return any("\\" in name or not name.isascii() for name in [*result, *(meta if isinstance(meta, dict) else ())])
+
+
+@given(results, st.integers() | st.text(st.characters(codec="utf-8")), seeds)
+@example({"_meta": {"\ud800": 1}}, 1, 0)
+@example({"a": "\ud800", "_meta": {}}, "é", 0)
+def test_an_echo_changes_the_session_and_nothing_else(
+    result: dict[str, Any], request_id: Any, seed: int | None
+) -> None:
+    """As the standard library reads it, in every spelling; a second echo of the same session changes nothing."""
+    identity = Number(str(request_id)) if isinstance(request_id, int) else request_id
+    response = write({"id": identity, "x": [result], "result": result, "jsonrpc": "2.0"}, seed)
+    echoed = echo(response, write(identity))
+    if echoed is None:
+        assert unreadable(result)
+        return
+    before, after = load(response), load(echoed)
+    assert [name for name, _ in after] == [name for name, _ in before]
+    assert {**dict(after), "result": None} == {**dict(before), "result": None}
+    assert dict(after)["result"] == expected(dict(before)["result"])
+    assert echo(echoed, write(identity)) == echoed
+
+
+def expected(result: Object) -> Object:
+    """The members of a result once the session is in, in order."""
+    members = dict(result)
+    if members.keys() & {"cacheScope", "ttlMs"}:
+        members |= {"cacheScope": "private", "ttlMs": Number("0")}
+    meta = members.get("_meta")
+    members["_meta"] = Object({**dict(meta if isinstance(meta, Object) else ()), SESSION_KEY: load(SESSION)}.items())
+    return Object(members.items())
+
+
+@given(st.dictionaries(names | st.just(SESSION_KEY), values(texts), max_size=4), values(texts), seeds)
+def test_a_request_without_its_session_is_read_as_the_same_request(
+    meta: dict[str, Any], arguments: Any, seed: int | None
+) -> None:
+    """All members but one, with their bytes."""
+    params = {"arguments": arguments, "_meta": {**meta, SESSION_KEY: arguments}}
+    message = read(write({"jsonrpc": "2.0", "id": Number("1"), "method": "a", "params": params}, seed))
+    rest = read(rewrite.without_session(message))
+    assert message.meta is not None
+    assert rest.meta == {name: value for name, value in message.meta.items() if name != SESSION_KEY}
+    had, has = members(members(message.body)["params"]), members(members(rest.body)["params"])
+    assert list(has) == list(had)
+    assert has["arguments"] == had["arguments"]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_it"),
+    [
+        (b'{"jsonrpc":"2.0","id":1,"result":{}}', True),
+        (b'{"jsonrpc":"2.0","id":2,"result":{}}', False),
+        (b'{"jsonrpc":"2.0","id":1,"error":{}}', False),
+        (b"hello", False),
+    ],
+)
+def test_the_answer_is_told_from_other_texts(text: bytes, is_it: bool) -> None:
+    """What cannot be read answers nothing."""
+    assert rewrite.is_answer(text, b"1") is is_it
+
+
+@pytest.mark.parametrize(
+    ("body", "becomes"),
+    [
+        (b'{"method":"m"}', b'{"method":"m","params":{"_meta":{"k":"v"}}}'),
+        (b'{"method":"m","params":null}', b'{"method":"m","params":{"_meta":{"k":"v"}}}'),
+        (
+            b'{"params":{"a":1e400,"_meta":{"b":2,"k":0}},"method":"m"}',
+            b'{"params":{"a":1e400,"_meta":{"b":2,"k":"v"}},"method":"m"}',
+        ),
+    ],
+)
+def test_one_member_of_the_metadata_is_set(body: bytes, becomes: bytes) -> None:
+    """Where there is none yet, or no params at all; everything else keeps its bytes."""
+    assert rewrite.with_meta(body, "k", "v") == becomes
+
+
+@pytest.mark.parametrize(
+    ("response", "becomes"),
+    [
+        (
+            b'{"id":1,"result":{"a":1e400},"jsonrpc":"2.0"}',
+            b'{"id":1,"result":{"a":1e400},"jsonrpc":"2.0","sessionId":"s"}',
+        ),
+        (b'{"id":1,"result":{"ttlMs":9}}', b'{"id":1,"result":{"ttlMs":0,"cacheScope":"private"},"sessionId":"s"}'),
+        (b'{"id":1,"result":{},"sessionId":"x"}', b'{"id":1,"result":{},"sessionId":"s"}'),
+        (b'{"id":2,"result":{}}', None),
+        (b'{"id":1,"error":{}}', None),
+        (b'{"id":1,"result":7}', None),
+        (b"{", None),
+    ],
+)
+def test_the_field_stands_at_the_top_of_the_answer(response: bytes, becomes: bytes | None) -> None:
+    """Of a success alone, and one with cache hints must not be kept."""
+    assert rewrite.with_field(response, b"1", "s") == becomes
+
+
+def test_the_field_is_taken_out() -> None:
+    """Everything else keeps its bytes."""
+    body = b'{"jsonrpc":"2.0","sessionId":"s","id":1e0,"method":"m"}'
+    assert rewrite.without_field(body) == b'{"jsonrpc":"2.0","id":1e0,"method":"m"}'
+
+
+@pytest.mark.parametrize(
+    ("params", "becomes"),
+    [
+        ("{}", '{"capabilities":{}}'),
+        ('{"a":1,"capabilities":null}', '{"a":1,"capabilities":{}}'),
+        ('{"capabilities":{"roots":{}}}', '{"capabilities":{"roots":{}}}'),
+        ('{"capabilities":7}', '{"capabilities":7}'),
+    ],
+)
+def test_capabilities_are_stated_where_none_were(params: str, becomes: str) -> None:
+    """What a client states stays, though it be nonsense: that is the server's to judge."""
+    assert rewrite.with_capabilities(b'{"params":%s}' % params.encode()) == b'{"params":%s}' % becomes.encode()
+
+
+def test_a_dialect_may_say_more_of_sessions() -> None:
+    """In the capability of its own."""
+    advertised = rewrite.advertise(b'{"id":1,"result":{}}', b"1", b"{}", b'{"required":true}')
+    assert json.loads(advertised or b"")["result"]["capabilities"]["sessions"] == {"required": True}
+
+
+def test_a_notification_of_our_own_says_its_method_alone() -> None:
+    """And has no id."""
+    assert json.loads(rewrite.notification("n")) == {"jsonrpc": "2.0", "method": "n"}

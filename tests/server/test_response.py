@@ -1,0 +1,454 @@
+"""The response on its way out: what is held, what passes at once, and what is never touched."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import anyio
+import pytest
+from anyio.lowlevel import checkpoint
+from clients import Answer
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.types import Message, Send
+
+from mcp_sessions._server import response as responder_module
+from mcp_sessions._server.answers import respond, send_refusal
+from mcp_sessions._server.response import ResponseFilter, StreamGuard
+from mcp_sessions._server.rewrites import Rewrite
+from mcp_sessions._server.streams import Origin, Streams
+from mcp_sessions._session.claims import SESSION, Claims
+from mcp_sessions.errors import CreateRefused, StoreUnavailable
+from mcp_sessions.stores.memory import MemoryStore
+
+JSON = (b"content-type", b"application/json")
+EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")
+
+
+class Shout(Rewrite):
+    """A rewrite that changes one message and leaves all others."""
+
+    async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
+        return b'{"HELLO":"there"}' if text == b'{"hello":1}' else None
+
+
+def shouting(send: Send, limit: int = 100) -> ResponseFilter:
+    return ResponseFilter(send, b"1", None, (Shout(),), None, limit)
+
+
+def start(*headers: tuple[bytes, bytes], status: int = 200) -> Message:
+    return {"type": "http.response.start", "status": status, "headers": list(headers)}
+
+
+def body(text: bytes, *, more: bool = False) -> Message:
+    return {"type": "http.response.body", "body": text, "more_body": more}
+
+
+async def respond_with(*messages: Message, limit: int = 100) -> Answer:
+    answer = Answer()
+    responder = shouting(answer, limit)
+    for message in messages:
+        await responder(message)
+    return answer
+
+
+class TestJSON:
+    @pytest.mark.parametrize("pieces", [[b'{"hello":1}'], [b'{"hel', b"", b'lo":1}']])
+    async def test_a_changed_body_has_its_own_length(self, pieces: list[bytes]) -> None:
+        """One start, one body, one true `content-length`; all other headers stay."""
+        parts = [body(piece, more=place < len(pieces) - 1) for place, piece in enumerate(pieces)]
+        answer = await respond_with(start(JSON, (b"Content-Length", b"11"), (b"x-own", b"1")), *parts)
+        assert answer.body == b'{"HELLO":"there"}'
+        assert answer.headers == {JSON[0]: JSON[1], b"x-own": b"1", b"content-length": b"17"}
+        assert len(answer.messages) == 2
+
+    async def test_headers_that_spoke_of_the_old_body_go_with_it(self) -> None:
+        """A tag or a digest of other bytes would make a cache or a client throw the answer away."""
+        told = [(b"ETag", b"1"), (b"content-digest", b"x"), (b"transfer-encoding", b"chunked"), (b"vary", b"origin")]
+        answer = await respond_with(start((b"Content-Type", b"application/json"), *told), body(b'{"hello":1}'))
+        assert answer.headers == {b"Content-Type": JSON[1], b"vary": b"origin", b"content-length": b"17"}
+
+    async def test_an_unchanged_body_leaves_as_it_came(self) -> None:
+        """The very start message, and the bytes as the server wrote them."""
+        begin = start(JSON, (b"content-length", b"2"))
+        answer = await respond_with(begin, body(b"{}"))
+        assert answer.messages == [begin, body(b"{}")]
+        assert answer.messages[0] is begin
+
+    async def test_the_start_waits_for_the_body(self) -> None:
+        """The length is not known before the last byte."""
+        assert (await respond_with(start(JSON), body(b'{"hel', more=True))).messages == []
+
+    async def test_the_application_s_own_header_list_is_not_changed(self) -> None:
+        """Others may hold the list that was handed over."""
+        headers = [JSON, (b"content-length", b"11")]
+        await respond_with({"type": "http.response.start", "status": 200, "headers": headers}, body(b'{"hello":1}'))
+        assert headers == [JSON, (b"content-length", b"11")]
+
+    async def test_trailers_that_were_promised_still_follow(self) -> None:
+        """Members of the messages that we do not know are kept."""
+        trailers: Message = {"type": "http.response.trailers", "headers": [(b"x", b"1")], "more_trailers": False}
+        answer = await respond_with({**start(JSON), "trailers": True}, body(b'{"hello":1}'), trailers)
+        assert answer.start["trailers"] is True
+        assert answer.messages[-1] is trailers
+
+
+class TestRepr:
+    async def test_it_shows_nothing_of_what_passes(self) -> None:
+        """Answers hold credentials, and tracebacks are logged."""
+        responder = shouting(Answer())
+        await responder(start(JSON))
+        await responder(body(b"secret", more=True))
+        assert repr(responder) == "<ResponseFilter>"
+
+
+class TestEvents:
+    async def test_only_the_event_that_must_change_is_changed(self) -> None:
+        """The events around it keep every byte, and the length goes, since it is not known."""
+        stream = b': hi\n\ndata: {"note":1}\n\nid: 7\ndata: {"hello":1}\n\ndata: rest'
+        answer = await respond_with(start(EVENTS, (b"content-length", b"99")), body(stream))
+        assert answer.body == b': hi\n\ndata: {"note":1}\n\nid: 7\ndata: {"HELLO":"there"}\n\ndata: rest'
+        assert answer.headers == dict([EVENTS])
+
+    async def test_an_event_leaves_with_the_byte_that_completes_it(self) -> None:
+        """Nothing waits for the next event; what is incomplete is held."""
+        begin = await respond_with(start(EVENTS))
+        assert [message["type"] for message in begin.messages] == ["http.response.start"]
+        held = await respond_with(start(EVENTS), body(b'data: {"hello":1}\n', more=True))
+        assert len(held.messages) == 1
+        done = await respond_with(start(EVENTS), body(b'data: {"hello":1}\n', more=True), body(b"\n", more=True))
+        assert done.messages[1:] == [body(b'data: {"HELLO":"there"}\n\n', more=True)]
+
+    @given(st.lists(st.sampled_from([b"data: ", b'{"hello":1}', b"\n", b"\r\n", b"id: 1", b": x"]), max_size=12))
+    def test_cutting_the_stream_differently_changes_nothing(self, pieces: list[bytes]) -> None:
+        """Whole, or byte by byte: the same bytes come out."""
+        whole = b"".join(pieces)
+
+        async def run() -> tuple[bytes, bytes]:
+            at_once = await respond_with(start(EVENTS), body(whole))
+            parts = [body(whole[at : at + 1], more=True) for at in range(len(whole))]
+            return at_once.body, (await respond_with(start(EVENTS), *parts, body(b""))).body
+
+        assert len(set(anyio.run(run))) == 1
+
+    async def test_an_event_too_large_to_hold_passes_with_an_error_in_the_log(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """It goes out unchanged rather than filling the memory, and the operator learns which option to raise."""
+        text = b'data: {"hello":1}\n\n'
+        answer = await respond_with(start(EVENTS), body(text[:10], more=True), body(text[10:]), limit=12)
+        assert answer.body == text
+        (line,) = caplog.messages
+        assert "over 12 bytes passed without its session (max_event_bytes)" in line
+
+    async def test_a_message_whose_events_stay_as_they_are_passes_itself(self) -> None:
+        """Nothing is made anew for what most of a stream is."""
+        note = body(b'event: message\r\ndata: {"note":1}\r\n\r\n', more=True)
+        assert (await respond_with(start(EVENTS), note)).messages[1] is note
+
+    async def test_backpressure_reaches_the_server(self) -> None:
+        """The application's `send` returns when the server's own has."""
+        order: list[str] = []
+
+        async def slow(message: Message) -> None:
+            await checkpoint()
+            order.append("sent")
+
+        responder = shouting(slow)
+        await responder(start(EVENTS))
+        await responder(body(b"data: x\n\n"))
+        order.append("returned")
+        assert order == ["sent", "sent", "returned"]
+
+
+ORIGIN = Origin(
+    Claims(kind=SESSION, jti="j" * 22, issued_at=0, expires_at=2**40, subject=None, kid="k"), b"1", "tools/call"
+)
+TOLD = b'\n\ndata: {"error":1}\n\n'
+DEADLINE = 30  # seconds after which a test that hangs fails
+
+
+class Watch:
+    """A response of a session, and the streams of its process."""
+
+    def __init__(
+        self, send: Send | None = None, *, limit: int = 100, rewrite: Rewrite | None = None, **options: Any
+    ) -> None:
+        self.answer = Answer()
+        self.streams = Streams(MemoryStore())
+        self.spared = False
+        rewrites = (rewrite or Shout(),)
+        self.responder = ResponseFilter(send or self.answer, b"1", None, rewrites, self.guard, limit, **options)
+
+    def guard(self) -> StreamGuard:
+        return StreamGuard(ORIGIN, "t", self.streams, lambda: b'{"error":1}', lambda: self.spared)
+
+    async def say(self, *messages: Message) -> None:
+        for message in messages:
+            await self.responder(message)
+
+    async def end(self) -> None:
+        """The session ends."""
+        with anyio.fail_after(DEADLINE):
+            await self.streams.end(ORIGIN.claims.ref)
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self.streams._open)
+
+
+class TestASessionThatEnds:
+    async def test_its_open_stream_says_so_and_ends(self) -> None:
+        """The client that waits gets an error for its request; a bare end would leave it waiting."""
+        watch = Watch()
+        await watch.say(start(EVENTS), body(b"data: a\n\n", more=True))
+        await watch.end()
+        assert watch.answer.messages[1:] == [body(b"data: a\n\n", more=True), body(TOLD)]
+        assert not watch.is_open
+
+    async def test_what_the_application_goes_on_to_say_is_dropped(self) -> None:
+        """It need not know; even one that waits for nothing else lets others run."""
+        watch, others = Watch(), []
+        await watch.say(start(EVENTS))
+        await watch.end()
+
+        async def other() -> None:
+            others.append("ran")
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(other)
+            for _ in range(10):
+                await watch.say(body(b'data: {"hello":1}\n\n', more=True))
+            assert others == ["ran"]
+        await watch.say(body(b""))
+        watch.responder.close()
+        assert watch.answer.messages[1:] == [body(TOLD)]
+
+    async def test_an_event_on_its_way_goes_out_whole_before(self) -> None:
+        """Two tasks never send at the same time."""
+        answer, inside, go = Answer(), anyio.Event(), anyio.Event()
+
+        async def slow(message: Message) -> None:
+            if message.get("body") == b"data: a\n\n":
+                inside.set()
+                await go.wait()
+            await answer(message)
+
+        watch = Watch(slow)
+        await watch.say(start(EVENTS))
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch.say, body(b"data: a\n\n", more=True))
+            await inside.wait()
+            await watch.end()
+            assert len(answer.messages) == 1
+            go.set()
+        assert answer.messages[1:] == [body(b"data: a\n\n", more=True), body(TOLD)]
+
+    async def test_a_last_event_on_its_way_is_the_end(self) -> None:
+        """Nothing follows what the application ended itself."""
+        answer, inside, go = Answer(), anyio.Event(), anyio.Event()
+
+        async def slow(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                inside.set()
+                await go.wait()
+            await answer(message)
+
+        watch = Watch(slow)
+        await watch.say(start(EVENTS))
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch.say, body(b"data: a\n\n"))
+            await inside.wait()
+            await watch.end()
+            go.set()
+        assert answer.messages[1:] == [body(b"data: a\n\n")]
+        assert not watch.is_open
+
+    async def test_an_event_that_was_being_kept_does_not_follow_the_end(self) -> None:
+        """Keeping takes time, in which the stream can be ended."""
+        inside, go = anyio.Event(), anyio.Event()
+
+        class Save(Rewrite):
+            async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
+                inside.set()
+                await go.wait()
+                return None
+
+        watch = Watch(rewrite=Save())
+        await watch.say(start(EVENTS))
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch.say, body(b"data: a\n\n"))
+            await inside.wait()
+            await watch.end()
+            go.set()
+        assert watch.answer.messages[1:] == [body(TOLD)]
+
+    async def test_half_an_event_is_not_taken_for_the_beginning_of_ours(self) -> None:
+        """What was held goes nowhere; what was too large to be held and is half sent ends before ours."""
+        held = Watch()
+        await held.say(start(EVENTS), body(b"data: half", more=True))
+        await held.end()
+        assert held.answer.messages[1:] == [body(TOLD)]
+        large = Watch(limit=5)
+        await large.say(start(EVENTS), body(b"data: too large", more=True))
+        await large.end()
+        assert large.answer.messages[2:] == [body(TOLD)]
+
+    async def test_the_stream_of_the_request_that_ended_it_goes_on(self) -> None:
+        """Its answer is still to come."""
+        watch = Watch()
+        watch.spared = True
+        await watch.say(start(EVENTS))
+        await watch.end()
+        await watch.say(body(b"data: a\n\n"))
+        assert watch.answer.messages[1:] == [body(b"data: a\n\n")]
+        assert not watch.is_open
+
+    async def test_a_stream_that_opens_after_its_session_has_ended_says_so_at_once(self) -> None:
+        """It may take the application long to begin."""
+        watch = Watch(late_at=0, clock=lambda: 0.0)
+        claims = ORIGIN.claims
+        await watch.streams._store.revoke(
+            claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason="deleted", lease=60
+        )
+        await watch.say(start(EVENTS), body(b"data: a\n\n"))
+        assert watch.answer.messages[1:] == [body(TOLD)]
+        assert not watch.is_open
+
+    @pytest.mark.parametrize("kind", [JSON, (b"content-type", b"text/plain")])
+    async def test_only_streams_are_ended(self, kind: tuple[bytes, bytes]) -> None:
+        """Any other answer is on its way already."""
+        watch = Watch()
+        await watch.say(start(kind))
+        assert not watch.is_open
+        await watch.say(body(b"{}"))
+        watch.responder.close()
+        assert watch.answer.body == b"{}"
+
+    @pytest.mark.parametrize(
+        ("late_at", "status", "said"), [(0, 200, b'{"error":1}'), (1, 200, b"{}"), (0, 500, b"{}")]
+    )
+    async def test_a_late_result_says_so_too(self, late_at: float, status: int, said: bytes) -> None:
+        """In place of the body; what was no result, or came in time, stays as it is."""
+        watch = Watch(late_at=late_at, clock=lambda: 0.0)
+        claims = ORIGIN.claims
+        await watch.streams._store.revoke(
+            claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason="deleted", lease=60
+        )
+        await watch.say(start(JSON, (b"content-length", b"2"), status=status), body(b"{}"))
+        assert (watch.answer.status, watch.answer.body) == (status, said)
+        assert watch.answer.headers[b"content-length"] == b"%d" % len(said)
+
+    @pytest.mark.parametrize("left", ["unread", "gone"])
+    async def test_whoever_ends_it_does_not_wait_for_the_client(
+        self, left: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One that does not read, and one that has gone, whose server says so by an error."""
+        monkeypatch.setattr(responder_module, "_PATIENCE", 0.01)
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.body":
+                if left == "gone":
+                    raise OSError
+                await anyio.sleep_forever()
+
+        watch = Watch(send)
+        await watch.say(start(EVENTS))
+        await watch.end()
+        assert not watch.is_open
+
+    async def test_a_send_that_failed_leaves_the_stream_to_be_ended(self) -> None:
+        """The application may catch the error and go on."""
+        answer, fails = Answer(), [OSError()]
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.body" and fails:
+                raise fails.pop()
+            await answer(message)
+
+        watch = Watch(send)
+        await watch.say(start(EVENTS))
+        with pytest.raises(OSError):  # noqa: PT011  # made above
+            await watch.say(body(b"data: a\n\n", more=True))
+        await watch.end()
+        assert answer.messages[1:] == [body(TOLD)]
+
+    async def test_events_with_an_id_are_remembered_by_their_request(self) -> None:
+        """A client that resumes the stream names the last that it saw."""
+        watch = Watch()
+        await watch.say(start(EVENTS), body(b"id: 1\ndata: \n\nid: 2\ndata: a\n\ndata: b\n\n"))
+        assert [watch.streams.origin_of("t", number) for number in "123"] == [ORIGIN, ORIGIN, None]
+
+
+class TestEverythingElse:
+    @pytest.mark.parametrize("kind", [b"text/html", b"application/jsonp", b""])
+    async def test_other_types_pass_as_they_are(self, kind: bytes) -> None:
+        """Message by message, the same objects."""
+        messages = [start((b"content-type", kind)), body(b'{"hello":1}', more=True), body(b"")]
+        assert all(a is b for a, b in zip((await respond_with(*messages)).messages, messages, strict=True))
+
+    async def test_a_response_without_headers_passes(self) -> None:
+        """`headers` is optional in ASGI."""
+        messages: list[Message] = [{"type": "http.response.start", "status": 202}, body(b"")]
+        assert (await respond_with(*messages)).messages == messages
+
+    @pytest.mark.parametrize("kind", [JSON, EVENTS])
+    async def test_a_compressed_response_passes_with_an_error_in_the_log(
+        self, kind: tuple[bytes, bytes], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """It cannot be read, so it is not touched; the log says what to turn round."""
+        messages = [start(kind, (b"content-encoding", b"gzip"), (b"content-length", b"3")), body(b"\x1f\x8b\x00")]
+        assert (await respond_with(*messages)).messages == messages
+        assert [record.levelno for record in caplog.records] == [logging.ERROR]
+        assert "put compression outside MCPSessionMiddleware" in caplog.text
+
+    async def test_identity_is_no_compression(self) -> None:
+        """A response that says so is read as any other."""
+        answer = await respond_with(start(JSON, (b"content-encoding", b"Identity")), body(b'{"hello":1}'))
+        assert answer.body == b'{"HELLO":"there"}'
+
+    @pytest.mark.parametrize("kind", ["http.response.early_hint", "http.response.debug", "later.extension"])
+    async def test_messages_of_other_types_pass(self, kind: str) -> None:
+        """Early hints, and what ASGI may invent, go out at once, before and after the start."""
+        hint: Message = {"type": kind, "links": []}
+        answer = await respond_with(hint, start(JSON), hint, body(b"{}"))
+        assert [message["type"] for message in answer.messages] == [
+            kind,
+            kind,
+            "http.response.start",
+            "http.response.body",
+        ]
+
+    async def test_a_status_of_any_kind_is_kept(self) -> None:
+        """A JSON error of the server's is read like everything else and keeps its status."""
+        assert (await respond_with(start(JSON, status=400), body(b'{"hello":1}'))).status == 400
+
+
+async def test_an_answer_of_our_own_is_json_that_nobody_may_cache() -> None:
+    """It may hold a credential, so `no-store` stands there."""
+    answer = Answer()
+    await respond(answer, 503, b"{}", (b"retry-after", b"1"))
+    assert answer.messages == [
+        {
+            "type": "http.response.start",
+            "status": 503,
+            "headers": [JSON, (b"content-length", b"2"), (b"cache-control", b"no-store"), (b"retry-after", b"1")],
+        },
+        {"type": "http.response.body", "body": b"{}"},
+    ]
+
+
+async def test_a_refusal_says_when_to_try_again_where_that_helps() -> None:
+    """And nothing about it otherwise; the text may be the application's."""
+    away, refused = Answer(), Answer()
+    await send_refusal(away, StoreUnavailable(), status=503, code=-32603)
+    assert (away.status, away.headers[b"retry-after"]) == (503, b"1")
+    assert away.json == {
+        "jsonrpc": "2.0",
+        "id": None,
+        "error": {"code": -32603, "message": "Session store unavailable"},
+    }
+    await send_refusal(refused, CreateRefused("no more"), status=200, code=-31045)
+    assert b"retry-after" not in refused.headers
+    assert refused.error == {"code": -31045, "message": "no more"}

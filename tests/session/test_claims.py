@@ -1,0 +1,189 @@
+"""Claims, forks and what looks like a session id."""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from clients import START
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_sessions._protocol.draft import SessionMetadata
+from mcp_sessions._protocol.headers import RequestHeaders
+from mcp_sessions._session import claims
+from mcp_sessions._session.claims import MAX_TOKEN_BYTES, MODES, SESSION, TYP, Claims, Mode, looks_like_session_id
+from mcp_sessions._tokens.jwt import Tokens
+from mcp_sessions._tokens.keys import KeyRing, base64url
+
+SECRETS = ["vB1kTn0RzJmYwq3uXo7sLd5cHf9aGe2i", "0123456789abcdefghijklmnopqrstuv"]
+RINGS = [KeyRing([secret]) for secret in SECRETS]
+TOKENS = Tokens(issuer="mcp-sessions", audience="mcp-sessions")
+
+
+def claims_of(ring: KeyRing) -> Claims:
+    """What a session id of that ring says."""
+    kid = ring.signing.kid
+    return Claims(kind=SESSION, kid=kid, jti="A" * 22, issued_at=1_800_000_000, expires_at=1_800_003_600)
+
+
+TOKEN = TOKENS.mint(RINGS[0], claims_of(RINGS[0]))
+HEADER, PAYLOAD, SIGNATURE = TOKEN.split(".")
+GOOD_HEADER = {"alg": "HS256", "kid": RINGS[0].signing.kid, "typ": TYP}
+
+
+def envelope(header: Any, change: Callable[[str], str] = str) -> str:
+    raw = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return f"{change(base64url(raw))}.{PAYLOAD}.{SIGNATURE}"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        TOKEN,
+        TOKEN.encode(),
+        f"{HEADER}..",
+        f"{HEADER}.dead.dead",
+        f"{HEADER}==.{PAYLOAD}.{SIGNATURE}",
+        f' "{TOKEN}"',
+        f"{TOKEN}, other",
+        f"abc, {TOKEN}",
+        f"abc{TOKEN}".encode(),
+        f"x.{TOKEN}",
+        f"eyJ.eyJ{TOKEN}",
+        f"{TOKEN};q",
+        f"Bearer {TOKEN}",
+        f"'{TOKEN}'",
+        f"{'x' * 4000}{TOKEN}",
+        "eyJ" * 18 + "..",
+        f"{TOKEN}\ud800",
+        envelope({"typ": TYP}),
+        envelope({"typ": TYP.upper(), "alg": "none", "x": [1]}),
+        envelope({"typ": f" application/{TYP}"}),
+        envelope(
+            json.dumps({"x": "ÿ?>", "typ": TYP}, ensure_ascii=False).encode(), lambda text: text.replace("_", "/")
+        ),
+        envelope(b' {"\\u0074yp" : "JWT", "typ":"%b"}' % TYP.encode()),
+    ],
+)
+def test_a_token_of_ours_is_known_by_its_typ_however_it_is_dressed(value: str | bytes) -> None:
+    """Whether it verifies does not matter: it is never forwarded."""
+    assert looks_like_session_id(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "0123456789abcdef0123456789abcdef",
+        "a.b.c",
+        "...",
+        "\ud800.\ud800.\ud800",
+        b"\xff.\xff.\xff",
+        f"{HEADER}.{PAYLOAD}",
+        "eyJ" * 17 + "..",
+        "a.b.eyJ",
+        "a.b.eyJhIjoxfQ",
+        f"x.{'eyJ' * 16}.",
+        TYP,
+        envelope({"alg": "HS256", "typ": "JWT"}),
+        envelope({"alg": "HS256", "TYP": TYP}),
+        envelope({"typ": [TYP]}),
+        envelope({"header": {"typ": TYP}}),
+        envelope([{"typ": TYP}]),
+        envelope([["typ", TYP]]),
+        envelope("typ"),
+        envelope(b"\xff\xff"),
+        envelope(b"[" * 1400),
+        envelope({"x": "x" * MAX_TOKEN_BYTES, "typ": TYP}),
+        envelope(b'{"n":' + b"9" * 900 + b"}"),
+    ],
+)
+def test_what_is_not_ours_is_the_servers_own(value: str | bytes) -> None:
+    """Other ids, other JWTs, and nonsense of any kind, without an error."""
+    assert not looks_like_session_id(value)
+
+
+@given(st.text() | st.binary())
+def test_no_value_makes_the_question_raise(value: str | bytes) -> None:
+    """It is asked of every header that anybody sends."""
+    assert not looks_like_session_id(value)
+
+
+@given(st.permutations(["alg", "kid", "typ"]), st.integers(0, 4))
+def test_order_and_spacing_do_not_hide_a_token(order: list[str], indent: int) -> None:
+    """Any JSON text of the header."""
+    assert looks_like_session_id(
+        envelope(json.dumps({name: GOOD_HEADER[name] for name in order}, indent=indent).encode())
+    )
+
+
+@given(st.text(string.printable), st.text(string.printable), st.sampled_from(RINGS))
+def test_no_text_around_a_token_hides_it(before: str, after: str, ring: KeyRing) -> None:
+    """A list, a scheme, quotes, another id right before it: the token could still be read out of it."""
+    assert looks_like_session_id(f"{before}{TOKENS.mint(ring, claims_of(ring))}{after}")
+
+
+ROOT = Claims(
+    kind=SESSION, kid="k", jti="r".ljust(22, "A"), issued_at=START, expires_at=START + 60, subject="s", client="c/1"
+)
+
+
+def fork(parent: Claims, mode: Mode, name: str = "f") -> Claims:
+    """A fork that is made ten seconds later, under another key."""
+    jti = name.ljust(22, "A")
+    return Claims(kid="new", jti=jti, issued_at=START + 10, subject="t", **claims.below(parent, mode))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_fork_knows_where_it_comes_from_and_gains_no_time(mode: Mode) -> None:
+    """Parent, root and generation; it ends with its root at the latest, and is a session as its parent is."""
+    first = fork(ROOT, mode)
+    second = fork(first, mode, "g")
+    assert (first.parent, first.root, first.generation) == (ROOT.ref, ROOT.ref, 1)
+    assert (second.parent, second.root, second.generation) == (first.ref, ROOT.ref, 2)
+    assert first.expires_at == second.expires_at == ROOT.expires_at
+    assert (second.kind, second.client) == (SESSION, "c/1")
+
+
+def test_a_fork_that_shares_names_the_owner_of_the_data() -> None:
+    """Its parent, or whose data that one shares; a copy and a fresh one have their own."""
+    sharing = fork(ROOT, "share")
+    assert claims.owner(fork(sharing, "share")) == claims.owner(sharing) == sharing.owner == ROOT.ref
+    copied = fork(sharing, "copy", "g")
+    assert claims.owner(copied) == copied.ref
+    assert claims.owner(fork(copied, "share")) == copied.ref
+    assert claims.owner(fork(sharing, "fresh", "h")) == fork(sharing, "fresh", "h").ref
+    assert claims.owner(ROOT) == ROOT.ref
+
+
+def test_every_member_of_a_lineage_has_one_mark() -> None:
+    """Which no session can have for a name, and which another lineage has not."""
+    first = fork(ROOT, "share")
+    other = fork(first, "fresh", "g")
+    marks = [claims.mark(one) for one in (ROOT, first, other)]
+    assert len({mark.ref for mark in marks}) == 1
+    assert marks[0].ref not in {ROOT.ref, first.ref, other.ref}
+    assert [mark.expires_at for mark in marks] == [ROOT.expires_at] * 3
+    stranger = Claims(kind=SESSION, kid="k", jti="x".ljust(22, "A"), issued_at=START, expires_at=START + 60)
+    assert claims.mark(stranger).ref != marks[0].ref
+
+
+def test_a_mark_stands_as_its_member_does() -> None:
+    """It was issued when the member was, to whom that was: so a cut-off concerns both."""
+    first = fork(ROOT, "fresh")
+    mark = claims.mark(first)
+    assert (mark.issued_at, mark.subject) == (first.issued_at, first.subject)
+
+
+SECRET = "a-credential.that-must-not.show"
+
+
+@pytest.mark.parametrize("struct", [SessionMetadata(SECRET), RequestHeaders.of([(b"authorization", SECRET.encode())])])
+def test_no_representation_shows_a_field(struct: SessionMetadata | RequestHeaders) -> None:
+    """Neither Python's own nor that of tools which print objects nicely."""
+    assert repr(struct) == str(struct) == f"<{type(struct).__name__}>"
+    assert struct.__rich_repr__() == []
