@@ -1,14 +1,9 @@
-"""The ASGI shell: options in, requests sorted, each POST to the MCP path handed to its `Exchange`.
+"""The ASGI shell: options in, requests sorted by path and method, each handed to what handles it.
 
-Nothing is decided about sessions here. Everything that is neither HTTP on the MCP path nor the server's
-start and stop passes through as the very same objects.
-
-Where a request stands to the MCP endpoint: at it, below it, or elsewhere.
-
-What decides is the path that a router inside of us would match: `scope["path"]`, decoded, without
-the `root_path` that mounts and proxies put in front. Everything below the endpoint is looked at
-too, since a mounted server may answer there (`Mount("/mcp", app)`), and a request that the server
-sees and we do not would walk around every policy.
+What decides where a request stands is the path that a router inside of us would match: `scope["path"]`, decoded,
+without the `root_path` that mounts and proxies put in front. Everything below the endpoint is looked at too, since a
+mounted server may answer there (`Mount("/mcp", app)`), and a request that the server sees and we do not would evade
+every policy.
 """
 
 from __future__ import annotations
