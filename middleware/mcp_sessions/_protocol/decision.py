@@ -380,7 +380,7 @@ def offered(names: Collection[str], *, tracked: bool) -> list[Extension]:
 
 
 def subjects(extensions: Sequence[Extension]) -> dict[str, Subject]:
-    """Return the subject of each method that is told apart."""
+    """Return the subject of each method that has one of its own."""
     return {**SUBJECTS, **{extension.method: extension.subject for extension in extensions}}
 
 
