@@ -55,7 +55,7 @@ class Stream:
     """A stream that is open until it is cut."""
 
     claims = CLAIMS
-    is_spared = False
+    survives_end = False
     is_cut = False
 
     async def cut(self) -> None:
