@@ -1,9 +1,11 @@
-# Everything here sets up its own virtual environments through tests/matrix; nothing needs installing first
-# except make and any Python from 3.10 with its venv module. uv installs; `make INSTALLER=pip ...` has pip do it.
+# Every target sets up what it needs; nothing needs installing first except make and any Python from 3.10 with its venv
+# module. uv installs where pip can bring it and has no index of its own, else pip does.
 
 PYTHON ?= python3
 ARGS ?=
 VENV := .venv/bin
+NOX := $(VENV)/nox -f tests/noxfile.py
+STAMP := .venv/.made-with-$(shell $(PYTHON) -c 'import platform; print(platform.python_version())')
 SOURCES := middleware tests examples docs
 
 # Where it is set, each of the many programs that are started would compile all that it imports, each time.
@@ -11,28 +13,42 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup test test-all check format format-check lint types architecture coverage docs fuzz demo bench bench-check bench-baseline bench-docs clean
+.PHONY: help setup test test-all test-lowest test-pythons check format format-check lint types architecture coverage docs fuzz demo bench bench-check bench-baseline bench-docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
-setup:  ## create or update .venv, with everything for work on this repository
-	@$(PYTHON) tests/matrix --setup-only --env main
+setup: $(STAMP)  ## create or update .venv, with everything for work on this repository
 
-test:  ## run the tests with the newest SDK and FastMCP, but for what takes minutes (ARGS="-k name" goes to pytest)
-	@$(PYTHON) tests/matrix --env main --brief -- $(ARGS)
+$(STAMP): pyproject.toml
+	@echo "setting up .venv"
+	@$(PYTHON) -m venv --clear .venv
+	@$(VENV)/pip config list | grep -E '\.(index-url|no-index)=' > /dev/null || $(VENV)/pip install --quiet uv || true
+	@if test -x $(VENV)/uv && $(VENV)/uv pip install --quiet --python $(VENV)/python -e '.[dev]'; then :; else \
+		echo "pip installs, which takes minutes"; $(VENV)/pip uninstall --quiet --yes uv; $(VENV)/pip install --quiet -e '.[dev]'; fi
+	@touch $@
 
-test-all:  ## run all tests with both generations of the SDK and FastMCP, as `make check` does
-	@$(PYTHON) tests/matrix -- $(ARGS)
+test: setup  ## run the tests with the newest SDK and FastMCP, but for what takes minutes (ARGS="-k name" goes to pytest)
+	@$(NOX) -s quick -- $(ARGS)
 
-check:  ## the whole gate, which CI runs, and a table of where its time went
-	@$(PYTHON) tests/matrix --check -- $(ARGS)
+test-all: setup  ## run the tests with both generations of the SDK and FastMCP, as `make check` does
+	@$(NOX) -s legacy main -- $(ARGS)
+
+test-lowest: setup  ## run all tests with every dependency of the package at its lower bound
+	@$(NOX) -s lowest -- $(ARGS)
+
+test-pythons: setup  ## run all tests with each supported Python that is found here, and both generations
+	@$(NOX) -s pythons -- $(ARGS)
+
+check: setup  ## the whole gate, which CI runs: first what takes seconds, then everything else to its end
+	@$(MAKE) --no-print-directory format-check lint architecture
+	@$(MAKE) --no-print-directory --keep-going types docs bench-check coverage
 
 format: setup  ## format the code and mend what the linter can mend
 	$(VENV)/ruff check --fix-only .
 	$(VENV)/ruff format .
 
-format-check: setup
+format-check: setup  ## the format alone
 	$(VENV)/ruff format --check .
 
 lint: setup  ## the linter alone
@@ -44,8 +60,8 @@ types: setup  ## mypy, strict, on the package, the tests and the examples
 architecture: setup  ## the house rules: floors, cycles, lengths, imports
 	$(VENV)/python -m pytest -q tests/test_architecture.py
 
-coverage:  ## the tests in both environments, with branch coverage of 100 % over all of them
-	@$(PYTHON) tests/matrix --coverage -- $(ARGS)
+coverage: setup  ## the tests in both environments, with branch coverage of 100 % over all of them
+	@$(NOX) -s coverage -- $(ARGS)
 
 docs: setup  ## build the documentation; a warning is an error
 	$(VENV)/sphinx-build -W --keep-going -n -q -b html docs docs/_build/html
@@ -73,8 +89,8 @@ bench-docs: setup  ## measure everything, and put it into docs/performance.md
 observe: setup  ## three sessions in a real Phoenix and MLflow, asserted, and left open (ARGS="--only phoenix --no-wait")
 	@PYTHONPATH=tests:tests/support $(VENV)/python -m observe $(ARGS)
 
-compatibility:  ## try every client on every server, in both environments, and put the table into the docs
-	@$(PYTHON) tests/matrix --setup-only
+compatibility: setup  ## try every client on every server, in both environments, and put the table into the docs
+	@$(NOX) -s legacy --install-only
 	@$(VENV)/python -m tests.compatibility $(ARGS)
 
 conformance: setup  ## the official conformance suite, with and without us (ARGS="--set 2026-07-28", --write-docs)
@@ -87,6 +103,6 @@ crash-trials: setup  ## 200 kills on each durable store, and what was lost (ARGS
 	$(VENV)/python -m tests.crash $(ARGS)
 
 clean:  ## remove what was built, and the virtual environments
-	rm -rf .venv .venv-* .matrix .coverage .coverage.* build dist docs/_build \
+	rm -rf .venv .venv-* .nox .coverage .coverage.* build dist docs/_build \
 		.mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +

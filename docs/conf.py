@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from importlib.metadata import version as installed_version
+from typing import Any
+
+from mcp_sessions._server.options import GROUPS
 
 project = "mcp-sessions"
 author = "The mcp-sessions authors"
@@ -29,3 +32,9 @@ nitpick_ignore_regex = [(r"py:.*", r"(?!mcp_sessions\.).*"), (r"py:class", r"mcp
 
 html_theme = "furo"
 html_title = f"mcp-sessions {release}"
+
+# How a field of an option object is checked stands in its annotation; a reader wants the type alone.
+for group in GROUPS.values():
+    for annotated in (group.__annotations__, group.__init__.__annotations__):
+        plain: dict[str, Any] = {name: getattr(kind, "__origin__", kind) for name, kind in annotated.items()}
+        annotated.update(plain)

@@ -1,6 +1,7 @@
 """An agent's context id, carried through a tool to the next agent, and joined with the session of this server.
 
-A host that serves an A2A context sends its id with each tool call, and `correlate=` finds it. It is a label that
+A host that serves an A2A context sends its id with each tool call, and `Telemetry(correlate=...)` finds it. It is a
+label that
 anybody may send, so it goes into messages and traces, and no access and no data hang on it: the data is in the session.
 Here the messages are returned instead of sent, so that the file needs no second agent.
 Source: A2A, `Message.contextId`.
@@ -16,7 +17,7 @@ from uuid import uuid4
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Resolve
 
-from mcp_sessions import MCPSessionMiddleware, Session, current_session
+from mcp_sessions import MCPSessionMiddleware, Session, Telemetry, current_session
 
 CurrentSession = Annotated[Session, Resolve(current_session)]
 mcp = MCPServer("delegate")
@@ -41,5 +42,5 @@ app = MCPSessionMiddleware(
     mcp.streamable_http_app(stateless_http=True),
     keys="env:MCP_SESSION_KEYS",
     require={"tools/call": ["delegate"]},
-    correlate=["meta:a2a/contextId", "header:x-a2a-context-id"],
+    telemetry=Telemetry(correlate=["meta:a2a/contextId", "header:x-a2a-context-id"]),
 )

@@ -19,8 +19,7 @@ from mcp.server.auth.settings import AuthSettings
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import AnyHttpUrl
 
-from mcp_sessions import Session, add_sessions
-from mcp_sessions._session.events import Fact, RequestRefused, SessionDeleted
+from mcp_sessions import Fact, RequestRefused, Session, SessionDeleted, Telemetry, add_sessions
 from mcp_sessions.integrations.sdk import require_session
 
 USERS = {"token-of-ann": "ann", "token-of-bob": "bob"}
@@ -88,5 +87,5 @@ app = add_sessions(
     keys="env:MCP_SESSION_KEYS",
     require={"tools/call": ["pay"]},
     on_create=begun,
-    listen=heard,
+    telemetry=Telemetry(listen=heard),
 )

@@ -15,7 +15,7 @@ from typing import Annotated
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Resolve
 
-from mcp_sessions import MCPSessionMiddleware, Session, current_session
+from mcp_sessions import Limits, MCPSessionMiddleware, Session, current_session
 
 CurrentSession = Annotated[Session, Resolve(current_session)]
 mcp = MCPServer("counter of a cluster", log_level="WARNING")
@@ -39,6 +39,6 @@ app = MCPSessionMiddleware(
     mcp.streamable_http_app(stateless_http=True),
     keys=os.environ["MCP_SESSION_KEYS"],
     store=os.environ["MCP_SESSION_STORE"],
-    store_timeout=5,  # seconds: rather late than refused, where all of a cluster shares two cores
+    limits=Limits(store_timeout=5),  # seconds: rather late than refused, where all of a cluster shares two cores
     require={"tools/call": ["count", "workers"]},
 )

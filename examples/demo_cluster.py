@@ -270,10 +270,10 @@ async def play(asked: Asked, folder: Path, timeline: Timeline) -> str:
     timeline.title(f"A store, two servers with {asked.workers} workers each, and one address for both")
     keys = folder / "keys"
     write(keys, secrets.token_urlsafe(32))
-    redis = Redis(install("redis-server", "redis-server"), folder)
+    redis = Redis(install("redis-server"), folder)
     environment = {"MCP_SESSION_STORE": redis.url, "MCP_SESSION_KEYS": f"file:{keys}"}
     replicas = [Replica(name, folder, asked.servers, asked.workers, **environment) for name in ("first", "second")]
-    nginx = Nginx(install("nginx", "nginx"), folder, replicas)
+    nginx = Nginx(install("nginx"), folder, replicas)
     async with AsyncExitStack() as stack:
         programs = (redis, *replicas, nginx)
         for program in programs:

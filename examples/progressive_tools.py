@@ -28,7 +28,7 @@ class ProgressiveServer(MCPServer):
 
     async def list_tools(self) -> list[Tool]:
         tools = await super().list_tools()
-        session = current_session()  # None in the modern era, where lists do not vary (`lists="stable"`)
+        session = current_session()  # None in the modern era, where lists do not vary (`Wire(lists="stable")`)
         if session is None or session.state.get("unlocked"):
             return tools
         return [tool for tool in tools if tool.name not in LOCKED]

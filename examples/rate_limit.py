@@ -22,7 +22,7 @@ from mcp.server.mcpserver import Resolve
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import AnyHttpUrl
 
-from mcp_sessions import Principal, Session, add_sessions
+from mcp_sessions import Limits, Principal, Session, add_sessions
 from mcp_sessions.integrations.sdk import require_session
 
 CurrentSession = Annotated[Session, Resolve(require_session)]
@@ -68,4 +68,6 @@ async def search(words: str, session: CurrentSession) -> str:
     return f"search {done} of this session for {words}; {left} more this minute"
 
 
-app = add_sessions(mcp.streamable_http_app(stateless_http=True), keys="env:MCP_SESSION_KEYS", create_limit=10)
+app = add_sessions(
+    mcp.streamable_http_app(stateless_http=True), keys="env:MCP_SESSION_KEYS", limits=Limits(creates_per_minute=10)
+)

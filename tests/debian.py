@@ -1,8 +1,7 @@
 """Programs that tests start as real peers, such as a Redis server, from Debian's packages where they are missing.
 
-What is there is used as it is. What is missing is installed by root, one process at a time, and never started as a
-service: a test starts its own, in its own folder. Who is not root is told what to install; nothing is ever skipped
-for want of a program.
+A program that is there is used. A missing one is installed by root, by one process at a time, and never started as a
+service: each test starts its own, in its own folder. Anyone else gets an error that names the package.
 """
 
 from __future__ import annotations
@@ -16,21 +15,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-LOCK = Path(tempfile.gettempdir()) / "mcp-sessions-tests-apt.lock"
-POLICY = Path("/usr/sbin/policy-rc.d")  # what Debian's packages ask before they start a service
+# The package of each program.
+PACKAGES = {
+    "nginx": "nginx",
+    "npm": "npm",
+    "redis-server": "redis-server",
+    "valgrind": "valgrind",
+    "wrk": "wrk",
+}
 SYSTEM = "/usr/sbin:/sbin"  # where servers are, and where the path of an ordinary user does not look
+LOCK = Path(tempfile.gettempdir()) / "mcp-sessions-tests-apt.lock"
+POLICY = Path("/usr/sbin/policy-rc.d")  # Debian's packages ask it before they start a service
+OPTIONS = ("--yes", "--quiet", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300")
 
 
 class NotInstalled(Exception):
-    """A program is missing and could not be installed here; the message says what to do."""
+    """A program is missing and could not be installed here; the message names the remedy."""
 
 
-def install(package: str, program: str) -> Path:
-    """Where a program is, after its package has been installed if need be.
+def install(program: str) -> Path:
+    """Return the path of a program, after its package has been installed if need be.
 
     Args:
-        package: The Debian package, such as `"redis-server"`.
-        program: The file that it brings, such as `"redis-server"`.
+        program: The file name, such as `"redis-server"`; a package that is not in the table has the same name.
 
     Raises:
         NotInstalled: It is missing, and this is not root, or apt-get failed.
@@ -38,10 +45,26 @@ def install(package: str, program: str) -> Path:
     found = _find(program)
     if found is not None:
         return found
+    package = PACKAGES.get(program, program)
     if os.geteuid() != 0:
         raise NotInstalled(f"{program} is missing and only root can install it: apt-get install {package}")
-    with _one_at_a_time():
+    with LOCK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         return _find(program) or _installed(package, program)
+
+
+def apt_get(action: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run apt-get without questions; both of its outputs are in `stdout`."""
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    return subprocess.run(
+        ["apt-get", action, *OPTIONS, *words],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+        check=False,
+    )
 
 
 def _find(program: str) -> Path | None:
@@ -49,19 +72,12 @@ def _find(program: str) -> Path | None:
     return None if found is None else Path(found)
 
 
-@contextmanager
-def _one_at_a_time() -> Iterator[None]:
-    with LOCK.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def _installed(package: str, program: str) -> Path:
     with _no_services():
-        done = _apt_get("install", package)
+        done = apt_get("install", package)
         if done.returncode != 0:  # the lists of packages are missing, or older than the archive
-            _apt_get("update")
-            done = _apt_get("install", package)
+            apt_get("update")
+            done = apt_get("install", package)
     found = _find(program)
     if done.returncode == 0 and found is not None:
         return found
@@ -80,17 +96,3 @@ def _no_services() -> Iterator[None]:
         yield
     finally:
         POLICY.unlink()
-
-
-def _apt_get(action: str, *packages: str) -> subprocess.CompletedProcess[str]:
-    options = ["--yes", "--quiet", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"]
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    return subprocess.run(
-        ["apt-get", action, *options, *packages],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=600,
-        check=False,
-    )

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from inspect import signature
 
 import pytest
 
 import mcp_sessions
-from mcp_sessions import EndedSession, MCPSessionMiddleware, Session, Sessions, State
-from mcp_sessions._server.options import IN_CODE, SETTINGS
+from mcp_sessions import EndedSession, Session, Sessions, State
 from mcp_sessions._session.data import Data
 from mcp_sessions.errors import MCPSessionsError
 
 NAMES = """
-    Claims ConfigurationError Correlation CreateRefused Data DataError DataGone DataNotInteger DataNotJSON DataTooLarge
-    EndedSession Handle HandleError HandleOf Handles Key KeyRing MCPSessionMiddleware MCPSessionsError Principal Record
-    RequestRefused SEP1364Create SEP1364Initialize Session SessionCreated SessionDeleted SessionUsed Sessions Standing
-    State StateClosed StateError StateNotJSON StateTooLarge add_sessions current_correlation current_session from_env
+    Claims ConfigurationError Correlation CreateRefused Data DataError DataGone DataNotInteger DataNotJSON
+    DataTooLarge EndedSession Fact Handle HandleError HandleOf Handles Key KeyRing Limits MCPSessionMiddleware
+    MCPSessionsError Principal Record RequestRefused SEP1364Create SEP1364Initialize Session SessionCreated
+    SessionDeleted SessionUsed Sessions Standing State StateClosed StateError StateNotJSON StateTooLarge Telemetry
+    Tracking TransportSessions Wire add_sessions current_correlation current_session from_env
 """
 
 MEMBERS = {
@@ -53,12 +52,6 @@ def test_every_public_error_is_of_one_family() -> None:
     errors = [one for one in made if isinstance(one, type) and issubclass(one, Exception)]
     assert len(errors) == 13
     assert all(issubclass(error, MCPSessionsError) for error in errors)
-
-
-def test_every_option_can_be_set_in_one_of_two_ways() -> None:
-    """A new one needs a row in `settings.SETTINGS`, or a name in `IN_CODE` where no variable can hold it."""
-    options = set(signature(MCPSessionMiddleware).parameters) - {"app"}
-    assert sorted([*SETTINGS, *IN_CODE]) == sorted(options)
 
 
 def test_what_most_servers_do_without_is_imported_when_it_is_asked_for() -> None:

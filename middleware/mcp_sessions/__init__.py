@@ -34,10 +34,10 @@ from .errors import (
 if TYPE_CHECKING:
     from ._protocol.sep1364 import SEP1364Create, SEP1364Initialize
     from ._server.operator import Sessions
-    from ._server.options import from_env
+    from ._server.options import Limits, Telemetry, Tracking, TransportSessions, Wire, from_env
     from ._session.claims import Claims
     from ._session.data import Data
-    from ._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionUsed
+    from ._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted, SessionUsed
     from ._tokens.handles import Handle, HandleError
     from ._tokens.keys import Key
     from .integrations.handle_types import HandleOf
@@ -57,12 +57,14 @@ __all__ = [
     "DataNotJSON",
     "DataTooLarge",
     "EndedSession",
+    "Fact",
     "Handle",
     "HandleError",
     "HandleOf",
     "Handles",
     "Key",
     "KeyRing",
+    "Limits",
     "MCPSessionMiddleware",
     "MCPSessionsError",
     "Principal",
@@ -81,6 +83,10 @@ __all__ = [
     "StateError",
     "StateNotJSON",
     "StateTooLarge",
+    "Telemetry",
+    "Tracking",
+    "TransportSessions",
+    "Wire",
     "add_sessions",
     "current_correlation",
     "current_session",
@@ -92,11 +98,13 @@ _WHEN_ASKED_FOR: Final = MappingProxyType(
     {
         "Claims": "_session.claims",
         "Data": "_session.data",
+        "Fact": "_session.events",
         "Handle": "_tokens.handles",
         "HandleError": "_tokens.handles",
         "HandleOf": "integrations.handle_types",
         "Handles": "integrations.handles",
         "Key": "_tokens.keys",
+        "Limits": "_server.options",
         "Record": "stores.base",
         "RequestRefused": "_session.events",
         "SEP1364Create": "_protocol.sep1364",
@@ -106,6 +114,10 @@ _WHEN_ASKED_FOR: Final = MappingProxyType(
         "SessionUsed": "_session.events",
         "Sessions": "_server.operator",
         "Standing": "stores.base",
+        "Telemetry": "_server.options",
+        "Tracking": "_server.options",
+        "TransportSessions": "_server.options",
+        "Wire": "_server.options",
         "add_sessions": "integrations.starlette",
         "from_env": "_server.options",
     }

@@ -1,16 +1,16 @@
 """The budgets, and what became of them.
 
-A budget names a figure and a limit. Limits of time were set on one machine, so they are read in times of the machine
-factor that was found in the same rounds as the figure. A budget whose figure is not there says so.
+A budget names a figure and a limit: instructions beyond a pass-through, which hardly change from run to run, or a ratio
+of two times of one run, since a time alone belongs to a machine. A budget whose figure is not there says so.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from . import peers
 from .report import Table
 
 Figures = Mapping[str, float]
@@ -18,145 +18,82 @@ Figures = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Budget:
-    """One promise.
+    """One limit."""
 
-    Args:
-        number: Its number among the budgets.
-        name: What is promised.
-        figure: What is measured.
-        limit: What it may be.
-        unit: Of the limit.
-        how: How it is measured.
-        machine: The figure of the machine factor, where the limit is a time.
-        at_least: Whether the limit is a lower one.
-    """
-
-    number: int
-    name: str
-    figure: str
+    name: str  # begins with its number
+    figure: str  # the name of what is measured
     limit: float
     unit: str
-    how: str
-    machine: str = ""
+    how: str  # it is measured
     at_least: bool = False
 
-    def here(self, figures: Figures) -> float:
-        """The limit as it is read on this machine."""
-        return self.limit * figures[self.machine] if self.machine else self.limit
-
     def verdict(self, figures: Figures) -> str:
-        """`met`, `short by` so much, or `not measured`."""
+        """Return `met`, `short by` so much, or `not measured`."""
         found = figures.get(self.figure)
         if found is None:
             return "not measured"
-        limit = self.here(figures)
-        keeps = operator.ge if self.at_least else operator.le
-        if keeps(found, limit):
+        if found >= self.limit if self.at_least else found <= self.limit:
             return "met"
-        return f"short by {abs(found - limit):.3g} {self.unit}".rstrip()
+        return f"short by {_number(abs(found - self.limit))} {self.unit}".rstrip()
+
+    def row(self, figures: Figures) -> tuple[str, str, str, str, str]:
+        """Return its row of the table."""
+        limit = f"{'at least' if self.at_least else 'at most'} {_number(self.limit)} {self.unit}".rstrip()
+        found = f"{_number(figures[self.figure])} {self.unit}".rstrip() if self.figure in figures else ""
+        return (self.name, limit, found, self.verdict(figures), self.how)
 
 
-_TRIVIAL: Final = "over a pass-through, trivial application, in process"
-_SDK: Final = "of the bare server's throughput, in process"
-_OURS: Final = "trivial/ours, session/adds"
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
+
+def _counted(name: str, kind: str, thousands: float) -> Budget:
+    return Budget(name, f"instructions/ours, {kind}/more", 1000 * thousands, "", "instructions beyond a pass-through")
+
+
+def _cheaper(peer: str, times: float) -> Budget:
+    how = "time over a pass-through, trivial application, in process"
+    return Budget(f"8. times cheaper than {peer}", f"trivial/{peer}/times", times, "times", how, at_least=True)
+
+
+def _left(era: str, section: str) -> Budget:
+    how = "of the bare server's throughput, in process"
+    return Budget(f"8. the SDK's server, {era}", f"{section}/ours, session/throughput", 0.94, "", how, at_least=True)
+
+
+_HEIGHT: Final = "tracemalloc peak at the largest body"
+_BODIES: Final = "exponent between the two largest bodies"
 BUDGETS: Final = (
-    Budget(1, "a session, token seen before", _OURS, 15, "us", _TRIVIAL, "trivial/machine"),
-    Budget(1, "the same, SDK server, JSON", "sdk-json/ours, session/throughput", 0.93, "", _SDK, at_least=True),
-    Budget(1, "the same, SDK server, SSE", "sdk-sse/ours, session/throughput", 0.93, "", _SDK, at_least=True),
-    Budget(1, "times cheaper than SessionMiddleware", "trivial/cheaper/cookies", 2, "times", _TRIVIAL, at_least=True),
-    Budget(1, "times cheaper than OpenTelemetry ASGI", "trivial/cheaper/spans", 8, "times", _TRIVIAL, at_least=True),
-    Budget(2, "a session, one recorded span", "traced/ours, session/adds", 55, "us", _TRIVIAL, "traced/machine"),
-    Budget(2, "the same, SDK server, JSON", "traced-sdk/ours, session/throughput", 0.85, "", _SDK, at_least=True),
-    Budget(3, "no session, none needed", "trivial/ours, no session named/adds", 6, "us", _TRIVIAL, "trivial/machine"),
-    Budget(
-        3,
-        "responses read without a session",
-        "responses/read without a session",
-        0,
-        "",
-        "whether the same object leaves",
-    ),
-    Budget(4, "the pure core", "core/core/us", 5, "us", "parse, verify from cache, decide, splice", "core/machine"),
-    Budget(4, "the pure core, in limits", "core/limits", 4, "times", "against HMAC, search and blind splice"),
-    Budget(5, "cost at the most sessions", "sessions/flatness", 1.1, "times", "against one session, token cache off"),
-    Budget(5, "cost at the most revocations", "revocations/flatness", 1.1, "times", "against none, memory store"),
-    Budget(5, "bytes for a live session", "memory/live session", 1, "B", "tracemalloc, token cache off"),
-    Budget(5, "bytes for a revocation", "memory/revocation", 200, "B", "tracemalloc, memory store"),
-    Budget(
-        5,
-        "growth of a full token cache",
-        "memory/cache growth",
-        1.05,
-        "times",
-        "after a second flood of distinct tokens",
-    ),
-    Budget(5, "a forged token, in verified ones", "floods/forged to valid", 1, "times", "each for the first time"),
-    Budget(
-        5, "an oversized token, in verified ones", "floods/long to valid", 1, "times", "1,000 bytes instead of a token"
-    ),
-    Budget(
-        6, "growth of time with a request", "requests/exponent", 1.15, "", "exponent between the two largest bodies"
-    ),
-    Budget(
-        6, "growth of time with a response", "responses/exponent", 1.15, "", "exponent between the two largest bodies"
-    ),
-    Budget(6, "copies of a request body", "requests/copies", 2.05, "times", "tracemalloc peak at the largest body"),
-    Budget(
-        6,
-        "extra copies of a JSON response",
-        "responses/extra copies",
-        1.05,
-        "times",
-        "tracemalloc peak at the largest body",
-    ),
-    Budget(
-        6,
-        "events of a stream that are held",
-        "stream/events held",
-        1,
-        "events",
-        "tracemalloc peak, of a stream against one of half as many",
-    ),
-    Budget(
-        6, "added delay of the first byte", "stream/first byte", 1000, "us", "over a pass-through", "stream/machine"
-    ),
-    Budget(6, "events ahead of a slow reader", "stream/ahead of the reader", 1, "events", "a reader that takes none"),
-    Budget(
-        7, "import over its dependencies", "import/ms", 60, "ms", "fresh interpreters, processor time", "import/machine"
-    ),
-    Budget(7, "optional libraries imported", "import/optional", 0, "", "sys.modules"),
+    _counted("1. no session", "no session named", 42),
+    _counted("2. a session, token seen before", "session", 90),
+    _counted("3. the same, state sent and unchanged", "session, state unchanged", 92),
+    _counted("4. state changed", "session, state changed", 160),
+    _counted("5. `idle_timeout`", "session, idle_timeout", 140),
+    _counted("6. one recorded span", "session, traced", 305),
+    _counted("7. a forged token refused", "forged session refused", 280),
+    _cheaper(peers.READ, 1.3),
+    _cheaper(peers.WRITE, 2),
+    _cheaper(peers.SPANS, 9),
+    _left("JSON", "sdk-json"),
+    _left("SSE", "sdk-sse"),
+    Budget("9. cost at the most sessions", "sessions/flatness", 1.1, "times", "against one, token cache off"),
+    Budget("9. cost at the most revocations", "revocations/flatness", 1.1, "times", "against none, memory store"),
+    Budget("9. a live session", "memory/live session", 1, "B", "tracemalloc, token cache off"),
+    Budget("9. a revocation", "memory/revocation", 200, "B", "tracemalloc, memory store"),
+    Budget("9. growth of a full token cache", "memory/cache growth", 1.05, "times", "after a second flood of tokens"),
+    Budget("10. growth of time with a request", "requests/exponent", 1.15, "", _BODIES),
+    Budget("10. growth of time with a response", "responses/exponent", 1.15, "", _BODIES),
+    Budget("10. copies of a request body", "requests/copies", 2.05, "times", _HEIGHT),
+    Budget("10. extra copies of a JSON response", "responses/extra copies", 1.05, "times", _HEIGHT),
+    Budget("10. events of a stream that are held", "stream/events held", 1, "events", "against one of half as many"),
+    Budget("10. added delay of the first byte", "stream/first byte", 1000, "us", "over a pass-through"),
+    Budget("10. events ahead of a slow reader", "stream/ahead of the reader", 1, "events", "a reader that takes none"),
+    Budget("11. import over its dependencies", "import/ms", 60, "ms", "fresh interpreters, processor time"),
+    Budget("11. optional libraries imported", "import/optional", 0, "", "sys.modules"),
 )
 
 
 def table(figures: Figures, *, whole: bool = True) -> Table:
-    """Every budget, or those of which something was measured."""
-    rows = [
-        (
-            f"{budget.number}. {budget.name}",
-            f"{'at least' if budget.at_least else 'at most'} {budget.limit:g} {budget.unit}".rstrip(),
-            *_found(budget, figures),
-            budget.verdict(figures),
-            budget.how,
-        )
-        for budget in BUDGETS
-        if whole or budget.figure in figures
-    ]
-    note = (
-        "here: the limit in times of the machine factor, which is how much longer known work takes here; "
-        "ratio: what was found, in times of that."
-    )
-    return Table("Budgets", ("", "budget", "here", "found", "ratio", "verdict", "measured"), rows, note)
-
-
-def _found(budget: Budget, figures: Figures) -> tuple[str, str, str]:
-    """The limit here, what was found, and the latter in times of the former."""
-    if budget.figure not in figures:
-        return ("", "", "")
-    limit, found = budget.here(figures), figures[budget.figure]
-    ratio = f"{found / limit:.2f}" if limit else ""
-    return (_number(limit, budget), _number(found, budget), ratio)
-
-
-def _number(value: float, budget: Budget) -> str:
-    return f"{value:.2f} {budget.unit}".rstrip()
+    """Return every budget, or those of which something was measured."""
+    rows = [budget.row(figures) for budget in BUDGETS if whole or budget.figure in figures]
+    return Table("Budgets", ("", "budget", "found", "verdict", "measured"), rows)

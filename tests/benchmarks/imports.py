@@ -10,11 +10,9 @@ import json
 from statistics import median
 from typing import Final
 
-from . import anchors
 from .children import output
 from .report import Report, Table
 from .size import Size
-from .timing import race
 
 DEPENDENCIES: Final = (
     "anyio, asgiref.typing, cryptography.hazmat.primitives.ciphers.aead, jwt, msgspec, opentelemetry.trace, "
@@ -34,16 +32,11 @@ print(json.dumps([taken * 1000, [name for name in {OPTIONAL} if name in sys.modu
 
 
 async def imports(size: Size) -> Report:
-    """In fresh interpreters, the first of which leaves the compiled files behind."""
+    """Import in fresh interpreters, the first of which leaves the compiled files behind."""
     _, *found = [json.loads(output(_PROGRAM)) for _ in range(1 + size.imports)]
     taken = [milliseconds for milliseconds, *_ in found]
     _, brought, own, others = found[0]
-    times = await race(await anchors.contestants(), rounds=size.rounds, requests=size.requests)
-    figures = {
-        "import/ms": median(taken),
-        "import/optional": float(len(brought)),
-        "import/machine": anchors.machine_factor(times),
-    }
     row = ("mcp_sessions", f"{median(taken):.0f}", f"{min(taken):.0f}", own, others, ", ".join(brought) or "none")
     columns = ("", "ms", "least", "modules", "of others", "optional libraries")
+    figures = {"import/ms": median(taken), "import/optional": float(len(brought))}
     return Report([Table("Import, over the dependencies", columns, [tuple(map(str, row))])], figures)

@@ -1,4 +1,4 @@
-"""Everybody around the trivial application, and the pure core beside its limit: where costs stand out."""
+"""The middleware and its peers around the trivial application, where costs stand out, and around the SDK's server."""
 
 from __future__ import annotations
 
@@ -6,82 +6,65 @@ from typing import Final
 
 from starlette.types import ASGIApp
 
-from . import anchors, apps, ours, peers
+from . import apps, ours, peers
 from .apps import PassThrough
-from .core import Core, Limit
-from .flat import OneFunction
-from .lineup import ECHOED, HOW_TO_READ, NONE, PASS, PLAIN, Row, prove, run
+from .kinds import in_mode, kinds
 from .peers import PEERS
 from .report import Report
 from .size import Size
-from .timing import Repeated, race
+from .timing import ECHOED, HOW_TO_READ, NONE, PASS, PLAIN, Row, run
 from .traffic import Visits, message
 
-CORE: Final = "core"
-LIMIT: Final = "limit"
-FLAT: Final = "ours, session, in one function"
-_HOW_TO_READ_CORE: Final = (
-    "core: parse, verify from cache, decide, splice. limit: a bare HMAC, a search and a concatenation, with no check "
-    "of anything. adds and throughput: against the limit."
-)
-
-
-async def pure_core(size: Size) -> Report:
-    """The core beside its limit."""
-    core = Core()
-    limit = Limit(core)
-    for name, function in ((CORE, core), (LIMIT, limit)):
-        prove(name, function(), ECHOED)
-    contestants = {**await anchors.contestants(), LIMIT: Repeated(limit), CORE: Repeated(core)}
-    times = await race(contestants, rounds=1 + size.rounds // 5, requests=10 * size.requests)
-    bases = dict.fromkeys((LIMIT, CORE), LIMIT)
-    report = Report.of_race("The pure core, without ASGI", "core", times, bases=bases, note=_HOW_TO_READ_CORE)
-    report.figures["core/machine"] = anchors.machine_factor(times)
-    report.figures["core/limits"] = 1 / report.figures[f"core/{CORE}/throughput"]
-    return report
+_SDK_NOTE: Final = "adds and throughput: against the bare server. The control shows what is noise."
 
 
 async def trivial(size: Size) -> Report:
-    """Everybody, around the trivial application."""
-    app = ours.wrap(apps.trivial)
-    plain, named = message(), message(session=await ours.created(app))
-    cookie = await peers.cookie()
-    naive = message(session={"sessionId": peers.encode()})
+    """Race everything around the trivial application."""
+    app, cookie = apps.trivial, await peers.cookie()
+    plain, named = message(), message(session=await ours.created(ours.wrap(app)))
     rows = [
-        Row(NONE, Visits.of(apps.trivial, named)),
-        Row(PASS, Visits.of(PassThrough(apps.trivial), named)),
-        Row(PLAIN, Visits.of(PassThrough(apps.trivial), plain), base=PLAIN),
-        Row("ours, no session named", Visits.of(app, plain), base=PLAIN),
-        Row("ours, session", Visits.of(app, named), ECHOED),
-        Row(FLAT, Visits.of(OneFunction(app), named), ECHOED),
-        await _used("ours, session, state changed", ours.wrap(apps.writing)),
-        *[await _used(f"ours, session, {mode}", ours.wrap(apps.trivial, **how)) for mode, how in ours.MODES.items()],
-        Row("ours, session created", _creations(app), b'"expiresAt"', base=PLAIN),
-        Row("ours, forged session refused", Visits.of(app, _forgery(named)), b"-32043"),
+        Row(NONE, Visits.of(app, named)),
+        Row(PASS, Visits.of(PassThrough(app), named)),
+        Row(PLAIN, Visits.of(PassThrough(app), plain), base=PLAIN),
+        *await kinds(),
         Row(peers.READ, Visits.of(peers.cookies(apps.cookie_reading), plain, headers=cookie), base=PLAIN),
         Row(peers.WRITE, Visits.of(peers.cookies(apps.cookie_writing), plain, headers=cookie), base=PLAIN),
-        *(Row(name, Visits.of(make(apps.trivial), named)) for name, make in PEERS.items()),
-        Row(peers.NAIVE, Visits.of(peers.Naive(apps.trivial), naive), ECHOED),
+        *(Row(name, Visits.of(make(app), named)) for name, make in PEERS.items()),
+        Row(peers.NAIVE, Visits.of(peers.Naive(app), message(session={"sessionId": peers.TOKEN})), ECHOED),
     ]
     note = f"Requests of {len(plain)} bytes without a session and {len(named)} with one. {HOW_TO_READ}"
     title = "Around a trivial application, in process"
-    report = await run(title, "trivial", rows, rounds=size.rounds, requests=size.requests, note=note, machine=True)
+    report = await run(title, "trivial", rows, rounds=size.rounds, requests=size.requests, note=note)
     own = report.figures["trivial/ours, session/adds"]
-    for key, peer in (("cookies", peers.READ), ("spans", peers.SPANS)):
-        report.figures[f"trivial/cheaper/{key}"] = report.figures[f"trivial/{peer}/adds"] / own
+    for row in rows:
+        report.figures[f"trivial/{row.name}/times"] = report.figures[f"trivial/{row.name}/adds"] / own
     return report
 
 
-async def _used(name: str, app: ASGIApp) -> Row:
-    session = await ours.used(app, await ours.created(app))
-    return Row(name, Visits.of(app, message(session=session)), ECHOED)
+async def modern_json(size: Size) -> Report:
+    """Race around the SDK's server: the modern era, answers in JSON."""
+    async with apps.started(apps.sdk(json_response=True)) as server:
+        return await _sdk(server, "Around the official SDK's server, modern era, JSON", "sdk-json", size, modern=True)
 
 
-def _creations(app: ASGIApp) -> Visits:
-    return Visits.of(app, message("sessions/create", {}), method="sessions/create")
+async def legacy_sse(size: Size) -> Report:
+    """Race around the SDK's server: the legacy era, answers as event streams."""
+    async with apps.started(apps.sdk(json_response=False)) as server:
+        return await _sdk(server, "Around the official SDK's server, legacy era, SSE", "sdk-sse", size, modern=False)
 
 
-def _forgery(named: bytes) -> bytes:
-    """The same request with another last character but one in its session id."""
-    end = named.index(b'"', named.index(b"sessionId") + len(b'sessionId":"')) - 2
-    return named[:end] + (b"B" if named[end : end + 1] == b"A" else b"A") + named[end + 1 :]
+async def _sdk(server: ASGIApp, title: str, prefix: str, size: Size, modern: bool) -> Report:
+    app, plain = ours.wrap(server), message(modern=modern)
+    named = message(session=await ours.created(app, modern=modern), modern=modern)
+    around: dict[str, ASGIApp] = {NONE: server, PASS: PassThrough(server)}
+    around["pass-through again, as a control"] = around[PASS]
+    rows = [
+        *(Row(name, Visits.of(each, named, modern=modern)) for name, each in around.items()),
+        Row("ours, no session named", Visits.of(app, plain, modern=modern)),
+        Row("ours, session", Visits.of(app, named, modern=modern), ECHOED),
+        *[await in_mode(mode, server, modern=modern) for mode in ours.MODES],
+        Row(peers.READ, Visits.of(peers.cookies(server), plain, headers=await peers.cookie(), modern=modern)),
+        *(Row(name, Visits.of(make(server), named, modern=modern)) for name, make in PEERS.items()),
+    ]
+    rows = [Row(row.name, row.visits, row.proof, NONE) for row in rows]
+    return await run(title, prefix, rows, rounds=size.rounds, requests=size.sdk_requests, note=_SDK_NOTE)

@@ -2,7 +2,7 @@
 
 A count hardly differs between two runs, so the gate holds it: one that rose by more than 5 % over the committed
 baseline fails. What is held is the count beyond the pass-through's. The baseline is kept by Python version and kind
-of machine; another build of the same Python is told by the pass-through, in proportion to which counts are read.
+of machine; the pass-through tells another build of the same Python, and counts are read in proportion to it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from typing import Final
 from .children import ROOT, environment
 from .report import Report, Table
 from .size import Size
+from .timing import PASS
 
 BASELINE: Final = Path(__file__).with_name("instructions.json")
-HERE: Final = (
-    f"{platform.python_implementation()} {sys.version_info.major}.{sys.version_info.minor} {platform.machine()}"
-)
+HERE: Final = f"{platform.python_implementation()} {'.'.join(platform.python_version_tuple()[:2])} {platform.machine()}"
 TOLERANCE: Final = 0.05
 MISSING: Final = "instructions: not counted, since valgrind is not installed (apt-get install valgrind)"
 PROGRAM: Final = "from tests.benchmarks import counted; counted.main()"
@@ -36,47 +35,31 @@ _TOTAL: Final = re.compile(r"^summary: (\d+)", re.MULTILINE)
 Counts = Mapping[str, int]
 
 
-def count(size: Size, valgrind: str) -> dict[str, int]:
-    """Instructions per request of each subject, the harness included.
-
-    Args:
-        size: How many requests are counted, of which subjects.
-        valgrind: Where the program is.
-    """
-    requests = size.counted
+def count(size: Size) -> dict[str, int] | None:
+    """Return the instructions per request of each subject, the harness included, or None without valgrind."""
+    valgrind = shutil.which("valgrind")
+    if valgrind is None:
+        return None
     with tempfile.TemporaryDirectory() as folder:
         tool = [valgrind, "--tool=cachegrind", "--cache-sim=no", "--quiet", f"--cachegrind-out-file={folder}/%p"]
-        program = [sys.executable, "-c", PROGRAM, str(requests), *size.subjects]
+        program = [sys.executable, "-c", PROGRAM, str(size.counted), *size.subjects]
         kept = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
         fixed = environment({**kept, "PYTHONHASHSEED": "0"})
         done = subprocess.run([*tool, *program], cwd=ROOT, env=fixed, stdout=subprocess.PIPE, text=True, check=True)
-        children = _COUNTED.findall(done.stdout)
-        totals = {(name, int(number)): _total(Path(folder, pid)) for pid, number, name in children}
-    return {
-        name: round((totals[name, requests] - totals[name, 0]) / requests)
-        for _, number, name in children
-        if number == "0"
-    }
-
-
-def _total(file: Path) -> int:
-    found = _TOTAL.search(file.read_text("utf-8"))
-    assert found is not None, f"{file} is not valgrind's"
-    return int(found[1])
+        totals: dict[str, dict[int, int]] = {}
+        for process, requests, name in _COUNTED.findall(done.stdout):
+            totals.setdefault(name, {})[int(requests)] = int(_TOTAL.findall(Path(folder, process).read_text())[0])
+    return {name: round((of[size.counted] - of[0]) / size.counted) for name, of in totals.items()}
 
 
 def beyond(counts: Counts) -> dict[str, int]:
-    """What each subject takes more than the pass-through; the core stands alone."""
-    return {
-        name: number - (0 if name == "core" else counts["pass-through"])
-        for name, number in counts.items()
-        if name != "pass-through"
-    }
+    """Return what each subject takes more than the pass-through."""
+    return {name: number - counts[PASS] for name, number in counts.items() if name != PASS}
 
 
 def risen(counts: Counts, baseline: Counts) -> list[str]:
-    """The counts that rose by more than may be, as sentences."""
-    build = counts["pass-through"] / baseline["pass-through"]
+    """Return the counts that rose by more than the tolerance, as sentences."""
+    build = counts[PASS] / baseline[PASS]
     allowed = {name: number * build * (1 + TOLERANCE) for name, number in beyond(baseline).items()}
     return [
         f"{name}: {number:,} instructions per request where at most {allowed[name]:,.0f} are allowed"
@@ -86,9 +69,9 @@ def risen(counts: Counts, baseline: Counts) -> list[str]:
 
 
 def table(counts: Counts, baseline: Counts | None) -> Table:
-    """The counts beside the baseline."""
-    held = {} if baseline is None else {**beyond(baseline), "pass-through": baseline["pass-through"]}
-    more = {"pass-through": counts["pass-through"], **beyond(counts)}
+    """Return the counts beside the baseline."""
+    held = {} if baseline is None else {**beyond(baseline), PASS: baseline[PASS]}
+    more = {PASS: counts[PASS], **beyond(counts)}
     rows = [
         (name, f"{number:,}", f"{more[name]:,}", f"{more[name] / held[name] - 1:+.1%}" if name in held else "none")
         for name, number in counts.items()
@@ -97,35 +80,33 @@ def table(counts: Counts, baseline: Counts | None) -> Table:
     return Table(title, ("", "all", "beyond pass-through", "against baseline"), rows)
 
 
-def read() -> dict[str, dict[str, int]]:
-    """The committed baselines."""
+def _baselines() -> dict[str, dict[str, int]]:
     kept: dict[str, dict[str, int]] = json.loads(BASELINE.read_text("utf-8"))
     return kept
 
 
 async def instructions(size: Size) -> Report:
-    """Count, or say why not."""
-    valgrind = shutil.which("valgrind")
-    if valgrind is None:
+    """Count, or report why not."""
+    counts = count(size)
+    if counts is None:
         return Report([Table(MISSING, ("",), ())])
-    counts = count(size, valgrind)
-    figures = {f"instructions/{name}": float(number) for name, number in counts.items()}
-    return Report([table(counts, read().get(HERE))], figures)
+    figures = {f"instructions/ours, {name}/more": float(number) for name, number in beyond(counts).items()}
+    return Report([table(counts, _baselines().get(HERE))], figures)
 
 
 def gate(size: Size, *, write: bool) -> int:
-    """Hold the counts against the baseline, or make them the baseline; the exit code."""
-    valgrind = shutil.which("valgrind")
-    if valgrind is None:
+    """Hold the counts against the baseline, or make them the baseline; return the exit code."""
+    counts, baselines = count(size), _baselines()
+    if counts is None:
         print(MISSING)
         return 0
-    counts, baselines = count(size, valgrind), read()
     if write:
-        BASELINE.write_text(json.dumps({**baselines, HERE: counts}, indent=2, sort_keys=True) + "\n", "utf-8")
-    baseline = counts if write else baselines.get(HERE)
+        baselines[HERE] = counts
+        BASELINE.write_text(json.dumps(baselines, indent=2, sort_keys=True) + "\n", "utf-8")
+    baseline = baselines.get(HERE)
     print(table(counts, baseline).text())
     if baseline is None:
         print(f"instructions: no baseline for {HERE}; keep one with: python -m tests.benchmarks --write-baseline")
-    faults = [] if write or baseline is None else risen(counts, baseline)
+    faults = [] if baseline is None else risen(counts, baseline)
     print(*faults, sep="\n")
     return 1 if faults else 0

@@ -1,29 +1,27 @@
-"""The middleware in each of its modes, and sessions for requests to name.
-
-A few sessions are created by the middleware itself; a million are minted with its key.
-"""
+"""The middleware as the benchmarks set it up. What is not its public face is imported here and nowhere else."""
 
 from __future__ import annotations
 
 import json
-import secrets
 import time
 from typing import Any, Final
 
+from apps import grouped
 from starlette.types import ASGIApp
 
 from mcp_sessions import KeyRing, MCPSessionMiddleware
-from mcp_sessions._session.claims import SESSION, Claims
-from mcp_sessions._tokens.jwt import Tokens
+from mcp_sessions._session.claims import Claims
+from mcp_sessions.stores import make
+from mcp_sessions.stores.base import Record, Store
 
+from . import apps
 from .traffic import SESSION_KEY, Visits, message
+
+__all__ = ["Claims", "Record", "Store"]
 
 SECRET: Final = "a-secret-for-benchmarks-0123456789-abcdefgh"
 RING: Final = KeyRing([SECRET])
-NAMES: Final = "mcp-sessions"  # the issuer and audience of a middleware that is told neither
-WEEK: Final = 7 * 24 * 3600
-
-
+WEEK: Final = 7 * 24 * 3600  # seconds, the default lifetime
 MODES: Final[dict[str, dict[str, Any]]] = {
     "no token cache": {"token_cache": 0},
     "idle_timeout": {"idle_timeout": 3600},
@@ -32,41 +30,62 @@ MODES: Final[dict[str, dict[str, Any]]] = {
 """The options of the middleware that change what a request costs."""
 
 
-def wrap(app: ASGIApp, **options: Any) -> MCPSessionMiddleware:
-    """The middleware around an application."""
-    return MCPSessionMiddleware(app, keys=RING, **options)
+def wrap(app: ASGIApp, mode: str = "", **options: Any) -> MCPSessionMiddleware:
+    """Put the middleware around an application, in a mode or as it is by default; options may be added."""
+    return MCPSessionMiddleware(app, keys=RING, **grouped(**{**MODES.get(mode, {}), **options}))
+
+
+def caching(app: ASGIApp, entries: int) -> MCPSessionMiddleware:
+    """Put the middleware around an application, with a cache of so many verified tokens."""
+    return wrap(app, token_cache=entries)
+
+
+def store(url: str) -> Store:
+    """Return the store that a URL names."""
+    return make(url, clock=time.time, timeout=60)
+
+
+def claims(number: int, lifetime: int = WEEK) -> Claims:
+    """Return the claims of a session whose name is a number."""
+    now = int(time.time())
+    return Claims(kind="session", kid="bench", jti=f"{number:022d}", issued_at=now, expires_at=now + lifetime)
+
+
+async def revoke(store: Store, session: Claims) -> None:
+    """Revoke a session, as `sessions/delete` does."""
+    expires_at, audience = session.expires_at, session.audience
+    await store.revoke(session.ref, audience=audience, expires_at=expires_at, reason="deleted", lease=60)
 
 
 async def created(app: ASGIApp, *, modern: bool = True) -> dict[str, str]:
-    """A new session's metadata, as a client sends it back."""
+    """Create a session; return its metadata as a client sends it back."""
     body = message("sessions/create", {}, modern=modern)
     answer = await Visits.of(app, body, method="sessions/create", modern=modern).answer()
-    return _kept(json.loads(answer.body)["result"]["session"], {})
+    return _kept(json.loads(answer.body)["result"]["session"])
 
 
 async def used(app: ASGIApp, session: dict[str, str]) -> dict[str, str]:
-    """What a client holds of its session after a call in it."""
+    """Call a tool in a session; return what the client holds of the session afterwards."""
     answer = await Visits.of(app, message(session=session)).answer()
-    return _kept(json.loads(answer.body)["result"]["_meta"][SESSION_KEY], session)
+    return _kept({**session, **json.loads(answer.body)["result"]["_meta"][SESSION_KEY]})
 
 
-def _kept(told: dict[str, str], held: dict[str, str]) -> dict[str, str]:
-    told = {**held, **told}
-    return {name: told[name] for name in ("sessionId", "state") if name in told}
+def _kept(metadata: dict[str, str]) -> dict[str, str]:
+    return {name: metadata[name] for name in ("sessionId", "state") if name in metadata}
 
 
-def minted(number: int) -> list[str]:
-    """So many session ids, all of one length."""
-    tokens, now = Tokens(issuer=NAMES, audience=NAMES), int(time.time())
-    return [tokens.mint(RING, _claims(now)) for _ in range(number)]
+async def unnamed() -> dict[str, str]:
+    """Create a session of a client that does not say what it is."""
+    return await created(wrap(apps.trivial), modern=False)
 
 
-def _claims(now: int) -> Claims:
-    jti = secrets.token_urlsafe(16)
-    return Claims(kind=SESSION, kid=RING.signing.kid, jti=jti, issued_at=now, expires_at=now + WEEK)
+async def ids(number: int) -> list[str]:
+    """Create so many sessions; return their ids, all of one length."""
+    app = wrap(apps.trivial)
+    return [(await created(app))["sessionId"] for _ in range(number)]
 
 
 def forged(token: str) -> str:
-    """A session id whose signature is another one."""
-    signed, _, signature_ = token.rpartition(".")
-    return f"{signed}.{'B' if signature_.startswith('A') else 'A'}{signature_[1:]}"
+    """Return a session id with another signature."""
+    signed, _, signature = token.rpartition(".")
+    return f"{signed}.{'B' if signature.startswith('A') else 'A'}{signature[1:]}"

@@ -1,4 +1,4 @@
-"""What else people put around an ASGI application, each as its documentation shows it."""
+"""What others put around an ASGI application, each as its documentation shows it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,15 @@ from .traffic import SESSION_KEY, Visits, message
 
 READ: Final = "Starlette SessionMiddleware, read"
 WRITE: Final = "Starlette SessionMiddleware, read and write"
-BASE_HTTP: Final = "BaseHTTPMiddleware, empty"
 SPANS: Final = "OpenTelemetry ASGI, default"
 NAIVE: Final = "naive PyJWT and json"
-CLAIMS: Final = {"iss": "mcp-sessions", "aud": "mcp-sessions", "jti": "0123456789abcdefghijkl", "exp": 4_000_000_000}
+_NAME: Final = "mcp-sessions"
+TOKEN: Final = jwt.encode(
+    {"iss": _NAME, "aud": _NAME, "jti": "0123456789abcdefghijkl", "exp": 4_000_000_000},
+    SECRET,
+    "HS256",
+    headers={"kid": "01234567"},
+)
 
 
 class Naive:
@@ -37,7 +42,14 @@ class Naive:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         first = await receive()
         metadata = json.loads(first["body"])["params"]["_meta"][SESSION_KEY]
-        scope["claims"] = decode(metadata["sessionId"])
+        scope["claims"] = jwt.decode(
+            metadata["sessionId"],
+            SECRET,
+            algorithms=["HS256"],
+            audience=_NAME,
+            issuer=_NAME,
+            options={"require": ["exp", "jti"]},
+        )
         start: Message = {}
 
         async def replay() -> Message:
@@ -58,25 +70,7 @@ class Naive:
         await self.app(scope, replay, add)
 
 
-def decode(token: str) -> Any:
-    """A token's claims, by PyJWT."""
-    return jwt.decode(
-        token,
-        SECRET,
-        algorithms=["HS256"],
-        audience=CLAIMS["aud"],  # type: ignore[arg-type]  # a text
-        issuer=CLAIMS["iss"],  # type: ignore[arg-type]  # a text
-        options={"require": ["exp", "jti"]},
-    )
-
-
-def encode() -> str:
-    """A token that `decode` accepts."""
-    return jwt.encode(CLAIMS, SECRET, "HS256", headers={"kid": "01234567"})
-
-
-async def do_nothing(request: Request, call_next: RequestResponseEndpoint) -> Response:
-    """What a `BaseHTTPMiddleware` does that does nothing."""
+async def _do_nothing(request: Request, call_next: RequestResponseEndpoint) -> Response:
     return await call_next(request)
 
 
@@ -88,18 +82,18 @@ def _open_telemetry(app: ASGIApp, **options: Any) -> ASGIApp:
 
 
 PEERS: Final[dict[str, Callable[[ASGIApp], ASGIApp]]] = {
-    BASE_HTTP: lambda app: BaseHTTPMiddleware(app, do_nothing),
+    "BaseHTTPMiddleware, empty": lambda app: BaseHTTPMiddleware(app, _do_nothing),
     SPANS: _open_telemetry,
     "OpenTelemetry ASGI, one span": lambda app: _open_telemetry(app, exclude_spans=["receive", "send"]),
 }
 
 
 def cookies(app: ASGIApp) -> ASGIApp:
-    """Starlette's own sessions, in a signed cookie."""
+    """Put Starlette's own sessions, in a signed cookie, around an application."""
     return SessionMiddleware(app, secret_key=SECRET)
 
 
 async def cookie() -> dict[str, str]:
-    """The header with which a client sends back what such a session holds."""
+    """Return the header with which a client sends such a session back."""
     answer = await Visits.of(cookies(apps.cookie_writing), message()).answer()
     return {"cookie": answer.headers[b"set-cookie"].split(b";")[0].decode()}

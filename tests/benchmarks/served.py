@@ -1,38 +1,30 @@
-"""The program that serves one contestant over HTTP: one worker, on a socket that is given to it.
+"""The program that serves the tools over HTTP: one worker, on a socket that is given to it.
 
-uvicorn on asyncio, unless something else is asked for: uvloop, or hypercorn, which serves on asyncio and on trio.
+It serves with uvicorn on asyncio or uvloop, or with hypercorn on asyncio or trio. The token cache is small, so that it
+is full soon. At `/census` the server counts what it holds.
 """
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import json
+import resource
 import socket
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
-from typing import Any, Final
+from pathlib import Path
+from typing import Final
 
 import anyio
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from . import apps, ours, peers
-from .census import Census
+from . import apps, ours
 
-APPS: Final[Mapping[str, Callable[[], Any]]] = {
-    "trivial": lambda: apps.trivial,
-    "sdk": lambda: apps.sdk(json_response=True),
-    "tools": lambda: apps.tools,
-}
-AROUND: Final[Mapping[str, Callable[[ASGIApp], ASGIApp]]] = {
-    "none": lambda app: app,
-    "pass-through": apps.PassThrough,
-    "ours": ours.wrap,
-    **{f"ours, {mode}": partial(ours.wrap, **options) for mode, options in ours.MODES.items()},
-    "ours, small cache": partial(ours.wrap, token_cache=64),
-    peers.READ: peers.cookies,
-    **peers.PEERS,
-}
+CENSUS: Final = "/census"
 
 
 def _uvicorn(app: ASGIApp, descriptor: int, loop: str) -> None:
@@ -55,7 +47,31 @@ SERVERS: Final[Mapping[str, Callable[[ASGIApp, int], None]]] = {
 }
 
 
+class Census:
+    """An application that counts what its process holds."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("path") != CENSUS:
+            await self.app(scope, receive, send)
+        else:
+            await apps.respond(send, json.dumps(count()).encode())
+
+
+def count() -> dict[str, int]:
+    """Count, with no garbage: tasks, descriptors, blocks of Python's allocator, bytes of memory."""
+    gc.collect()
+    return {
+        "tasks": len(asyncio.all_tasks()),
+        "descriptors": len(list(Path("/proc/self/fd").iterdir())),
+        "blocks": sys.getallocatedblocks(),
+        "resident": int(Path("/proc/self/statm").read_text("utf-8").split()[1]) * resource.getpagesize(),
+    }
+
+
 def main() -> None:
-    """Serve until told to stop. Arguments: names in `APPS`, `AROUND` and `SERVERS`, and a listening socket's number."""
-    app, around, server, descriptor = sys.argv[1:]
-    SERVERS[server](Census(AROUND[around](APPS[app]())), int(descriptor))
+    """Serve until terminated. Arguments: a name in `SERVERS`, and a listening socket's number."""
+    server, descriptor = sys.argv[1:]
+    SERVERS[server](Census(ours.caching(apps.tools, 64)), int(descriptor))

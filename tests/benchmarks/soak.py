@@ -1,32 +1,31 @@
 """Whatever clients do to a server for a while, and whether anything of it stays: tasks, descriptors, memory.
 
 A real server and real connections. The clients create sessions, read streams and leave them, hang up in the middle of
-a request or of a tool, and forge. From time to time all of them pause and the server counts itself; what is printed is
-the slope of each count over the requests. The token cache is small, so that it is full soon, and few sessions are
-deleted, since a deletion has to be remembered for as long as its session could have lived.
+a request or of a tool, and forge. From time to time all of them pause and the server counts what it holds; what is
+printed is the slope of each count over the requests. The token cache is small, so that it is full soon, and few
+sessions are deleted, since a deletion has to be remembered for as long as its session could have lived.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from statistics import linear_regression
 from typing import Any, Final
 
 from . import ours
-from .lineup import ECHOED, SERVED
-from .network import served
 from .report import Report, Table
-from .scale import REFUSED
+from .served import CENSUS
 from .size import Size
+from .timing import ECHOED, REFUSED, SERVED, prove
 from .traffic import message
-from .wire import answer, census, raw, sent, session_id
+from .wire import HOST, ask, begun, raw, served
 
 PAUSE: Final = 0.02  # seconds between two of a client's visits
-PARTS: Final = 10  # of the whole time; the server counts itself after each
+PARTS: Final = 10  # of the whole time; the server is counted after each
 SETTLING: Final = 500  # times that a count is taken again where something is still under way
 EXACT: Final = ("tasks", "descriptors")
 COUNTED: Final = (*EXACT, "blocks", "resident")
@@ -35,102 +34,59 @@ FAST: Final = {"name": "watch", "arguments": {"events": 500, "pause": 0}}
 ENDLESS: Final = {"name": "wait", "arguments": {}}
 
 
-@dataclass
 class Client:
-    """Somebody who visits a server.
+    """A client that does something else each time.
 
     Args:
-        port: Where it is.
-        random: What it does next.
-        requests: How many it has made.
+        port: Where the server is.
+        number: Seeds the order of what it does.
     """
 
-    port: int
-    random: Random
-    requests: int = 0
-    session: dict[str, str] = field(default_factory=dict)
+    def __init__(self, port: int, number: int) -> None:
+        self.requests = 0
+        self._port = port
+        self._random = Random(number)
+        self.session: dict[str, str] = {}
 
     async def stay(self, end: float) -> None:
-        """Visit until then, in `time.monotonic()`."""
+        """Visit until a time of `time.monotonic()`, in one session after the other."""
         while time.monotonic() < end:
-            await self._create()
-            for visit in self.random.sample(VISITS, len(VISITS)):
+            self.session = {"sessionId": await begun(self._port)}
+            for visit in self._random.sample(VISITS, len(VISITS)):
+                self.requests += 1
                 await visit(self)
                 await asyncio.sleep(PAUSE)
-        await self._delete()
+        await self.ask(message("sessions/delete", {}, session=self.session), b'"result"', "sessions/delete")
 
-    async def ask(self, body: bytes, proof: bytes, method: str = "tools/call") -> bytes:
-        """Send a request, and read its answer, in which the proof must stand."""
-        self.requests += 1
-        said = await answer(self.port, raw(body, method=method))
-        assert proof in said, said
-        return said
+    async def ask(self, body: bytes, proof: bytes, method: str = "tools/call") -> None:
+        """Send a request, and wait for its answer."""
+        prove("a client", await ask(self._port, raw(body, method=method)), proof)
 
-    async def leave(self, params: dict[str, Any], *, length: int | None = None, read: bool = True) -> None:
+    async def leave(self, params: dict[str, Any], *, length: int | None = None, read: bool = False) -> None:
         """Send a request, or so many bytes of it, and hang up."""
-        self.requests += 1
-        reader, writer = await sent(self.port, raw(message(params=params, session=self.session))[:length])
+        reader, writer = await asyncio.open_connection(HOST, self._port)
+        writer.write(raw(message(params=params, session=self.session))[:length])
         await (reader.readline() if read else asyncio.sleep(PAUSE))
         writer.transport.abort()
 
-    async def _create(self) -> None:
-        said = await self.ask(message("sessions/create", {}), b'"expiresAt"', "sessions/create")
-        self.session = {"sessionId": session_id(said)}
 
-    async def _delete(self) -> None:
-        gone = message("sessions/delete", {}, session=self.session)
-        await self.ask(gone, b'"result"', "sessions/delete")
-
-
-def _call(client: Client) -> Awaitable[object]:
-    return client.ask(message(session=client.session), ECHOED)
-
-
-def _without_a_session(client: Client) -> Awaitable[object]:
-    return client.ask(message(), SERVED)
-
-
-def _forge(client: Client) -> Awaitable[object]:
-    return client.ask(message(session={"sessionId": ours.forged(client.session["sessionId"])}), REFUSED)
-
-
-def _read_a_stream(client: Client) -> Awaitable[object]:
-    return client.ask(message(params=LIVELY, session=client.session), ECHOED)
-
-
-def _leave_a_stream(client: Client) -> Awaitable[object]:
-    return client.leave(LIVELY)
-
-
-def _read_nothing(client: Client) -> Awaitable[object]:
-    return client.leave(FAST, read=False)
-
-
-def _leave_a_tool(client: Client) -> Awaitable[object]:
-    return client.leave(ENDLESS, read=False)
-
-
-def _leave_a_request(client: Client) -> Awaitable[object]:
-    return client.leave(LIVELY, length=-50, read=False)
-
-
-VISITS: Final[Sequence[Callable[[Client], Awaitable[object]]]] = (
-    _call,
-    _without_a_session,
-    _forge,
-    _read_a_stream,
-    _leave_a_stream,
-    _read_nothing,
-    _leave_a_tool,
-    _leave_a_request,
+VISITS: Final[Sequence[Callable[[Client], Coroutine[Any, Any, None]]]] = (
+    lambda client: client.ask(message(session=client.session), ECHOED),
+    lambda client: client.ask(message(), SERVED),
+    lambda client: client.ask(message(session={"sessionId": ours.forged(client.session["sessionId"])}), REFUSED),
+    lambda client: client.ask(message(params=LIVELY, session=client.session), ECHOED),
+    lambda client: client.leave(LIVELY, read=True),
+    lambda client: client.leave(FAST),
+    lambda client: client.leave(ENDLESS),
+    lambda client: client.leave(LIVELY, length=-50),
 )
 
 
 async def soak(size: Size) -> Report:
-    """So many seconds of it."""
-    with served("tools", "ours, small cache") as (port, _):
-        clients = [Client(port, Random(number)) for number in range(size.clients)]
-        counts = [(0, census(port))]
+    """Let clients visit for so many seconds."""
+    with served("uvicorn") as port:
+        clients = [Client(port, number) for number in range(size.clients)]
+        counts = [(0, await census(port))]
         for _ in range(PARTS):
             end = time.monotonic() + size.soak / PARTS
             await asyncio.gather(*(client.stay(end) for client in clients))
@@ -138,27 +94,32 @@ async def soak(size: Size) -> Report:
     return _report(counts, size)
 
 
+async def census(port: int) -> dict[str, int]:
+    """Return what a server holds."""
+    counts: dict[str, int] = json.loads((await ask(port, raw(b"", path=CENSUS))).partition(b"\r\n\r\n")[2])
+    return counts
+
+
 async def settled(port: int, first: dict[str, int]) -> dict[str, int]:
-    """What the server holds once it has noticed that everybody is gone."""
-    now = census(port)
+    """Return what the server holds once it has noticed that all clients are gone."""
+    now = await census(port)
     for _ in range(SETTLING):
         if all(now[name] <= first[name] for name in EXACT):
             break
         await asyncio.sleep(PAUSE)
-        now = census(port)
+        now = await census(port)
     return now
 
 
 def _report(counts: list[tuple[int, dict[str, int]]], size: Size) -> Report:
     later = counts[len(counts) // 4 :]  # when caches are full, and what is made once is made
-    thousands = [requests / 1000 for requests, _ in later]
     rows: list[Sequence[str]] = []
     figures: dict[str, float] = {"soak/requests": counts[-1][0]}
     for name in COUNTED:
-        values = [count[name] for _, count in later]
-        slope = linear_regression(thousands, values).slope
-        rows.append((name, f"{counts[0][1][name]:,}", f"{values[0]:,}", f"{values[-1]:,}", f"{slope:+,.2f}"))
-        figures |= {f"soak/{name}": slope, f"soak/{name} more": values[-1] - counts[0][1][name]}
+        first, values = counts[0][1][name], [count[name] for _, count in later]
+        slope = linear_regression([requests / 1000 for requests, _ in later], values).slope
+        rows.append((name, f"{first:,}", f"{values[0]:,}", f"{values[-1]:,}", f"{slope:+,.2f}"))
+        figures[f"soak/{name} more"] = values[-1] - first
     columns = ("", "at the start", "after a quarter", "at the end", "slope per 1,000 requests")
     title = f"A soak of {size.soak:g} s: {counts[-1][0]:,} requests, many of them left in the middle"
     note = "blocks: of Python's allocator, counted exactly; resident: bytes of memory that the process holds."

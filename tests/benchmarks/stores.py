@@ -16,170 +16,88 @@ import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from sqlite3 import Connection
-from typing import Any, Final
+from typing import Final
 
-from mcp_sessions._session.claims import SESSION, Claims
-from mcp_sessions.stores import sqlite as sqlite_steps
-from mcp_sessions.stores.base import Record, Store
-from mcp_sessions.stores.memory import MemoryStore
-from mcp_sessions.stores.redis import RedisStore
-from mcp_sessions.stores.redis_connection import Link
-from mcp_sessions.stores.redis_scripts import Step
-from mcp_sessions.stores.sqlite import SQLiteStore
+from . import ours
+from .ours import Claims, Record, Store, claims, revoke
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "support"))
 import redis_servers  # the tests' own, which stands beside their other modules
 
-ASKED: Final = 500  # questions whose middle time is told
-AT_ONCE: Final = 250  # changes in one go, while a store is filled
+ASKED: Final = 500  # questions whose middle time is shown
+AT_ONCE: Final = 250  # changes that are under way together while a store is filled
 MANY: Final = 1_000  # entries; among fewer, what is there once outweighs what each takes
-LEASE: Final = 60.0
-Bytes = Callable[[], int]
-Fill = Callable[[Sequence[Claims]], Awaitable[object]]
+COLUMNS: Final = (
+    "store",
+    "of each",
+    "bytes a revocation",
+    "a record",
+    "us a question",
+    "us, tracked",
+    "us a durable change",
+)
+Place = tuple[str, Callable[[], int]]
+"""The URL of a store, and how many bytes it takes now."""
 
 
-def claims(number: int) -> Claims:
-    """A session of ten hours; the number is its name."""
-    now = int(time.time())
-    return Claims(kind=SESSION, kid="bench", jti=f"{number:022d}", issued_at=now, expires_at=now + 36_000)
-
-
-def record(session: Claims) -> Record:
-    """The record of a session, as one of a few thousand people's."""
+def record(store: Store, session: Claims) -> Awaitable[None]:
+    """Record a session as one of a few thousand users'."""
     subject = f"{int(session.jti) % 5_000:043d}"
-    return Record(session.ref, subject, session.issued_at, session.expires_at, session.issued_at)
-
-
-@dataclass(frozen=True)
-class Place:
-    """A store to be measured.
-
-    Args:
-        store: The store.
-        weigh: Bytes that it takes now.
-        revoke: Ends many sessions.
-        record: Records many sessions.
-    """
-
-    store: Store
-    weigh: Bytes
-    revoke: Fill
-    record: Fill
-
-
-def revoke_one(store: Store, session: Claims) -> Awaitable[object]:
-    """End a session, as `sessions/delete` does."""
-    return store.revoke(
-        session.ref, audience=session.audience, expires_at=session.expires_at, reason="deleted", lease=LEASE
-    )
-
-
-def one_by_one(store: Store, weigh: Bytes) -> Place:
-    """A store that is filled by the calls that requests make, side by side."""
-    return Place(
-        store,
-        weigh,
-        lambda sessions: asyncio.gather(*(revoke_one(store, each) for each in sessions)),
-        lambda sessions: asyncio.gather(*(store.register(record(each)) for each in sessions)),
-    )
+    return store.register(Record(session.ref, subject, session.issued_at, session.expires_at, session.issued_at))
 
 
 @contextmanager
 def memory() -> Iterator[Place]:
-    """The store in this process, with room for all."""
+    """The store in this process."""
     tracemalloc.start()
     try:
-        store = MemoryStore(max_entries=1 << 30, max_sessions=1 << 30)
-        yield one_by_one(store, lambda: tracemalloc.get_traced_memory()[0])
+        yield "memory:", lambda: tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
 
 
 @contextmanager
 def sqlite() -> Iterator[Place]:
-    """A file on the disk of this machine, filled in a few large transactions."""
+    """A file on the disk of this machine."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "sessions.db"
-        store = SQLiteStore(path)
-        yield Place(
-            store,
-            lambda: path.stat().st_size,
-            lambda sessions: store._change(
-                lambda file, now: [
-                    sqlite_steps.revoke(file, each.ref, expires_at=each.expires_at, reason="", lease_until=now)
-                    for each in sessions
-                ]
-            ),
-            lambda sessions: store._change(partial(_record_all, sessions)),
-        )
-
-
-def _record_all(sessions: Sequence[Claims], file: Connection, _now: float) -> None:
-    for each in sessions:
-        sqlite_steps.add_record(file, record(each))
-
-
-class Together:
-    """Stands in for a store's link while the store is filled: the commands of many calls go in one round trip."""
-
-    def __init__(self, link: Link) -> None:
-        self._link = link
-        self._waiting: list[tuple[tuple[Step, ...], asyncio.Future[list[Any]]]] = []
-
-    async def run(self, *steps: Step, again: bool) -> list[Any]:
-        """What commands return, once everybody else has said theirs."""
-        answer: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((steps, answer))
-        if len(self._waiting) == 1:
-            await asyncio.sleep(0)
-            await self._send()
-        return await answer
-
-    async def _send(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        results = iter(await self._link.run(*(step for steps, _ in waiting for step in steps), again=True))
-        for steps, answer in waiting:
-            answer.set_result([next(results) for _ in steps])
+        yield f"sqlite:{path}", lambda: path.stat().st_size
 
 
 @contextmanager
 def redis() -> Iterator[Place]:
     """A server of its own, with the append-only file."""
     with redis_servers.serving(appendonly="yes") as server:
-        store, filled = (RedisStore(server.url, timeout=60) for _ in range(2))
-        filled._link = Together(store._link)  # type: ignore[assignment]  # the part of it that is used
-        filled._opened = True
-        place = one_by_one(filled, lambda: int(server.command("INFO", "memory").split(b"used_memory:")[1].split()[0]))
-        yield Place(store, place.weigh, place.revoke, place.record)
+        yield server.url, lambda: int(server.command("INFO", "memory").split(b"used_memory:")[1].split()[0])
 
 
 STORES: Final = {"memory:": memory, "sqlite:PATH": sqlite, "redis://": redis}
 
 
 async def measured(place: Place, entries: int) -> list[str]:
-    """One row: bytes per revocation and per record, microseconds per question, tracked question and change."""
-    store = place.store
+    """Return one row: bytes per revocation and per record, microseconds per question, tracked question and change."""
+    url, weigh = place
+    store = ours.store(url)
     await store.open()
-    weights = [place.weigh()]
-    for fill, first in ((place.revoke, 0), (place.record, entries)):
-        for start in range(first, first + entries, AT_ONCE):  # each forgotten at once: what is weighed is the store's
-            await fill([claims(number) for number in range(start, min(start + AT_ONCE, first + entries))])
-        weights.append(place.weigh())
+    await asyncio.gather(*(store.status(claims(0)) for _ in range(AT_ONCE)))  # opens connections, which weigh, too
+    weights = [weigh()]
+    for fill, first in ((revoke, 0), (record, entries)):
+        for start in range(first, first + entries, AT_ONCE):
+            numbers = range(start, min(start + AT_ONCE, first + entries))
+            await asyncio.gather(*(fill(store, claims(number)) for number in numbers))
+        weights.append(weigh())
     tracemalloc.stop()  # it slows down what is timed
     alive = [claims(entries + number % entries) for number in range(ASKED)]
-    for one in alive:  # the first use in a minute is written down, which is a change and no question
+    for one in alive:  # the first use in a minute is written down, which is a change and not a question
         await store.touch(one, idle_timeout=None)
     times = [
         await _middle(alive, store.status),
         await _middle(alive, lambda one: store.touch(one, idle_timeout=None)),
-        await _middle([claims(2 * entries + number) for number in range(ASKED)], lambda one: revoke_one(store, one)),
+        await _middle([claims(2 * entries + number) for number in range(ASKED)], lambda one: revoke(store, one)),
     ]
     await store.close()
     sizes = [f"{(after - before) / entries:,.0f}" for before, after in pairwise(weights)]
@@ -187,25 +105,21 @@ async def measured(place: Place, entries: int) -> list[str]:
 
 
 async def _middle(sessions: list[Claims], call: Callable[[Claims], Awaitable[object]]) -> float:
-    return statistics.median([await _timed(call(one)) for one in sessions])
-
-
-async def _timed(call: Awaitable[object]) -> float:
-    started = time.perf_counter()
-    await call
-    return time.perf_counter() - started
+    times = []
+    for session in sessions:
+        start = time.perf_counter()
+        await call(session)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure every store and print the table."""
+    """Measure every store, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.stores", description=__doc__)
     parser.add_argument("--entries", type=int, nargs="+", default=[10_000], help="sessions of each kind (10000)")
     parser.add_argument("--store", choices=STORES, nargs="+", default=list(STORES), help="all")
     options = parser.parse_args(arguments)
-    print(
-        "| store | of each | bytes a revocation | bytes a record | us a question | us, tracked | us a durable change |"
-    )
-    print("|---|---|---|---|---|---|---|")
+    print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
     for name in options.store:
         for entries in options.entries:
             with STORES[name]() as place:

@@ -1,77 +1,30 @@
-"""Servers of their own, on every loop: put under load, watched by a crowd, and soaked. No figure of speed is judged."""
+"""Servers of their own, on every loop, and a soak. No figure of speed is judged."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import anyio
 import pytest
 from environments import require
 
-import debian
-
 require("mcp>=2")
 
-from benchmarks import apps, census, command, network, served, soak
+from benchmarks import apps, command, served, soak, wire
 from benchmarks.size import SIZES
+from benchmarks.timing import ECHOED
 from benchmarks.traffic import Answer, Visits, message
 
 TINY = SIZES["tiny"]
 
 
-def rows(all_of_them: Sequence[network.Serving], *names: str) -> list[network.Serving]:
-    """Some of them, each held against itself."""
-    return [replace(row, base=row.name) for row in all_of_them if row.name in names]
-
-
-# --- under load ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("section", "table", "names"),
-    [
-        ("http", "ROWS", ["ours, no session named", "ours, session"]),
-        ("loops", "LOOPS", ["uvicorn, uvloop: pass-through", "hypercorn, trio: ours, session"]),
-    ],
-)
-def test_servers_are_put_under_load(
-    section: str, table: str, names: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Some of them, for a second each; the others differ by a name in a table."""
-    debian.install("wrk", "wrk")
-    monkeypatch.setattr(network, table, rows(getattr(network, table), *names))
-    report = command.run(section, TINY)
-    assert [[row[0] for row in found.rows] for found in report.tables] == [names] * len(report.tables)
-    assert all(0 < value < math.inf for name, value in report.figures.items() if name.endswith("/us"))
-
-
-def test_a_cookie_is_sent_to_who_reads_it() -> None:
-    """So that what it takes to read one is in the time."""
-    (row,) = rows(network.ROWS, "Starlette SessionMiddleware, read")
-    assert network.request(row, 0, {"cookie": "session=x"}).all_headers()["cookie"] == "session=x"
-
-
-def test_every_server_can_be_made() -> None:
-    """Whatever stands around whatever application."""
-    assert all(callable(around(make())) for make in served.APPS.values() for around in served.AROUND.values())
-
-
-def test_a_load_generator_that_is_missing_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing is measured."""
-    monkeypatch.setenv("PATH", "")
-    assert command.run("loops", TINY).tables[0].text().strip() == network.MISSING
-
-
-# --- streams, and whatever else ------------------------------------------------------------------
-
-
-def test_a_crowd_watches_its_streams() -> None:
-    """Every event of every stream arrives, without us and with us, and others are served meanwhile."""
-    report = command.run("crowd", TINY)
-    assert {name.split("/")[1] for name in report.figures} == {"pass-through", "ours, session"}
-    assert all(value > 0 for name, value in report.figures.items() if "stream" not in name)
+@pytest.mark.parametrize("server", served.SERVERS)
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_session_is_used_on_every_server_and_loop(anyio_backend: str, server: str) -> None:
+    """Over real connections, on trio, too."""
+    with wire.served(server) as port:
+        named = message(session={"sessionId": await wire.begun(port)})
+        assert ECHOED in await wire.ask(port, wire.raw(named))
 
 
 def test_nothing_stays_of_what_clients_leave() -> None:
@@ -89,18 +42,19 @@ async def test_a_server_that_is_still_busy_is_counted_again(
     """And at last as it is, so that a leak is seen."""
     counts = [dict.fromkeys(soak.COUNTED, number) for number in (3, 3, 1)]
     first = counts[2]
+
+    async def census(port: int) -> dict[str, int]:
+        return counts.pop(0)
+
     monkeypatch.setattr(soak, "PAUSE", 0)
-    monkeypatch.setattr(soak, "census", lambda _: counts.pop(0))
+    monkeypatch.setattr(soak, "census", census)
     assert await soak.settled(0, first) == first
     counts[:] = [dict.fromkeys(soak.COUNTED, 3) for _ in range(1 + soak.SETTLING)]
     assert (await soak.settled(0, first))["tasks"] == 3
 
 
-# --- applications --------------------------------------------------------------------------------
-
-
 async def tool(name: str, **arguments: float) -> Answer:
-    visits = Visits.of(census.Census(apps.tools), message(params={"name": name, "arguments": arguments}))
+    visits = Visits.of(served.Census(apps.tools), message(params={"name": name, "arguments": arguments}))
     return await visits.answer()
 
 
@@ -114,8 +68,8 @@ async def test_the_tools_do_what_they_are_for() -> None:
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_server_counts_itself(anyio_backend: str) -> None:
+async def test_a_server_counts_what_it_holds(anyio_backend: str) -> None:
     """At a path of its own."""
-    visits = Visits.of(census.Census(apps.trivial), b"")
-    visits.scope["path"] = census.PATH
+    visits = Visits.of(served.Census(apps.trivial), b"")
+    visits.scope["path"] = served.CENSUS
     assert b'"tasks"' in (await visits.answer()).body

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from . import stores
-
-ROOT = Path(__file__).resolve().parents[2]
+from .children import ROOT
 
 
 def test_every_store_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    """Times, none of them judged here; what one entry weighs cannot be told from a handful."""
+    """Times, none of them judged here; what one entry weighs cannot be seen from a handful."""
     stores.main(["--entries", "1", "40"])
     _, _, *rows = capsys.readouterr().out.splitlines()
     table = [row.strip("| ").split(" | ") for row in rows]
@@ -23,7 +21,7 @@ def test_every_store_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(float(time.replace(",", "")) > 0 for row in table for time in row[4:])
 
 
-def test_what_an_entry_weighs_is_told_from_many() -> None:
+def test_what_an_entry_weighs_is_seen_from_many() -> None:
     """A record takes more than a revocation. As a command."""
     command = [sys.executable, "-m", "tests.benchmarks.stores", "--entries", "1000", "--store", "memory:"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)

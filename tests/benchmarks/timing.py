@@ -1,34 +1,50 @@
-"""Processor time per request, of several contestants in one interleaved run.
+"""Processor time per request of several contestants, in one interleaved run.
 
-A machine drifts, so nothing here is compared across runs: in each round every contestant serves the same number of
-requests, in another order in each round (the same in each run). Whatever is derived, such as what one adds to another,
-is derived inside each round first and then summed up by its median. What lives when a run begins is frozen, as in a
-server that runs, and the garbage collector has nothing to do when a round begins. Turns are short, a few milliseconds,
-so that all of one round fall into the same mood of the machine.
+A machine drifts, so nothing is compared across runs: in each round every contestant serves the same number of requests,
+in another order each time, and what one adds to another is taken inside the round before the median of all rounds.
+pyperf is not used here, because it runs its benchmarks one after the other, in processes of their own.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 from statistics import median, quantiles
 from time import process_time
-from typing import Final, Protocol
+from typing import Final
+
+from .apps import TEXT
+from .report import Report, Table
+from .traffic import SESSION_KEY, Visits
 
 MICROSECONDS: Final = 1e6
+NONE: Final = "none"
+PASS: Final = "pass-through"
+PLAIN: Final = "pass-through, no session named"
+SERVED: Final = TEXT.encode()
+ECHOED: Final = SESSION_KEY.encode()
+CREATED: Final = b'"expiresAt"'
+REFUSED: Final = b"-32043"
+HOW_TO_READ: Final = (
+    "us: processor time per request, the middle round and the least; spread: of the middle half of the rounds; adds "
+    "and throughput: against a pass-through that serves the same request."
+)
 
 
-class Contestant(Protocol):
-    """Something that can be done so many times."""
+@dataclass(frozen=True)
+class Row:
+    """One contestant."""
 
-    async def serve(self, requests: int) -> None:
-        """Do it."""
+    name: str
+    visits: Visits
+    proof: bytes = SERVED  # what each of its answers holds, and no other: an error is fast and proves nothing
+    base: str = PASS  # the row that it is compared to
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Times:
     """Processor time per request in each round, in microseconds."""
 
@@ -36,75 +52,72 @@ class Times:
 
     @property
     def median(self) -> float:
-        """The middle round."""
         return median(self.rounds)
 
     @property
-    def least(self) -> float:
-        """The best round."""
-        return min(self.rounds)
-
-    @property
     def spread(self) -> float:
-        """How far the middle half of the rounds lie apart, as a part of the median."""
-        if len(self.rounds) < 2:
-            return 0.0
-        lower, _, upper = quantiles(self.rounds, n=4, method="inclusive")
+        """The width of the middle half of the rounds, as a part of the median."""
+        lower, _, upper = quantiles(self.rounds * 2, n=4, method="inclusive")
         return (upper - lower) / self.median
 
     def over(self, base: Times) -> float:
-        """What this takes more than `base`, in microseconds."""
-        return median(own - others for own, others in zip(self.rounds, base.rounds, strict=True))
+        """Return what this takes more than `base`, in microseconds."""
+        return median(own - other for own, other in zip(self.rounds, base.rounds, strict=True))
 
     def throughput(self, base: Times) -> float:
-        """This one's throughput as a part of `base`'s."""
-        return median(others / own for own, others in zip(self.rounds, base.rounds, strict=True))
+        """Return this one's throughput as a part of `base`'s."""
+        return median(other / own for own, other in zip(self.rounds, base.rounds, strict=True))
 
 
-async def race(contestants: Mapping[str, Contestant], *, rounds: int, requests: int) -> dict[str, Times]:
-    """Let all contestants serve in turns.
+async def run(
+    title: str, prefix: str, rows: Sequence[Row], *, rounds: int, requests: int, note: str = HOW_TO_READ
+) -> Report:
+    """Prove that each row does what it is measured for, race them, and report.
 
-    Args:
-        contestants: Whom, by name.
-        rounds: How many times each has its turn.
-        requests: How many requests each serves in a turn.
+    The names of the figures are `prefix/name/us`, `/adds` and `/throughput`.
     """
+    for row in rows:
+        prove(row.name, (await row.visits.answer()).body, row.proof)
+    times = await race({row.name: row.visits for row in rows}, rounds=rounds, requests=requests)
+    table: list[Sequence[str]] = []
+    figures: dict[str, float] = {}
+    for row in rows:
+        own, base = times[row.name], times[row.base]
+        found = {"us": own.median, "adds": own.over(base), "throughput": own.throughput(base)}
+        spread = (f"{min(own.rounds):.1f}", f"{own.spread:.0%}")
+        table.append((row.name, f"{own.median:.1f}", *spread, f"{found['adds']:+.1f}", f"{found['throughput']:.2f}"))
+        figures |= {f"{prefix}/{row.name}/{kind}": value for kind, value in found.items()}
+    return Report([Table(title, ("", "us", "least", "spread", "adds", "throughput"), table, note)], figures)
+
+
+def prove(name: str, answer: bytes, proof: bytes) -> None:
+    """Raise `AssertionError` where an answer is not what it is measured for."""
+    assert proof in answer, f"{name} does not do what it is measured for: {answer!r}"
+
+
+async def race(contestants: Mapping[str, Visits], *, rounds: int, requests: int) -> dict[str, Times]:
+    """Let all contestants serve so many requests in each of so many rounds."""
     taken: dict[str, list[float]] = {name: [] for name in contestants}
     for contestant in contestants.values():
         await contestant.serve(1 + requests // 4)
-    with still_collector():
+    with _still_collector():
         for turn in range(rounds):
             gc.collect()
             for name in Random(turn).sample(list(contestants), len(contestants)):
-                taken[name].append(await _time(contestants[name], requests))
+                contestant = contestants[name]
+                await contestant.serve(1 + requests // 10)  # fills the processor's caches again
+                before = process_time()
+                await contestant.serve(requests)
+                taken[name].append((process_time() - before) / requests * MICROSECONDS)
     return {name: Times(tuple(times)) for name, times in taken.items()}
 
 
-async def _time(contestant: Contestant, requests: int) -> float:
-    await contestant.serve(1 + requests // 10)  # what ran before has left the caches full of its own
-    before = process_time()
-    await contestant.serve(requests)
-    return (process_time() - before) / requests * MICROSECONDS
-
-
 @contextmanager
-def still_collector() -> Iterator[None]:
-    """What lives now is left out of every collection until the block ends."""
+def _still_collector() -> Iterator[None]:
+    """Leave what lives now out of every garbage collection, as in a server that runs."""
     gc.collect()
     gc.freeze()
     try:
         yield
     finally:
         gc.unfreeze()
-
-
-@dataclass(frozen=True, slots=True)
-class Repeated:
-    """A contestant that calls a function and serves nobody."""
-
-    function: Callable[[], object]
-
-    async def serve(self, requests: int) -> None:
-        """Call it so many times."""
-        for _ in range(requests):
-            self.function()

@@ -1,4 +1,4 @@
-"""Requests as a server hands them over, without a server: one scope, one body, and nobody who reads the answer.
+"""Requests as a server hands them over, without a server: one scope, one body, and an answer that is thrown away.
 
 Nothing is shared between two requests, since applications write into their scope. A request ends as on a connection
 that stays open: after its body nothing more comes.
@@ -23,20 +23,20 @@ _ENVELOPE: Final = {
     "io.modelcontextprotocol/clientInfo": {"name": "benchmark", "version": "1.0.0"},
     "io.modelcontextprotocol/clientCapabilities": {},
 }
-CALL: Final = {"name": "echo", "arguments": {"text": "how much is the fish?"}}
+_CALL: Final = {"name": "echo", "arguments": {"text": "how much is the fish?"}}
 
 
 def message(method: str = "tools/call", params: Any = None, *, session: Any = None, modern: bool = True) -> bytes:
-    """A JSON-RPC request as a client sends it; `session` is its metadata."""
+    """Return a JSON-RPC request as a client sends it; `session` is its metadata."""
     meta = {**(_ENVELOPE if modern else {}), **({SESSION_KEY: session} if session is not None else {})}
-    sent = {**(CALL if params is None else params), **({"_meta": meta} if meta else {})}
+    sent = {**(_CALL if params is None else params), **({"_meta": meta} if meta else {})}
     return json.dumps({"jsonrpc": "2.0", "id": 7, "method": method, "params": sent}, separators=(",", ":")).encode()
 
 
 def scope(
     length: int, *, method: str = "tools/call", modern: bool = True, headers: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """What a server says of a request whose body has `length` bytes."""
+    """Return the scope of a request whose body has `length` bytes."""
     era = {"mcp-protocol-version": MODERN, "mcp-method": method} if modern else {"mcp-protocol-version": LEGACY}
     named = {"mcp-name": "echo"} if modern and method == "tools/call" else {}
     sent = {
@@ -83,17 +83,17 @@ class Arrival:
 
 
 async def discard(sent: Message) -> None:
-    """The `send` of a request whose answer nobody reads."""
+    """The `send` of a request whose answer is thrown away."""
 
 
 @dataclass(slots=True)
 class Visits:
-    """Requests to one application: what a contestant does.
+    """Requests to one application.
 
     Args:
-        app: Who serves them.
-        scope: What each of them says of itself; its values are not written to.
-        bodies: Their bodies, without end.
+        app: The application.
+        scope: The scope of each request; its values are not written to.
+        bodies: The bodies, without end.
         arrive: Makes the `receive` that hands a body over.
     """
 
@@ -104,42 +104,40 @@ class Visits:
 
     @classmethod
     def of(cls, app: ASGIApp, body: bytes, **scoped: Any) -> Visits:
-        """The same request again and again."""
+        """Return the same request, again and again."""
         return cls(app, scope(len(body), **scoped), repeat(body))
 
     @classmethod
     def in_sessions(cls, app: ASGIApp, ids: Sequence[str]) -> Visits:
-        """The same request in one session after the other; the ids are all of one length."""
+        """Return the same request in one session after the other; the ids are all of one length."""
         before, after = message(session={"sessionId": "<id>"}).split(b"<id>")
         tokens = [session_id.encode() for session_id in ids]
         return cls(app, scope(len(before + tokens[0] + after)), (before + token + after for token in cycle(tokens)))
 
     async def serve(self, requests: int) -> None:
-        """Let the application serve so many of them, one after the other."""
+        """Let the application serve so many requests, one after the other."""
         for _ in range(requests):
             await self.one(discard)
 
     async def answer(self) -> Answer:
-        """What the application says to the next one."""
+        """Return the application's answer to the next request."""
         answer = Answer()
         await self.one(answer)
         return answer
 
     async def one(self, send: Send) -> None:
-        """Let the application serve the next one, and answer there."""
+        """Let the application serve the next request."""
         scope = {**self.scope, "headers": self.scope["headers"].copy(), "state": {}}
         await self.app(scope, self.arrive(next(self.bodies)), send)
 
 
 @dataclass
 class Answer:
-    """One response, kept."""
+    """A `send` that keeps the response."""
 
-    status: int = 0
     body: bytes = b""
     headers: dict[bytes, bytes] = field(default_factory=dict)
 
     async def __call__(self, sent: Message) -> None:
-        self.status = sent.get("status", self.status)
         self.headers.update(sent.get("headers", ()))
         self.body += sent.get("body", b"")

@@ -1,54 +1,55 @@
-"""A client on a real connection that does no more than it must: one request, and what comes back until it is closed."""
+"""A server in a process of its own, and a client on real connections that does no more than it must."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
-from http.client import HTTPConnection
-from typing import Any, Final
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
 
-from .census import PATH
-from .traffic import scope
+from .children import ROOT, environment
+from .traffic import message, scope
 
 HOST: Final = "127.0.0.1"
 _ID: Final = re.compile(rb'"sessionId":"([^"]+)"')
+_PROGRAM: Final = "from tests.benchmarks import served; served.main()"
 
 
-def raw(body: bytes, *, method: str = "tools/call", close: bool = True) -> bytes:
-    """A request as it goes over the connection, which the server closes afterwards unless it shall not."""
-    sent = dict(scope(len(body), method=method)["headers"])
-    sent[b"connection"] = b"close" if close else b"keep-alive"
-    return b"POST /mcp HTTP/1.1\r\n%b\r\n%b" % (b"".join(b"%b: %b\r\n" % each for each in sent.items()), body)
+@contextmanager
+def served(server: str) -> Iterator[int]:
+    """Serve as long as the block lasts; give the port."""
+    with socket.create_server((HOST, 0), backlog=2048) as listening:
+        number = listening.fileno()
+        command = [sys.executable, "-c", _PROGRAM, server, str(number)]
+        with subprocess.Popen(command, cwd=ROOT, env=environment(), pass_fds=[number]) as child:
+            try:
+                yield listening.getsockname()[1]
+            finally:
+                child.terminate()
 
 
-async def sent(port: int, request: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection on which a request went out."""
+def raw(body: bytes, *, path: str = "/mcp", method: str = "tools/call") -> bytes:
+    """Return a request as it goes over a connection, which the server closes afterwards."""
+    sent = scope(len(body), method=method, headers={"connection": "close"})["headers"]
+    return b"POST %b HTTP/1.1\r\n%b\r\n%b" % (path.encode(), b"".join(b"%b: %b\r\n" % each for each in sent), body)
+
+
+async def ask(port: int, request: bytes) -> bytes:
+    """Return all that a server answers; it is waited for where it is not up yet."""
     reader, writer = await asyncio.open_connection(HOST, port)
     writer.write(request)
-    return reader, writer
-
-
-async def answer(port: int, request: bytes) -> bytes:
-    """All that a server says to a request."""
-    reader, writer = await sent(port, request)
-    said = await reader.read()
+    answer = await reader.read()
     writer.close()
     await writer.wait_closed()
-    return said
+    return answer
 
 
-def session_id(said: bytes) -> str:
-    """The session that an answer names."""
-    found = _ID.search(said)
-    assert found is not None, said
-    return found[1].decode()
-
-
-def census(port: int) -> dict[str, Any]:
-    """What a server says of itself; it is waited for where it is not up yet."""
-    connection = HTTPConnection(HOST, port, timeout=60)
-    connection.request("GET", PATH, headers={"connection": "close"})
-    found: dict[str, Any] = json.loads(connection.getresponse().read())
-    connection.close()
-    return found
+async def begun(port: int) -> str:
+    """Create a session; return its id."""
+    request = raw(message("sessions/create", {}), method="sessions/create")
+    ids: list[bytes] = _ID.findall(await ask(port, request))
+    return ids[0].decode()

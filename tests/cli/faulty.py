@@ -33,12 +33,12 @@ def json_reply(message: object, status: int = 200) -> Reply:
 
 @contextmanager
 def listening(answer: Answering) -> Iterator[str]:
-    """The URL of a server that answers with what a function says of verb, headers (in lower case) and body."""
+    """The URL of a server that answers by a function of verb, headers (in lower case, with `:path`) and body."""
 
     class Handler(BaseHTTPRequestHandler):
         def _serve(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
-            headers = {name.lower(): value for name, value in self.headers.items()}
+            headers = {":path": self.path, **{name.lower(): value for name, value in self.headers.items()}}
             status, more, written = answer(self.command, headers, body)
             self.send_response(status)
             for name, value in more.items():
@@ -49,7 +49,7 @@ def listening(answer: Answering) -> Iterator[str]:
         do_POST = do_DELETE = _serve  # noqa: N815  # as the library calls them
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing is said."""
+            """Log nothing."""
 
     class Server(ThreadingHTTPServer):
         request_queue_size = 100  # or parallel connections wait for a second
@@ -81,8 +81,8 @@ class Faulty:
     """The server.
 
     Args:
-        faults: What it does wrong, by the names that `__call__` and what it calls look for.
-        offers: What it says of sessions, or None for nothing.
+        faults: The names of its faults, which the methods below look for.
+        offers: Its settings of sessions, or None where it offers none.
     """
 
     faults: frozenset[str] = frozenset()
@@ -120,10 +120,10 @@ class Faulty:
     def _hello(self, modern: bool) -> dict[str, Any]:
         self.shown.clear()
         self.worn = False
-        said = {} if self.offers is None else {"experimental": {"sessions": self.offers}}
+        offer: dict[str, Any] = {} if self.offers is None else {"experimental": {"sessions": self.offers}}
         if self.offers is not None and "advertised" not in self.faults:
-            said["sessions"] = {}
-        return {"protocolVersion": MODERN if modern else LEGACY, "capabilities": {"tools": {}, **said}}
+            offer["sessions"] = {}
+        return {"protocolVersion": MODERN if modern else LEGACY, "capabilities": {"tools": {}, **offer}}
 
     def _check_envelope(self, method: str, meta: dict[str, Any], headers: Mapping[str, str]) -> None:
         if CAPABILITIES_KEY not in meta and "envelope" not in self.faults:
@@ -131,16 +131,16 @@ class Faulty:
         if headers.get("mcp-method") != method and "wrong-method" not in self.faults:
             raise Refused(MISMATCH, status=400)
 
-    def _session(self, said: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
-        session_id = said["sessionId"]
+    def _session(self, metadata: dict[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
+        session_id = metadata["sessionId"]
         if not isinstance(session_id, str) and "malformed" not in self.faults:
             raise Refused(INVALID)
         self._check_header(session_id, headers.get("mcp-session-id"))
-        if "state" in said and self._once("state"):
+        if "state" in metadata and self._once("state"):
             raise Refused(INVALID)
         if not self._is_live(str(session_id)) or (session_id in self.live and self.worn and self._once("worn-out")):
             raise self._not_found(session_id)
-        return said
+        return metadata
 
     def _check_header(self, session_id: object, header: str | None) -> None:
         contradicts = header not in {None, session_id} and "wrong-header" not in self.faults
@@ -231,7 +231,7 @@ class Faulty:
         return {"session": session if "fork" in self.faults else self._made(session["sessionId"])}
 
     def _list(self, session: dict[str, Any] | None, params: dict[str, Any]) -> dict[str, Any]:
-        if "list-nobody" in self.faults:
+        if "list-anonymous" in self.faults:
             raise Refused(-31046)
         if "list-none" in self.faults:
             return {}

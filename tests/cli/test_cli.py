@@ -36,7 +36,7 @@ def token(principal: Principal | None = None, *, audience: str = "mcp-sessions",
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run one command on standard input at a fixed time; its exit code and all that it says."""
+    """Run one command on standard input at a fixed time; its exit code and all that it prints."""
     monkeypatch.setenv("SESSION_KEYS", SECRET)
 
     def run(*arguments: str, given: str | bytes = "", now: float = NOW) -> tuple[int, str]:
@@ -44,8 +44,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(typed), encoding="latin-1"))
         monkeypatch.setattr("time.time", lambda: now)
         code = cli.main(arguments)
-        said = capsys.readouterr()
-        return code, said.out + said.err
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
 
     return run
 
@@ -78,27 +78,27 @@ def test_a_secret_is_the_default(run: Run) -> None:
 # --- inspect -------------------------------------------------------------------------------------
 
 
-def test_inspecting_says_first_that_nothing_was_verified(run: Run) -> None:
-    """A forged signature makes no difference; header and claims are told apart, and times can be read."""
+def test_inspect_warns_first_that_nothing_was_verified(run: Run) -> None:
+    """A forged signature makes no difference; header and claims are kept apart, and times are written out."""
     forged = token()[:-8] + "AAAAAAAA"
-    code, said = run("inspect", given=forged + "\n")
+    code, printed = run("inspect", given=forged + "\n")
     assert code == 0
-    assert said.startswith("NOT VERIFIED: anybody could have written what follows.")
-    assert "header alg     HS256" in said
-    assert f"header kid     {RING.signing.kid}" in said
-    assert "claim exp      1800003600 (2027-01-15T09:00:00+00:00)" in said
-    assert forged.rsplit(".", 1)[1] not in said
+    assert printed.startswith("NOT VERIFIED: anybody could have written what follows.")
+    assert "header alg     HS256" in printed
+    assert f"header kid     {RING.signing.kid}" in printed
+    assert "claim exp      1800003600 (2027-01-15T09:00:00+00:00)" in printed
+    assert forged.rsplit(".", 1)[1] not in printed
 
 
 def test_a_state_token_shows_its_envelope_alone(run: Run) -> None:
     """What it holds is sealed."""
     sealed = seal.seal(RING.signing, b'{"a":1}', jti="j", subject=None, audience="a", last_seen=NOW)
-    code, said = run("inspect", given=sealed)
+    code, printed = run("inspect", given=sealed)
     assert code == 0
-    assert said.startswith("NOT VERIFIED")
-    assert f"kid            {RING.signing.kid}" in said
-    assert "sealed bytes   43" in said
-    assert sealed.rsplit(".", 1)[1] not in said
+    assert printed.startswith("NOT VERIFIED")
+    assert f"kid            {RING.signing.kid}" in printed
+    assert "sealed bytes   43" in printed
+    assert sealed.rsplit(".", 1)[1] not in printed
 
 
 def envelope(header: str, claims: str) -> str:
@@ -129,29 +129,29 @@ def test_what_is_neither_is_refused(text: str, run: Run) -> None:
 def test_what_a_stranger_wrote_cannot_steer_the_terminal(run: Run) -> None:
     """Control characters are escaped, in names and in values; a time that is none is shown as it is."""
     written = '{"iat":"\\u001b[2J","exp":-1,"\\u001b]0;x\\u0007":["\\u001b"],"cli":"\\u202e\u00e9"}'
-    code, said = run("inspect", given=envelope(OURS, written))
+    code, printed = run("inspect", given=envelope(OURS, written))
     assert code == 0
-    assert said.isascii()
-    assert said.replace("\n", "").isprintable()
-    assert "claim exp      -1\n" in said
+    assert printed.isascii()
+    assert printed.replace("\n", "").isprintable()
+    assert "claim exp      -1\n" in printed
 
 
 # --- verify --------------------------------------------------------------------------------------
 
 
 def test_a_good_session_id_is_accepted(run: Run) -> None:
-    """What was checked, what was not, and what it says; the token itself is not repeated."""
+    """It is printed what was checked, what was not, and the claims; the token itself is not repeated."""
     session_id = token(Principal(subject="alice"))
-    code, said = run(*VERIFY, given=session_id)
+    code, printed = run(*VERIFY, given=session_id)
     assert code == 0
-    assert "accepted       signature, form, issuer, audience, times\n" in said
-    assert "not checked    whose it is, whether it ended\n" in said
-    assert "owner          a principal (hash " in said
-    assert not any(part in said for part in session_id.split("."))
+    assert "accepted       signature, form, issuer, audience, times\n" in printed
+    assert "not checked    whose it is, whether it ended\n" in printed
+    assert "owner          a principal (hash " in printed
+    assert not any(part in printed for part in session_id.split("."))
 
 
-def test_an_anonymous_one_is_said_to_be_so(run: Run) -> None:
-    """There is no owner that would have to be checked."""
+def test_an_anonymous_session_id_has_no_owner(run: Run) -> None:
+    """There is none to check."""
     assert "owner          anonymous" in run(*VERIFY, given=token())[1]
 
 
@@ -172,7 +172,7 @@ def test_an_anonymous_one_is_said_to_be_so(run: Run) -> None:
 def test_a_bad_one_is_refused_with_the_reason(
     arguments: tuple[str, ...], given: str, now: float, reason: str, run: Run
 ) -> None:
-    """The operator, who has the keys, may know what no client is told."""
+    """The operator, who has the keys, may see what clients never do."""
     assert run(*VERIFY, *arguments, given=given, now=now) == (1, f"refused        {reason}\n")
 
 
@@ -201,22 +201,28 @@ def test_a_file_may_hold_the_token_and_several_places_the_keys(run: Run, tmp_pat
         (("keygen", "--algorithm", "none"), "invalid choice"),
         (("verify",), "--keys"),
         (("inspect", "--file", "no/such/file"), "--file no/such/file: No such file"),
+        (("inspect", "--file", "/"), "--file /: Is a directory"),
         (("verify", "--keys", "env:NO_SUCH_VARIABLE"), "NO_SUCH_VARIABLE is not set"),
         (("verify", "--keys", "file:no/such/file"), "No such file"),
     ],
 )
 def test_what_cannot_be_carried_out_says_why(arguments: tuple[str, ...], remedy: str, run: Run) -> None:
     """With the exit code 2."""
-    code, said = run(*arguments)
+    code, printed = run(*arguments)
     assert code == 2
-    assert remedy in said
+    assert remedy in printed
 
 
 def test_a_file_of_other_bytes_is_not_read_as_text(run: Run, tmp_path: Path) -> None:
     """It is named, and nothing of it shown."""
     (tmp_path / "token").write_bytes(b"\xff\xfe")
-    code, said = run("inspect", "--file", str(tmp_path / "token"))
-    assert (code, said) == (2, f"--file {tmp_path / 'token'}: not a file of UTF-8 text\n")
+    code, printed = run("inspect", "--file", str(tmp_path / "token"))
+    assert (code, printed) == (2, f"--file {tmp_path / 'token'}: not a file of UTF-8 text\n")
+
+
+def test_a_file_that_never_ends_is_not_read_to_its_end(run: Run) -> None:
+    """No token is longer than 64 KiB."""
+    assert run("inspect", "--file", "/dev/zero")[0] == 1
 
 
 @pytest.mark.parametrize("command", [("inspect",), VERIFY])
@@ -227,26 +233,26 @@ def test_other_bytes_on_standard_input_are_not_read_as_text(command: tuple[str, 
 
 def test_a_secret_on_the_command_line_is_refused_and_not_repeated(run: Run) -> None:
     """Other users of the machine could read it there, and the shell remembers it."""
-    code, said = run("verify", "--keys", SECRET, given=token())
+    code, printed = run("verify", "--keys", SECRET, given=token())
     assert code == 2
-    assert "env:NAME or file:PATH" in said
-    assert SECRET not in said
+    assert "env:NAME or file:PATH" in printed
+    assert SECRET not in printed
 
 
 def test_a_store_that_does_not_answer_has_an_exit_code_of_its_own(run: Run, tmp_path: Path) -> None:
-    """Nobody knows whether it was done, so a script does not take it for "no": here the file is damaged."""
+    """The outcome is unknown, so a script does not take it for "no": here the file is damaged."""
     (tmp_path / "sessions.db").write_bytes(b"no database " * 1000)
-    code, said = run("end", "--ref", "ses_x", "--store", f"sqlite:{tmp_path / 'sessions.db'}")
+    code, printed = run("end", "--ref", "ses_x", "--store", f"sqlite:{tmp_path / 'sessions.db'}")
     assert code == 3
-    assert said.startswith("Session store unavailable (")
-    assert said.endswith("): it may or may not have been done; try again\n")
+    assert printed.startswith("Session store unavailable (")
+    assert printed.endswith("): it may or may not have been done; try again\n")
 
 
 def test_help_is_no_error(run: Run) -> None:
     """And names the commands."""
-    code, said = run("--help")
+    code, printed = run("--help")
     assert code == 0
-    assert "keygen | inspect | verify | list | end | end-all" in said
+    assert "keygen | inspect | verify | list | end | end-all" in printed
 
 
 def test_the_package_is_the_command() -> None:

@@ -1,4 +1,4 @@
-"""The commands that list and end sessions: what they do in the servers' store, and what they say."""
+"""The commands that list and end sessions: what they do in the servers' store, and what they print."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def run(path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
         with monkeypatch.context() as patch:
             patch.setattr("time.time", lambda: next(ticks))
             code = cli.main([arguments[0], "--store", store, *arguments[1:]])
-        said = capsys.readouterr()
-        return code, said.out + said.err
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
 
     return run
 
@@ -90,21 +90,21 @@ def ended(path: Path) -> list[Claims]:
 
 def test_a_principal_s_sessions_are_listed(recorded: Path, run: Run) -> None:
     """One a line, oldest first, by their public names."""
-    code, said = run("list", *KEYS, *AS_ALICE)
+    code, printed = run("list", *KEYS, *AS_ALICE)
     times = "seen 2027-01-15T07:58:00+00:00  expires 2027-01-15T09:00:00+00:00"
     assert code == 0
-    assert said.splitlines()[0] == f"{ONE.ref}  created 2027-01-15T07:58:00+00:00  {times}"
-    assert [line.split()[0] for line in said.splitlines()] == [ONE.ref, OTHER.ref]
+    assert printed.splitlines()[0] == f"{ONE.ref}  created 2027-01-15T07:58:00+00:00  {times}"
+    assert [line.split()[0] for line in printed.splitlines()] == [ONE.ref, OTHER.ref]
 
 
 @pytest.mark.parametrize("whom", [("--subject", "alice"), ("--subject", "bob"), ("--client-id", "web")])
 def test_a_principal_is_all_of_its_components(whom: tuple[str, str], recorded: Path, run: Run) -> None:
-    """As the servers see it: with one left out it is somebody else."""
+    """As the servers see it: with one left out it is another principal."""
     assert run("list", *KEYS, *whom) == (0, "")
 
 
 def test_sessions_are_those_of_one_audience(recorded: Path, run: Run) -> None:
-    """What the servers call themselves has to be said where it is not the default."""
+    """An audience that is not the default has to be named."""
     assert run("list", *KEYS, *AS_ALICE, "--audience", "other") == (0, "")
     assert run("end-all", *KEYS, *AS_ALICE, "--audience", "other")[0] == 0
     assert ended(recorded) == []
@@ -114,15 +114,15 @@ def test_one_session_is_ended(recorded: Path, run: Run) -> None:
     """No keys are needed; a second time there is nothing to end."""
     assert run("end", "--ref", ONE.ref, "--reason", "support") == (0, f"ended          {ONE.ref}\n")
     assert ended(recorded) == [ONE]
-    code, said = run("end", "--ref", ONE.ref)
+    code, printed = run("end", "--ref", ONE.ref)
     assert code == 1
-    assert said.startswith("refused        no such session is recorded and alive")
+    assert printed.startswith("refused        no such session is recorded and alive")
 
 
 def test_all_sessions_of_a_principal_are_ended(recorded: Path, run: Run) -> None:
-    """Nobody else's."""
-    code, said = run("end-all", *KEYS, *AS_ALICE)
-    assert (code, said.startswith("ended          the principal's sessions created before 2027-01-15T08:00:")) == (
+    """Those of others live."""
+    code, printed = run("end-all", *KEYS, *AS_ALICE)
+    assert (code, printed.startswith("ended          the principal's sessions created before 2027-01-15T08:00:")) == (
         0,
         True,
     )
@@ -132,8 +132,8 @@ def test_all_sessions_of_a_principal_are_ended(recorded: Path, run: Run) -> None
 @pytest.mark.parametrize("moment", ["2027-01-15T07:59:00Z", "2027-01-15T08:59:00+01:00"])
 def test_all_before_a_time_are_ended(moment: str, recorded: Path, run: Run) -> None:
     """Everybody's; what was created at that time or later lives. No keys are needed."""
-    code, said = run("end-all", "--before", moment)
-    assert (code, said.startswith("ended          everybody's sessions created before 2027-01-15T0")) == (0, True)
+    code, printed = run("end-all", "--before", moment)
+    assert (code, printed.startswith("ended          everybody's sessions created before 2027-01-15T0")) == (0, True)
     assert ended(recorded) == [ONE]
 
 
@@ -154,10 +154,10 @@ def test_the_store_may_be_named_by_a_variable_or_a_file(
 )
 def test_a_password_on_the_command_line_is_refused_and_not_repeated(store: str, run: Run) -> None:
     """Other users of the machine could read it there, and the shell remembers it."""
-    code, said = run("end", "--ref", ONE.ref, store=store)
+    code, printed = run("end", "--ref", ONE.ref, store=store)
     assert code == 2
-    assert "name env:NAME or file:PATH" in said
-    assert "a-password-of-the-store" not in said
+    assert "name env:NAME or file:PATH" in printed
+    assert "a-password-of-the-store" not in printed
 
 
 @pytest.mark.parametrize(
@@ -178,9 +178,9 @@ def test_a_password_on_the_command_line_is_refused_and_not_repeated(store: str, 
 )
 def test_what_cannot_be_carried_out_says_why(arguments: tuple[str, ...], store: str, remedy: str, run: Run) -> None:
     """With the exit code 2, and before a store is made."""
-    code, said = run(*arguments, store=store)
+    code, printed = run(*arguments, store=store)
     assert code == 2
-    assert remedy in said
+    assert remedy in printed
     assert not Path("x.db").exists()
 
 

@@ -88,7 +88,7 @@ STRANGE: list[Any] = [
 TIMELESS = [
     json.dumps({**CALL, "seconds": "?"}).replace('"?"', no).encode() for no in ("1e999", "NaN", "1" + "0" * 400)
 ]
-DATAGRAMS = [b"", b"\xff", b"{", b"[" * 60_000, *TIMELESS, *(json.dumps(said).encode() for said in STRANGE)]
+DATAGRAMS = [b"", b"\xff", b"{", b"[" * 60_000, *TIMELESS, *(json.dumps(event).encode() for event in STRANGE)]
 
 
 @pytest.mark.parametrize("datagram", DATAGRAMS, ids=range(len(DATAGRAMS)))
@@ -99,19 +99,19 @@ def test_what_is_no_event_is_passed_over(datagram: bytes) -> None:
 
 @pytest.mark.parametrize("seconds", [0, 90, 10**18, 1e308, -1])
 def test_any_number_of_seconds_can_be_shown(seconds: float) -> None:
-    """Even those that nobody lives to see."""
+    """However large or strange."""
     for event in (CALL, ENDED):
         assert shown({**event, "seconds": seconds}).count("\n") == 2
 
 
-def send(path: Path, said: dict[str, Any]) -> None:
-    """Send an event, as soon as somebody listens."""
+def send(path: Path, event: dict[str, Any]) -> None:
+    """Send an event, as soon as the socket is there."""
     until = time.monotonic() + SECONDS
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         while sender.connect_ex(str(path)):
             assert time.monotonic() < until
             time.sleep(0.01)
-        sender.send(json.dumps(said).encode())
+        sender.send(json.dumps(event).encode())
 
 
 @contextmanager
@@ -144,8 +144,8 @@ def test_the_command_listens_until_it_is_interrupted(tmp_path: Path) -> None:
     with tailing(path, subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        for said in ({"event": "other"}, *EVENTS):
-            send(path, said)
+        for event in ({"event": "other"}, *EVENTS):
+            send(path, event)
         lines = [process.stdout.readline() for _ in SHOWN.splitlines()]
         process.send_signal(signal.SIGINT)
         assert process.wait(SECONDS) == 0
@@ -168,7 +168,7 @@ def test_on_a_terminal_it_is_in_colours(tmp_path: Path) -> None:
 
 
 def test_a_path_that_cannot_be_listened_on_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file that is no socket stays."""
+    """A file that is not a socket stays."""
     kept = tmp_path / "notes"
     kept.write_text("mine")
     for path in (kept, tmp_path / "missing" / "tail"):

@@ -1,4 +1,4 @@
-"""Each act finds what it looks for: on a server that is right nothing, and on one with a fault just that."""
+"""Each rule finds its fault: on a server that is right nothing fails, and on one with a fault just that."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ FAULTS = {
 
 
 def examined(*faults: str, offers: dict[str, object] | None = OFFERS) -> Report:
-    """What the probe says of a server with these faults."""
+    """The report on a server with these faults."""
     with listening(Faulty(frozenset(faults), offers)) as url:
         return probe(Wire(url))
 
@@ -64,8 +64,8 @@ def skipped(report: Report, era: str = "modern") -> dict[str, str]:
     return {one.rule: one.seen for one in report.findings if (one.outcome, one.era) == ("skipped", era)}
 
 
-def test_a_server_that_is_right_has_no_finding() -> None:
-    """In both eras, every rule was tried; what does not apply says why, and nothing stays behind."""
+def test_a_right_server_keeps_every_rule() -> None:
+    """In both eras; a rule that does not apply says why, and no session stays behind."""
     server = Faulty(frozenset({"stateful"}))
     with listening(server) as url:
         report = probe(Wire(url))
@@ -78,7 +78,7 @@ def test_a_server_that_is_right_has_no_finding() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_found(fault: str) -> None:
-    """And what is seen instead is told in words that are not the server's."""
+    """The finding says what was seen instead."""
     report = examined(fault)
     assert failing(report) == FAULTS[fault]
     assert not report.holds
@@ -86,17 +86,17 @@ def test_a_fault_is_found(fault: str) -> None:
 
 
 def test_every_rule_has_a_fault_that_it_finds() -> None:
-    """One that never fails proves nothing."""
+    """A rule that never fails proves nothing."""
     assert set().union(*FAULTS.values()) == set(NAMES)
 
 
-def test_without_a_session_the_rest_is_skipped() -> None:
-    """It would say nothing of the server."""
+def test_without_a_session_the_rules_that_need_one_are_skipped() -> None:
+    """They would say nothing of the server."""
     assert set(skipped(examined("full")).values()) == {"no session was created", "no session was deleted"}
 
 
 def test_what_is_not_offered_is_not_tried() -> None:
-    """Extensions, a state, a hint, and lists for those who are somebody."""
+    """Extensions, a state, a hint, and lists for callers that are authenticated."""
     assert skipped(examined("hintless", offers={})) == {
         "hint": "the server gives none",
         "state": "the server keeps no state with the client",
@@ -104,11 +104,11 @@ def test_what_is_not_offered_is_not_tried() -> None:
         "fork": "not offered",
         "descendants": "not offered",
     }
-    assert skipped(examined("list-nobody"))["listed"] == "for callers that are authenticated"
+    assert skipped(examined("list-anonymous"))["listed"] == "for callers that are authenticated"
 
 
 def test_a_server_without_sessions_fails_one_rule() -> None:
-    """That it has none; nothing else is asked of it."""
+    """The one that asks for them; no other is tried."""
     report = examined(offers=None)
     assert failing(report) == failing(report, "legacy") == {"advertised"}
     assert set(skipped(report).values()) == {"no sessions are offered"}

@@ -187,8 +187,8 @@ class Quick(Server):
         return {"result": {**answer["result"], "resultType": "complete"}}
 
 
-def _text(said: str) -> list[dict[str, str]]:
-    return [{"type": "text", "text": said}]
+def _text(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]
 
 
 async def _whoami(session: Session | None, arguments: dict[str, Any]) -> Any:

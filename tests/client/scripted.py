@@ -25,6 +25,8 @@ _MESSAGE: Final[TypeAdapter[Any]] = TypeAdapter(types.JSONRPCMessage)
 HEADERS: Final = "headers" in ClientMessageMetadata.__dataclass_fields__
 """Whether the installed SDK lets a message carry HTTP headers."""
 
+LOST: Final = -32043
+REQUIRED: Final = -31044
 OFFER: Final[dict[str, Any]] = {"capabilities": {"experimental": {"sessions": {}}}}
 Answer = dict[str, Any]
 Rule = Callable[[dict[str, Any]], Answer]
@@ -51,6 +53,21 @@ def session_of(message: dict[str, Any]) -> dict[str, str] | None:
     """The session in a request's `_meta`."""
     found: dict[str, str] | None = message.get("params", {}).get("_meta", {}).get(SESSION_KEY)
     return found
+
+
+def echoing(**news: str) -> Rule:
+    """A rule that answers with the session of the request, and news of it."""
+    return lambda message: {"result": {"_meta": {SESSION_KEY: {**(session_of(message) or {}), **news}}}}
+
+
+def losing(*lost: str) -> Rule:
+    """A rule that does not find some sessions."""
+
+    def answer(message: dict[str, Any]) -> Answer:
+        named = (session_of(message) or {}).get("sessionId", "")
+        return error(LOST, sessionId=named, reason="ended") if named in lost else echoing()(message)
+
+    return answer
 
 
 @dataclass
@@ -121,7 +138,7 @@ class Server:
         await answers.send(item({"id": message["id"], **self.answer(message)}))
 
     async def push(self, something: Any) -> None:
-        """Send something that nobody asked for."""
+        """Send something that is not an answer."""
         await self._streams[0].send(something)
 
     def hang_up(self) -> None:
@@ -159,7 +176,7 @@ class Caller:
             event.set()
 
     async def another(self) -> Any:
-        """Wait for something that nobody asked for."""
+        """Wait for something that is not an answer."""
         await self._another.wait()
         return self.others[-1]
 

@@ -42,8 +42,8 @@ def server() -> Any:
     return MCPSessionMiddleware(mcp.streamable_http_app(stateless_http=True), keys=KEYS)
 
 
-async def test_each_session_reads_its_own_and_nobodys_is_nobodys() -> None:
-    """Whoever read first: the client knows of no session, so nothing in its cache could tell them apart."""
+async def test_each_session_reads_its_own_and_a_call_without_one_reads_nothing_of_them() -> None:
+    """In any order of reading: the client knows of no session, so its cache could not keep them apart."""
     log = Log(server())
     with anyio.fail_after(DEADLINE):
         async with serving(log) as url:
@@ -57,7 +57,7 @@ async def test_each_session_reads_its_own_and_nobodys_is_nobodys() -> None:
                     return str(result.contents[0].text)
 
                 first, second = sessions.new(), sessions.new()
-                said = [await read(session) for session in (None, first, second, None, second, first)]
-    assert said == ["nobody", said[1], said[2], "nobody", said[2], said[1]]
-    assert len(set(said)) == 3
-    assert len(log.sent("tools/list")) == len(said)
+                texts = [await read(session) for session in (None, first, second, None, second, first)]
+    assert texts == ["nobody", texts[1], texts[2], "nobody", texts[2], texts[1]]
+    assert len(set(texts)) == 3
+    assert len(log.sent("tools/list")) == len(texts)

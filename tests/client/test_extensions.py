@@ -210,7 +210,7 @@ async def test_when_all_have_ended_nothing_is_held() -> None:
 @pytest.mark.parametrize("settings", [{}, {"fork": [], "list": False}, None, "fork"])
 @pytest.mark.parametrize("modern", [False, True])
 async def test_what_is_not_offered_is_not_asked_for(settings: Any, modern: bool) -> None:
-    """The program is told so, and the server nothing."""
+    """The program gets an error, and the server no request."""
     server = offering(settings)
     sessions = with_sessions(server.transport)
     async with calling(sessions, modern=modern):

@@ -1,4 +1,4 @@
-"""Every jar keeps what it is given, for whom it is given, and for nobody else."""
+"""Every jar keeps what it is given, and gives it back for the same server and identity alone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,12 +21,12 @@ import pytest
 from mcp_sessions import ConfigurationError
 from mcp_sessions.client import JarUnreadable, SessionJar
 from mcp_sessions.client import jar as jar_module
-from mcp_sessions.client.jar import Place
+from mcp_sessions.client.jar import JarKey
 from mcp_sessions.client.session import Metadata
 
-HERE = Place("https://host:443/mcp", "")
-ANN = Place("https://host:443/mcp", "ann")
-THERE = Place("https://host:443/other", "")
+HERE = JarKey("https://host:443/mcp", "")
+ANN = JarKey("https://host:443/mcp", "ann")
+THERE = JarKey("https://host:443/other", "")
 HELD = Metadata("one", "state", "2999-01-01T00:00:00Z")
 
 
@@ -80,25 +81,34 @@ async def test_a_jar_gives_back_what_it_was_given(jar: SessionJar) -> None:
 
 
 async def test_a_jar_changes_what_it_holds(jar: SessionJar) -> None:
-    """Updated while it is the same session, and dropped; a session that is not there is neither."""
+    """Updated while it is the same session, and dropped; one that another process has replaced is neither."""
+    other = {"other": Metadata("two")}
+    await jar.put(HERE, "other", other["other"])
     await jar.put(HERE, "", HELD)
     await jar.update(HERE, "", Metadata("one", "new"))
-    await jar.update(HERE, "", Metadata("another", "newer"))
-    assert await jar.load(HERE) == {"": Metadata("one", "new")}
-    await jar.drop(HERE, "", "another")
-    assert await jar.load(HERE) == {"": Metadata("one", "new")}
+    for name, session_id in (("", "another"), ("other", "one"), ("unknown", "one")):
+        await jar.update(HERE, name, Metadata(session_id, "newer"))
+        await jar.drop(HERE, name, session_id)
+    assert await jar.load(HERE) == {"": Metadata("one", "new"), **other}
     await jar.drop(HERE, "", "one")
-    assert await jar.load(HERE) == {}
+    assert await jar.load(HERE) == other
+    await jar.put(HERE, "other", HELD)
+    assert await jar.load(HERE) == {"other": HELD}
 
 
 async def test_a_jar_drops_what_is_past_its_time(jar: SessionJar) -> None:
-    """When it is loaded."""
-    await jar.put(HERE, "", Metadata("one", None, "2001-01-01T00:00:00Z"))
-    assert await jar.load(HERE) == {}
+    """When it is loaded, with some leeway, and never what has no time that can be read."""
+    now = datetime.now(timezone.utc)
+    times = {"live": timedelta(hours=1), "late": -jar_module.LEEWAY / 2, "gone": -2 * jar_module.LEEWAY}
+    for name, passed in times.items():
+        await jar.put(HERE, name, Metadata(name, None, (now + passed).isoformat()))
+    await jar.put(HERE, "unknown", Metadata("one"))
+    assert set(await jar.load(HERE)) == {"live", "late", "unknown"}
 
 
 def test_a_jar_shows_nothing_of_what_it_holds(jar: SessionJar) -> None:
-    """Its kind alone."""
+    """Its kind alone, and the hint of each session."""
+    assert repr(HELD) == "<Metadata, expires at 2999-01-01T00:00:00Z>"
     assert repr(jar) in {f"<SessionJar, Jar{kind}>" for kind in ("Memory", "File", "Keyring")}
 
 
@@ -154,7 +164,7 @@ async def test_a_file_behind_a_link_is_replaced_there(tmp_path: Path) -> None:
     assert await SessionJar(tmp_path / "jar.json").load(HERE) == {"": HELD}
 
 
-NO_JARS = [
+NOT_JARS = [
     b"",
     b"{",
     b"\xff",
@@ -165,13 +175,13 @@ NO_JARS = [
 ]
 
 
-@pytest.mark.parametrize("content", NO_JARS)
-async def test_a_file_that_is_no_jar_is_kept_and_reported(tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize("content", NOT_JARS)
+async def test_a_file_that_is_not_a_jar_is_kept_and_reported(tmp_path: Path, content: bytes) -> None:
     """Moved aside, each under a name of its own; the next start begins anew."""
     path = tmp_path / "jar.json"
     for number in (1, 2):
         path.write_bytes(content)
-        with pytest.raises(JarUnreadable, match=rf"is no jar of sessions: moved to .*jar\.json\.corrupt-{number}"):
+        with pytest.raises(JarUnreadable, match=rf"is not a jar of sessions: moved to .*jar\.json\.corrupt-{number}"):
             await SessionJar(path).load(HERE)
         assert (tmp_path / f"jar.json.corrupt-{number}").read_bytes() == content
     assert await SessionJar(path).load(HERE) == {}
@@ -191,12 +201,12 @@ import asyncio, sys
 from mcp_sessions.client import SessionJar
 from mcp_sessions.client.session import Metadata
 from mcp_sessions.client import jar as jar_module
-from mcp_sessions.client.jar import Place
+from mcp_sessions.client.jar import JarKey
 
 async def main(path, who):
     jar = SessionJar(path)
     for number in range(40):
-        await jar.put(Place("https://host:443/mcp", who), str(number), Metadata(f"{who}-{number}"))
+        await jar.put(JarKey("https://host:443/mcp", who), str(number), Metadata(f"{who}-{number}"))
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -233,7 +243,7 @@ async def test_a_keyring_shows_the_server_and_the_identity(ring: Ring) -> None:
     assert set(ring.held) == {("program", "https://host:443/mcp ann"), ("program", "https://host:443/mcp")}
 
 
-async def test_an_entry_that_is_no_shelf_is_kept_and_reported(ring: Ring) -> None:
+async def test_an_entry_without_sessions_is_kept_and_reported(ring: Ring) -> None:
     """Under another name; the next start begins anew."""
     jar = SessionJar.in_keyring("program")
     ring.held["program", HERE.server] = "{"
@@ -244,7 +254,7 @@ async def test_an_entry_that_is_no_shelf_is_kept_and_reported(ring: Ring) -> Non
 
 
 async def test_a_keyring_that_cannot_be_used_is_reported(ring: Ring) -> None:
-    """A locked one, or none at all."""
+    """A locked one, say."""
     ring.locked = True
     with pytest.raises(JarUnreadable, match="KeyringLocked"):
         await SessionJar.in_keyring("program").load(HERE)

@@ -64,6 +64,6 @@ def test_the_page_names_what_there_is() -> None:
     errors = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
     assert errors == {"Refused", "NotOffered", "NoAnswer", "SessionLost", "JarUnreadable"}
     assert errors < set(client.__all__)
-    assert f"({sessions.FAREWELL:g} s)" in PAGE
+    assert f"({sessions.LEAVE_TIMEOUT:g} s)" in PAGE
     assert jar.LEEWAY.total_seconds() == 5 * 60
     assert (sessions.SESSION_NOT_FOUND, sessions.SESSION_REQUIRED) == (-32043, -31044)

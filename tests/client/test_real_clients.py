@@ -166,7 +166,7 @@ async def test_every_client_can_fork_its_sessions(cell: Cell) -> None:
 async def test_calls_of_two_sessions_are_in_the_server_at_once(cell: Cell) -> None:
     """The choice holds for the tasks that a block starts, and each call keeps its own to the end."""
     hall = Hall()
-    said: list[str] = []
+    texts: list[str] = []
     async with served(cell, hall=hall) as server:
         sessions = server.sessions()
         async with peer(cell, sessions) as client:
@@ -174,7 +174,7 @@ async def test_calls_of_two_sessions_are_in_the_server_at_once(cell: Cell) -> No
             own = [await whoami(client, sessions, held) for held in (first, second)]
 
             async def hold(name: str) -> None:
-                said.append(await client.tool("hold", name=name))
+                texts.append(await client.tool("hold", name=name))
 
             async with anyio.create_task_group() as tasks:
                 for held in (first, second, first):
@@ -182,7 +182,7 @@ async def test_calls_of_two_sessions_are_in_the_server_at_once(cell: Cell) -> No
                         tasks.start_soon(hold, "one")
                 await hall.filled(3)
                 hall.open()
-    assert sorted(said) == sorted(f"{who} {who}" for who in (own[0], own[0], own[1]))
+    assert sorted(texts) == sorted(f"{who} {who}" for who in (own[0], own[0], own[1]))
 
 
 async def whoami(client: Peer, sessions: ClientSessions, held: HeldSession | None) -> str:
@@ -231,7 +231,7 @@ async def test_a_lost_session_is_an_error_and_the_next_call_begins_anew(cell: Ce
 @few_cells
 async def test_a_lost_session_can_be_recreated(cell: Cell) -> None:
     """`on_lost="recreate"`: calls that were refused are sent again, once, in one new session for all of them."""
-    said: list[str] = []
+    texts: list[str] = []
     async with served(cell) as server:
         sessions = server.sessions(on_lost="recreate")
         async with peer(cell, sessions) as client:
@@ -239,13 +239,13 @@ async def test_a_lost_session_can_be_recreated(cell: Cell) -> None:
             await end_behind_its_back(client, sessions.current)
 
             async def call() -> None:
-                said.append(await client.tool("whoami"))
+                texts.append(await client.tool("whoami"))
 
             async with anyio.create_task_group() as tasks:
                 for _ in range(5):
                     tasks.start_soon(call)
-            assert len(set(said)) == 1
-            assert before not in said
+            assert len(set(texts)) == 1
+            assert before not in texts
             assert len(server.log.sent("sessions/create")) == 2
 
 

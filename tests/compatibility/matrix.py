@@ -25,7 +25,7 @@ from .visit import UNCHANGED, Result
 ROOT: Final = generated.DOCS.parent
 PAGE: Final = generated.DOCS / "compatibility.md"
 COMMAND: Final = "make compatibility"
-PYTHONS: Final = (ROOT / ".venv-legacy/bin/python", ROOT / ".venv/bin/python")
+PYTHONS: Final = (ROOT / ".nox/legacy/bin/python", ROOT / ".venv/bin/python")
 JAVASCRIPT: Final = {
     "typescript 1": "@modelcontextprotocol/sdk",
     "typescript 2": "@modelcontextprotocol/client",
@@ -114,7 +114,7 @@ def _cell(by_form: Mapping[str, str]) -> str:
 def main() -> None:
     """Try every pair, print the table, and write it into the page."""
     parser = argparse.ArgumentParser(prog="python -m tests.compatibility", description=__doc__)
-    parser.add_argument("--python", action="append", type=Path, help="an environment's (default: both of make test)")
+    parser.add_argument("--python", action="append", type=Path, help="an environment's (default: both of make check)")
     parser.add_argument("--framework", action="append", default=[], help="only this one, such as sdk2")
     parser.add_argument("--server", default="", help="only those whose names hold this, such as stateless|SSE")
     parser.add_argument("--javascript", action="append", choices=JAVASCRIPT, help="only this one")

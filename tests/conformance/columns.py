@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
+from apps import grouped
 from starlette.types import ASGIApp
 
 from integration.wire import Client
@@ -29,7 +30,7 @@ async def bare() -> ASGIApp:
 
 async def within(**options: Any) -> ASGIApp:
     """The middleware is there, and nobody speaks of sessions."""
-    return MCPSessionMiddleware(await bare(), keys=KEYS, **options)
+    return MCPSessionMiddleware(await bare(), keys=KEYS, **grouped(**options))
 
 
 async def carried() -> ASGIApp:

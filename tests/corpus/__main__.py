@@ -4,6 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS / "support")]  # the tests' own modules, as pytest finds them
+
 from .families import FAMILIES
 from .record import RECORDED, compare, count, replay, write
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 from hashlib import sha256
 from typing import Any
 
+from apps import grouped
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from starlette.types import Scope
@@ -23,7 +24,7 @@ def options(**flat: Any) -> dict[str, Any]:
     Sessions that end by themselves are looked for once, at the start, since no scenario waits; and a store may take
     its time, so that no slow machine tells.
     """
-    return {"keys": SECRET, "sweep_interval": 3600, "store_timeout": 60, **flat}
+    return grouped(**{"keys": SECRET, "sweep_interval": 3600, "store_timeout": 60, **flat})
 
 
 def _pem(seed: str) -> str:

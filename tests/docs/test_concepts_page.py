@@ -14,10 +14,10 @@ from mcp_sessions.stores.base import Standing
 
 
 def test_the_picture_is_the_code_s(tmp_path: Path) -> None:
-    """Rewrite the page with `python tests/lifecycle_page.py`."""
+    """Rewrite the page with `python tests/support/lifecycle_page.py`."""
     copy = tmp_path / "concepts.md"
     shutil.copy(PAGE, copy)
-    subprocess.run([sys.executable, "tests/lifecycle_page.py", str(copy)], check=True, cwd=PAGE.parents[1])
+    subprocess.run([sys.executable, "tests/support/lifecycle_page.py", str(copy)], check=True, cwd=PAGE.parents[1])
     assert generated.part(PAGE, COMMAND) == generated.part(copy, COMMAND) == picture()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any, Final
 
+from apps import grouped
 from starlette.types import ASGIApp
 
 from mcp_sessions import MCPSessionMiddleware
@@ -55,4 +56,4 @@ def with_events(cell: Cell, hall: Hall, guard: Guard | None, **options: Any) -> 
         mcp = import_module("fastmcp").FastMCP("small")
         app = mcp.http_app(event_store=event_store())
     mcp.tool()(hold)
-    return MCPSessionMiddleware(app, **{"keys": KEYS, **options})
+    return MCPSessionMiddleware(app, **grouped(**{"keys": KEYS, **options}))

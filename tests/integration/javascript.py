@@ -58,7 +58,7 @@ def install(manifest: Path, cache: Path) -> Path:
     """
     folder = cache / f"{manifest.name}-{_fingerprint(manifest)}"
     if not folder.exists():
-        npm = debian.install("npm", "npm")
+        npm = debian.install("npm")
         cache.mkdir(parents=True, exist_ok=True)
         with _one_at_a_time(cache):
             if not folder.exists():  # nobody else was faster

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+from apps import grouped
 from starlette.types import ASGIApp
 
 from mcp_sessions import EndedSession, MCPSessionMiddleware, Session, current_session
@@ -175,7 +176,7 @@ _MAKERS: dict[str, Any] = {"sdk1": _sdk1, "sdk2": _sdk2, "fastmcp3": _fastmcp, "
 def office_app(cell: Cell, office: Office, **options: Any) -> ASGIApp:
     """The server of a cell, with sessions."""
     bare = _MAKERS[cell.framework](office, stateful=cell.stateful, json=cell.json)
-    return MCPSessionMiddleware(bare, keys=KEYS, on_end=office.on_end, **options)
+    return MCPSessionMiddleware(bare, keys=KEYS, on_end=office.on_end, **grouped(**options))
 
 
 @asynccontextmanager

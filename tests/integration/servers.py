@@ -15,6 +15,7 @@ from itertools import product
 from typing import Any, Final
 
 import anyio
+from apps import grouped
 from environments import INSTALLED
 from packaging.version import Version
 from starlette.types import ASGIApp
@@ -251,12 +252,12 @@ def bare(cell: Cell, hall: Hall | None = None, guard: Guard | None = None, middl
 
 def wrapped(cell: Cell, hall: Hall | None = None, guard: Guard | None = None, **options: Any) -> ASGIApp:
     """The small server inside the middleware."""
-    return MCPSessionMiddleware(bare(cell, hall, guard), **{"keys": KEYS, "transport": "off", **options})
+    return MCPSessionMiddleware(bare(cell, hall, guard), **grouped(**{"keys": KEYS, "transport": "off", **options}))
 
 
 def added(cell: Cell, hall: Hall | None = None, guard: Guard | None = None, **options: Any) -> ASGIApp:
     """The small server with the middleware inside of its authentication."""
-    app: ASGIApp = add_sessions(bare(cell, hall, guard), **{"keys": KEYS, "transport": "off", **options})
+    app: ASGIApp = add_sessions(bare(cell, hall, guard), **grouped(**{"keys": KEYS, "transport": "off", **options}))
     return app
 
 

@@ -29,7 +29,7 @@ NOT_FOUND = -32043
 SERVED = """
 import os
 from apps import Server
-from mcp_sessions import MCPSessionMiddleware
+from mcp_sessions import Limits, MCPSessionMiddleware
 
 async def increment(session, arguments):
     return await session.data.increment("calls")
@@ -44,7 +44,7 @@ app = MCPSessionMiddleware(
     Server(increment=increment, update=update, pid=pid),
     keys="a key of the cluster: 7dXo3uLs5cHf9aGe2ivB",
     store={store!r},
-    store_timeout=60,
+    limits=Limits(store_timeout=60),
 )
 """
 

@@ -37,7 +37,7 @@ class Machine:
         """Say which packages are wanted."""
         (self.manifest / "package-lock.json").write_text(text, "utf-8")
 
-    def install(self, package: str, program: str) -> Path:
+    def install(self, program: str) -> Path:
         """Instead of Debian's."""
         return self.npm
 
@@ -73,7 +73,7 @@ def test_who_comes_second_uses_what_the_first_has_installed(tmp_path: Path, monk
     folder = install(made.manifest, made.cache)
     folder.rename(tmp_path / "by-the-first")
 
-    def meanwhile(package: str, program: str) -> Path:
+    def meanwhile(program: str) -> Path:
         (tmp_path / "by-the-first").rename(folder)
         return made.npm
 

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from json_corpus import CASES, EXPLAINED, GROUPS, GUARDED, GUARDED_WITH_A, OPEN, Case
 from leaks import RECORDER
 
-from mcp_sessions import MCPSessionMiddleware, current_session
-from mcp_sessions._protocol import draft, jsonrpc
+from mcp_sessions import MCPSessionMiddleware, Telemetry, current_session
+from mcp_sessions._protocol import decision, jsonrpc
 from mcp_sessions._session.events import Fact, RequestRefused
 from mcp_sessions.errors import Refusal
 
@@ -191,7 +191,9 @@ class Pair:
     async def up(self) -> AsyncIterator[Pair]:
         """Both servers, and two sessions on the wrapped one, for as long as the block lasts."""
         bare = self.bare.app()
-        wrapped = MCPSessionMiddleware(self.inside.app(), keys=KEYS, require=POLICY, listen=self.facts.append)
+        wrapped = MCPSessionMiddleware(
+            self.inside.app(), keys=KEYS, require=POLICY, telemetry=Telemetry(listen=self.facts.append)
+        )
         self._own, self._ours = (Client(app, modern=self.modern) for app in (bare, wrapped))
         with anyio.fail_after(DEADLINE):
             async with lifespan(bare), lifespan(wrapped):
@@ -295,7 +297,7 @@ def misread(body: bytes, outcome: Outcome) -> list[str]:
     for run in outcome.our_runs:
         message = jsonrpc.parse(body)
         assert isinstance(message, jsonrpc.Message)
-        named = draft.named(message)
+        named = decision.requested_session(message, None)
         read = [message.method, None if named is None else named.session_id, json.loads(message.id or b"")]
         ran = ["tools/call", run.session_id, json.loads(outcome.ours.body)["id"]]
         try:
@@ -328,7 +330,7 @@ def test_the_corpus_states_what_the_parser_does() -> None:
         try:
             message = jsonrpc.parse(case.sent("a", "b"))
             if isinstance(message, jsonrpc.Message):
-                draft.named(message)
+                decision.requested_session(message, None)
         except Refusal as refusal:
             assert (case.name, refusal.reason) == (case.name, case.refused)
 

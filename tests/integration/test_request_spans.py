@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import anyio
 import pytest
+from apps import grouped
 from environments import require
 
 require("opentelemetry-sdk>=1.28")
@@ -42,7 +43,7 @@ RAN: Final[set[tuple[str, bool]]] = set()
 
 
 def ours(cell: Cell, hall: Hall, guard: None = None, **options: Any) -> ASGIApp:
-    return MCPSessionMiddleware(bare(cell, hall), **{"keys": KEYS, "transport": "off", **options})
+    return MCPSessionMiddleware(bare(cell, hall), **grouped(**{"keys": KEYS, "transport": "off", **options}))
 
 
 @pytest.fixture

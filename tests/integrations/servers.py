@@ -14,6 +14,7 @@ from itertools import product
 from typing import Any, Final
 
 import anyio
+from apps import grouped
 from environments import INSTALLED
 from packaging.version import Version
 from starlette.middleware import Middleware
@@ -44,7 +45,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def principal(scope: Scope) -> str | None:
-    """What a deployment may tell of its callers where it stands outside: here, the token is the name."""
+    """The principal, as a deployment whose guards stand outside may name it: here, the token is the name."""
     value = dict(scope["headers"]).get(b"authorization", b"").decode()
     user = USERS.get(value.removeprefix("Bearer "))
     return None if user is None else f"{user['client_id']}/{user['sub']}"
@@ -102,17 +103,17 @@ def _fastmcp(*, authenticated: bool, stateful: bool, middleware: list[Any]) -> A
 
 
 def _add_sessions(make: Callable[..., Any], **options: Any) -> ASGIApp:
-    app: ASGIApp = add_sessions(make(middleware=[]), keys=KEYS, **options)
+    app: ASGIApp = add_sessions(make(middleware=[]), keys=KEYS, **grouped(**options))
     return app
 
 
 def _middleware(make: Callable[..., Any], **options: Any) -> ASGIApp:
-    app: ASGIApp = make(middleware=[Middleware(MCPSessionMiddleware, keys=KEYS, **options)])
+    app: ASGIApp = make(middleware=[Middleware(MCPSessionMiddleware, keys=KEYS, **grouped(**options))])
     return app
 
 
 def _wrapped(make: Callable[..., Any], **options: Any) -> ASGIApp:
-    return MCPSessionMiddleware(make(middleware=[]), keys=KEYS, principal=principal, **options)
+    return MCPSessionMiddleware(make(middleware=[]), keys=KEYS, principal=principal, **grouped(**options))
 
 
 _PLACES: Final = {

@@ -1,4 +1,4 @@
-"""explicit_handles.py: `Handles` finds the keys, the time and the caller, and a session tells again what it holds."""
+"""`Handles` finds the keys, the time and the caller, and a session finds again the handles that it keeps."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from mcp_sessions._session.session import Session
 from mcp_sessions._tokens.handles import HandleError
 from mcp_sessions._tokens.keys import KeyRing
 from mcp_sessions.errors import ConfigurationError
+from mcp_sessions.integrations import handle_types
 from mcp_sessions.integrations.handles import DATA_KEY, Handles, current_principal
 from mcp_sessions.stores.memory import MemoryStore
 
@@ -119,12 +120,13 @@ def test_keys_come_from_where_session_keys_come_from(monkeypatch: pytest.MonkeyP
 
 
 def test_each_server_has_handles_of_its_own() -> None:
-    """Servers that share keys are told apart by `audience`."""
+    """Servers that share keys are kept apart by `audience`."""
     assert refusal(HANDLES.mint("basket"), handles=made(audience="other")) == "unknown"
 
 
-def test_installed_handles_are_the_same_handles() -> None:
-    """So that they can be made and installed in one line; `integrations/test_handle_types.py` shows what for."""
+def test_installed_handles_are_the_same_handles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that they can be made and installed in one line; `test_handle_types.py` shows what for."""
+    monkeypatch.setattr(handle_types._Installed, "type", None)  # and set back at the end, for other tests
     handles = made()
     assert handles.install() is handles
     assert repr(handles.type("basket")) == "<HandleType basket>"
@@ -187,7 +189,7 @@ def test_the_caller_is_the_user_of_the_current_request() -> None:
 
 
 def test_the_caller_is_the_user_that_the_sdk_authenticated() -> None:
-    """Where no framework tells a request, as in SDK 2.x."""
+    """Where no framework has a current request, as in SDK 2.x."""
     with within(auth_context.auth_context_var, user("bob")):
         assert current_principal() == BOB
 
@@ -236,7 +238,7 @@ def test_a_handle_that_is_bound_to_no_session_is_good_in_all_of_its_owner() -> N
     assert refusal(handle, session=held("ses_c", BOB)) == "unknown"
 
 
-async def test_a_session_tells_again_what_it_keeps() -> None:
+async def test_a_session_lists_the_handles_that_it_keeps() -> None:
     """For a model that lost its handles: oldest first, of one type or of all, bound or not."""
     session = held("ses_keeping")
     assert await HANDLES.of(session) == []
@@ -247,8 +249,8 @@ async def test_a_session_tells_again_what_it_keeps() -> None:
     assert await HANDLES.of(held("ses_other")) == []
 
 
-async def test_what_is_kept_twice_is_told_once() -> None:
-    """And what is forgotten is told no more, though the handle itself still verifies."""
+async def test_a_handle_that_is_kept_twice_is_listed_once() -> None:
+    """A forgotten one is listed no more, though the handle itself still verifies."""
     session = held("ses_twice")
     handle = HANDLES.mint("basket", session=session)
     for _ in range(2):
@@ -259,7 +261,9 @@ async def test_what_is_kept_twice_is_told_once() -> None:
     assert HANDLES.verify("basket", handle, session=session)
 
 
-@pytest.mark.parametrize("handle", ["basket_mistyped", "", HANDLES.mint("basket", principal=BOB)])
+@pytest.mark.parametrize(
+    "handle", ["basket_mistyped", "", HANDLES.mint("basket", principal=BOB)], ids=["mistyped", "empty", "another's"]
+)
 async def test_a_session_keeps_nothing_that_does_not_work_in_it(handle: str) -> None:
     """A misquote is refused where it is kept, not where it is used."""
     session = held("ses_refusing")
@@ -268,7 +272,7 @@ async def test_a_session_keeps_nothing_that_does_not_work_in_it(handle: str) -> 
     assert await HANDLES.of(session) == []
 
 
-async def test_expired_handles_are_not_told_and_not_kept_for_long() -> None:
+async def test_expired_handles_are_not_listed_and_not_kept_for_long() -> None:
     """The next that is kept takes their place."""
     session, clock = held("ses_expiring"), Clock()
     handles = made(clock=clock, lifetimes={"basket": 60})
@@ -282,7 +286,7 @@ async def test_expired_handles_are_not_told_and_not_kept_for_long() -> None:
 
 
 async def test_kept_handles_outlive_the_key_that_made_them() -> None:
-    """They are told under the key that signs now, and name what they named."""
+    """They are made anew under the key that signs now, and name the same objects."""
     session = held("ses_rotating")
     old = HANDLES.mint("basket", session=session)
     await HANDLES.keep(session, "basket", old)

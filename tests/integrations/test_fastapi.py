@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import pytest
+from apps import grouped
 from clients import SECRET, Client, Incoming, call, http
 from fastapi import Depends, FastAPI, Request
 from starlette.types import ASGIApp
@@ -54,13 +55,13 @@ def endpoints() -> FastAPI:
 
 def added(path: str, **options: Any) -> ASGIApp:
     """Sessions in front of one route."""
-    return add_sessions(endpoints(), path=path, keys=SECRET, admission="own", **options)
+    return add_sessions(endpoints(), path=path, keys=SECRET, admission="own", **grouped(**options))
 
 
 def in_front(path: str, **options: Any) -> ASGIApp:
     """Sessions as the application's own middleware."""
     app = endpoints()
-    app.add_middleware(MCPSessionMiddleware, path=path, keys=SECRET, admission="own", **options)
+    app.add_middleware(MCPSessionMiddleware, path=path, keys=SECRET, admission="own", **grouped(**options))
     return app
 
 
@@ -79,8 +80,8 @@ async def test_an_endpoint_gets_the_session_that_it_depends_on(place: Place, pat
     """Each request its own."""
     client = client_of(place(path), path)
     one, other = await client.create(), await client.create()
-    said = [(await client.tool(session=held)).result["content"] for held in (one, other, one)]
-    assert said[0] == said[2] != said[1]
+    found = [(await client.tool(session=held)).result["content"] for held in (one, other, one)]
+    assert found[0] == found[2] != found[1]
 
 
 @PLACES
@@ -118,7 +119,7 @@ async def test_a_message_that_the_endpoint_read_itself_has_no_id_to_answer_to() 
 
 
 async def test_a_client_that_left_before_its_message_came_is_no_failure() -> None:
-    """There is nobody to tell the id to."""
+    """The id has no reader."""
     scope = http(path="/raw", query_string=b"", mcp_session=None)
     refused = await call(endpoints(), scope, Incoming({"type": "http.disconnect"}))
     assert (refused.json["id"], refused.error["code"]) == (None, -31044)

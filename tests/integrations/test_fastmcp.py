@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from apps import grouped
 from fastmcp import Context, FastMCP
 from fastmcp.dependencies import Depends
 from key_value.aio.stores.memory import MemoryStore
@@ -35,7 +36,7 @@ def modern(request: pytest.FixtureRequest) -> bool:
 async def served(mcp: Any, *, modern: bool, **options: Any) -> AsyncIterator[Client]:
     """A client that has shaken hands with a stateless server."""
     app = mcp.http_app(stateless_http=True, host_origin_protection=True, allowed_hosts=["127.0.0.1:8000"])
-    app = MCPSessionMiddleware(app, **{"keys": KEYS, "transport": "off", **options})
+    app = MCPSessionMiddleware(app, **grouped(**{"keys": KEYS, "transport": "off", **options}))
     async with lifespan(app):
         client = Client(app, modern=modern)
         await client.connect()
@@ -64,9 +65,9 @@ async def test_a_tool_gets_the_session_that_it_asks_for(modern: bool) -> None:
     """By FastMCP's own `Depends`, each call its own."""
     async with served(asking(), modern=modern) as client:
         one, other = await client.create(), await client.create()
-        said = [await client.call("required", held, word="I am") for held in (one, other, one)]
-        assert said[0] == said[2] != said[1]
-        assert await client.call("optional", one, word="I am") == said[0]
+        found = [await client.call("required", held, word="I am") for held in (one, other, one)]
+        assert found[0] == found[2] != found[1]
+        assert await client.call("optional", one, word="I am") == found[0]
         assert await client.call("optional", None, word="I am") == "I am nobody"
 
 

@@ -184,10 +184,10 @@ async def test_a_wrong_handle_is_the_tools_error_and_says_what_to_do(
         }
         assert basket not in wrong
         for tool in ("long", "short", "whole", "perhaps"):
-            for sent, said in wrong.items():
+            for sent, words in wrong.items():
                 error = await call(client, tool, basket=sent)
                 assert error.startswith("error: ")
-                assert said in error
+                assert words in error
                 assert sent not in error
         error = await call(client, "long", basket=[basket])
     logging.getLogger("fastmcp").removeHandler(caplog.handler)
@@ -213,7 +213,7 @@ async def test_models_are_told_what_a_handle_looks_like(cell: Cell) -> None:
 # --- with users ----------------------------------------------------------------------------------
 
 
-async def _said(client: Client, tool: str, **arguments: Any) -> str:
+async def _answer(client: Client, tool: str, **arguments: Any) -> str:
     return (await client.request("tools/call", {"name": tool, "arguments": arguments})).text
 
 
@@ -234,12 +234,12 @@ async def test_what_one_user_was_given_no_other_can_use(cell: Cell, place: Any) 
     """With bearer tokens, with the middleware and without, and with no session: another user, another client."""
     app = place(made(cell, guarded=True))
     async with clients(app, cell, "ann", "bob", "ann-elsewhere") as (ann, bob, elsewhere):
-        basket = await _said(ann, "create", kind="basket")
-        found = await _said(ann, "long", basket=basket)
-        refused = [await _said(client, "long", basket=basket) for client in (bob, elsewhere)]
-        of_bob = await _said(bob, "create", kind="basket")
-        refused.append(await _said(ann, "long", basket=of_bob))
-        assert (await _said(bob, "long", basket=of_bob)).startswith("id ")
+        basket = await _answer(ann, "create", kind="basket")
+        found = await _answer(ann, "long", basket=basket)
+        refused = [await _answer(client, "long", basket=basket) for client in (bob, elsewhere)]
+        of_bob = await _answer(bob, "create", kind="basket")
+        refused.append(await _answer(ann, "long", basket=of_bob))
+        assert (await _answer(bob, "long", basket=of_bob)).startswith("id ")
     assert found.startswith("id ")
     assert all(UNKNOWN in text for text in refused)
 
@@ -251,16 +251,16 @@ async def test_a_handle_is_good_with_a_session_and_without(cell: Cell) -> None:
         first, second = await ann.create(), await ann.create()
         basket = await ann.call("create", first, kind="basket")
         found = [await ann.call("long", held, basket=basket) for held in (first, second)]
-        assert {*found, await _said(ann, "long", basket=basket)} == {found[0]}
+        assert {*found, await _answer(ann, "long", basket=basket)} == {found[0]}
     assert found[0].startswith("id ")
 
 
 @every_cell
 async def test_on_an_open_server_whoever_has_a_handle_can_use_it(cell: Cell) -> None:
-    """There it is a credential: nothing else tells its owner."""
+    """There it is a credential: nothing else identifies its owner."""
     async with clients(MCPSessionMiddleware(made(cell), keys=KEYS), cell, "ann", "bob") as (ann, bob):
-        basket = await _said(ann, "create", kind="basket")
-        assert await _said(ann, "long", basket=basket) == await _said(bob, "long", basket=basket)
+        basket = await _answer(ann, "create", kind="basket")
+        assert await _answer(ann, "long", basket=basket) == await _answer(bob, "long", basket=basket)
 
 
 # --- the types themselves ------------------------------------------------------------------------

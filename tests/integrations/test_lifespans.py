@@ -1,20 +1,26 @@
-"""One lifespan of several: MCP servers that are mounted in other applications."""
+"""Lifespans: what starts and stops with an application, and one lifespan of several."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
+import anyio
 import pytest
-from clients import SECRET, call, http
+from apps import Server
+from clients import SECRET, Answer, Incoming, call, http
 from fastapi import FastAPI
 from starlette.applications import Starlette
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Message
 
 from integration.wire import Client, lifespan
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, add_sessions
+from mcp_sessions._server import placement
 from mcp_sessions.integrations.lifespans import lifespan_of
 from mcp_sessions.stores.memory import MemoryStore
 
@@ -22,6 +28,9 @@ from .servers import sdk, whoami
 from .test_sdk import sdk_app
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
+
+
+# --- one of several ------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -91,7 +100,7 @@ async def test_the_store_is_open_while_the_application_lives() -> None:
     """Also where nothing but the middleware says so: the wrapped application has no routes."""
     events: list[str] = []
 
-    class Store(MemoryStore):
+    class Opening(MemoryStore):
         async def open(self) -> None:
             events.append("open")
 
@@ -100,7 +109,7 @@ async def test_the_store_is_open_while_the_application_lives() -> None:
         events.append("started")
         yield
 
-    middleware = MCPSessionMiddleware(Starlette(lifespan=last), keys=SECRET, store=Store())
+    middleware = MCPSessionMiddleware(Starlette(lifespan=last), keys=SECRET, store=Opening())
     async with lifespan_of(middleware)(None):
         assert events == ["open", "started"]
 
@@ -117,3 +126,124 @@ def test_what_has_no_lifespan_is_refused() -> None:
     """At once, where it is written."""
     with pytest.raises(ConfigurationError, match="applications and lifespan functions, not None"):
         lifespan_of(None)
+
+
+# --- the middleware at a route -------------------------------------------------------------------
+
+
+class StreamableHTTPASGIApp(Server):
+    """A server under the name that the official SDK and FastMCP give theirs."""
+
+
+async def started(app: ASGIApp) -> Message:
+    """What an application answers to the server's start-up event, or to the one for its end after that."""
+    answer = Answer()
+    incoming = Incoming({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
+    with suppress(ConfigurationError):  # Starlette tells the server, and raises
+        await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, incoming, answer)
+    return answer.messages[0]
+
+
+SHELLS: dict[str, Callable[[Route], Any]] = {
+    "Starlette": lambda route: Starlette(routes=[route]),
+    "FastAPI": lambda route: FastAPI(routes=[route]),
+    "a bare router": lambda route: Router([route]),
+    "behind a middleware": lambda route: CORSMiddleware(Starlette(routes=[route])),
+}
+
+
+@pytest.mark.parametrize("make", SHELLS.values(), ids=SHELLS)
+async def test_random_keys_with_several_workers_refuse_to_start(
+    make: Callable[[Route], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The application's own start-up fails, and without one every request does."""
+    monkeypatch.setattr(placement, "workers", lambda argv, environ: 2)
+    app = add_sessions(make(Route("/mcp", StreamableHTTPASGIApp())))
+    message = await started(app)
+    assert message["type"] == "lifespan.startup.failed"
+    assert "2 worker processes" in message["message"]
+    with pytest.raises(ConfigurationError, match="2 worker processes"):
+        await call(app, http())
+
+
+async def test_shared_keys_with_several_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the workers share is as good as with one of them."""
+    monkeypatch.setattr(placement, "workers", lambda argv, environ: 2)
+    app = add_sessions(Starlette(routes=[Route("/mcp", StreamableHTTPASGIApp())]), keys=SECRET)
+    assert (await started(app))["type"] == "lifespan.startup.complete"
+
+
+class Store(MemoryStore):
+    """Notes when it is opened, looked into and closed.
+
+    Args:
+        trouble: Raised when it is opened.
+    """
+
+    def __init__(self, trouble: Exception | None = None) -> None:
+        super().__init__()
+        self.steps: list[str] = []
+        self._trouble = trouble
+        self.swept = anyio.Event()
+
+    async def open(self) -> None:
+        self.steps.append("open")
+        if self._trouble is not None:
+            raise self._trouble
+
+    async def close(self) -> None:
+        self.steps.append("close")
+
+    async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
+        self.swept.set()
+        return True
+
+
+@pytest.mark.parametrize("make", SHELLS.values(), ids=SHELLS)
+async def test_the_store_lives_as_long_as_the_application(
+    make: Callable[[Route], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is open before the first request, what is tracked is swept without one, and at the end the store is closed."""
+    store = Store()
+    monkeypatch.setattr("mcp_sessions._server.runtime.stores.make", lambda given, **options: store)
+    app = add_sessions(make(Route("/mcp", StreamableHTTPASGIApp())), keys=SECRET, tracked=True)
+    answer, incoming = Answer(), Incoming({"type": "lifespan.startup"})
+
+    async def receive() -> Message:
+        if incoming.messages:
+            return await incoming()
+        await store.swept.wait()
+        assert store.steps == ["open"]
+        return {"type": "lifespan.shutdown"}
+
+    with anyio.fail_after(5):
+        await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, answer)
+    assert [message["type"] for message in answer.messages] == [
+        "lifespan.startup.complete",
+        "lifespan.shutdown.complete",
+    ]
+    assert store.steps == ["open", "close"]
+
+
+async def test_a_store_that_is_set_up_wrongly_stops_the_start() -> None:
+    """The server says what to do, and does not serve."""
+    store = Store(ConfigurationError("use appendonly"))
+    message = await started(
+        add_sessions(Starlette(routes=[Route("/mcp", StreamableHTTPASGIApp())]), keys=SECRET, store=store)
+    )
+    assert message["type"] == "lifespan.startup.failed"
+    assert "use appendonly" in message["message"]
+
+
+async def test_a_mounted_application_that_is_started_with_the_outer_one_starts_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As an MCP server in FastAPI, whose lifespan is handed on; and once where it is mounted at two places."""
+    store = Store()
+    monkeypatch.setattr("mcp_sessions._server.runtime.stores.make", lambda given, **options: store)
+    inner = add_sessions(Starlette(routes=[Route("/mcp", StreamableHTTPASGIApp())]), keys=SECRET)
+    async with FastAPI(lifespan=inner.router.lifespan_context).router.lifespan_context(inner):
+        async with inner.router.lifespan_context(inner):
+            """The other place."""
+        assert "close" not in store.steps
+    assert store.steps.count("close") == 1

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import pytest
+from apps import grouped
 from environments import needs
 
 from integration.wire import Client, lifespan
@@ -40,7 +41,7 @@ def sdk_app(*tools: Any) -> Any:
 @asynccontextmanager
 async def served(*tools: Any, modern: bool, **options: Any) -> AsyncIterator[Client]:
     """A client that has shaken hands."""
-    app = MCPSessionMiddleware(sdk_app(*tools), keys=KEYS, transport="off", **options)
+    app = MCPSessionMiddleware(sdk_app(*tools), **grouped(keys=KEYS, transport="off", **options))
     async with lifespan(app):
         client = Client(app, modern=modern)
         await client.connect()
@@ -52,8 +53,8 @@ async def test_a_tool_may_ask_for_its_session_by_a_call(modern: bool) -> None:
     """With either SDK."""
     async with served(called, modern=modern) as client:
         one, other = await client.create(), await client.create()
-        said = [await client.call("called", held, word="I am") for held in (one, other, one)]
-        assert said[0] == said[2] != said[1]
+        found = [await client.call("called", held, word="I am") for held in (one, other, one)]
+        assert found[0] == found[2] != found[1]
 
 
 @needs("mcp>=2")
@@ -74,8 +75,8 @@ async def test_resolved_sessions_stay_out_of_the_schema(modern: bool) -> None:
         tools = (await client.request("tools/list")).result["tools"]
         assert [list(tool["inputSchema"]["properties"]) for tool in tools] == [["word"], ["word"]]
         held = await client.create()
-        said = await client.call("required", held, word="I am")
-        assert await client.call("optional", held, word="I am") == said
+        found = await client.call("required", held, word="I am")
+        assert await client.call("optional", held, word="I am") == found
         assert await client.call("optional", None, word="I am") == "I am nobody"
 
 

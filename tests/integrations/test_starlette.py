@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
-import anyio
 import pytest
-from apps import Seen, Server
-from clients import SECRET, Answer, Client, Incoming, call, http
+from apps import Seen, Server, grouped
+from clients import SECRET, Answer, Client, call, http
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request
 from fastapi import Response as FastAPIResponse
 from starlette.applications import Starlette
@@ -20,12 +19,10 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import HTTPConnection
 from starlette.requests import Request as StarletteRequest
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Host, Mount, Route, Router
-from starlette.types import ASGIApp, Message
+from starlette.routing import Host, Mount, Route, Router, WebSocketRoute
+from starlette.types import ASGIApp
 
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, add_sessions
-from mcp_sessions._server import placement
-from mcp_sessions.stores.memory import MemoryStore
 
 
 class StreamableHTTPASGIApp(Server):
@@ -33,7 +30,7 @@ class StreamableHTTPASGIApp(Server):
 
 
 class Header(AuthenticationBackend):
-    """Everybody is who they say they are."""
+    """Callers are who they claim to be."""
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, SimpleUser] | None:
         return AuthCredentials(), SimpleUser(conn.headers["user"])
@@ -101,12 +98,47 @@ def fastapi_included(*routes: Any) -> FastAPI:
     return app
 
 
+def guarded(*routes: Any) -> Starlette:
+    """An application that names its middleware, which it sets up at its start."""
+    return Starlette(routes=routes, middleware=[Middleware(MCPSessionMiddleware, keys=SECRET)])
+
+
 def served_before(app: FastAPI) -> FastAPI:
     """An application that FastAPI has already made its inner tables of."""
     app.openapi()
     for route in app.routes:
         getattr(route, "effective_candidates", list)()
     return app
+
+
+def mounted_in_itself() -> Router:
+    """A router that has no end."""
+    router = Router([Mount("/again", Server()), Route("/mcp", StreamableHTTPASGIApp())])
+    router.routes[0] = Mount("/again", router)
+    return router
+
+
+def manager() -> Any:
+    """The official SDK's session manager, as applications make it that bring their own routes."""
+    lowlevel = import_module("mcp.server.lowlevel").Server("s")
+    return import_module("mcp.server.streamable_http_manager").StreamableHTTPSessionManager(lowlevel)
+
+
+class Holder:
+    """An application's own class around the session manager."""
+
+    def __init__(self) -> None:
+        self.session_manager = manager()
+
+    async def __call__(self, *call: Any) -> None: ...
+
+
+class Circle:
+    """A middleware in front of itself."""
+
+    @property
+    def app(self) -> Circle:
+        return self
 
 
 Make = Callable[[], Any]
@@ -119,7 +151,13 @@ KNOWN: dict[str, tuple[Make, str]] = {
         "/api/mcp",
     ),
     "a host": (lambda: starlette(Host("a.example", Router([Route("/mcp", StreamableHTTPASGIApp())]))), "/mcp"),
+    "an app at a host": (lambda: starlette(Host("a.example", StreamableHTTPASGIApp())), "/"),
     "a bare router": (lambda: Router([Route("/mcp", StreamableHTTPASGIApp())]), "/mcp"),
+    "a router that is mounted in itself": (mounted_in_itself, "/mcp"),
+    "a route beside a web socket": (
+        lambda: starlette(WebSocketRoute("/mcp", method), Route("/mcp", StreamableHTTPASGIApp())),
+        "/mcp",
+    ),
     "an application mounted in FastAPI": (
         lambda: fastapi_included(Mount("/v1", starlette(Route("/mcp", StreamableHTTPASGIApp())))),
         "/api/v1/mcp",
@@ -171,6 +209,28 @@ async def test_an_endpoint_known_by_its_class_is_found(make: Make, path: str) ->
     await lives_and_dies(app, path)
 
 
+@pytest.mark.parametrize(
+    "app",
+    [lambda: Mount("/mcp", manager().handle_request), lambda: Route("/mcp", Holder())],
+    ids=["the session manager's method", "an object with a session manager"],
+)
+def test_an_endpoint_is_known_by_the_sdk_s_session_manager(app: Callable[[], Any]) -> None:
+    """Where an application brings its own routes."""
+    outer = starlette(app())
+    add_sessions(outer, keys=SECRET)
+    assert isinstance(outer.routes[0].app, MCPSessionMiddleware)  # type: ignore[attr-defined]
+
+
+def test_the_middleware_comes_behind_every_other_one() -> None:
+    """Whatever stands in front of the endpoint at its route, too."""
+    server = StreamableHTTPASGIApp()
+    front = CORSMiddleware(CORSMiddleware(server))
+    add_sessions(starlette(Route("/mcp", front)), keys=SECRET)
+    placed = front.app.app  # type: ignore[attr-defined]
+    assert isinstance(placed, MCPSessionMiddleware)
+    assert placed.app is server
+
+
 @pytest.mark.parametrize(("make", "path"), NAMED.values(), ids=NAMED)
 async def test_any_endpoint_is_found_by_its_full_path(make: Make, path: str) -> None:
     """A function as well as an ASGI application; a trailing slash in `path=` makes no difference."""
@@ -200,7 +260,7 @@ async def test_dependencies_of_a_function_stay_in_force() -> None:
 
 
 async def test_it_stands_inside_of_the_authentication() -> None:
-    """The session of one user is no session for another."""
+    """The session of one user is not found for another."""
     app = Starlette(routes=[Route("/mcp", StreamableHTTPASGIApp())], middleware=[AUTHENTICATION])
     client = Client(add_sessions(app, keys=SECRET))
     created = await client.send("sessions/create", None, ANN)
@@ -210,7 +270,7 @@ async def test_it_stands_inside_of_the_authentication() -> None:
 
 
 async def test_inside_of_a_route_every_post_is_mcp() -> None:
-    """What is no message is refused there, and not forwarded in the hope that it is something else."""
+    """A body that is not a message is refused there, and not forwarded in the hope that it is something else."""
     server = StreamableHTTPASGIApp()
     app = add_sessions(starlette(Route("/{tenant}/mcp", server)), keys=SECRET)
     answer = await call(app, http(path="/a/mcp", headers=[(b"content-type", b"text/plain")]), b"hello")
@@ -250,21 +310,21 @@ async def test_an_application_mounted_twice_gets_it_once() -> None:
 
 # --- refused -------------------------------------------------------------------------------------
 
+PLAIN = [Route("/mcp", Server()), Route("/", Server())]
 TWO = [Route("/a/mcp", StreamableHTTPASGIApp()), Route("/b/mcp", StreamableHTTPASGIApp())]
 
 REFUSED: dict[str, tuple[Make, dict[str, Any], str]] = {
     "no routes": (Server, {}, r"Server has none; wrap the application instead: MCPSessionMiddleware\(app"),
+    "no routes behind a middleware": (lambda: CORSMiddleware(Server()), {}, r"CORSMiddleware has none; wrap"),
+    "a middleware in front of itself": (Circle, {}, r"Circle has none; wrap"),
     "no endpoint": (lambda: starlette(Route("/mcp", Server())), {}, r"path='/mcp'.* wrap the application"),
+    "a method": (lambda: starlette(Mount("/mcp", Server().__call__)), {}, r"path='/mcp'.* wrap the application"),
     "several endpoints": (
         lambda: starlette(*TWO),
         {},
         r"several MCP endpoints \(/a/mcp, /b/mcp\); say which with path=",
     ),
-    "no such path": (
-        lambda: starlette(Route("/mcp", Server()), Route("/", Server())),
-        {"path": "/mpc"},
-        r"path='/mpc' \(those that do: /, /mcp\)",
-    ),
+    "no such path": (lambda: starlette(*PLAIN), {"path": "/mpc"}, r"path='/mpc' \(those that do: /, /mcp\)"),
     "no route at all": (starlette, {"path": "/mcp"}, r"those that do: none"),
     "no POST at the path": (
         lambda: starlette(Route("/mcp", method, methods=["GET"])),
@@ -304,6 +364,11 @@ REFUSED: dict[str, tuple[Make, dict[str, Any], str]] = {
         {},
         r"has sessions already",
     ),
+    "sessions in the application's list of middleware": (
+        lambda: guarded(Route("/mcp", StreamableHTTPASGIApp())),
+        {},
+        r"has sessions already",
+    ),
     "a wrong option": (
         lambda: starlette(Route("/mcp", StreamableHTTPASGIApp())),
         {"lifetime": 0},
@@ -321,7 +386,7 @@ REFUSED: dict[str, tuple[Make, dict[str, Any], str]] = {
 def test_what_cannot_be_placed_is_an_error_with_the_remedy(make: Make, options: dict[str, Any], remedy: str) -> None:
     """Nothing is guessed."""
     with pytest.raises(ConfigurationError, match=remedy):
-        add_sessions(make(), **{"keys": SECRET, **options})
+        add_sessions(make(), **grouped(**{"keys": SECRET, **options}))
 
 
 async def test_one_of_several_endpoints_is_named_by_its_path() -> None:
@@ -333,121 +398,3 @@ async def test_one_of_several_endpoints_is_named_by_its_path() -> None:
     assert (await client.send("sessions/create")).error["code"] == -32601
     assert isinstance(server.last, Seen)
     await lives_and_dies(add_sessions(app, path="/b/mcp", keys=SECRET), "/b/mcp")
-
-
-# --- several workers -----------------------------------------------------------------------------
-
-
-async def started(app: ASGIApp) -> Message:
-    """What an application answers to the server's start-up event, or to the one for its end after that."""
-    said = Answer()
-    incoming = Incoming({"type": "lifespan.startup"}, {"type": "lifespan.shutdown"})
-    with suppress(ConfigurationError):  # Starlette tells the server, and raises
-        await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, incoming, said)
-    return said.messages[0]
-
-
-SHELLS: dict[str, Callable[[Route], Any]] = {
-    "Starlette": starlette,
-    "FastAPI": lambda route: FastAPI(routes=[route]),
-    "a bare router": lambda route: Router([route]),
-    "behind a middleware": lambda route: CORSMiddleware(starlette(route)),
-}
-
-
-@pytest.mark.parametrize("make", SHELLS.values(), ids=SHELLS)
-async def test_random_keys_with_several_workers_refuse_to_start(
-    make: Callable[[Route], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The application's own start-up fails, and without one every request does."""
-    monkeypatch.setattr(placement, "workers", lambda argv, environ: 2)
-    app = add_sessions(make(Route("/mcp", StreamableHTTPASGIApp())))
-    message = await started(app)
-    assert message["type"] == "lifespan.startup.failed"
-    assert "2 worker processes" in message["message"]
-    with pytest.raises(ConfigurationError, match="2 worker processes"):
-        await call(app, http())
-
-
-async def test_shared_keys_with_several_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the workers share is as good as with one of them."""
-    monkeypatch.setattr(placement, "workers", lambda argv, environ: 2)
-    app = add_sessions(starlette(Route("/mcp", StreamableHTTPASGIApp())), keys=SECRET)
-    assert (await started(app))["type"] == "lifespan.startup.complete"
-
-
-# --- start and stop ------------------------------------------------------------------------------
-
-
-class Store(MemoryStore):
-    """Notes when it is opened, looked into and closed.
-
-    Args:
-        trouble: Raised when it is opened.
-    """
-
-    def __init__(self, trouble: Exception | None = None) -> None:
-        super().__init__()
-        self.steps: list[str] = []
-        self._trouble = trouble
-        self.swept = anyio.Event()
-
-    async def open(self) -> None:
-        self.steps.append("open")
-        if self._trouble is not None:
-            raise self._trouble
-
-    async def close(self) -> None:
-        self.steps.append("close")
-
-    async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
-        self.swept.set()
-        return True
-
-
-@pytest.mark.parametrize("make", SHELLS.values(), ids=SHELLS)
-async def test_the_store_lives_as_long_as_the_application(
-    make: Callable[[Route], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is open before the first request, what is tracked is swept without one, and at the end the store is closed."""
-    store = Store()
-    monkeypatch.setattr("mcp_sessions._server.runtime.stores.make", lambda given, **options: store)
-    app = add_sessions(make(Route("/mcp", StreamableHTTPASGIApp())), keys=SECRET, tracked=True)
-    said, incoming = Answer(), Incoming({"type": "lifespan.startup"})
-
-    async def receive() -> Message:
-        if incoming.messages:
-            return await incoming()
-        await store.swept.wait()
-        assert store.steps == ["open"]
-        return {"type": "lifespan.shutdown"}
-
-    with anyio.fail_after(5):
-        await app({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, said)
-    assert [message["type"] for message in said.messages] == [
-        "lifespan.startup.complete",
-        "lifespan.shutdown.complete",
-    ]
-    assert store.steps == ["open", "close"]
-
-
-async def test_a_store_that_is_set_up_wrongly_stops_the_start() -> None:
-    """The server says what to do, and does not serve."""
-    store = Store(ConfigurationError("use appendonly"))
-    message = await started(add_sessions(starlette(Route("/mcp", StreamableHTTPASGIApp())), keys=SECRET, store=store))
-    assert message["type"] == "lifespan.startup.failed"
-    assert "use appendonly" in message["message"]
-
-
-async def test_a_mounted_application_that_is_started_with_the_outer_one_starts_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As an MCP server in FastAPI, whose lifespan is handed on; and once where it is mounted at two places."""
-    store = Store()
-    monkeypatch.setattr("mcp_sessions._server.runtime.stores.make", lambda given, **options: store)
-    inner = add_sessions(starlette(Route("/mcp", StreamableHTTPASGIApp())), keys=SECRET)
-    async with FastAPI(lifespan=inner.router.lifespan_context).router.lifespan_context(inner):
-        async with inner.router.lifespan_context(inner):
-            """The other place."""
-        assert "close" not in store.steps
-    assert store.steps.count("close") == 1

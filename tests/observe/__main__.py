@@ -19,9 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from matrix.environments import ROOT
-
-from .programs import PATIENCE, free_port, installed, running
+from .programs import PATIENCE, ROOT, free_port, installed, running
 from .tools import TOOLS, Tool
 from .traffic import CALLS, traffic
 

@@ -15,7 +15,7 @@ from apps import Server, sessions
 from clients import Client
 from otlp import receiving
 
-from matrix.environments import ROOT
+from .programs import ROOT
 
 PAGE = (ROOT / "docs" / "tracing.md").read_text("utf-8")
 (CODE,) = [block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "import logfire" in block]

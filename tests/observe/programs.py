@@ -20,9 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from matrix.environments import ROOT
-from matrix.making import PIP, StepFailed, find_uv, quietly
-
+ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 240  # seconds for a program to answer, on a machine that does other things too
 PORTS = range(20_000, 30_000)  # below those that a system gives to outgoing connections while a program starts
 
@@ -45,18 +43,21 @@ def installed(name: str, *packages: str) -> Path:
     python, mark = folder / "bin" / "python", folder / "installed"
     if mark.exists() and mark.read_text("utf-8") == repr(packages):
         return python
-    uv = find_uv()
     try:
-        if uv is None:
-            quietly(sys.executable, "-m", "venv", "--clear", folder)
-            quietly(python, *PIP, "install", "--quiet", *packages)
-        else:
-            quietly(sys.executable, "-m", "venv", "--clear", "--without-pip", folder)
-            quietly(uv.program, "pip", "install", "--quiet", "--python", python, *packages, variables=uv.variables)
-    except StepFailed as why:
+        subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+        subprocess.run([*_install(python), "--quiet", *packages], check=True)
+    except subprocess.CalledProcessError as why:
         raise SystemExit(f"{name} cannot be installed here, so nothing was observed with it: {why}") from None
     mark.write_text(repr(packages), "utf-8")
     return python
+
+
+def _install(python: Path) -> list[str]:
+    """Return the install command of uv where `make setup` brought it, which takes seconds, or else of pip."""
+    uv = Path(sys.executable).with_name("uv")
+    return (
+        [str(uv), "pip", "install", "--python", str(python)] if uv.exists() else [str(python), "-m", "pip", "install"]
+    )
 
 
 @contextmanager

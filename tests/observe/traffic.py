@@ -11,9 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from matrix.environments import ROOT
-
-from .programs import Command, ask, free_port, running
+from .programs import ROOT, Command, ask, free_port, running
 
 SESSION_KEY = "io.modelcontextprotocol/session"
 CALLS = 4  # of each client

@@ -9,7 +9,7 @@ from apps import Server, sessions
 from clients import Client
 from starlette.types import Receive, Scope, Send
 
-from mcp_sessions._server.placement import code_of, told
+from mcp_sessions._server.placement import code_of, with_codes
 from mcp_sessions.errors import Refusal, SessionNotFound, SessionRequired, StoreUnavailable
 
 OWN = {"not_found_code": -40001, "required_code": -40002}
@@ -35,4 +35,4 @@ async def test_an_application_finds_the_codes_by_its_scope_and_by_its_context(
 def test_who_has_the_usual_codes_is_told_nothing() -> None:
     """So nothing is between the middleware and the application."""
     app = Server()
-    assert told(app, lambda refusal: refusal.code) is app
+    assert with_codes(app, lambda refusal: refusal.code) is app

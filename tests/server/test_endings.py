@@ -11,7 +11,8 @@ import pytest
 from clients import START
 
 from mcp_sessions._server import lifecycle as room
-from mcp_sessions._server.lifecycle import Endings, Streams
+from mcp_sessions._server.lifecycle import Terminator
+from mcp_sessions._server.streams import Streams
 from mcp_sessions._session.claims import AUDIENCE, SESSION, Claims, utc
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.events import Fact, SessionDeleted
@@ -70,7 +71,7 @@ class Worker:
         self.facts: list[Fact] = []
         self.store = store
         self.streams = Streams(store)
-        self.endings = Endings(
+        self.endings = Terminator(
             store,
             self.streams,
             on_end=on_end,
@@ -186,7 +187,7 @@ class TestAHookThat:
         worker = Worker(Store(), on_end)
         await worker.end()
         assert worker.store.finished == [CLAIMS.ref]
-        assert caplog.messages == [f"on_end raised LookupError for session {CLAIMS.ref}"]
+        assert caplog.messages == [f"on_end of session {CLAIMS.ref} raised LookupError"]
 
     async def test_takes_too_long_is_stopped(self, caplog: pytest.LogCaptureFixture) -> None:
         """Before another worker could take over and run it a second time."""
@@ -197,7 +198,7 @@ class TestAHookThat:
         worker = Worker(Store(), on_end, patience=0.01)
         await worker.end()
         assert worker.store.finished == [CLAIMS.ref]
-        assert caplog.messages == [f"on_end took more than 0.01 s for session {CLAIMS.ref} and was stopped"]
+        assert caplog.messages == [f"on_end of session {CLAIMS.ref} stopped: it took more than 0.01 s"]
         assert room.PATIENCE < room.LEASE
 
     @pytest.mark.parametrize("anyio_backend", ["asyncio"])
@@ -230,7 +231,7 @@ class TestForgetting:
         with anyio.fail_after(DEADLINE):
             await worker.store.has_finished.wait()
         assert (ran, worker.store.finished) == (["logout"], [CLAIMS.ref])
-        assert caplog.messages == [f"session {CLAIMS.ref} is over, and its data stays until the store answers"]
+        assert caplog.messages == [f"data of ended session {CLAIMS.ref} stays: store unavailable, trying again"]
 
     async def test_it_is_not_tried_for_ever(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """By then its lease has run out, and another worker has it."""

@@ -247,7 +247,7 @@ async def test_on_create_may_refuse_a_fork_and_nothing_is_left_behind(tracked: b
     await client.tool("put", session=root, item="tea")
     refused = await client.send("sessions/fork", {"mode": "copy"}, session=root)
     assert refused.error == {"code": -31045, "message": "one cart is enough"}
-    assert (len(store._data), len(store._records)) == (1, int(tracked))
+    assert (len(store._data._values), len(store._records)) == (1, int(tracked))
     assert await in_cart(client, root) == 1
 
 

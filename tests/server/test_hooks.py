@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from anyio.lowlevel import checkpoint
 
-from mcp_sessions._server import options
+from mcp_sessions._server.lifecycle import call_hook
 
 
 class Callable:
@@ -35,7 +35,7 @@ def does_not_wait(*arguments: Any) -> None:
 async def test_a_hook_has_run_when_the_call_returns(hook: Any) -> None:
     """Whatever kind of function it is, and with what it was given."""
     heard.clear()
-    await options.call(hook, "a", 1)
+    await call_hook(hook, "a", 1)
     assert heard == [("a", 1)]
 
 
@@ -46,4 +46,4 @@ async def test_what_it_raises_comes_out() -> None:
         raise LookupError
 
     with pytest.raises(LookupError):
-        await options.call(fail)
+        await call_hook(fail)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import FrozenInstanceError, fields
 from datetime import timedelta
+from inspect import signature
 from typing import Any
 
 import pytest
 from apps import Server, sessions
 from clients import OFFERED, SECRET, START
 
-from mcp_sessions import ConfigurationError
-from mcp_sessions._server.options import MEBIBYTE
+from mcp_sessions import ConfigurationError, Limits, MCPSessionMiddleware
+from mcp_sessions._server.options import MEBIBYTE, MOVED, Options
 from mcp_sessions._server.principal import from_scope
 from mcp_sessions._server.runtime import Runtime
 from mcp_sessions._session.claims import SESSION, Claims
@@ -31,11 +33,11 @@ def test_the_defaults_need_nothing_but_keys() -> None:
     """What the documentation promises."""
     options = options_of()
     assert (options.path, options.audience, options.lifetime) == ("/mcp", "mcp-sessions", 7 * 86400)
-    assert (options.idle_timeout, options.lists, options.asks) == (None, None, True)
+    assert (options.idle_timeout, options.rules.lists, options.asks) == (None, None, True)
     assert (options.max_body_bytes, options.max_state_bytes, options.body_timeout) == (4 * MEBIBYTE, 4096, 30)
     assert (options.max_batch, options.max_nesting, options.create_limit) == (100, 1_000, None)
     assert isinstance(options.store, MemoryStore)
-    assert (options.tracked, options.on_create, options.lets_unknown_in) == (False, None, False)
+    assert (options.tracked, options.on_create, options.rules.fail_open) == (False, None, False)
     assert options.principal is from_scope
 
 
@@ -61,7 +63,8 @@ def test_the_defaults_need_nothing_but_keys() -> None:
 )
 def test_a_right_value_is_kept(option: str, value: object, kept: object) -> None:
     """Durations become seconds, and a trailing slash makes no difference."""
-    assert getattr(options_of(**{option: value}), option) == kept
+    made = options_of(**{option: value})
+    assert getattr(made.rules if option == "lists" else made, option) == kept
 
 
 def test_admission_by_oneself_does_not_ask() -> None:
@@ -104,8 +107,8 @@ async def test_data_has_the_limits_that_were_asked_for() -> None:
 
 def test_a_store_that_does_not_answer_refuses_unless_it_is_told_otherwise() -> None:
     """`on_store_error` is the one option that lets anybody in unknown."""
-    assert not options_of().lets_unknown_in
-    assert options_of(on_store_error="allow").lets_unknown_in
+    assert not options_of().rules.fail_open
+    assert options_of(on_store_error="allow").rules.fail_open
 
 
 @pytest.mark.parametrize(
@@ -145,12 +148,19 @@ def test_a_store_that_does_not_answer_refuses_unless_it_is_told_otherwise() -> N
             for value in (1.5, True, "x")
         ),
         *(("lists", value, "must be one of 'stable', 'session', 'untouched'") for value in ("all", True, ["stable"])),
+        *(
+            ("extensions", value, r"must be a tuple of some of 'fork', 'list', 'end_all', or \(\)")
+            for value in list[Any](["fork", ("fork", "join"), None, True, [1]])
+        ),
+        *(("tail", value, "tail=.* must be the path of a socket") for value in ("", 1)),
+        *(("limits", value, r"limits=.* must be Limits\(...\)") for value in (None, "large", 1)),
+        ("transport", "on", r"must be 'auto', 'off' or TransportSessions"),
         *(("admission", value, "must be one of 'ask', 'own'") for value in ("never", None, False)),
         *(("store", value, r"store= names no store; use 'memory:' \(one process\)") for value in ("memory", "x:", "")),
-        ("store", object(), "store= is a object, which lacks add, close"),
+        ("store", object(), "store= is a object, which lacks add, claim_ended, close"),
         ("store", None, "store= takes a store, not None"),
         *(("on_store_error", value, "must be one of 'refuse', 'allow'") for value in ("ignore", None, True)),
-        *(("tracked", value, "tracked=.* must be True or False") for value in (1, None, "yes")),
+        *(("tracked", value, "tracked=.* must be True, False or Tracking") for value in (1, None, "yes")),
         *((name, "print", f"{name}= takes a function") for name in ("listen", "on_create", "on_end", "redact")),
         *(("metrics", value, r"metrics= takes a SessionMetrics\(\), not ") for value in (True, print, object())),
         ("principal", "alice", "principal= takes a function"),
@@ -159,8 +169,8 @@ def test_a_store_that_does_not_answer_refuses_unless_it_is_told_otherwise() -> N
     ],
 )
 def test_a_wrong_value_is_refused_with_the_remedy(option: str, value: object, remedy: str) -> None:
-    """At construction, by name."""
-    with pytest.raises(ConfigurationError, match=remedy):
+    """At construction, by name; the field of an option object with the object's own."""
+    with pytest.raises(ConfigurationError, match=remedy.replace(f"{option}=", f"{MOVED.get(option, option)}=")):
         options_of(**{option: value})
 
 
@@ -202,3 +212,38 @@ def test_a_listener_hears_every_fact_after_the_log(caplog: pytest.LogCaptureFixt
         options_of().emit(fact)
     assert heard == [fact]
     assert len(caplog.messages) == 2
+
+
+def test_what_is_wrapped_can_be_called() -> None:
+    """A server's own object has a method that makes what can be."""
+    with pytest.raises(
+        ConfigurationError, match=r"^object is not an ASGI application; wrap what its streamable_http_app"
+    ):
+        MCPSessionMiddleware(object())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_an_option_that_moved_is_named_with_its_new_place(name: str) -> None:
+    """And not taken for a misspelled one."""
+    group, field = MOVED[name].split(".")
+    with pytest.raises(ConfigurationError, match=rf"^{name}= moved: write {group}=\w+\({field}=\.\.\.\)$"):
+        MCPSessionMiddleware(Server(), **dict[str, Any]({name: 1}))
+
+
+def test_an_unknown_option_is_an_error_as_of_any_function() -> None:
+    """Python's own."""
+    with pytest.raises(TypeError, match="unexpected keyword argument 'lifetim'"):
+        MCPSessionMiddleware(Server(), **dict[str, Any](lifetim=1))
+
+
+def test_the_constructor_and_the_checked_options_name_the_same() -> None:
+    """At most twenty, five of which take an object of their own."""
+    parameters = [*signature(MCPSessionMiddleware).parameters]
+    assert sorted(parameters) == sorted(["app", *(field.name for field in fields(Options))])
+    assert len(parameters) - 1 <= 20
+
+
+def test_an_option_object_is_frozen() -> None:
+    """What was checked stays as it was."""
+    with pytest.raises(FrozenInstanceError):
+        Limits().batch = 0  # type: ignore[misc]

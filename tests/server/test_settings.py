@@ -19,15 +19,31 @@ from settings_page import COMMAND, PAGE, PARAMETERS, settings_table
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from mcp_sessions import ConfigurationError, MCPSessionMiddleware, add_sessions
-from mcp_sessions._server import runtime
-from mcp_sessions._server.options import IN_CODE, OTHER_KEYS, PREFIX, SERVICE_LINK, SETTINGS, from_env, variable
+from mcp_sessions import (
+    ConfigurationError,
+    Limits,
+    MCPSessionMiddleware,
+    Telemetry,
+    Tracking,
+    TransportSessions,
+    Wire,
+    add_sessions,
+)
+from mcp_sessions._server.options import (
+    GROUPS,
+    OTHER_KEYS,
+    PREFIX,
+    SERVICE_LINK,
+    VARIABLES,
+    from_env,
+    variable,
+)
 
 
 @pytest.fixture(autouse=True)
 def environ(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """An environment with no settings in it."""
-    for name in [*map(variable, SETTINGS), OTHER_KEYS, PROGRAM]:  # the last is for other tests
+    for name in [*VARIABLES, OTHER_KEYS, PROGRAM]:  # the last is for other tests
         monkeypatch.delenv(name, raising=False)
     return monkeypatch
 
@@ -48,15 +64,7 @@ READ: dict[str, dict[str, Any]] = {
         "tools/call, prompts/get": ("tools/call", "prompts/get"),
         '{"tools/call": ["checkout"]}': {"tools/call": ["checkout"]},
     },
-    "extensions": {"none": (), "fork": ("fork",), "fork,list": ("fork", "list")},
-    "correlate": {
-        "true": True,
-        "false": False,
-        "meta:openai/session,header:x-id": ("meta:openai/session", "header:x-id"),
-    },
-    "propagate": {"true": True, "session.id": "session.id"},
     "tracked": {"true": True, "TRUE": True, "1": True, "false": False, "0": False},
-    "max_batch": {"7": 7},
     "keys": {"file:/run/keys": "file:/run/keys", "env:OTHER": "env:OTHER", SECRET: "env:MCP_SESSIONS_KEYS"},
 }
 CASES = [(option, text, value) for option, forms in READ.items() for text, value in forms.items()]
@@ -69,11 +77,66 @@ def test_a_setting_is_read_in_its_form(environ: pytest.MonkeyPatch, option: str,
     assert from_env() == {option: value}
 
 
+GROUPED: dict[str, dict[str, Any]] = {
+    "WIRE_EXTENSIONS": {
+        "none": Wire(extensions=()),
+        "fork": Wire(extensions=("fork",)),
+        "fork,list": Wire(extensions=("fork", "list")),
+    },
+    "TELEMETRY_CORRELATE": {
+        "true": Telemetry(correlate=True),
+        "false": Telemetry(correlate=False),
+        "meta:openai/session,header:x-id": Telemetry(correlate=("meta:openai/session", "header:x-id")),
+    },
+    "PROPAGATE": {"true": Telemetry(propagate=True), "session.id": Telemetry(propagate="session.id")},
+    "LIMITS_BATCH": {"7": Limits(batch=7)},
+    "MAX_BATCH": {"7": Limits(batch=7)},
+    "BRIDGE": {"true": TransportSessions(bridge=True)},
+    "TRANSPORT_LIFETIME": {"1h": TransportSessions(lifetime=HOUR)},
+}
+OBJECTS = [(name, text, value) for name, texts in GROUPED.items() for text, value in texts.items()]
+
+
+@pytest.mark.parametrize(("name", "text", "value"), OBJECTS)
+def test_a_field_of_an_option_object_is_read_in_its_form(
+    environ: pytest.MonkeyPatch, name: str, text: str, value: Any
+) -> None:
+    """Under the object's name, or under the one that it had as an option of its own."""
+    environ.setenv(f"MCP_SESSIONS_{name}", text)
+    assert [*from_env().values()] == [value]
+
+
+def test_the_newer_name_of_a_variable_wins(environ: pytest.MonkeyPatch) -> None:
+    """Where both are set."""
+    environ.setenv("MCP_SESSIONS_MAX_BATCH", "7")
+    environ.setenv("MCP_SESSIONS_LIMITS_BATCH", "8")
+    assert from_env() == {"limits": Limits(batch=8)}
+
+
+def test_fields_of_the_environment_fill_in_an_object_that_is_given_in_code(environ: pytest.MonkeyPatch) -> None:
+    """What differs from its default there wins."""
+    environ.setenv("MCP_SESSIONS_LIMITS_BATCH", "7")
+    environ.setenv("MCP_SESSIONS_LIMITS_NESTING", "7")
+    assert from_env(limits=Limits(batch=8)) == {"limits": Limits(batch=8, nesting=7)}
+    environ.setenv("MCP_SESSIONS_TRANSPORT", "off")
+    environ.setenv("MCP_SESSIONS_BRIDGE", "true")
+    assert from_env()["transport"] == TransportSessions(header=False, bridge=True)
+    assert from_env(transport="auto")["transport"] == TransportSessions(bridge=True)
+
+
+def test_how_often_is_swept_says_nothing_where_sessions_are_not_tracked(environ: pytest.MonkeyPatch) -> None:
+    """It does not switch tracking on."""
+    environ.setenv("MCP_SESSIONS_SWEEP_INTERVAL", "7")
+    assert from_env() == {}
+    assert from_env(tracked=False) == {"tracked": False}
+    assert from_env(tracked=True) == {"tracked": Tracking(sweep_interval=7)}
+
+
 def test_what_is_given_in_code_wins(environ: pytest.MonkeyPatch) -> None:
     """And what is not comes from the environment."""
     environ.setenv("MCP_SESSIONS_LIFETIME", "1h")
-    environ.setenv("MCP_SESSIONS_ERA", "legacy")
-    assert from_env(lifetime=60, on_end=print) == {"lifetime": 60, "era": "legacy", "on_end": print}
+    environ.setenv("MCP_SESSIONS_ADMISSION", "own")
+    assert from_env(lifetime=60, on_end=print) == {"lifetime": 60, "admission": "own", "on_end": print}
 
 
 def test_keys_are_found_under_the_name_that_they_have_in_code(environ: pytest.MonkeyPatch) -> None:
@@ -86,10 +149,14 @@ def test_keys_are_found_under_the_name_that_they_have_in_code(environ: pytest.Mo
 
 
 WRONG = {
-    "MCP_SESSIONS_LIFTIME": ("1h", "MCP_SESSIONS_LIFTIME is no setting; did you mean MCP_SESSIONS_LIFETIME?"),
-    "MCP_SESSIONS_lifetime": ("1h", "MCP_SESSIONS_lifetime is no setting; did you mean MCP_SESSIONS_LIFETIME?"),
-    "MCP_SESSIONS_ZQX": ("1", "MCP_SESSIONS_ZQX is no setting; these are settings: MCP_SESSIONS_KEYS, "),
+    "MCP_SESSIONS_LIFTIME": ("1h", "MCP_SESSIONS_LIFTIME is not a setting; did you mean MCP_SESSIONS_LIFETIME?"),
+    "MCP_SESSIONS_lifetime": ("1h", "MCP_SESSIONS_lifetime is not a setting; did you mean MCP_SESSIONS_LIFETIME?"),
+    "MCP_SESSIONS_ZQX": ("1", "MCP_SESSIONS_ZQX is not a setting; these are settings: MCP_SESSIONS_KEYS, "),
     "MCP_SESSIONS_ON_END": ("free", "no variable holds on_end=; give it in code, as in from_env(on_end=...)"),
+    "MCP_SESSIONS_LISTEN": (
+        "f",
+        "no variable holds listen=; give it in code, as in from_env(telemetry=Telemetry(",
+    ),
     "MCP_SESSIONS_STORE": ("  ", "MCP_SESSIONS_STORE is empty; remove it, or write `memory:`"),
     "MCP_SESSIONS_LIFETIME": ("soon", "MCP_SESSIONS_LIFETIME='soon' must be seconds, or a number with"),
     "MCP_SESSIONS_MAX_BATCH": ("many", "MCP_SESSIONS_MAX_BATCH='many' must be a whole number"),
@@ -133,13 +200,13 @@ def test_what_kubernetes_says_of_a_service_is_no_setting(environ: pytest.MonkeyP
 def test_what_only_looks_like_a_service_is_refused(environ: pytest.MonkeyPatch, rest: str) -> None:
     """As everything is that names no option."""
     environ.setenv(f"MCP_SESSIONS_{rest}", "80")
-    with pytest.raises(ConfigurationError, match=f"MCP_SESSIONS_{rest} is no setting"):
+    with pytest.raises(ConfigurationError, match=f"MCP_SESSIONS_{rest} is not a setting"):
         from_env()
 
 
 def test_no_option_is_called_as_a_service_is() -> None:
     """Or its variable would be passed over."""
-    assert not [option for option in PARAMETERS if SERVICE_LINK.fullmatch(option.upper())]
+    assert not [name for name in VARIABLES if SERVICE_LINK.fullmatch(name.removeprefix(PREFIX))]
 
 
 async def test_the_middleware_takes_them(environ: pytest.MonkeyPatch) -> None:
@@ -164,26 +231,21 @@ def test_every_default_can_be_written(environ: pytest.MonkeyPatch) -> None:
         if default:
             environ.setenv(name, default)
     read = from_env()
-    assert read == {name: PARAMETERS[name].default for name in read}
-    assert len(read) > len(SETTINGS) // 2
-    runtime.check(**{name: parameter.default for name, parameter in PARAMETERS.items()} | read)
+    plain = {name: value for name, value in read.items() if name not in GROUPS}
+    assert plain == {name: PARAMETERS[name].default for name in plain}
+    assert all(read[group] in (kind(), False) for group, kind in GROUPS.items())
+    assert isinstance(MCPSessionMiddleware(Server(), **read), MCPSessionMiddleware)
 
 
 # --- the page ------------------------------------------------------------------------------------
 
 
 def test_the_documentation_is_the_table(tmp_path: Path) -> None:
-    """Rewrite the page with `python tests/settings_page.py`."""
+    """Rewrite the page with `python tests/support/settings_page.py`."""
     assert generated.part(PAGE, COMMAND) == settings_table()
-    assert f"In code only: {_listed(sorted(IN_CODE))}" in re.sub(r"\s+", " ", PAGE.read_text("utf-8"))
     copy = shutil.copy(PAGE, tmp_path)
-    subprocess.run([sys.executable, "tests/settings_page.py", str(copy)], check=True, cwd=PAGE.parents[1])
+    subprocess.run([sys.executable, "tests/support/settings_page.py", str(copy)], check=True, cwd=PAGE.parents[1])
     assert Path(copy).read_text("utf-8") == PAGE.read_text("utf-8")
-
-
-def _listed(names: list[str]) -> str:
-    *most, last = (f"`{name}`" for name in names)
-    return f"{', '.join(most)} and {last}"
 
 
 @needs("mcp>=2")

@@ -9,8 +9,8 @@ import pytest
 from anyio.lowlevel import checkpoint
 from clients import START
 
-from mcp_sessions._server import lifecycle as room
-from mcp_sessions._server.lifecycle import Origin, Streams
+from mcp_sessions._server import streams as room
+from mcp_sessions._server.streams import Origin, Streams
 from mcp_sessions._session import claims as lineage
 from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions.errors import StoreUnavailable

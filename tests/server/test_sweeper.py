@@ -9,7 +9,8 @@ import anyio
 import pytest
 from clients import START, Clock
 
-from mcp_sessions._server.lifecycle import LEASE, SWEEP_BATCH, Endings, Streams, Sweeper
+from mcp_sessions._server.lifecycle import LEASE, SWEEP_BATCH, Sweeper, Terminator
+from mcp_sessions._server.streams import Streams
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.events import Fact, SessionDeleted
@@ -63,7 +64,7 @@ class Worker:
         self.facts: list[Fact] = []
         self.fails = False
         self.store = Store(clock)
-        self.endings = Endings(
+        self.endings = Terminator(
             self.store,
             Streams(self.store),
             on_end=on_end or (lambda session, reason: self.ran.append((session.ref, reason))),
@@ -241,7 +242,7 @@ class TestBesideTheServer:
         await worker.looks()
         await worker.sweeper.stop()
         assert worker.ran == [("a", "expired")]
-        assert set(caplog.messages) == {"ended sessions wait, since the store does not answer (store_unavailable)"}
+        assert set(caplog.messages) == {"sweep postponed: store unavailable (store_unavailable)"}
 
     async def test_it_goes_on_after_a_listener_that_raises(self, caplog: pytest.LogCaptureFixture) -> None:
         """The session is taken again when its lease is over: its hook runs late, and is not lost."""
@@ -258,4 +259,4 @@ class TestBesideTheServer:
         await worker.sweeper.stop()
         assert worker.ran == [("a", "expired")]
         (line,) = caplog.messages
-        assert line.startswith("ended sessions wait, since sweeping failed: ")
+        assert line.startswith("sweep postponed: ")

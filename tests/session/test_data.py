@@ -242,7 +242,11 @@ async def test_every_other_text_is_a_name(key: str, data: Data) -> None:
     assert await data.get(key) == key[:9]
 
 
-@pytest.mark.parametrize("value", [object(), (1,), float("nan"), {1: 2}, "\ud800"], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [object(), (1,), float("nan"), {1: 2}, "\ud800"],
+    ids=["object", "tuple", "not a number", "number as a name", "lone surrogate"],
+)
 async def test_what_is_not_json_is_refused_and_changes_nothing(value: Any, data: Data) -> None:
     """As a value, as an update's result and as its default; with the reason, and nothing of the value."""
     await data.set("a", 1)

@@ -19,7 +19,7 @@ from mcp_sessions._server.sessions import CAPABILITIES_KEY, STATE_KEY
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import DataGone, DataNotInteger, DataTooLarge
-from mcp_sessions.stores.base import Ended, Record, Standing, Store, grain
+from mcp_sessions.stores.base import Ended, Record, Standing, Store, resolution
 from stores import Kind, Place, revoke
 
 pytest_plugins = ["on_every_store"]
@@ -388,14 +388,14 @@ async def test_ended_is_told_before_lost(store: Store) -> None:
 
 
 @pytest.mark.parametrize("idle_timeout", [1, 59, 60, 300, 1800])
-async def test_an_unused_session_is_idle_after_its_time_and_the_grain(
+async def test_an_unused_session_is_idle_after_its_time_and_the_resolution(
     store: Store, clock: Clock, idle_timeout: int
 ) -> None:
-    """Never earlier than its time, and no later than that and the grain."""
+    """Never earlier than its time, and no later than that and the resolution."""
     await store.register(Record.of(session()))
     clock.now = START + idle_timeout - 0.5
     assert await store.touch(session("b"), idle_timeout=idle_timeout) is Standing.LOST
-    clock.now = START + idle_timeout + grain(idle_timeout)
+    clock.now = START + idle_timeout + resolution(idle_timeout)
     assert await store.touch(session(), idle_timeout=idle_timeout) is Standing.IDLE
 
 
@@ -406,7 +406,7 @@ async def test_a_used_session_is_not_idle(store: Store, clock: Clock, idle_timeo
     for part in (0.99, 0.01, 0.5, 0.99):
         clock.now += idle_timeout * part
         assert await store.touch(session(), idle_timeout=idle_timeout) is Standing.LIVE
-    clock.now += idle_timeout + grain(idle_timeout)
+    clock.now += idle_timeout + resolution(idle_timeout)
     assert await store.touch(session(), idle_timeout=idle_timeout) is Standing.IDLE
 
 
@@ -418,7 +418,7 @@ async def test_without_an_idle_timeout_nothing_is_idle(store: Store, clock: Cloc
 
 
 @pytest.mark.parametrize("idle_timeout", [None, 59, 300])
-async def test_a_use_is_on_record_within_the_grain(store: Store, clock: Clock, idle_timeout: int | None) -> None:
+async def test_a_use_is_on_record_within_the_resolution(store: Store, clock: Clock, idle_timeout: int | None) -> None:
     """Not every use has to be written."""
     await store.register(Record.of(session()))
     for step in (1, 7, 40, 13, 55):
@@ -426,7 +426,7 @@ async def test_a_use_is_on_record_within_the_grain(store: Store, clock: Clock, i
         assert await store.touch(session(), idle_timeout=idle_timeout) is Standing.LIVE
         found = await store.find(session().ref)
         assert found is not None
-        assert clock.now - grain(idle_timeout) <= found.seen_at <= clock.now
+        assert clock.now - resolution(idle_timeout) <= found.seen_at <= clock.now
 
 
 async def test_asking_how_a_session_stands_is_no_use_of_it(store: Store, clock: Clock) -> None:

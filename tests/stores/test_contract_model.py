@@ -1,7 +1,7 @@
 """Every store against a plain model of what it holds: long random programs, the same answers.
 
-What the contract leaves open is open here: within the grain a session may be told live or idle, and what is over may
-be forgotten at once or later. A failure names the seed, with which it comes again.
+What the contract leaves open is open here: within the resolution a session may be live or idle, and what is over may be
+forgotten at once or later. A failure names the seed, with which it comes again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from clients import START, Clock
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import DataError, DataGone, DataNotInteger, DataTooLarge
-from mcp_sessions.stores.base import Record, Standing, Store, grain
+from mcp_sessions.stores.base import Record, Standing, Store, resolution
 
 pytest_plugins = ["on_every_store"]
 
@@ -68,7 +68,7 @@ class Model:
     def idle(self, kept: Kept) -> set[bool]:
         """What may be said to whether a session is idle."""
         unused = -1 if self.idle_timeout is None else self.now - kept.used - self.idle_timeout
-        return {unused >= 0, unused >= grain(self.idle_timeout)}
+        return {unused >= 0, unused >= resolution(self.idle_timeout)}
 
     def touch(self, one: Claims) -> set[Standing]:
         if self.status(one) is Standing.ENDED:
@@ -202,7 +202,7 @@ class Program:
             assert (found is not None) is self.model.alive(one)
             if found is not None:
                 used = self.model.records[one].used
-                assert used - grain(self.model.idle_timeout) <= found.seen_at <= used
+                assert used - resolution(self.model.idle_timeout) <= found.seen_at <= used
                 assert found == Record(one.ref, one.subject, one.issued_at, one.expires_at, found.seen_at)
 
     async def step_take_ended(self) -> None:

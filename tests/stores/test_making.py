@@ -15,7 +15,7 @@ from mcp_sessions import stores
 from mcp_sessions.errors import ConfigurationError
 from mcp_sessions.stores.base import Reach, Store
 from mcp_sessions.stores.memory import MemoryStore
-from mcp_sessions.stores.timeout import Deadline
+from mcp_sessions.stores.timeout import TimeoutStore
 
 CLOCK = Clock()
 PASSWORD = "a-password-of-the-store"
@@ -25,17 +25,17 @@ def make(store: object) -> Store:
     return stores.make(store, clock=CLOCK, timeout=1)
 
 
-async def test_memory_needs_no_deadline() -> None:
-    """It cannot hang, and a deadline would cost more than the look-up; one of the user's own is taken as it is."""
+async def test_memory_needs_no_timeout() -> None:
+    """It cannot hang, and one would cost more than the look-up; one of the user's own is taken as it is."""
     own = MemoryStore()
     assert isinstance(make("memory:"), MemoryStore)
     assert make(own) is own
 
 
 async def test_sqlite_is_a_file_of_one_machine(tmp_path: Path) -> None:
-    """Within a deadline; the path is taken as it stands."""
+    """Within a timeout; the path is taken as it stands."""
     store = make(f"sqlite:{tmp_path}/a b?.db")
-    assert isinstance(store, Deadline)
+    assert isinstance(store, TimeoutStore)
     assert store.reach is Reach.MACHINE
     await store.open()
     await store.close()
@@ -60,9 +60,9 @@ def test_an_sqlite_path_that_others_read_otherwise_is_refused(path: str) -> None
     ],
 )
 async def test_redis_is_a_url_of_many_machines(url: str, anyio_backend: str) -> None:
-    """In any of its forms, and within a deadline; nothing is connected to yet. Its driver knows asyncio alone."""
+    """In any of its forms, and within a timeout; nothing is connected to yet. Its driver knows asyncio alone."""
     store = make(url)
-    assert isinstance(store, Deadline)
+    assert isinstance(store, TimeoutStore)
     assert store.reach is Reach.NETWORK
     assert PASSWORD not in repr(store)
     await store.close()
@@ -110,9 +110,9 @@ class Own:
 
 
 async def test_an_object_with_every_method_is_a_store() -> None:
-    """It gets a deadline, unless it comes in one."""
+    """It gets a timeout, unless it comes with one."""
     store = make(Own())
-    assert isinstance(store, Deadline)
+    assert isinstance(store, TimeoutStore)
     assert make(store) is store
     await store.open()
 
@@ -120,18 +120,18 @@ async def test_an_object_with_every_method_is_a_store() -> None:
 def test_what_an_object_lacks_is_told() -> None:
     """All of it at once; an attribute that cannot be called is no method."""
     lacking = Own()
-    lacking.__dict__.update(revoke=None, lead=True)
-    with pytest.raises(ConfigurationError, match=r"a Own, which lacks lead, revoke; see mcp_sessions\.stores\.base"):
+    lacking.__dict__.update(revoke=None, elect=True)
+    with pytest.raises(ConfigurationError, match=r"a Own, which lacks elect, revoke; see mcp_sessions\.stores\.base"):
         make(lacking)
     lacking.__dict__.update(reach="everywhere")
-    with pytest.raises(ConfigurationError, match="lacks lead, revoke, reach;"):
+    with pytest.raises(ConfigurationError, match="lacks elect, revoke, reach;"):
         make(lacking)
 
 
 @pytest.mark.parametrize("store", [5, object(), 1.5])
 def test_an_object_that_is_no_store_is_refused(store: object) -> None:
     """It lacks everything."""
-    with pytest.raises(ConfigurationError, match="lacks add, close, copy, find"):
+    with pytest.raises(ConfigurationError, match="lacks add, claim_ended, close, compare_and_swap, copy"):
         make(store)
 
 

@@ -7,9 +7,9 @@ from clients import START, Clock
 
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
-from mcp_sessions.errors import DataGone, StoreFull
+from mcp_sessions.errors import DataGone, DataTooLarge, StoreFull
 from mcp_sessions.stores.base import Ended, Reach, Record, Standing
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores.memory import VALUE_COST, MemoryStore
 from stores import revoke
 
 HOUR = 3600
@@ -165,3 +165,99 @@ async def test_closing_loses_nothing_that_is_still_asked_for() -> None:
     await revoke(store, forever)
     await store.close()
     assert await store.status(forever) is Standing.ENDED
+
+
+async def test_what_is_dropped_makes_room_for_data(clock: Clock) -> None:
+    """Deleted, over, or of a session that was purged: all of it is counted back, however often."""
+    store = MemoryStore(max_data_bytes=VALUE_COST + 10, clock=clock)
+    one, other = (Namespace(session(name).ref, LATER, 1000) for name in "ab")
+    for _ in range(3):
+        await store.write(one, "k", b"123456789", expires_at=clock.now + 10)
+        with pytest.raises(StoreFull):
+            await store.write(other, "k", b"1")
+        await store.write(one, "k", None)
+        await store.write(other, "k", b"123456789")
+        await store.purge(other.owner)
+        await store.write(one, "k", b"123456789", expires_at=clock.now + 10)
+        clock.now += 10
+        await store.write(one, "longer", b"1234")
+        assert await store.read(one, "k") is None
+        await store.write(one, "longer", None)
+
+
+async def test_a_refused_value_takes_no_room(clock: Clock) -> None:
+    """Neither where it is too large for its session, nor where it is for the store."""
+    store = MemoryStore(max_data_bytes=2 * (VALUE_COST + 10), clock=clock)
+    one, other = (Namespace(session(name).ref, LATER, 20) for name in "ab")
+    with pytest.raises(DataTooLarge):
+        await store.write(one, "k", b"1" * 20)
+    await store.write(one, "k", b"123456789")
+    await store.write(other, "k", b"123456789")
+    for change in (store.write(one, "l", b"1"), store.write(one, "k", b"1" * 10), store.add(one, "l", 1)):
+        with pytest.raises(StoreFull):
+            await change
+    assert await store.read(one, "k") == b"123456789"
+
+
+async def test_the_data_of_a_recorded_session_waits_for_its_on_end(clock: Clock) -> None:
+    """Minute after minute, while the data of others that are over goes."""
+    store = MemoryStore(clock=clock)
+    kept, gone = (Namespace(session(name).ref, LATER, 1000) for name in "ab")
+    await store.register(Record.of(session("a")))
+    for namespace in (kept, gone):
+        await store.write(namespace, "k", b"1")
+    for n in range(3):
+        clock.now = LATER + 60 + 60 * n
+        await revoke(store, session(f"c{n}", expires_at=LATER + 9 * HOUR))
+        assert [await store.read(namespace, "k") for namespace in (kept, gone)] == [b"1", None]
+    await store.purge(kept.owner)
+    assert await store.read(kept, "k") is None
+
+
+async def test_a_cut_off_takes_the_room_of_one_however_often_it_moves(clock: Clock) -> None:
+    """Those of others stay when it goes, also those of the same minute."""
+    store = MemoryStore(max_entries=2, clock=clock)
+    before = session(expires_at=LATER + HOUR)
+    for until in (START + 10, START + 20, START + 20):
+        await store.revoke_before(START + 1, audience=AUDIENCE, subject=ALICE, until=until)
+    await store.revoke_before(START + 1, audience=AUDIENCE, subject="bob", until=START + 61)
+    with pytest.raises(StoreFull):
+        await store.revoke_before(START + 1, audience=AUDIENCE, subject=None, until=LATER)
+    clock.now = START + 120
+    await store.revoke_before(START, audience=AUDIENCE, subject=None, until=LATER)
+    assert len(store) == 2
+    assert await store.status(before) is Standing.LIVE
+
+
+async def test_a_claim_that_is_over_at_once_is_given_once_in_a_call(clock: Clock) -> None:
+    """And again by the next."""
+    store = MemoryStore(clock=clock)
+    await store.register(Record.of(session()))
+    clock.now = LATER
+    for _ in range(2):
+        taken = await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=0, limit=10)
+        assert taken == [Ended(Record.of(session()), "expired")]
+
+
+async def test_names_that_come_and_go_leave_nothing_behind(clock: Clock) -> None:
+    """What was removed before its moment does not pile up until then."""
+    store = MemoryStore(clock=clock)
+    for n in range(3000):
+        await store.register(Record.of(session(f"{n}")))
+        await store.purge(session(f"{n}").ref)
+    await store.register(Record.of(session()))
+    (index,) = store._looks.values()
+    assert len(index._heap) < 1100
+    clock.now = LATER
+    assert len(await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=10)) == 1
+
+
+async def test_the_session_that_expired_first_is_claimed_first(clock: Clock) -> None:
+    """In whatever order they were recorded."""
+    store = MemoryStore(clock=clock)
+    for name, expires_at in (("late", LATER + 60), ("early", LATER), ("later", LATER + 120)):
+        await store.register(Record.of(session(name, expires_at=expires_at)))
+    assert await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=10) == []
+    clock.now = LATER + 60
+    taken = await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=10)
+    assert [ended.record.expires_at for ended in taken] == [LATER, LATER + 60]

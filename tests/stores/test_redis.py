@@ -1,7 +1,7 @@
 """The Redis store: what it is given, what it refuses, and what becomes of calls while Redis is out of reach.
 
 That it keeps the contract is shown in `test_contract.py`, and that it notices when Redis forgets in
-`test_redis_fence.py`. Every server here is a real one.
+`test_redis_epoch.py`. Every server here is a real one.
 """
 
 from __future__ import annotations
@@ -426,7 +426,7 @@ async def test_closing_ends_what_is_under_way(place: Place, before: bool) -> Non
         await store.open()
     with frozen(place.server):
         task = asyncio.ensure_future(store.status(claims()))
-        await eventually(lambda: store._link._tasks)
+        await eventually(lambda: store._connection._tasks)
         await asyncio.wait_for(store.close(), LONG)
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -634,7 +634,7 @@ async def test_a_worker_that_dies_between_the_steps_of_a_revocation_loses_nothin
     one = claims()
     await tracked.register(Record.of(one))
     with monkeypatch.context() as fault:
-        fault.setattr("mcp_sessions.stores.redis.REVOKE", None)
+        fault.setattr("mcp_sessions.stores.redis_scripts.REVOKE", None)
         with pytest.raises(TypeError):
             await revoke(tracked, one)
     clock: Any = tracked._clock
@@ -657,7 +657,7 @@ async def test_what_was_taken_is_handed_over_though_the_store_fails_after(
     await tracked.register(Record.of(claims()))
     clock: Any = tracked._clock
     clock.now = START + 3600
-    monkeypatch.setattr(tracked, "_put_off", fail)
+    monkeypatch.setattr(tracked, "_postpone", fail)
     assert len(await tracked.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=5)) == 1
     with unavailable("store_unavailable"):
         await tracked.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=5)

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import platform
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
+import anyio.to_thread
 import pytest
 from clients import START, Clock
 from sqlite_worker import SHELF
 from sqlite_worker import session as workers_session
 
-from mcp_sessions._session.claims import Claims
+from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
-from mcp_sessions.errors import ConfigurationError, StoreUnavailable
-from mcp_sessions.stores.base import Reach, Record, Standing
+from mcp_sessions.errors import ConfigurationError, DataGone, StoreUnavailable
+from mcp_sessions.stores import sqlite as sqlite_module
+from mcp_sessions.stores import sqlite_file
+from mcp_sessions.stores.base import Ended, Reach, Record, Standing
 from mcp_sessions.stores.sqlite import SQLiteStore
+from mcp_sessions.stores.sqlite_file import SQLiteFile
 from stores import revoke
 
 HOUR = 3600
@@ -261,6 +268,196 @@ async def test_the_file_does_not_grow_for_ever(store: SQLiteStore, path: Path, c
         with closing(sqlite3.connect(path)) as connection:
             sizes.append(connection.execute("PRAGMA page_count").fetchone()[0])
     assert sizes[-1] <= sizes[1]
+
+
+async def test_what_is_over_is_swept_in_small_steps(path: Path, clock: Clock) -> None:
+    """A change deletes some of it at a time; what is not over stays."""
+    store = SQLiteStore(path, clock=clock)
+    await store.open()
+    over, still = START + 40, START + 41
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for n in range(450):
+            until = over if n % 2 else still
+            connection.execute("INSERT INTO revoked VALUES (?, ?)", (f"r{n}", until))
+            connection.execute("INSERT INTO cut_offs VALUES (?, 'a', 0, ?)", (f"s{n}", until))
+        for n in range(50):
+            connection.execute("INSERT INTO shelves VALUES (?, ?)", (f"o{n}", over if n % 2 else still))
+            connection.execute("INSERT INTO items VALUES (?, 'k', '1', NULL)", (f"o{n}",))
+    clock.now = over + 60
+    left = []
+    for _ in range(3):
+        await store.elect("worker", audience="a", seconds=1)
+        left.append([rows(path, table) for table in ("revoked", "cut_offs", "shelves", "items")])
+    assert left == [[250, 250, 30, 30], [225, 225, 25, 25], [225, 225, 25, 25]]
+    await store.close()
+
+
+async def test_a_recorded_sessions_data_is_not_swept(store: SQLiteStore, path: Path, clock: Clock) -> None:
+    """Whether it was kept before the session was recorded or after; values whose time is over go all the same."""
+    for name in ("before", "after", "unrecorded"):
+        namespace = Namespace(session(name).ref, LATER, 1000)
+        for key, is_first in (("k", True), ("l", False)):
+            if is_first is (name == "before"):
+                await store.write(namespace, key, b"1")
+            if is_first and name != "unrecorded":
+                await store.register(Record.of(session(name)))
+    await store.write(Namespace(session("after").ref, LATER, 1000), "m", b"1", expires_at=START + 1)
+    clock.now = START + 1
+    await store.write(Namespace(session("after").ref, LATER, 1000), "n", b"1")
+    assert [rows(path, table) for table in ("shelves", "items")] == [3, 4]
+    clock.now = LATER + 60
+    await store.open()
+    assert [rows(path, table) for table in ("shelves", "items")] == [2, 3]
+
+
+async def test_a_purged_session_leaves_nothing_but_its_revocation(store: SQLiteStore, path: Path) -> None:
+    """No row of any table speaks of it."""
+    await store.register(Record.of(session()))
+    await store.write(Namespace(session().ref, LATER, 1000), "k", b"1")
+    await revoke(store, session())
+    await store.purge(session().ref)
+    assert [rows(path, table) for table in ("revoked", "records", "shelves", "items")] == [1, 0, 0, 0]
+
+
+async def test_an_ended_session_stays_ended_for_as_long_as_it_is_recorded(
+    store: SQLiteStore, other: sqlite3.Connection
+) -> None:
+    """Also when its revocation was swept."""
+    await store.register(Record.of(session()))
+    await revoke(store, session())
+    other.execute("DELETE FROM revoked")
+    assert await store.touch(session(), idle_timeout=None) is Standing.ENDED
+    assert await revoke(store, session()) is False
+    with pytest.raises(DataGone):
+        await store.write(Namespace(session().ref, LATER, 1000), "k", b"1")
+
+
+async def test_a_file_that_lost_its_epoch_vouches_for_nothing(store: SQLiteStore, other: sqlite3.Connection) -> None:
+    """A table that lost a row is not a leave to let every session in."""
+    await store.open()
+    other.execute("DELETE FROM facts")
+    assert await store.status(session(issued_at=START + 9)) is Standing.LOST
+
+
+async def test_a_session_that_ended_in_two_ways_is_given_as_expired(store: SQLiteStore, clock: Clock) -> None:
+    """Once."""
+    await store.register(Record.of(session()))
+    clock.now = LATER
+    for given in ([Ended(Record.of(session()), "expired")], []):
+        assert await store.claim_ended(audience=AUDIENCE, idle_timeout=60, lease=30, limit=10) == given
+
+
+async def test_data_of_a_session_that_is_over_cannot_be_changed(store: SQLiteStore, clock: Clock) -> None:
+    """Past its end and the leeway: what would be kept could be swept at once."""
+    namespace = Namespace(session().ref, LATER, 1000)
+    clock.now = LATER + 59
+    await store.write(namespace, "k", b"1")
+    clock.now = LATER + 60
+    for change in (
+        store.write(namespace, "k", b"2"),
+        store.compare_and_swap(namespace, "k", b"1", b"2"),
+        store.add(namespace, "k", 1),
+        store.copy(namespace, namespace),
+    ):
+        with pytest.raises(DataGone):
+            await change
+
+
+# --- threads -------------------------------------------------------------------------------------
+
+
+def threads_now() -> set[threading.Thread]:
+    """The threads of all stores."""
+    return {thread for thread in threading.enumerate() if thread.name.startswith("mcp-sessions-sqlite")}
+
+
+async def gone(threads: set[threading.Thread]) -> None:
+    """Wait until threads have ended."""
+    for thread in threads:
+        await anyio.to_thread.run_sync(thread.join, PATIENCE)
+        assert not thread.is_alive()
+
+
+async def test_reads_and_changes_have_a_thread_each(path: Path, clock: Clock) -> None:
+    """However many ask at once; neither is the event loop's, and both end with the store."""
+    store, before = SQLiteStore(path, clock=clock), threads_now()
+    async with anyio.create_task_group() as group:
+        for n in range(5):
+            group.start_soon(store.status, session(f"{n}"))
+            group.start_soon(revoke, store, session(f"{n}"))
+    threads = threads_now() - before
+    assert len(threads) == 2
+    await store.close()
+    await gone(threads)
+
+
+async def test_several_tasks_may_close_a_store_at_once(store: SQLiteStore) -> None:
+    """And it can be used after that."""
+    await store.open()
+    async with anyio.create_task_group() as group:
+        for _ in range(3):
+            group.start_soon(store.close)
+    assert await store.status(session()) is Standing.LIVE
+
+
+def test_one_store_serves_several_event_loops(path: Path, anyio_backend: str) -> None:
+    """One after the other, and of both kinds."""
+    store = SQLiteStore(path, clock=Clock())
+    for n, backend in enumerate(("asyncio", "trio", anyio_backend)):
+        assert anyio.run(revoke, store, session(f"{n}"), backend=backend) is True
+    anyio.run(store.close, backend=anyio_backend)
+
+
+def test_an_event_loop_that_ended_meanwhile_is_let_go(path: Path, anyio_backend: str) -> None:
+    """No task waits there any more; what had begun runs to its end, and the next call has its turn."""
+    store = SQLiteStore(path, clock=Clock())
+    begun, released, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def block(_file: SQLiteFile) -> None:
+        begun.set()
+        assert released.wait(PATIENCE)
+        ended.set()
+
+    async def give_up() -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(store._changes.run, block)
+            assert await anyio.to_thread.run_sync(begun.wait, PATIENCE)
+            group.cancel_scope.cancel()
+
+    anyio.run(give_up, backend=anyio_backend)
+    released.set()
+    assert anyio.run(revoke, store, session(), backend=anyio_backend) is True
+    assert ended.is_set()
+    anyio.run(store.close, backend=anyio_backend)
+
+
+async def test_a_store_that_nothing_holds_lets_its_threads_end(path: Path, clock: Clock) -> None:
+    """Also where it was not closed; its connections are closed there, so the log goes."""
+    before = threads_now()
+    store = SQLiteStore(path, clock=clock)
+    await store.open()
+    threads = threads_now() - before
+    del store
+    gc.collect()
+    await gone(threads)
+    assert not await anyio.Path(f"{path}-wal").exists()
+
+
+async def test_what_a_fork_inherits_is_not_touched(
+    store: SQLiteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new process has threads and connections of its own; one that was never used has nothing to leave."""
+    await revoke(store, session())
+    left = len(sqlite_file._left_behind)
+    monkeypatch.setattr(sqlite_module, "_workers", {store._reads, store._changes})
+    before = store._changes._running
+    sqlite_module._after_fork()
+    assert len(sqlite_file._left_behind) == left + 1
+    assert await store.status(session()) is Standing.ENDED
+    assert await revoke(store, session()) is False
+    assert before is not None
+    assert store._changes._running is not before
+    before[0].shutdown()
 
 
 # --- several processes ---------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,8 +20,7 @@ import pytest
 from clients import START, Clock
 
 from mcp_sessions.errors import ConfigurationError, StoreFull, StoreUnavailable
-from mcp_sessions.stores import sqlite_file
-from mcp_sessions.stores import sqlite_file as schema
+from mcp_sessions.stores import sqlite_file, sqlite_tables
 from mcp_sessions.stores.sqlite_file import Setting, SQLiteFile
 
 NOBODY = 65534
@@ -62,8 +62,8 @@ def names(connection: sqlite3.Connection, now: float) -> list[str]:
     return [row[0].rstrip("x") for row in connection.execute("SELECT ref FROM revoked ORDER BY ref")]
 
 
-def fenced(connection: sqlite3.Connection, now: float) -> int:
-    return schema.fenced_before(connection)
+def epoch(connection: sqlite3.Connection, now: float) -> int:
+    return sqlite_tables.epoch_of(connection)
 
 
 def pragma(name: str, connection: sqlite3.Connection, now: float) -> Any:
@@ -317,16 +317,86 @@ def test_a_place_that_cannot_be_looked_at_is_refused(case: Case) -> None:
     file.close()
 
 
-def test_another_programs_file_is_refused_untouched(case: Case) -> None:
-    """Who opens it is told the remedy; who merely asks gets no answer."""
+@pytest.mark.parametrize(
+    "statement", ["CREATE TABLE theirs (a)", "PRAGMA user_version = 1", "PRAGMA application_id = 5"]
+)
+def test_another_programs_file_is_refused_untouched(case: Case, statement: str) -> None:
+    """Known by its tables, its version or its name. Opening it shows the remedy; a mere question gets no answer."""
     with case.raw() as other:
-        other.execute("CREATE TABLE theirs (a)")
+        other.execute(statement)
     content = case.path.read_bytes()
     file = case.file()
-    with pytest.raises(ConfigurationError, match="belongs to another program"):
+    with pytest.raises(ConfigurationError, match="belongs to another program; give the path"):
         file.open()
     assert refused(file.read, names) == refused(change, file, add("a")) == "store_misfit"
     assert case.path.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("more", "remedy"), [(1, "install that version, or give another path"), (-1, "give another path")]
+)
+def test_another_versions_file_is_refused(case: Case, more: int, remedy: str) -> None:
+    """It may say that a session ended in a way that is not known here, or lack what is asked for."""
+    case.file().open()
+    version = sqlite_tables.VERSION
+    with case.raw() as other:
+        other.execute(f"PRAGMA user_version = {version + more}")
+    with pytest.raises(ConfigurationError, match=rf"format {version + more}, this one knows {version}\); {remedy}$"):
+        case.file().open()
+
+
+class Watched(sqlite3.Connection):
+    """A connection that announces when it is about to look."""
+
+    look: Callable[[], object]
+
+    def execute(self, *given: Any) -> sqlite3.Cursor:
+        self.look()
+        return super().execute(*given)
+
+
+@pytest.mark.parametrize("before", [0, 1, 2])
+def test_a_file_that_another_process_makes_meanwhile_is_ours(case: Case, before: int) -> None:
+    """Workers start at once, so between any two looks at an empty file its tables may come to be."""
+    looks = count()
+    with closing(sqlite3.connect(case.path, factory=Watched)) as one, closing(sqlite3.connect(case.path)) as other:
+
+        def look() -> None:
+            if next(looks) == before:
+                sqlite_tables.create(other, epoch=START)
+                other.commit()
+
+        one.look = look
+        found = [sqlite_tables.check(one) for _ in range(before + 1)]
+        assert found[-1] is True
+
+
+def test_tables_are_made_once_and_their_epoch_only_rises(case: Case) -> None:
+    """The second process finds them; what is not vouched for never is again."""
+    with case.raw() as connection:
+        assert sqlite_tables.create(connection, epoch=START) is True
+        assert sqlite_tables.create(connection, epoch=START + 10) is False
+        assert sqlite_tables.epoch_of(connection) == START
+        for moment in (START + 5, START - 5):
+            sqlite_tables.raise_epoch(connection, moment)
+        assert sqlite_tables.epoch_of(connection) == START + 5
+
+
+def test_every_question_about_what_is_over_has_an_index(case: Case) -> None:
+    """No sweep reads a whole table."""
+    with case.raw() as connection:
+        sqlite_tables.create(connection, epoch=START)
+        for question in (
+            "SELECT ref FROM revoked WHERE expires_at <= 5 LIMIT 5",
+            "SELECT subject, audience FROM cut_offs WHERE until <= 5 LIMIT 5",
+            "SELECT owner FROM shelves WHERE until <= 5 LIMIT 5",
+            "SELECT ref FROM records WHERE reason IS NULL AND audience = 'a' AND expires_at <= 5 ORDER BY expires_at",
+            "SELECT ref FROM records WHERE reason IS NULL AND audience = 'a' AND seen_at <= 5 ORDER BY seen_at LIMIT 5",
+            "SELECT ref FROM records WHERE reason IS NOT NULL AND audience = 'a' AND lease_until <= 5 LIMIT 5",
+            "SELECT ref FROM records WHERE subject = 'a' AND audience = 'a' ORDER BY created_at, ref",
+        ):
+            (plan,) = connection.execute(f"EXPLAIN QUERY PLAN {question}").fetchall()
+            assert plan[3].startswith("SEARCH"), plan
 
 
 def test_without_shared_memory_there_is_no_log() -> None:
@@ -335,7 +405,7 @@ def test_without_shared_memory_there_is_no_log() -> None:
         closing(sqlite3.connect(":memory:")) as connection,
         pytest.raises(ConfigurationError, match="give a path on a local disk"),
     ):
-        sqlite_file._prepare(connection, 1 << 20)
+        sqlite_file._configure(connection, 1 << 20)
 
 
 @pytest.mark.parametrize(
@@ -364,30 +434,30 @@ def test_every_fault_has_its_reason(text: str, reason: str) -> None:
 def test_a_new_file_vouches_for_nothing_older(case: Case) -> None:
     """Opening it again moves nothing."""
     file = case.file()
-    assert file.read(fenced) == START
+    assert file.read(epoch) == START
     file.close()
     case.clock.now = START + 100
-    assert file.read(fenced) == case.file().read(fenced) == START
+    assert file.read(epoch) == case.file().read(epoch) == START
 
 
 @pytest.mark.parametrize("parts", [["", "-wal", "-shm"], [""]])
 def test_a_file_that_was_deleted_is_made_anew_and_vouches_for_nothing_older(case: Case, parts: list[str]) -> None:
-    """Not even for that second, in which it may have been told something. The others see the same fence."""
+    """Not even for that second, in which it may have been told something. The others see the same epoch."""
     one, two = case.file(), case.file()
     for file in (one, two):
         change(file, add(f"{file}"))
     case.clock.now = START + 100.5
     for part in parts:
         Path(f"{case.path}{part}").unlink()
-    assert one.read(fenced) == START + 101
+    assert one.read(epoch) == START + 101
     case.clock.now = START + 200
     change(one, add("new", until=START + 999))
-    assert two.read(fenced) == START + 101
+    assert two.read(epoch) == START + 101
     assert two.read(names) == ["new"]
 
 
 def test_a_file_that_was_put_in_its_place_vouches_for_nothing_older(case: Case) -> None:
-    """An older copy may lack what was ended since; whoever sees it first puts up the fence for all."""
+    """An older copy may lack what was ended since; whoever sees it first raises the epoch for all."""
     one, two = case.file(), case.file()
     for file in (one, two):
         file.read(names)
@@ -400,9 +470,9 @@ def test_a_file_that_was_put_in_its_place_vouches_for_nothing_older(case: Case) 
         Path(f"{case.path}{part}").unlink()
     Path(f"{case.path}-copy").replace(case.path)
     case.clock.now = START + 150
-    assert one.read(fenced) == START + 151
+    assert one.read(epoch) == START + 151
     case.clock.now = START + 200
-    assert two.read(fenced) == START + 151
+    assert two.read(epoch) == START + 151
 
 
 def test_a_change_to_a_file_that_vanishes_meanwhile_is_not_certain(case: Case) -> None:
@@ -435,6 +505,6 @@ def test_a_log_that_was_deleted_stops_all(case: Case) -> None:
 
 
 def test_what_was_never_seen_has_no_time() -> None:
-    """So that no fence counts as put up since then."""
+    """So that no epoch counts as raised since then."""
     file = SQLiteFile(Setting("/", Clock(), HASTY, 1 << 20, sweep))
     assert file._seen_at == -math.inf

@@ -27,58 +27,58 @@ def beside(path: str) -> list[str]:
 def test_only_text_and_paths_name_a_file(path: object) -> None:
     """Bytes do not."""
     with pytest.raises(ConfigurationError, match="takes the path of a file"):
-        sqlite_file.checked(path)
+        sqlite_file.checked_path(path)
 
 
 @pytest.mark.parametrize("path", ["", ":memory:", "file:sessions.db?mode=ro", "a\0b"])
 def test_what_sqlite_itself_reads_otherwise_is_refused(path: str) -> None:
     """A database in memory would be another one for each thread."""
     with pytest.raises(ConfigurationError, match="use store='memory:'"):
-        sqlite_file.checked(path)
+        sqlite_file.checked_path(path)
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
     """The message says what to write instead."""
     with pytest.raises(ConfigurationError, match="is a folder; name a file in it"):
-        sqlite_file.checked(tmp_path)
+        sqlite_file.checked_path(tmp_path)
 
 
 def test_the_folder_must_exist(tmp_path: Path) -> None:
     """It is not created: a mistyped path would be a new, empty store."""
     with pytest.raises(ConfigurationError, match="does not exist; create it"):
-        sqlite_file.checked(tmp_path / "missing" / "sessions.db")
+        sqlite_file.checked_path(tmp_path / "missing" / "sessions.db")
 
 
 def test_a_path_is_absolute_from_then_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server may change its folder later."""
     monkeypatch.chdir(tmp_path)
-    assert sqlite_file.checked("sessions.db") == str(tmp_path / "sessions.db")
-    assert sqlite_file.checked(Path("a?b.db")) == str(tmp_path / "a?b.db")
+    assert sqlite_file.checked_path("sessions.db") == str(tmp_path / "sessions.db")
+    assert sqlite_file.checked_path(Path("a?b.db")) == str(tmp_path / "a?b.db")
 
 
 def test_a_database_is_told_by_its_file_and_its_log(path: str) -> None:
     """Another file at the same place is another database; none is none."""
-    assert sqlite_file.find(path) is None
+    assert sqlite_file.identify(path) is None
     Path(path).touch()
-    alone = sqlite_file.find(path)
+    alone = sqlite_file.identify(path)
     Path(path + "-wal").touch()
-    both = sqlite_file.find(path)
+    both = sqlite_file.identify(path)
     assert alone is not None
     assert both is not None
     assert (alone.file, alone.log) == (both.file, None) != (both.file, both.log)
     Path(path + "-2").touch()
     Path(path + "-2").replace(path)
-    replaced = sqlite_file.find(path)
+    replaced = sqlite_file.identify(path)
     assert replaced is not None
     assert replaced.file != both.file
-    assert sqlite_file.find(path + "/below") is None
+    assert sqlite_file.identify(path + "/below") is None
 
 
 def test_what_cannot_be_told_is_an_error(path: str) -> None:
     """Here, a link to itself."""
     Path(path).symlink_to(path)
     with pytest.raises(OSError, match="symbolic links"):
-        sqlite_file.find(path)
+        sqlite_file.identify(path)
 
 
 def test_a_new_file_can_be_read_by_its_owner_alone(path: str) -> None:

@@ -11,6 +11,7 @@ from clients import SECRET, Clock
 from starlette.types import Receive, Scope, Send
 
 from mcp_sessions import MCPSessionMiddleware, Session
+from mcp_sessions._server.options import GROUPS, MOVED
 
 QUESTIONS = ("ping", "server/discover")
 RESULTS: dict[str, dict[str, Any]] = {
@@ -129,6 +130,18 @@ class Server:
         return {"error": {"code": -32601, "message": "Method not found"}}
 
 
+def grouped(**options: Any) -> dict[str, Any]:
+    """The middleware's options, those of option objects by the short names that tests have for them."""
+    flat = {name: value for name, value in options.items() if name not in MOVED}
+    for group, kind in GROUPS.items():
+        moved = {name: MOVED[name].partition(".")[2] for name in options if MOVED.get(name, "").startswith(f"{group}.")}
+        off = {"header": False} if group == "transport" and flat.get(group) == "off" else {}
+        made = kind(**off, **{field: options[name] for name, field in moved.items()})
+        if moved and (group != "tracked" or flat.get(group)):
+            flat[group] = made
+    return flat
+
+
 def sessions(app: Any, **options: Any) -> MCPSessionMiddleware:
     """The middleware around an application, with the suite's key and a clock that stands still."""
-    return MCPSessionMiddleware(app, **{"keys": SECRET, "clock": Clock(), **options})
+    return MCPSessionMiddleware(app, **{"keys": SECRET, "clock": Clock(), **grouped(**options)})

@@ -1,8 +1,8 @@
 """What is installed beside the package, and which tests need what.
 
-The suite runs in several environments (see `tests/matrix`). A test that needs one of them says so with `needs`, a
-whole file with `require`; both name the requirement in the skip, and the matrix fails on a test that was skipped
-everywhere. Nothing here decides by trying an import: a broken install must fail, not skip.
+The suite runs in several environments (see `tests/noxfile.py`). A test that needs one of them says so with `needs`, a
+whole file with `require`; both name the requirement in the skip, and a test that is skipped in all of them shows up as
+lines that coverage misses. No requirement is decided by trying an import: a broken install must fail, not skip.
 """
 
 from __future__ import annotations

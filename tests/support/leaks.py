@@ -75,6 +75,7 @@ def _within(text: str, beginnings: dict[str, list[str]]) -> Iterator[str]:
 
 
 RECORDER: Final = Recorder()
+REPORTS: Final[list[tuple[int, int, list[str]]]] = []  # of each process: secrets, texts, and what was found
 
 
 # --- what is listened to -------------------------------------------------------------------------
@@ -177,15 +178,25 @@ def pytest_warning_recorded(warning_message: warnings.WarningMessage) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail the run where a secret was found."""
-    if RECORDER.found():
+    """Fail the run where a secret was found; a worker process reports to the one that started it."""
+    report = (len(RECORDER.secrets), len(RECORDER.texts), RECORDER.found())
+    REPORTS.append(report)
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["leaks"] = [report]
+    if any(found for _, _, found in REPORTS):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Keep the report of a worker process of pytest-xdist; one that crashed has none, and fails the run by that."""
+    REPORTS.extend(getattr(node, "workeroutput", {}).get("leaks", []))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what was looked for, and where a secret was found."""
-    found = RECORDER.found()
-    for line in found:
-        terminalreporter.write_line(f"LEAK in {line}", red=True)
-    looked = f"{len(RECORDER.secrets)} secrets were looked for in {len(RECORDER.texts)} texts"
-    terminalreporter.write_line(f"{looked}: {len(found)} found")
+    leaks = [leak for _, _, found in REPORTS for leak in found]
+    for leak in leaks:
+        terminalreporter.write_line(f"LEAK in {leak}", red=True)
+    secrets, texts = sum(secrets for secrets, _, _ in REPORTS), sum(texts for _, texts, _ in REPORTS)
+    terminalreporter.write_line(f"{secrets} secrets were looked for in {texts} texts: {len(leaks)} found")

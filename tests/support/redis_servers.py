@@ -45,9 +45,8 @@ class DidNotStart(Exception):
 @cache
 def program() -> str:
     """The server's program, installed if need be."""
-    named = os.environ.get(PROGRAM)
     try:
-        return str(debian.install(named, named) if named else debian.install("redis-server", "redis-server"))
+        return str(debian.install(os.environ.get(PROGRAM) or "redis-server"))
     except debian.NotInstalled as missing:
         go_without("Redis", str(missing))
 

@@ -1,6 +1,6 @@
 """Every refusal that can reach a client, in one table; the tests drive it and the documentation shows it.
 
-`python tests/refusals.py docs` writes `errors.md` and `protocol.md` into the folder that it is given.
+`python tests/support/refusals.py docs` writes `errors.md` and `protocol.md` into the folder that it is given.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ CASES = [
     ),
     Case(
         refuse("batch_too_large"),
-        "more than `max_batch` messages in one body",
+        "more than `Limits.batch` messages in one body",
         -32600,
         400,
         400,
@@ -261,10 +261,12 @@ CASES = [
         400,
         with_headers((b"mcp-session-id", b"a"), (b"mcp-session-id", b"a")),
     ),
-    Case(refuse("body_too_large"), "more than `max_body_bytes`", -32600, 413, 413, body("{}"), {"max_body_bytes": 1}),
+    Case(
+        refuse("body_too_large"), "more than `Limits.body_bytes`", -32600, 413, 413, body("{}"), {"max_body_bytes": 1}
+    ),
     Case(
         refuse("body_timeout"),
-        "longer than `body_timeout`",
+        "longer than `Limits.body_timeout`",
         -32600,
         408,
         408,
@@ -358,7 +360,7 @@ CASES = [
     ),
     Case(
         refuse("capabilities_too_large"),
-        "`sessions/create` with more capabilities than `max_data_bytes` (SEP-1364)",
+        "`sessions/create` with more capabilities than `Limits.data_bytes` (SEP-1364)",
         -32602,
         200,
         400,
@@ -396,7 +398,7 @@ CASES = [
     ),
     Case(
         errors.EraRefused(),
-        'any request of the modern era, with `era="legacy"`',
+        'any request of the modern era, with `Wire(era="legacy")`',
         -32022,
         None,
         400,
@@ -407,7 +409,7 @@ CASES = [
     Case(errors.SessionNotFound(), "the same, on a notification", -32043, 400, 400, carrying(UNKNOWN, id=None)),
     Case(
         errors.SessionNotFound(),
-        "with `not_found_code=-40004`",
+        "with `Wire(not_found_code=-40004)`",
         -40004,
         200,
         200,
@@ -456,7 +458,7 @@ CASES = [
     ),
     Case(
         errors.CreateLimited(),
-        "more than `create_limit` in a minute",
+        "more than `Limits.creates_per_minute` in a minute",
         -31029,
         429,
         429,
@@ -541,7 +543,7 @@ attaches or takes out a session, that session must verify.
 _LISTS = """
 Lists are `tools/list`, `prompts/list`, `resources/list`, `resources/templates/list` and `server/discover`.
 
-| `lists=` | a list with a session | the default in the era |
+| `Wire.lists` | a list with a session | the default in the era |
 |---|---|---|"""
 
 

@@ -27,6 +27,6 @@ def test_a_requirement_that_is_not_met_is_named_in_the_skip(requirement: str, he
 
 
 def test_exactly_one_generation_of_the_sdk_is_installed() -> None:
-    """Every environment of the matrix holds one SDK and the FastMCP that goes with it."""
+    """Every environment holds one SDK and the FastMCP that goes with it."""
     generation = (INSTALLED["mcp"].split(".")[0], INSTALLED["fastmcp"].split(".")[0])
     assert generation in {("1", "3"), ("2", "4")}

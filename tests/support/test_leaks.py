@@ -83,6 +83,8 @@ async def test_everything_that_is_made_is_looked_for() -> None:
     held = (await client.tool("remember", session=await client.create(), a=1)).session
     assert held is not None
     assert {held["sessionId"].rsplit(".", 1)[1], held["state"].rsplit(".", 1)[1], SECRET} <= RECORDER.secrets
+    await client.delete(held)
+    await client.tool(session=held)
     signing = KeyRing([SECRET]).signing.signing
     assert signing.hex() in RECORDER.secrets
     sources = set(RECORDER.texts.values())
@@ -128,12 +130,14 @@ LEAKS = {
 }
 
 
+@pytest.mark.parametrize("processes", [0, 2])
 @pytest.mark.parametrize("sources", [list(LEAKS), []], ids=["leaks", "none"])
-def test_a_leak_fails_the_run(sources: list[str], tmp_path: Path) -> None:
-    """Though every test in it passes; the same run without the leaks does not fail."""
+def test_a_leak_fails_the_run(sources: list[str], processes: int, tmp_path: Path) -> None:
+    """Though every test in it passes, in one process or several; the same run without the leaks does not fail."""
     acts = [*(LEAKS[source] for source in sources), "logging.getLogger('mcp_sessions').debug('ring')"]
     (tmp_path / "test_it.py").write_text(LEAKING.format(secret=SECRET, acts=acts), "utf-8")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "leaks", "-p", "no:cacheprovider", "test_it.py"]
+    options = ["-q", f"-n{processes}", "-p", "leaks", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", *options, "test_it.py"]
     run = subprocess.run(
         command,
         cwd=tmp_path,
@@ -144,6 +148,7 @@ def test_a_leak_fails_the_run(sources: list[str], tmp_path: Path) -> None:
     )
     assert f"{len(acts)} passed" in run.stdout, run.stdout + run.stderr
     assert run.returncode == (1 if sources else 0)
+    assert "\n0 secrets" not in run.stdout
     assert [source for source in LEAKS if f"LEAK in {source}: " in run.stdout] == sources
 
 

@@ -10,8 +10,8 @@ from redis_servers import PROGRAM, DidNotStart, program, serving
 import debian
 
 
-def missing(package: str, name: str) -> None:
-    raise debian.NotInstalled(f"{name} is missing")
+def missing(program: str) -> None:
+    raise debian.NotInstalled(f"{program} is missing")
 
 
 def test_a_program_that_is_missing_skips_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ async def test_the_function_knows_what_it_is_and_whose(spans: list[ReadableSpan]
     assert await called(spans, redact) == ["remember: 1", None]
 
 
-async def test_a_function_that_fails_writes_nothing_and_hurts_nobody(
+async def test_a_function_that_fails_writes_nothing_and_the_call_goes_on(
     spans: list[ReadableSpan], caplog: pytest.LogCaptureFixture
 ) -> None:
     """What went wrong is logged by its kind, without the value."""
@@ -78,5 +78,5 @@ async def test_other_messages_and_errors_say_nothing(spans: list[ReadableSpan]) 
     await client.send("tools/list")
     await client.send("tools/call", {"name": "whoami"})
     await client.send("tools/call", {"name": "whoami", "arguments": [1]})
-    said = [[(span.attributes or {}).get(name) for name in NAMES] for span in spans]
-    assert said == [[None, None], [None, '{"content": "nobody"}'], ["[1]", '{"content": "nobody"}']]
+    written = [[(span.attributes or {}).get(name) for name in NAMES] for span in spans]
+    assert written == [[None, None], [None, '{"content": "nobody"}'], ["[1]", '{"content": "nobody"}']]

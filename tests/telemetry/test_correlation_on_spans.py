@@ -22,7 +22,7 @@ LABEL = {"mcp_sessions.correlation": "c1", "mcp_sessions.correlation.source": "m
 
 @pytest.fixture
 def tracing() -> Iterator[tuple[Tracer, Recorder]]:
-    """A tracer whose spans the processor stamps, and what it has recorded."""
+    """A tracer with the processor, and what it has recorded."""
     provider, recorder = TracerProvider(shutdown_on_exit=False), Recorder()
     provider.add_span_processor(SessionSpanProcessor())
     provider.add_span_processor(recorder)
@@ -31,7 +31,7 @@ def tracing() -> Iterator[tuple[Tracer, Recorder]]:
 
 
 async def called(tracer: Tracer, recorder: Recorder, *, within_session: bool, method: str = "tools/call") -> Any:
-    """What the spans around a request and in its tool say, by their names."""
+    """The attributes of the spans around a request and in its tool, by name."""
     seen: list[Correlation | None] = []
 
     async def tool(session: Session | None, arguments: dict[str, Any]) -> str:
@@ -76,5 +76,5 @@ async def test_the_span_of_the_message_itself_carries_it() -> None:
         for held in (None, session):
             await client.send("tools/call", {"name": "whoami", **CHAT}, session=held)
     made = [dict(span.attributes or {}) for span in spans if span.name == "tools/call whoami"]
-    assert [{name: said[name] for name in LABEL} for said in made] == [LABEL, LABEL]
-    assert ["session.id" in said for said in made] == [False, True]
+    assert [{name: attributes[name] for name in LABEL} for attributes in made] == [LABEL, LABEL]
+    assert ["session.id" in attributes for attributes in made] == [False, True]

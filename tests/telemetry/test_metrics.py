@@ -18,7 +18,7 @@ from mcp_sessions.telemetry import metrics
 from mcp_sessions.telemetry.metrics import OPERATION_BUCKETS, SESSION_BUCKETS, SessionMetrics
 from mcp_sessions.telemetry.outcome import SUCCESS, Outcome
 
-DAY = 86_400.0
+DAY = 86_400
 
 
 class Meter:
@@ -93,7 +93,7 @@ def test_the_words_of_applications_and_clients_make_no_series(meter: Meter) -> N
 
 def test_a_sessions_duration_reaches_days(meter: Meter) -> None:
     """The buckets of a connection end at five minutes; a logical session lives for a week."""
-    SessionMetrics(meter.provider)._lived.record(3 * DAY)
+    SessionMetrics(meter.provider)(SessionDeleted("ses_a", "idle", 3 * DAY))
     (point,) = meter.points("mcp.server.session.duration").values()
     assert point.explicit_bounds == SESSION_BUCKETS
     assert SESSION_BUCKETS[-1] == 7 * DAY
@@ -101,7 +101,7 @@ def test_a_sessions_duration_reaches_days(meter: Meter) -> None:
     assert meter.found()["mcp.server.session.duration"].unit == "s"
 
 
-def test_a_session_that_ends_says_how_long_it_lived(meter: Meter) -> None:
+def test_a_session_that_ends_records_how_long_it_lived(meter: Meter) -> None:
     """As the fact does; and how it was spoken with, as the conventions recommend."""
     SessionMetrics(meter.provider)(SessionDeleted("ses_a", "idle", 90))
     (point,) = meter.points("mcp.server.session.duration").values()
@@ -136,7 +136,7 @@ def test_an_operation_is_timed_by_method_tool_and_outcome(meter: Meter) -> None:
 
 
 def test_a_tool_is_named_once_it_has_succeeded(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else anybody could make a series per call, with tools that do not exist; nor are there ever too many."""
+    """Else any client could make a series per call, with tools that do not exist; nor are there ever too many."""
     monkeypatch.setattr(metrics, "_MAX_NAMES", 1)
     count = SessionMetrics(meter.provider)
     for number in range(5):

@@ -10,7 +10,7 @@ from apps import Server, sessions
 from clients import Client
 
 from mcp_sessions._protocol.jsonrpc import Message, parse
-from mcp_sessions.telemetry.attributes import alike, described, target_of, version_of
+from mcp_sessions.telemetry.attributes import common_attributes, message_attributes, target_of, version_of
 
 HTTP = {"network.transport": "tcp", "network.protocol.name": "http"}
 
@@ -22,12 +22,12 @@ def message(method: str, id: Any = 1, **params: Any) -> Message:
     return parsed
 
 
-def describe(said: Message, version: str | None = None) -> dict[str, str]:
-    return described(alike(said.label, target_of(said), version_of(version)), said)
+def describe(sent: Message, version: str | None = None) -> dict[str, str]:
+    return message_attributes(common_attributes(sent.label, target_of(sent), version_of(version)), sent)
 
 
-def beyond_http(said: Message, version: str | None = None) -> dict[str, str]:
-    return {name: value for name, value in describe(said, version).items() if name not in HTTP}
+def beyond_http(sent: Message, version: str | None = None) -> dict[str, str]:
+    return {name: value for name, value in describe(sent, version).items() if name not in HTTP}
 
 
 def test_a_tool_call_is_named_by_its_tool() -> None:
@@ -61,7 +61,7 @@ def test_a_notification_has_no_id_and_a_list_no_target() -> None:
     assert target_of(message("tools/call")) is None
 
 
-def test_every_message_says_how_it_came() -> None:
+def test_every_message_names_its_transport() -> None:
     """Streamable HTTP is HTTP over TCP."""
     assert describe(message("ping")).items() >= HTTP.items()
 
@@ -75,13 +75,13 @@ def test_a_uri_loses_what_often_holds_credentials(uri: str) -> None:
 async def test_a_session_id_in_the_wrong_place_is_left_out() -> None:
     """As a tool's name, as a URI, as a request's id or as the method."""
     token = (await Client(sessions(Server())).create())["sessionId"]
-    said = [
+    sent = [
         message("tools/call", name=token),
         message("resources/read", uri=f"x://{token}"),
         message("ping", token),
         message(token),
     ]
-    texts = [f"{target_of(one)} {describe(one, token)}" for one in said]
+    texts = [f"{target_of(one)} {describe(one, token)}" for one in sent]
     assert not any(token.rsplit(".", 1)[1][:16] in text for text in texts)
 
 

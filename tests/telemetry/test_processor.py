@@ -1,4 +1,4 @@
-"""`SessionSpanProcessor` puts the session on every span of a session's request, and takes nobody's own name away."""
+"""`SessionSpanProcessor` names the session on every span of its request, and keeps a foreign `session.id`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from recorded import Recorder
 from mcp_sessions import Session, current_session
 from mcp_sessions._session.current import session_variable
 from mcp_sessions.telemetry import SessionSpanProcessor
-from mcp_sessions.telemetry.spans import is_claimed
+from mcp_sessions.telemetry.attributes import has_foreign_session_id
 
 Attributes = dict[str, dict[str, Any]]
 OURS = "session.id", "mcp.session.id"
@@ -90,21 +90,21 @@ def nested(tracer: Tracer, **how: Any) -> Callable[[], None]:
     return start
 
 
-async def test_every_span_within_a_sessions_request_is_stamped() -> None:
+async def test_every_span_within_a_sessions_request_names_it() -> None:
     """A span and the one below it carry both names; one that is older than the session's request carries neither."""
     with tracing() as (tracer, attributes), tracer.start_as_current_span("before"):
         ref = await handling(nested(tracer))
     assert attributes == {"outer": dict.fromkeys(OURS, ref), "inner": dict.fromkeys(OURS, ref), "before": {}}
 
 
-async def test_aliases_are_stamped_too() -> None:
+async def test_aliases_are_set_too() -> None:
     """For tools that group by another attribute."""
     with tracing(aliases=["langsmith.metadata.session_id"]) as (tracer, attributes):
         ref = await handling(nested(tracer))
     assert attributes["inner"] == dict.fromkeys((*OURS, "langsmith.metadata.session_id"), ref)
 
 
-async def test_outside_of_a_session_nothing_is_stamped() -> None:
+async def test_outside_of_a_session_nothing_is_set() -> None:
     """Not before the first request, and not after it."""
     with tracing() as (tracer, attributes):
         nested(tracer)()
@@ -120,7 +120,7 @@ async def test_the_middlewares_own_spans_are_left_to_it() -> None:
     assert attributes == {"outer": {}, "inner": {}}
 
 
-# --- a session.id that is somebody else's ---------------------------------------------------------
+# --- a foreign session.id ------------------------------------------------------------------------
 
 
 async def test_a_chat_that_came_as_baggage_keeps_its_name() -> None:
@@ -141,7 +141,7 @@ async def test_a_chat_that_came_as_baggage_of_a_message_keeps_its_name() -> None
 
 
 async def test_our_own_ref_as_baggage_changes_nothing() -> None:
-    """Whoever hands the session's ref on means ours."""
+    """A client that sends the session's ref means ours."""
     with tracing() as (tracer, attributes):
 
         def start() -> None:
@@ -177,7 +177,7 @@ async def test_a_name_that_another_processor_gave_stays() -> None:
     assert attributes["outer"] == attributes["inner"] == {**CHAT, "mcp.session.id": ref}
 
 
-async def test_a_session_within_another_sessions_request_is_stamped_with_its_own() -> None:
+async def test_a_session_within_another_sessions_request_is_named_by_its_own_ref() -> None:
     """A server that calls another one in its own process: the span above is ours, of the other session."""
     with tracing() as (tracer, attributes), tracer.start_as_current_span("above") as above:
         above.set_attributes(dict.fromkeys(OURS, "ses_another"))
@@ -189,7 +189,7 @@ async def test_a_session_within_another_sessions_request_is_stamped_with_its_own
 def test_whatever_mapping_a_spans_attributes_are_they_are_read(named: dict[str, str]) -> None:
     """Spans of others than the SDK, whose attributes may be a mapping that can only be read."""
     held = Readable(named)
-    assert is_claimed(SimpleNamespace(attributes=held), "ses_a", None) == bool(named)
+    assert has_foreign_session_id(SimpleNamespace(attributes=held), "ses_a", None) == bool(named)
     assert dict(held) == named
 
 
@@ -215,19 +215,19 @@ async def test_what_fastmcp_writes_over_mcp_session_id_is_left_out() -> None:
 # --- the session's start, and its client ------------------------------------------------------------
 
 STARTED: Any = SimpleNamespace(ref="ses_a", traceparent=f"00-{0x5E:032x}-{0x51:016x}-01", client="wire 1.0")
-UNSAID: Any = SimpleNamespace(ref="ses_a", traceparent=None, client=None)
+UNNAMED: Any = SimpleNamespace(ref="ses_a", traceparent=None, client=None)
 
 
 @pytest.mark.parametrize(
-    ("session", "kind", "links", "said"),
+    ("session", "kind", "links", "described"),
     [
         (STARTED, SpanKind.SERVER, [0x51], {"mcp_sessions.client": "wire 1.0"}),
         (STARTED, SpanKind.INTERNAL, [], {}),
-        (UNSAID, SpanKind.SERVER, [], {}),
+        (UNNAMED, SpanKind.SERVER, [], {}),
     ],
 )
-def test_a_servers_own_span_links_to_the_start_of_the_session_and_says_who_calls(
-    session: Any, kind: SpanKind, links: list[int], said: dict[str, str]
+def test_a_servers_own_span_links_to_the_start_of_the_session_and_names_the_client(
+    session: Any, kind: SpanKind, links: list[int], described: dict[str, str]
 ) -> None:
     """Where the session's token says so; the spans below it need no link of their own."""
     provider, recorder = TracerProvider(shutdown_on_exit=False), Recorder()
@@ -239,14 +239,14 @@ def test_a_servers_own_span_links_to_the_start_of_the_session_and_says_who_calls
     session_variable.reset(token)
     provider.shutdown()
     assert [link.context.span_id for link in spans[0].links] == links
-    assert spans[0].attributes == {**dict.fromkeys(OURS, "ses_a"), **said}
+    assert spans[0].attributes == {**dict.fromkeys(OURS, "ses_a"), **described}
 
 
 # --- harmless --------------------------------------------------------------------------------------
 
 
 async def test_a_span_that_is_not_recorded_is_not_touched() -> None:
-    """Nor one of another process, whose attributes nobody here can read."""
+    """Nor one of another process, whose attributes cannot be read here."""
     provider = TracerProvider(sampler=DEFAULT_OFF, shutdown_on_exit=False)
     provider.add_span_processor(SessionSpanProcessor())
     await handling(nested(provider.get_tracer("tests")))

@@ -62,7 +62,7 @@ class Recipe:
         return str(CODE).replace(PLAIN, others[0] if others else PLAIN)
 
     def at(self, url: str) -> dict[str, object]:
-        """What the program below is told, with a receiver in place of the tool."""
+        """What the program below is given, with a receiver in place of the tool."""
         path = urlsplit(self.endpoint).path
         patient = {"OTEL_EXPORTER_OTLP_TIMEOUT": "120"}  # seconds, on a machine that does other things, too
         environment = {**self.environment, **patient, "OTEL_EXPORTER_OTLP_ENDPOINT": url + path}
@@ -111,10 +111,13 @@ def received() -> Iterator[dict[str, Receiver]]:
     """What each tool was sent, by its name."""
     with ExitStack() as stack:
         receivers = {recipe.name: stack.enter_context(receiving()) for recipe in FOUND}
-        told = json.dumps([recipe.at(receivers[recipe.name].url) for recipe in FOUND])
+        given = json.dumps([recipe.at(receivers[recipe.name].url) for recipe in FOUND])
         program = [sys.executable, "-c", PROGRAM]
-        environ = {**os.environ, "PYTHONPATH": str(TESTS / "support")}
-        done = subprocess.run(program, input=told, env=environ, capture_output=True, text=True, check=False)
+        environ = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS / "support"), os.environ.get("PYTHONPATH")])),
+        }
+        done = subprocess.run(program, input=given, env=environ, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
         yield receivers
 
@@ -124,10 +127,10 @@ def test_every_tool_of_the_table_has_a_recipe() -> None:
     assert sorted(recipe.name for recipe in FOUND) == sorted(TABLE)
 
 
-def test_what_was_not_run_is_said_to_be_so() -> None:
+def test_what_was_not_run_is_marked_so() -> None:
     """Of every tool but those that `make observe` starts, whose pictures the page shows."""
     rows = re.findall(r"^\| ([A-Z]\w+(?: \w+)?) \|.*\| ([^|]*) \|$", PAGE, re.MULTILINE)
-    run = {name for name, said in rows if not said.startswith("not run here")}
+    run = {name for name, status in rows if not status.startswith("not run here")}
     assert {name.lower().removeprefix("arize ") for name in run} == set(TOOLS)
     for picture in re.findall(r"\((images/phoenix-[\w.]+)\)", PAGE):
         assert (TESTS.parent / "docs" / picture).read_bytes().startswith(b"\x89PNG")
@@ -137,7 +140,7 @@ def test_what_was_not_run_is_said_to_be_so() -> None:
 def test_each_sessions_spans_have_the_attribute_by_which_the_tool_groups(
     recipe: Recipe, received: dict[str, Receiver]
 ) -> None:
-    """Those of the middleware and those of the tool, in both sessions, which are told apart."""
+    """Those of the middleware and those of the tool, in both sessions, which differ."""
     spans = received[recipe.name].spans
     groups = {span.attributes[recipe.groups] for span in spans}
     assert len(groups) == 2
@@ -157,7 +160,7 @@ def test_it_is_sent_where_the_tool_takes_it(recipe: Recipe, received: dict[str, 
 
 
 @pytest.mark.parametrize("recipe", FOUND, ids=lambda recipe: recipe.name)
-def test_where_the_recipe_says_so_a_session_is_one_trace(recipe: Recipe, received: dict[str, Receiver]) -> None:
+def test_where_the_recipe_has_it_so_a_session_is_one_trace(recipe: Recipe, received: dict[str, Receiver]) -> None:
     """All but its creation, which is of its caller's; elsewhere each call is a trace of its own."""
     spans = [span for span in received[recipe.name].spans if span.name != "sessions/create"]
     traces = {span.trace for span in spans}

@@ -1,11 +1,12 @@
-"""`RequestSpans` makes one span per message, where the wrapped server makes none, and hangs it where it belongs."""
+"""A message has one span, where the wrapped server makes none, and it hangs where it belongs."""
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 from opentelemetry import baggage, context
@@ -15,37 +16,33 @@ from opentelemetry.trace import NoOpTracerProvider, SpanKind, StatusCode, get_cu
 from recorded import Recorder
 
 from mcp_sessions._protocol.jsonrpc import Message, parse
-from mcp_sessions.errors import SessionNotFound
+from mcp_sessions._session.claims import Claims
 from mcp_sessions.telemetry.detect import Spans
 from mcp_sessions.telemetry.outcome import Outcome, RequestTelemetry
 from mcp_sessions.telemetry.processor import SessionSampler, SessionSpanProcessor
-from mcp_sessions.telemetry.spans import RequestSpans, SessionSpans
+from mcp_sessions.telemetry.spans import Call, Tracing
 
 CALLER = f"00-{0xCA:032x}-{0xC1:016x}-01"
 START = f"00-{0x5E:032x}-{0x51:016x}-01"
 
 
-class About(NamedTuple):
-    """What a token says of its session."""
-
-    ref: str
-    trace: str | None = None
-    client: str | None = None
+def session(jti: str = "a", trace: str | None = START, client: str | None = "wire 1.0") -> Claims:
+    return Claims(kind="session", kid="k", jti=jti, issued_at=0, expires_at=99, trace=trace, client=client)
 
 
-SESSION = About("ses_a", START, "wire 1.0")
-STAMP = {"session.id": "ses_a", "mcp.session.id": "ses_a"}
+SESSION = session()
+NAMED = {"session.id": SESSION.ref, "mcp.session.id": SESSION.ref}
 
 
-def message(method: str = "tools/call", meta: dict[str, Any] | None = None, **more: Any) -> Message:
-    envelope = {"jsonrpc": "2.0", "id": 7, "method": method, "params": {"name": "add", "_meta": meta}, **more}
+def message(method: str = "tools/call", meta: dict[str, Any] | None = None, name: str = "add", **more: Any) -> Message:
+    envelope = {"jsonrpc": "2.0", "id": 7, "method": method, "params": {"name": name, "_meta": meta}, **more}
     parsed = parse(json.dumps(envelope).encode())
     assert isinstance(parsed, Message)
     return parsed
 
 
-class Tracing:
-    """A provider, the spans that ended in it, and the request spans under test."""
+class Traced:
+    """A provider, the spans that ended in it, and what makes spans there."""
 
     def __init__(self, spans: Spans = "auto", *, is_native: bool = False, **options: Any) -> None:
         self.provider = TracerProvider(shutdown_on_exit=False)
@@ -53,16 +50,18 @@ class Tracing:
         self.provider.add_span_processor(SessionSpanProcessor())
         self.provider.add_span_processor(self._recorder)
         self.tracer = self.provider.get_tracer("tests")
-        self.requests = RequestSpans(spans, tracer_provider=self.provider, **options)
-        self.requests.is_native = is_native
+        given = {"makes_server_spans": lambda: is_native, "tracer_provider": self.provider, **options}
+        self.tracing = Tracing(spans, **given)
 
-    def begin(self, said: Message | None = None, about: About | None = SESSION, **how: Any) -> RequestTelemetry | None:
-        return self.requests.begin(said or message(), version="2025-11-25", about=about, **how)
+    def begin(
+        self, sent: Message | None = None, session: Claims | None = SESSION, *, version: str = "2025-11-25", **how: Any
+    ) -> RequestTelemetry | None:
+        return self.tracing.begin(sent or message(), version=version, session=session, **how)
 
-    def begun(self, said: Message | None = None, about: About | None = SESSION, **how: Any) -> RequestTelemetry:
-        handling = self.begin(said, about, **how)
-        assert handling is not None
-        return handling
+    def begun(self, sent: Message | None = None, session: Claims | None = SESSION, **how: Any) -> RequestTelemetry:
+        request = self.begin(sent, session, **how)
+        assert request is not None
+        return request
 
     @contextmanager
     def recording(self) -> Iterator[list[ReadableSpan]]:
@@ -75,18 +74,18 @@ def links(span: ReadableSpan) -> set[int]:
     return {link.context.span_id for link in span.links}
 
 
-# --- what a span says ----------------------------------------------------------------------------
+# --- attributes ----------------------------------------------------------------------------------
 
 
 def test_a_message_is_a_server_span_by_the_conventions() -> None:
-    """Its name, its kind, its attributes, its session and what its client calls itself."""
-    tracing = Tracing()
-    with tracing.recording() as spans:
-        tracing.begun().end()
+    """Its name, its kind, its attributes, its session and its client's own name."""
+    traced = Traced()
+    with traced.recording() as spans:
+        traced.begun().end()
     (span,) = spans
     assert (span.name, span.kind, span.status.status_code) == ("tools/call add", SpanKind.SERVER, StatusCode.UNSET)
     assert span.attributes == {
-        **STAMP,
+        **NAMED,
         "mcp.method.name": "tools/call",
         "mcp.protocol.version": "2025-11-25",
         "jsonrpc.request.id": "7",
@@ -99,69 +98,80 @@ def test_a_message_is_a_server_span_by_the_conventions() -> None:
 
 
 def test_a_message_of_no_session_names_none() -> None:
-    """And one that names no tool or prompt is called by its method."""
-    tracing = Tracing()
-    with tracing.recording() as spans:
-        tracing.begun(message("tools/list"), None).end()
-        tracing.begun(message("tools/list"), About("ses_a")).end()
+    """One that names no tool or prompt is called by its method."""
+    traced = Traced()
+    with traced.recording() as spans:
+        traced.begun(message("tools/list"), None).end()
+        traced.begun(message("tools/list"), session(client=None)).end()
     assert [span.name for span in spans] == ["tools/list", "tools/list"]
-    assert STAMP.keys().isdisjoint(spans[0].attributes or {})
+    assert NAMED.keys().isdisjoint(spans[0].attributes or {})
     assert "mcp_sessions.client" not in (spans[1].attributes or {})
 
 
-def test_a_posted_response_is_no_message_of_its_own() -> None:
+DIFFERENT: list[tuple[Message, Claims | None, str]] = [
+    (message(), SESSION, "2026-07-28"),
+    (message(name="sub"), SESSION, "2026-07-28"),
+    (message("prompts/get"), SESSION, "2026-07-28"),
+    (message(params={}), SESSION, "2026-07-28"),
+    (message(), SESSION, "2025-11-25"),
+    (message(), None, "2026-07-28"),
+    (message(), session("b"), "2026-07-28"),
+    (message(), session(trace=None), "2026-07-28"),
+    (message(), session(client=None), "2026-07-28"),
+]
+
+
+def test_messages_that_differ_share_nothing() -> None:
+    """What messages have in common is made once, for those that are the same in all that a span has of them."""
+
+    def seen(traced: Traced, number: int) -> Any:
+        sent, of, version = DIFFERENT[number]
+        with traced.recording() as spans:
+            traced.begun(sent, of, version=version).end()
+        return spans[0].name, dict(spans[0].attributes or {}), links(spans[0])
+
+    traced, numbers = Traced(), range(len(DIFFERENT))
+    alone = [seen(Traced(), number) for number in numbers]
+    assert [seen(traced, number) for number in (*numbers, *numbers)] == alone * 2
+    assert all(one != other for place, one in enumerate(alone) for other in alone[:place])
+
+
+def test_what_is_remembered_of_messages_is_bounded() -> None:
+    """In number, and in what one of them takes: a client may write anything, as often as it likes."""
+    traced = Traced()
+
+    def remembered() -> int:
+        return sum(isinstance(held, Call) for held in gc.get_objects())
+
+    before = remembered()
+    for number in range(50):
+        traced.begun(message(name="x" * 600 + str(number))).end()
+        traced.begun(message("x" * 600 + str(number))).end()
+        traced.begun(version="x" * 600 + str(number)).end()
+    assert remembered() == before
+    for number in range(3000):
+        traced.begun(message(name=f"once {number}")).end()
+    assert before < remembered() <= before + 2048
+    traced.provider.shutdown()
+
+
+def test_a_long_name_is_cut() -> None:
+    """On the span, too."""
+    traced = Traced()
+    with traced.recording() as spans:
+        traced.begun(message(name="x" * 600)).end()
+        traced.begun(message("x" * 600)).end()
+    assert all(len(span.name) < 200 for span in spans)
+
+
+def test_a_posted_response_is_not_a_message_of_its_own() -> None:
     """It answers a request that the server sent on a stream."""
     parsed = parse(b'{"jsonrpc":"2.0","id":1,"result":{}}')
     assert isinstance(parsed, Message)
-    assert Tracing().begin(parsed) is None
+    assert Traced().begin(parsed) is None
 
 
-ERROR = b'{"jsonrpc":"2.0","id":7,"error":{"code":-32602,"message":"no basket 7"}}'
-FAILED = b'{"jsonrpc":"2.0","id":7,"result":{"isError":true}}'
-PROGRESS = b'{"jsonrpc":"2.0","method":"notifications/progress"}'
-
-
-@pytest.mark.parametrize(
-    ("texts", "said"),
-    [
-        ([ERROR], {"error.type": "-32602", "rpc.response.status_code": "-32602"}),
-        ([FAILED, PROGRESS], {"error.type": "tool_error"}),
-        ([b'{"error":"invalid_token"}', b'{"id":7}'], {"error.type": "401"}),
-        ([], {"error.type": "401"}),
-    ],
-    ids=["error", "tool error", "another page", "no answer"],
-)
-def test_an_error_is_told_by_its_class(texts: list[bytes], said: dict[str, str]) -> None:
-    """By the answer, or the HTTP status where none came; what the server says of it is not written down."""
-    tracing = Tracing()
-    with tracing.recording() as spans:
-        handling = tracing.begun()
-        handling.status = 401
-        for text in texts:
-            handling.hear(text)
-        handling.end()
-    (span,) = spans
-    names = ("error.type", "rpc.response.status_code", "mcp_sessions.reason")
-    assert {name: value for name, value in (span.attributes or {}).items() if name in names} == said
-    assert span.status.status_code is StatusCode.ERROR
-    assert span.status.description is None
-
-
-def test_a_refusal_has_its_reason_and_our_own_words() -> None:
-    """The client was told less."""
-    tracing = Tracing()
-    with tracing.recording() as spans:
-        handling = tracing.begun(about=None, is_forwarded=False)
-        handling.refuse(SessionNotFound("token_signature"), -32043)
-        handling.hear(ERROR)
-        handling.end()
-    (span,) = spans
-    said = span.attributes or {}
-    assert (said["error.type"], said["mcp_sessions.reason"]) == ("-32043", "token_signature")
-    assert span.status.description == "Session not found"
-
-
-# --- where it hangs ------------------------------------------------------------------------------
+# --- parents and links ---------------------------------------------------------------------------
 
 
 def ids(span: ReadableSpan) -> tuple[int, int] | None:
@@ -169,12 +179,12 @@ def ids(span: ReadableSpan) -> tuple[int, int] | None:
 
 
 def test_a_message_with_a_trace_context_belongs_to_its_caller() -> None:
-    """And links to what is around it, and to the session's start; what it starts hangs below it."""
-    tracing = Tracing()
-    with tracing.recording() as spans, tracing.tracer.start_as_current_span("http"):
-        handling = tracing.begun(message(meta={"traceparent": CALLER, "tracestate": "a=b"}))
-        tracing.tracer.start_span("inner").end()
-        handling.end()
+    """It links to what is around it and to the session's start; what it starts hangs below it."""
+    traced = Traced()
+    with traced.recording() as spans, traced.tracer.start_as_current_span("http"):
+        request = traced.begun(message(meta={"traceparent": CALLER, "tracestate": "a=b"}))
+        traced.tracer.start_span("inner").end()
+        request.end()
     inner, span, http = spans
     assert ids(span) == (0xCA, 0xC1)
     assert span.context.trace_state == {"a": "b"}
@@ -185,9 +195,9 @@ def test_a_message_with_a_trace_context_belongs_to_its_caller() -> None:
 @pytest.mark.parametrize("meta", [None, {}, {"traceparent": "odd"}, {"traceparent": 7}, {"baggage": "a=b"}])
 def test_a_message_without_one_belongs_to_what_is_around_it(meta: dict[str, Any] | None) -> None:
     """Which then needs no link."""
-    tracing = Tracing()
-    with tracing.recording() as spans, tracing.tracer.start_as_current_span("http"):
-        tracing.begun(message(meta=meta)).end()
+    traced = Traced()
+    with traced.recording() as spans, traced.tracer.start_as_current_span("http"):
+        traced.begun(message(meta=meta)).end()
     span, http = spans
     assert span.parent == http.context
     assert links(span) == {0x51}
@@ -195,21 +205,21 @@ def test_a_message_without_one_belongs_to_what_is_around_it(meta: dict[str, Any]
 
 def test_alone_it_is_a_root() -> None:
     """With nothing around it, no caller and no start there is nothing to link."""
-    tracing = Tracing()
-    with tracing.recording() as spans:
-        tracing.begun(about=About("ses_a", None)).end()
-        tracing.begun(about=About("ses_a", "odd")).end()
-        tracing.begun(message(meta={"traceparent": CALLER})).end()
+    traced = Traced()
+    with traced.recording() as spans:
+        traced.begun(session=session(trace=None)).end()
+        traced.begun(session=session(trace="odd")).end()
+        traced.begun(message(meta={"traceparent": CALLER})).end()
     assert [(ids(span), links(span)) for span in spans] == [(None, set()), (None, set()), ((0xCA, 0xC1), {0x51})]
 
 
 def test_a_session_can_be_one_trace() -> None:
     """Then every message hangs below the session's start, and links to its caller and to what is around it."""
-    tracing = Tracing(trace="session")
-    with tracing.recording() as spans, tracing.tracer.start_as_current_span("http"):
-        tracing.begun(message(meta={"traceparent": CALLER})).end()
-        tracing.begun().end()
-        tracing.begun(about=None).end()
+    traced = Traced(trace="session")
+    with traced.recording() as spans, traced.tracer.start_as_current_span("http"):
+        traced.begun(message(meta={"traceparent": CALLER})).end()
+        traced.begun().end()
+        traced.begun(session=None).end()
     first, second, sessionless, http = spans
     assert ids(first) == ids(second) == (0x5E, 0x51)
     assert links(first) == {0xC1, http.context.span_id}
@@ -217,79 +227,79 @@ def test_a_session_can_be_one_trace() -> None:
     assert sessionless.parent == http.context
 
 
-def test_what_was_current_is_current_again() -> None:
+def test_the_context_before_is_current_again_afterwards() -> None:
     """The span's time as the current one ends with it."""
-    tracing = Tracing()
-    with tracing.tracer.start_as_current_span("http") as http:
-        handling = tracing.begun()
+    traced = Traced()
+    with traced.tracer.start_as_current_span("http") as http:
+        request = traced.begun()
         assert get_current_span() is not http
-        handling.end()
+        request.end()
         assert get_current_span() is http
-    tracing.provider.shutdown()
+    traced.provider.shutdown()
 
 
 def test_a_chat_that_comes_as_baggage_of_the_message_keeps_its_name() -> None:
     """On our span, and in the context of all that the request starts."""
-    tracing = Tracing()
-    with tracing.recording() as spans:
-        handling = tracing.begun(message(meta={"baggage": "session.id=chat"}))
+    traced = Traced()
+    with traced.recording() as spans:
+        request = traced.begun(message(meta={"baggage": "session.id=chat"}))
         assert baggage.get_baggage("session.id") == "chat"
-        handling.end()
+        request.end()
     assert "session.id" not in (spans[0].attributes or {})
-    assert (spans[0].attributes or {})["mcp.session.id"] == "ses_a"
+    assert (spans[0].attributes or {})["mcp.session.id"] == SESSION.ref
 
 
 @pytest.mark.parametrize("named", [{}, {"session.id": "chat"}])
 def test_a_chat_that_names_the_span_around_a_creation_keeps_its_name(named: dict[str, str]) -> None:
     """The session is known only once it is made; its own spans, too, then leave the trace to the chat."""
-    tracing = Tracing()
-    with tracing.recording() as spans, tracing.tracer.start_as_current_span("http", attributes=named):
-        handling = tracing.begun(message("sessions/create"), None, is_forwarded=False)
-        SessionSpans(tracer_provider=tracing.provider).start("ses_a", expires_at=9).end()
-        tracing.requests.name(SESSION)
-        handling.end()
+    traced = Traced()
+    with traced.recording() as spans, traced.tracer.start_as_current_span("http", attributes=named):
+        request = traced.begun(message("sessions/create"), None, is_forwarded=False)
+        traced.tracing.start_session(SESSION).end()
+        traced.tracing.name_session(SESSION)
+        request.end()
     start, created, _ = spans
     assert {"session.id" in (span.attributes or {}) for span in (start, created)} == {not named}
-    assert {(span.attributes or {})["mcp.session.id"] for span in (start, created)} == {"ses_a"}
+    assert {(span.attributes or {})["mcp.session.id"] for span in (start, created)} == {SESSION.ref}
 
 
 def test_a_trace_context_that_cannot_be_read_is_none() -> None:
     """A lone surrogate in it."""
     parsed = parse(b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"traceparent":"\\ud800"}}}')
     assert isinstance(parsed, Message)
-    tracing = Tracing()
-    with tracing.recording() as spans:
-        tracing.begun(parsed).end()
+    traced = Traced()
+    with traced.recording() as spans:
+        traced.begun(parsed).end()
     assert spans[0].parent is None
 
 
 def test_a_span_that_is_not_recorded_costs_nothing_and_hides_nothing() -> None:
     """It is current all the same, so that its decision reaches what is below it."""
     provider = TracerProvider(sampler=DEFAULT_OFF, shutdown_on_exit=False)
-    handling = RequestSpans(tracer_provider=provider).begin(message(), version=None, about=SESSION)
-    assert handling is not None
+    request = Tracing(tracer_provider=provider).begin(message(), version=None, session=SESSION)
+    assert request is not None
     assert get_current_span().get_span_context().is_valid
-    handling.end(ValueError())
+    request.end(ValueError())
     assert not get_current_span().get_span_context().is_valid
     provider.shutdown()
 
 
 def test_without_an_sdk_there_is_no_span_to_end() -> None:
-    """Nor is anything read that only a span would say."""
-    assert RequestSpans(tracer_provider=NoOpTracerProvider()).begin(message(), version=None, about=SESSION) is None
+    """Nor is anything read that only a span would hold."""
+    assert Tracing(tracer_provider=NoOpTracerProvider()).begin(message(), version=None, session=SESSION) is None
 
 
-def test_a_sampler_is_told_of_the_session_before_the_span_is() -> None:
+def test_a_sampler_knows_the_session_before_the_span_does() -> None:
     """So that whole sessions can be kept: what it is asked with is all that it knows."""
     provider = TracerProvider(sampler=SessionSampler(0), shutdown_on_exit=False)
-    requests = RequestSpans(tracer_provider=provider)
-    recorded = {}
-    for about in (SESSION, None):
-        handling = requests.begin(message(), version=None, about=about)
-        assert handling is not None
-        recorded[about] = get_current_span().is_recording()
-        handling.end()
-    assert recorded == {SESSION: False, None: True}
+    tracing = Tracing(tracer_provider=provider)
+    recorded = []
+    for of in (SESSION, None):
+        request = tracing.begin(message(), version=None, session=of)
+        assert request is not None
+        recorded.append(get_current_span().is_recording())
+        request.end()
+    assert recorded == [False, True]
     provider.shutdown()
 
 
@@ -307,61 +317,61 @@ KINDS: dict[tuple[Spans, bool], tuple[SpanKind | None, SpanKind | None]] = {
 
 
 @pytest.mark.parametrize(("case", "kinds"), KINDS.items(), ids=str)
-def test_the_option_says_whether_there_is_a_span_and_of_which_kind(
+def test_the_option_chooses_whether_there_is_a_span_and_its_kind(
     case: tuple[Spans, bool], kinds: tuple[SpanKind | None, SpanKind | None]
 ) -> None:
     """A server that makes its own never sees what we answer ourselves, so that has one of ours."""
     option, is_native = case
-    tracing = Tracing(option, is_native=is_native)
-    with tracing.recording() as spans:
+    traced = Traced(option, is_native=is_native)
+    with traced.recording() as spans:
         for is_forwarded in (True, False):
-            handling = tracing.begin(is_forwarded=is_forwarded)
-            if handling is not None:
-                handling.end()
+            request = traced.begin(is_forwarded=is_forwarded)
+            if request is not None:
+                request.end()
     assert [span.kind for span in spans] == [kind for kind in kinds if kind is not None]
 
 
-def test_where_the_server_makes_its_own_the_span_around_is_stamped() -> None:
-    """The HTTP request's, which started before its session was known; no session, no stamp."""
-    tracing = Tracing(is_native=True)
-    with tracing.recording() as spans:
-        for about in (SESSION, None):
-            with tracing.tracer.start_as_current_span("http"):
-                assert tracing.begin(about=about) is None
-    assert [dict(span.attributes or {}) for span in spans] == [STAMP, {}]
+def test_where_the_server_makes_its_own_the_span_around_names_the_session() -> None:
+    """The HTTP request's, which started before its session was known; without a session it names none."""
+    traced = Traced(is_native=True)
+    with traced.recording() as spans:
+        for of in (SESSION, None):
+            with traced.tracer.start_as_current_span("http"):
+                assert traced.begin(session=of) is None
+    assert [dict(span.attributes or {}) for span in spans] == [NAMED, {}]
 
 
-def test_where_nothing_is_recorded_around_nothing_is_stamped() -> None:
+def test_where_nothing_is_recorded_around_nothing_is_written() -> None:
     """Nor is anything to be ended."""
-    assert Tracing("enrich").begin() is None
+    assert Traced("enrich").begin() is None
 
 
 def test_the_servers_own_span_stands_in_the_sessions_trace() -> None:
     """In that mode the session's start is current while the server handles a message."""
-    tracing = Tracing(is_native=True, trace="session")
-    handling = tracing.begun()
+    traced = Traced(is_native=True, trace="session")
+    request = traced.begun()
     assert get_current_span().get_span_context().span_id == 0x51
-    handling.end()
+    request.end()
     assert not get_current_span().get_span_context().is_valid
 
 
 def test_a_servers_own_spans_find_the_baggage_of_the_message() -> None:
     """The span around them stays, since the server takes its parent from the message itself."""
-    tracing = Tracing(is_native=True)
-    with tracing.recording() as spans, tracing.tracer.start_as_current_span("http") as http:
-        handling = tracing.begun(message(meta={"traceparent": CALLER, "baggage": "session.id=chat"}))
+    traced = Traced(is_native=True)
+    with traced.recording() as spans, traced.tracer.start_as_current_span("http") as http:
+        request = traced.begun(message(meta={"traceparent": CALLER, "baggage": "session.id=chat"}))
         assert baggage.get_baggage("session.id") == "chat"
         assert get_current_span() is http
-        handling.end()
+        request.end()
         assert baggage.get_baggage("session.id") is None
-    assert (spans[0].attributes or {}) == {"mcp.session.id": "ses_a"}
+    assert (spans[0].attributes or {}) == {"mcp.session.id": SESSION.ref}
 
 
 # --- with metrics --------------------------------------------------------------------------------
 
 
-class Told:
-    """Stands where the metrics stand."""
+class Listener:
+    """In place of the metrics."""
 
     def __init__(self) -> None:
         self.operations: list[tuple[str, str | None, Outcome]] = []
@@ -374,11 +384,11 @@ class Told:
 
 
 @pytest.mark.parametrize("option", ["server", "enrich", "off"])
-@pytest.mark.parametrize("about", [SESSION, None])
-def test_every_message_is_timed_with_a_span_or_without(option: Spans, about: About | None) -> None:
+@pytest.mark.parametrize("of", [SESSION, None])
+def test_every_message_is_timed_with_a_span_or_without(option: Spans, of: Claims | None) -> None:
     """Spans and metrics are chosen apart."""
-    told = Told()
-    tracing = Tracing(option, listeners=[told])
-    tracing.begun(about=about).end()
-    assert told.operations == [("tools/call", "2025-11-25", Outcome())]
+    listener = Listener()
+    traced = Traced(option, listeners=[listener])
+    traced.begun(session=of).end()
+    assert listener.operations == [("tools/call", "2025-11-25", Outcome())]
     assert context.get_current() == {}

@@ -1,4 +1,4 @@
-"""A session's start and end are spans of their own, and what a token carries leads back to the start."""
+"""A session's start and end are spans of their own, and the token's traceparent leads back to the start."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from opentelemetry.trace import (
 )
 from recorded import Recorder
 
+from mcp_sessions._session.claims import Claims
 from mcp_sessions.errors import CreateRefused
 from mcp_sessions.telemetry.detect import Trace
-from mcp_sessions.telemetry.spans import SessionSpans, below, start_of, traceparent
+from mcp_sessions.telemetry.spans import Tracing, below, start_of
 
 REMOTE = NonRecordingSpan(SpanContext(1, 1, is_remote=True, trace_flags=TraceFlags(1)))
+CLAIMS = Claims(kind="session", kid="k", jti="a", issued_at=0, expires_at=99, client="wire 1.0", parent="ses_0")
 
 
 @pytest.fixture
@@ -46,12 +48,9 @@ def spans(provider: TracerProvider) -> Iterator[list[ReadableSpan]]:
         yield kept
 
 
-def in_session(provider: TracerProvider, trace: Trace) -> SessionSpans:
-    return SessionSpans(trace=trace, tracer_provider=provider)
-
-
-def started(ends: SessionSpans) -> str | None:
-    start = ends.start("ses_a", expires_at=99)
+def started(tracing: Tracing) -> str | None:
+    """The traceparent of a session that has been created."""
+    start = tracing.start_session(CLAIMS)
     start.end()
     return start.trace
 
@@ -61,32 +60,31 @@ def links(span: ReadableSpan) -> list[int]:
 
 
 def test_the_start_is_a_span_that_ends_with_the_creation(provider: TracerProvider, spans: list[ReadableSpan]) -> None:
-    """It names the session, says when it ends at the latest, and its context is what the token carries."""
-    creating = in_session(provider, "request").start("ses_a", expires_at=99, client="wire 1.0", parent="ses_0")
+    """It names the session and when it ends at the latest, and its context is what the token carries."""
+    creating = Tracing(tracer_provider=provider).start_session(CLAIMS)
     assert spans == []
     creating.end()
-    text = creating.trace
     (start,) = spans
     assert start.name == "session start"
     assert start.attributes == {
-        "session.id": "ses_a",
-        "mcp.session.id": "ses_a",
+        "session.id": CLAIMS.ref,
+        "mcp.session.id": CLAIMS.ref,
         "mcp_sessions.client": "wire 1.0",
         "mcp_sessions.parent": "ses_0",
         "mcp_sessions.expires_at": 99,
     }
-    found = start_of(text)
+    found = start_of(creating.trace)
     assert found is not None
     assert found.is_remote
     assert (found.trace_id, found.span_id) == (start.context.trace_id, start.context.span_id)
-    assert traceparent(found) == text
+    assert creating.trace == f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
 
 
 def test_a_session_that_is_refused_after_all_has_a_start_that_failed(
     provider: TracerProvider, spans: list[ReadableSpan]
 ) -> None:
-    """By the class of what was raised, and not in its words."""
-    in_session(provider, "request").start("ses_a", expires_at=99).end(CreateRefused("no more than one"))
+    """By the class of the exception, without its text."""
+    Tracing(tracer_provider=provider).start_session(CLAIMS).end(CreateRefused("no more than one"))
     (start,) = spans
     assert (start.attributes or {})["error.type"] == "CreateRefused"
     assert start.status.status_code is StatusCode.ERROR
@@ -97,26 +95,27 @@ def test_a_start_belongs_to_the_request_that_makes_the_session(
     provider: TracerProvider, tracer: Tracer, spans: list[ReadableSpan]
 ) -> None:
     """And an end to the request that ends it, with a link to the start."""
-    ends = in_session(provider, "request")
+    tracing = Tracing(tracer_provider=provider)
     with tracer.start_as_current_span("create"):
-        text = started(ends)
+        text = started(tracing)
     with tracer.start_as_current_span("delete"):
-        ends.end("ses_a", start=text, reason="deleted")
+        tracing.end_session(CLAIMS.ref, start=text, reason="deleted")
     start, create, end, delete = spans
     assert (start.parent, end.parent) == (create.context, delete.context)
     assert (links(start), links(end)) == ([], [start.context.span_id])
-    assert end.attributes == {"session.id": "ses_a", "mcp.session.id": "ses_a", "mcp_sessions.reason": "deleted"}
+    named = dict.fromkeys(("session.id", "mcp.session.id"), CLAIMS.ref)
+    assert end.attributes == {**named, "mcp_sessions.reason": "deleted"}
 
 
 def test_a_session_can_be_a_trace_of_its_own(
     provider: TracerProvider, tracer: Tracer, spans: list[ReadableSpan]
 ) -> None:
     """Then its start is a real root, its end stands below that, and both link to the requests they happened in."""
-    ends = in_session(provider, "session")
+    tracing = Tracing(trace="session", tracer_provider=provider)
     with tracer.start_as_current_span("create"):
-        text = started(ends)
+        text = started(tracing)
     with tracer.start_as_current_span("delete"):
-        ends.end("ses_a", start=text, reason="deleted")
+        tracing.end_session(CLAIMS.ref, start=text, reason="deleted")
     start, create, end, delete = spans
     assert start.parent is None
     assert start.context.trace_id != create.context.trace_id
@@ -129,34 +128,35 @@ def test_outside_of_any_request_nothing_is_linked(
     provider: TracerProvider, spans: list[ReadableSpan], trace: Trace
 ) -> None:
     """A session that a sweeper ends, and one whose token carries no start."""
-    started(in_session(provider, trace))
-    in_session(provider, trace).end("ses_a", start=None, reason="expired")
+    tracing = Tracing(trace=trace, tracer_provider=provider)
+    started(tracing)
+    tracing.end_session(CLAIMS.ref, start=None, reason="expired")
     assert [(span.parent, links(span)) for span in spans] == [(None, []), (None, [])]
 
 
-def test_a_start_that_is_not_sampled_says_so_in_the_token() -> None:
-    """So that the requests below it are not, either."""
+def test_a_start_that_is_not_sampled_is_marked_so_in_the_token() -> None:
+    """So that the requests below it are not sampled, either."""
     provider = TracerProvider(sampler=DEFAULT_OFF, shutdown_on_exit=False)
-    ends = in_session(provider, "session")
-    text = started(ends)
+    tracing = Tracing(trace="session", tracer_provider=provider)
+    text = started(tracing)
     found = start_of(text)
     assert found is not None
     assert not found.trace_flags.sampled
-    ends.end("ses_a", start=text, reason="deleted")
+    tracing.end_session(CLAIMS.ref, start=text, reason="deleted")
     provider.shutdown()
 
 
 def test_without_an_sdk_the_token_carries_nothing() -> None:
     """Not even where a caller sent a trace context: that one is not the session's."""
-    ends = SessionSpans(tracer_provider=NoOpTracerProvider())
-    assert started(ends) is None
+    tracing = Tracing(tracer_provider=NoOpTracerProvider())
+    assert started(tracing) is None
     with use_span(REMOTE):
-        assert started(ends) is None
-    ends.end("ses_a", start=None, reason="deleted")
+        assert started(tracing) is None
+    tracing.end_session(CLAIMS.ref, start=None, reason="deleted")
 
 
 @pytest.mark.parametrize("text", [None, "", "01-" + "1" * 32 + "-" + "1" * 16 + "-01", f"00-{0:032x}-{1:016x}-01"])
-def test_a_text_that_is_no_traceparent_leads_nowhere(text: str | None) -> None:
+def test_a_text_that_is_not_a_traceparent_leads_nowhere(text: str | None) -> None:
     """An unknown version, and a trace of zeros."""
     assert start_of(text) is None
 
@@ -171,14 +171,14 @@ def test_what_starts_below_a_start_is_its_child(tracer: Tracer) -> None:
         span.end()
 
 
-@pytest.mark.parametrize(("trace", "named"), [("request", None), ("session", "ses_a")])
+@pytest.mark.parametrize(("trace", "named"), [("request", None), ("session", CLAIMS.ref)])
 def test_a_chat_that_names_the_trace_keeps_its_name(
     provider: TracerProvider, spans: list[ReadableSpan], trace: Trace, named: str | None
 ) -> None:
     """Tools give a trace to the first session in it; one whose root is the start of ours is ours."""
     token = context.attach(baggage.set_baggage("session.id", "a chat"))
-    started(in_session(provider, trace))
+    started(Tracing(trace=trace, tracer_provider=provider))
     context.detach(token)
     (start,) = spans
-    said = start.attributes or {}
-    assert (said.get("session.id"), said["mcp.session.id"]) == (named, "ses_a")
+    attributes = start.attributes or {}
+    assert (attributes.get("session.id"), attributes["mcp.session.id"]) == (named, CLAIMS.ref)

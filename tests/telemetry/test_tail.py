@@ -1,4 +1,4 @@
-"""`Tail` sends what happens to who watches, and is no matter to anybody where nobody does."""
+"""`Tail` sends events to a watcher, and costs nothing without one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def tailed(path: str, **options: Any) -> MCPSessionMiddleware:
     return sessions(Server(), tail=path, spans="off", **options)
 
 
-async def test_a_session_s_life_is_told_in_its_order(watcher: Watcher) -> None:
+async def test_a_session_s_life_is_sent_in_its_order(watcher: Watcher) -> None:
     """Created, called, refused, ended: by its ref, with times and outcomes, and nothing that is secret."""
     client = Client(tailed(watcher.path))
     held = await client.create()
@@ -60,9 +60,9 @@ async def test_a_session_s_life_is_told_in_its_order(watcher: Watcher) -> None:
     await client.delete(held)
     seen = watcher.seen()
     assert held["sessionId"] not in json.dumps(seen)
-    assert all(said.pop("seconds", 0) >= 0 for said in seen)
-    said = [(one["event"], one["ref"], one.get("name"), one.get("error"), one.get("reason")) for one in seen]
-    assert said == [
+    assert all(event.pop("seconds", 0) >= 0 for event in seen)
+    events = [(one["event"], one["ref"], one.get("name"), one.get("error"), one.get("reason")) for one in seen]
+    assert events == [
         ("created", ref, None, None, None),
         ("call", ref, "tools/call whoami", None, None),
         ("call", None, "tools/call whoami", "-32043", "token_signature"),
@@ -70,23 +70,23 @@ async def test_a_session_s_life_is_told_in_its_order(watcher: Watcher) -> None:
     ]
 
 
-async def test_a_creation_that_fails_is_told_as_a_call(watcher: Watcher) -> None:
-    """There is no session that could be told of."""
+async def test_a_creation_that_fails_is_sent_as_a_call(watcher: Watcher) -> None:
+    """There is no session to send an event of."""
     client = Client(tailed(watcher.path, create_limit=1))
     await client.create()
     await client.send("sessions/create")
-    assert [said["event"] for said in watcher.seen()] == ["created", "call"]
+    assert [event["event"] for event in watcher.seen()] == ["created", "call"]
 
 
-async def test_what_is_no_message_is_told_when_it_is_refused(watcher: Watcher) -> None:
-    """A body that nobody can read."""
+async def test_a_body_that_is_not_a_message_is_sent_when_it_is_refused(watcher: Watcher) -> None:
+    """A body that cannot be read."""
     await call(tailed(watcher.path), http(), b"[")
-    assert [(said["event"], said["ref"]) for said in watcher.seen()] == [("refused", None)]
+    assert [(event["event"], event["ref"]) for event in watcher.seen()] == [("refused", None)]
 
 
-async def test_where_nobody_watches_nothing_happens(tmp_path: Path, watcher: Watcher) -> None:
+async def test_without_a_watcher_nothing_happens(tmp_path: Path, watcher: Watcher) -> None:
     """No socket there, and one that is not read: requests are served all the same."""
-    for path in (str(tmp_path / "nobody"), watcher.path):
+    for path in (str(tmp_path / "none"), watcher.path):
         client = Client(tailed(path))
         held = await client.create()
         answers = [await client.tool(session=held) for _ in range(20)]
@@ -95,6 +95,6 @@ async def test_where_nobody_watches_nothing_happens(tmp_path: Path, watcher: Wat
 
 @pytest.mark.parametrize("tail", ["", 7, True])
 def test_it_needs_the_path_of_a_socket(tail: Any) -> None:
-    """Said at construction, with the remedy."""
+    """It is refused at construction, with the remedy."""
     with pytest.raises(ConfigurationError, match="tail="):
         tailed(tail)

@@ -116,7 +116,7 @@ async def test_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     provider.shutdown()
     rows = re.findall(r"^\| `(mcp[\w.]+)` \| `([^`]+)` \|(.*)\|$", PAGE, re.MULTILINE)
-    assert found == {name: (unit, set(re.findall(r"`([\w.]+)`", said))) for name, unit, said in rows}
+    assert found == {name: (unit, set(re.findall(r"`([\w.]+)`", attributes))) for name, unit, attributes in rows}
 
 
 def taken(reader: InMemoryMetricReader) -> list[Any]:

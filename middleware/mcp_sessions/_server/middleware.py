@@ -9,48 +9,50 @@ every policy.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .._protocol import decision
-from .._protocol.decision import Lists
 from .._protocol.headers import SESSION_HEADER, RequestHeaders
-from .._protocol.labels import Source
 from .._protocol.policy import Require
-from .._session.claims import MAX_TOKEN_BYTES
-from .._session.events import Listener
 from .._tokens.keyfile import Keys
 from ..errors import ConfigurationError, Refusal
 from ..stores.base import Reach, Store
-from ..telemetry.detect import Redact, Spans, Trace
-from . import options, placement, principal, runtime
+from . import forms, placement
 from .answers import refuse_bodyless
 from .context import RequestContext
+from .forms import Seconds
 from .lifespan import Beside, Lifespan
 from .options import (
     DAY,
-    EVERY_EXTENSION,
-    KIBIBYTE,
-    MEBIBYTE,
     Admission,
-    Era,
+    Limits,
     OnCreate,
     OnEnd,
     OnStoreError,
-    Seconds,
-    Transport,
+    Options,
+    Telemetry,
+    Tracking,
+    TransportSessions,
+    Wire,
+    from_env,
+    names_moved,
 )
-from .principal import PrincipalOf
+from .principal import PrincipalOf, from_scope
 from .request import handle_labelled_post, handle_post
+from .runtime import make_runtime
 from .transport import cross, handle_get_or_delete, handle_other
 
 if TYPE_CHECKING:
     from .._protocol.sep1364 import Dialect
-    from ..telemetry.metrics import SessionMetrics
+
+DEFAULT_WIRE: Final = Wire()
+DEFAULT_LIMITS: Final = Limits()
+DEFAULT_TELEMETRY: Final = Telemetry()
 
 
 class MCPSessionMiddleware:
@@ -67,80 +69,34 @@ class MCPSessionMiddleware:
         path: The MCP endpoint, relative to where this is mounted. None means every path, and then
             only JSON is looked at.
         audience: Who the sessions are for. Give each server its own where several share keys.
-        issuer: Who mints the sessions.
         lifetime: Seconds from creation to the absolute end, or a `timedelta`.
         idle_timeout: Seconds without a request after which a session ends, or a `timedelta`. None
             means that only `lifetime` counts.
         require: Which requests need a session: `"never"`, `"always"`, methods, names by method, or a
             function. See `Policy`.
-        extensions: What clients may ask beyond the draft: `"fork"`, and where sessions are tracked `"list"`
-            and `"end_all"`. What is not named goes to the wrapped server, as any method does.
-        lists: Whether lists may vary by session: `"stable"` (they cannot), `"session"` or
-            `"untouched"`. None takes the era's default: stable in the modern one, session before.
-        transport: `"auto"` names a transport session (`Mcp-Session-Id`) to clients of the legacy era whose
-            server names none, which gives unchanged clients a session; never with keys that die with the
-            process. `"off"` names none.
-        transport_lifetime: Seconds from `initialize` to the end of a transport session, or a `timedelta`.
-            Clients do not begin anew when one is gone, so let it be long.
-        bridge: Whether clients of a server that keeps transport sessions of its own see our ids in their
-            place, with the server's sealed inside. See "The bridge" in the documentation of dialects.
-        era: `"any"` serves both eras; `"legacy"` tells clients that they must use the handshake, so that
-            those which could do without a transport session get one, too.
-        dialects: Further ways in which clients may speak of sessions, beside the draft and the transport header:
-            `SEP1364Create()` and `SEP1364Initialize()`, the two alternatives of SEP-1364. See `docs/dialects.md`.
-        correlate: Where clients that speak of no session name their conversation, as hosts do: `True` looks in the
-            places of `mcp_sessions._protocol.labels.DEFAULT_CHAIN`, a sequence such as `["meta:openai/session",
-            "header:x-conversation-id"]` in these, in order. What is found is a label on `session.correlation`,
-            or on `scope["mcp_correlation"]` where there is no session; it selects no data and satisfies no policy.
-        propagate: Which member of W3C baggage tells what the application calls in turn of the session: `True` for
-            `gen_ai.conversation.id`, or its name. It is written into the `_meta` of forwarded messages: the
-            session's `ref`, or without a session what `correlate` found.
+        principal: A function of the ASGI scope that returns who a request is authenticated as. None
+            reads what the SDK's, FastMCP's or Starlette's authentication left on the scope.
+        admission: `"ask"` lets the wrapped server's own guards judge a caller before we answer;
+            `"own"` trusts the guards outside of this middleware.
         store: Where ended sessions are remembered, and what sessions keep on the server: `"memory:"` (one
             process), `"sqlite:PATH"` (one machine), `"redis://..."` (many machines), or a `Store`.
-        store_timeout: Seconds within which the store must answer; a request that needs it is refused
-            with HTTP 503 after that. To create a tracked session or to delete one takes up to three answers.
         on_store_error: `"refuse"` a request whose session nobody knows to be alive, or `"allow"` it, with
             a warning in the log, unless `require` asks for a session there.
         tracked: Whether sessions are recorded in the store: one without a record is refused, idle time
-            counts there and not in the state, and `on_end` runs for sessions that expire, too.
+            counts there and not in the state, and `on_end` runs for sessions that expire, too. True, or a `Tracking`.
         on_create: Called with each new session, the params of `sessions/create` and the ASGI scope,
             before the client is answered. It may fill `state` and `data`, or raise `CreateRefused`.
         on_end: Called with each session that has ended, as an `EndedSession`, and the reason. Handlers of
             the session may still run. Where sessions are tracked it runs once per session in the whole
             deployment, and again only if the worker that ran it died or lost the store; else it runs only
             where a session is deleted. It is stopped after 50 seconds.
-        sweep_interval: Seconds between two looks for sessions that expired or stood idle, where tracked.
-        max_data_bytes: Bytes that `session.data` of one session may have in all.
-        max_value_bytes: Bytes that one value in it may have, as JSON.
-        principal: A function of the ASGI scope that tells who a request is authenticated as. None
-            reads what the SDK's, FastMCP's or Starlette's authentication left on the scope.
-        admission: `"ask"` lets the wrapped server's own guards judge a caller before we answer;
-            `"own"` trusts the guards outside of this middleware.
-        not_found_code: JSON-RPC code of "Session not found".
-        required_code: JSON-RPC code of "Session required".
-        max_body_bytes: Bytes that a request body may have.
-        max_state_bytes: Bytes that a session's sealed state may have.
-        max_event_bytes: Bytes of one event in a response stream that are held to be changed.
-        max_batch: Messages that a JSON-RPC batch may hold (protocol 2025-03-26 only).
-        max_nesting: Levels of arrays and objects in each other that a body may have. More than the
-            interpreter's recursion limit leaves are refused all the same.
-        max_token_bytes: Bytes that a session id may have.
-        body_timeout: Seconds that a request body may take to arrive.
-        create_limit: Sessions that a principal may create per minute and process; callers without a
-            principal share one budget. None sets no limit.
-        token_cache: Verified tokens that are remembered; 0 remembers none.
-        spans: Which span a message gets, where the application has set a tracer provider: `"auto"` a server
-            span by OpenTelemetry's conventions, unless the wrapped server makes its own, which is stamped then;
-            `"server"` and `"internal"` always one, of that kind; `"enrich"` none, only the span around is
-            stamped; `"off"` no span at all. See `docs/tracing.md`.
-        trace: `"request"`: messages belong to their callers' traces and link to the start of their session;
-            `"session"`: each session is one trace, and its messages link to their callers.
-        metrics: A `SessionMetrics`, which counts and times, or None.
-        redact: Writes the arguments and results of tool calls on our spans, as this function leaves them: it is
-            called with `"arguments"` or `"result"`, the tool's name and the value, and gives what may be
-            written, or None for nothing. None writes none of them.
-        tail: The path of a UNIX socket on which `python -m mcp_sessions tail` shows what happens, or None.
-        listen: Called with every `Fact`. It must not block or raise.
+        dialects: Further ways in which clients may speak of sessions, beside the draft and the transport header:
+            `SEP1364Create()` and `SEP1364Initialize()`, the two alternatives of SEP-1364. See `docs/dialects.md`.
+        transport: `"auto"` gives clients that know nothing of sessions one by the transport's own header, `"off"` gives
+            them none; a `TransportSessions` says more.
+        wire: What is spoken with clients: a `Wire`.
+        limits: What one process will hold: a `Limits`.
+        telemetry: What is traced, counted and told of sessions: a `Telemetry`.
         clock: Unix seconds. For tests.
 
     Raises:
@@ -150,6 +106,7 @@ class MCPSessionMiddleware:
     _is_at_endpoint: ClassVar[bool] = False
     """Whether only requests to the endpoint come here, whatever their path."""
 
+    @names_moved
     def __init__(
         self,
         app: ASGIApp,
@@ -157,53 +114,27 @@ class MCPSessionMiddleware:
         keys: Keys = None,
         path: str | None = "/mcp",
         audience: str = "mcp-sessions",
-        issuer: str = "mcp-sessions",
         lifetime: Seconds = 7 * DAY,  # seconds
         idle_timeout: Seconds | None = None,  # seconds
         require: Require = "never",
-        extensions: Collection[str] = EVERY_EXTENSION,
-        lists: Lists | None = None,
-        transport: Transport = "auto",
-        transport_lifetime: Seconds = 30 * DAY,  # seconds
-        bridge: bool = False,
-        era: Era = "any",
-        dialects: Sequence[Dialect] = (),
-        correlate: bool | Sequence[str | Source] | None = None,
-        propagate: bool | str | None = None,
-        store: str | Store = "memory:",
-        store_timeout: Seconds = 0.25,  # seconds
-        on_store_error: OnStoreError = "refuse",
-        tracked: bool = False,
-        on_create: OnCreate | None = None,
-        on_end: OnEnd | None = None,
-        sweep_interval: Seconds = 5,  # seconds
-        max_data_bytes: int = MEBIBYTE,
-        max_value_bytes: int = 64 * KIBIBYTE,
         principal: PrincipalOf | None = None,
         admission: Admission = "ask",
-        not_found_code: int = -32043,
-        required_code: int = -31044,
-        max_body_bytes: int = 4 * MEBIBYTE,
-        max_state_bytes: int = 4096,
-        max_event_bytes: int = 64 * MEBIBYTE,
-        max_batch: int = 100,  # messages
-        max_nesting: int = 1_000,  # levels
-        max_token_bytes: int = MAX_TOKEN_BYTES,
-        body_timeout: Seconds = 30,  # seconds
-        create_limit: int | None = None,  # sessions per minute
-        token_cache: int = 10_000,  # entries
-        spans: Spans = "auto",
-        trace: Trace = "request",
-        metrics: SessionMetrics | None = None,
-        redact: Redact | None = None,
-        tail: str | None = None,
-        listen: Listener | None = None,
+        store: str | Store = "memory:",
+        on_store_error: OnStoreError = "refuse",
+        tracked: bool | Tracking = False,
+        on_create: OnCreate | None = None,
+        on_end: OnEnd | None = None,
+        dialects: Sequence[Dialect] = (),
+        transport: Literal["auto", "off"] | TransportSessions = "auto",
+        wire: Wire = DEFAULT_WIRE,
+        limits: Limits = DEFAULT_LIMITS,
+        telemetry: Telemetry = DEFAULT_TELEMETRY,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name != "self"}
-        self.app = options.application(app)
+        given = {name: value for name, value in locals().items() if name not in {"self", "app"}}
+        self.app = forms.application(app)
         self._random_keys = keys is None
-        self._options = runtime.check(**given)
+        self._options = make_runtime(self.app, Options(**given))
         self.path: Final = self._options.path
         self._sweeps: Final = self._options.sweeper is not None
         self._header_of: Final = decision.any_of if self._options.bridges else decision.ours_of
@@ -215,24 +146,22 @@ class MCPSessionMiddleware:
 
         Args:
             app: The application to wrap.
-            options: Runtime that are given in code; they win over the environment.
+            options: Options that are given in code; they win over the environment.
 
         Raises:
             ConfigurationError: A variable, or an option, is wrong; the message says what to write instead.
         """
-        from . import options as settings
-
-        return cls(app, **settings.from_env(**options))
+        return cls(app, **from_env(**options))
 
     @cached_property
     def _server(self) -> ASGIApp:
         """The application as requests reach it. Where copies of this stand before several, each is given its own."""
-        return placement.told(self.app, self._options.code)
+        return placement.with_codes(self.app, self._options.code)
 
     @cached_property
     def fault(self) -> str | None:
         """Why this must not serve, with the remedy, or None. Looked for at the start, and at the first request."""
-        if self._options.principal is principal.from_scope and placement.authenticates(self.app, self.path):
+        if self._options.principal is from_scope and placement.authenticates(self.app, self.path):
             return placement.MISPLACED
         return placement.TWICE if placement.repeats(self.app, self.path) else self._crowded
 

@@ -23,9 +23,8 @@ from .._session.session import Session
 from .._tokens import seal
 from ..errors import SessionEnded, StoreUnavailable
 from ..stores.base import LIVE, Record
-from . import options
 from .context import RequestContext
-from .lifecycle import NOT_BEGUN
+from .lifecycle import NOT_BEGUN, call_hook
 from .runtime import Runtime
 from .sessions import LATE, ActiveSession, check_capabilities, end_of
 
@@ -64,7 +63,7 @@ class NewSession:
         """
         on_create = self.active.runtime.on_create
         if on_create is not None:
-            await options.call(on_create, self.session, params, scope)
+            await call_hook(on_create, self.session, params, scope)
 
     def commit(self) -> None:
         """Announce that it is complete."""

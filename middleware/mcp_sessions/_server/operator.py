@@ -1,8 +1,7 @@
-"""The operator's view of sessions: who has some, and ending them, from outside the requests they serve.
+"""Sessions as an operator sees them: list those of a principal and end them, from outside the requests they serve.
 
-For a script, an admin route or the command line, beside the middleware: it shares the middleware's
-store and keys, and sees no session id, so it can end a session and never use one. Whether a session
-is ended in mid-request is no matter here: every request that begins afterwards is refused.
+For a script, an admin route or the command line. It shares the middleware's store and keys and sees no session id, so
+it can end a session and never use one.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from .._tokens.keyfile import Keys, key_source
 from ..errors import ConfigurationError
 from ..stores import make
 from ..stores.base import Reach, Record, Store
-from . import options
+from . import forms
 from .lifecycle import ENDED_ALL
 
 _YEAR: Final = 366 * 24 * 3600  # seconds
@@ -72,12 +71,12 @@ class Sessions:
         self._lifetime = lifetime.total_seconds() if isinstance(lifetime, timedelta) else lifetime
         if not self._lifetime > 0:
             raise ConfigurationError("lifetime= must be more than 0 seconds, a number or a timedelta")
-        self._audience = options.name("audience", audience)
+        self._audience = forms.NAME.check("audience", audience)
         self._clock = clock
         self._sleep = sleep
 
     async def of(self, principal: Principal) -> list[Record]:
-        """The recorded sessions of a principal that are alive, oldest first.
+        """Return the recorded sessions of a principal that are alive, oldest first.
 
             for record in await sessions.of(Principal(subject="alice")):
                 print(record.ref, record.seen_at)
@@ -85,7 +84,7 @@ class Sessions:
         Sessions are recorded where the middleware has `tracked=True`; elsewhere there are none to show.
 
         Raises:
-            ConfigurationError: The principal names nobody, or there are no keys.
+            ConfigurationError: The principal is empty, or there are no keys.
             StoreUnavailable: The store did not answer.
         """
         return sorted(await self._of(self._subjects(principal)), key=lambda record: record.created_at)
@@ -103,7 +102,7 @@ class Sessions:
 
         Args:
             ref: The session's public name.
-            reason: What `on_end` and the logs are told.
+            reason: What `on_end` and the logs get.
 
         Returns:
             Whether this call ended it; False where no such session is recorded and alive.
@@ -126,7 +125,7 @@ class Sessions:
             The moment before which every session of the principal was ended.
 
         Raises:
-            ConfigurationError: The principal names nobody, or there are no keys.
+            ConfigurationError: The principal is empty, or there are no keys.
             StoreFull: There is no room in the store. Some sessions may live.
             StoreUnavailable: The store did not take it. Some sessions may live.
         """
@@ -142,7 +141,7 @@ class Sessions:
         return utc(moment)
 
     async def end_all_before(self, moment: datetime) -> None:
-        """End every session that was created before a moment, whoever it belongs to: after a leak, say.
+        """End every session that was created before a moment, of any principal: after a leak, for example.
 
             await sessions.end_all_before(datetime(2026, 7, 28, 12, tzinfo=timezone.utc))
 
@@ -188,7 +187,7 @@ class Sessions:
         await self.close()
 
     async def _revoke(self, record: Record, reason: str) -> bool:
-        # With no lease a server may run its `on_end` at once: nobody does so here.
+        # With no lease a server may run its `on_end` at once.
         return await self._store.revoke(
             record.ref, audience=record.audience, expires_at=record.expires_at, reason=reason, lease=0
         )
@@ -202,13 +201,13 @@ class Sessions:
             await self._sleep(left)
 
     def _subjects(self, principal: object) -> list[str]:
-        """What the store may know a principal as."""
+        """Return what the store may know a principal as."""
         if not isinstance(principal, Principal) or principal == Principal():
             raise ConfigurationError("a principal needs a client_id, an issuer or a subject; see session.principal")
         if self._ring is None:
-            raise ConfigurationError("keys= is needed, the middleware's, to tell a principal's sessions")
+            raise ConfigurationError("keys= is needed, the middleware's, to find a principal's sessions")
         return self._ring(self._clock()).subjects(principal)
 
     def _until(self, moment: int) -> int:
-        """When the last session that was created before a moment ends by itself."""
+        """Return when the last session that was created before a moment ends by itself."""
         return math.ceil(moment + self._lifetime + MAX_CLOCK_SKEW)

@@ -1,340 +1,49 @@
-"""Single options, checked: each function returns what it was given, in its plainest form.
+"""The options of the middleware: five objects for what is rarely set, and where the environment is read.
 
-The types are promises of callers that no type checker has seen, so everything here takes `Any`. What
-is wrong is said with the option's name and what to write instead.
-
-Units and words of the options.
-
-Options from the environment: `MCP_SESSIONS_LIFETIME=12h` is `lifetime=12 * HOUR`.
-
-Each variable is the prefix and an option's name in capitals; `SETTINGS` says in which form each is written.
-What an option may be is not checked here: the middleware does that, with the remedy. A variable with the prefix
-that names no option is an error, so that a misspelled one is never passed over; Kubernetes' own are no settings.
-Source: the twelve-factor habit of configuration in the environment.
-
-The application's own code at the two ends of a session: `on_create` and `on_end`.
-
-A hook may be a plain or an async function. Nothing here decides when a hook runs; that `on_end` runs
-once is the store's work (`endings`).
+A field's annotation says how it is checked, how it is written in a variable, and what the settings page shows. An
+option object is frozen, and checked when it is made. `MOVED` names what used to be an option of its own.
 """
 
-from __future__ import annotations
-
-import inspect
-import json
-import math
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
+from functools import wraps
 from types import MappingProxyType
-from typing import Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, cast
 
-from starlette.types import ASGIApp, Scope
+from starlette.types import Scope
 
-from .._protocol import decision
+from .._protocol.decision import EXTENSIONS, Lists
+from .._protocol.labels import Source
+from .._protocol.policy import Require
+from .._session.claims import MAX_TOKEN_BYTES
+from .._session.events import Listener
 from .._session.session import EndedSession, Session
+from .._tokens.keyfile import Keys
 from ..errors import ConfigurationError
+from ..stores.base import Store
+from ..telemetry.detect import Redact, Spans, Trace
+from . import forms
+from .forms import Code, Duration, Flag, Form, Lifetime, LifetimeOrNone, Name, Socket, Whole, WholeOrNone
+from .principal import PrincipalOf
 
-Seconds = float | timedelta
-CENTURY: Final = 36_525 * 24 * 3600  # seconds; no session needs more, and calendars end
+if TYPE_CHECKING:
+    from .._protocol.sep1364 import Dialect
+    from ..telemetry.metrics import SessionMetrics
 
-
-def application(app: Any) -> ASGIApp:
-    """What is wrapped.
-
-    Raises:
-        ConfigurationError: It cannot be called, as a server's own object cannot.
-    """
-    if callable(app):
-        return cast(ASGIApp, app)
-    raise ConfigurationError(
-        f"{type(app).__name__} is no ASGI application; "
-        "wrap what its streamable_http_app() returns, which FastMCP calls http_app()"
-    )
-
-
-def path(path: Any) -> str | None:
-    """The MCP path without a trailing slash, or None for every path.
-
-    Raises:
-        ConfigurationError: It is no path.
-    """
-    if path is None:
-        return None
-    if isinstance(path, str) and ("{" in path or "}" in path):
-        raise ConfigurationError(
-            f"path={path!r}: a pattern never matches; use add_sessions(app, path=...) or path=None"
-        )
-    if isinstance(path, str) and path.startswith("/"):
-        return path.rstrip("/")
-    raise ConfigurationError(f"path={path!r} must begin with '/', as in path='/mcp'; None means every path")
-
-
-def name(option: str, value: Any) -> str:
-    """A name in printable ASCII.
-
-    Raises:
-        ConfigurationError: It is none.
-    """
-    if isinstance(value, str) and value and value.isascii() and value.isprintable():
-        return value
-    raise ConfigurationError(f"{option}={value!r} must be printable ASCII, as in {option}='https://api.example/mcp'")
-
-
-def seconds(option: str, value: Any, *, least: float = 0.001) -> float:
-    """A duration in seconds.
-
-    Raises:
-        ConfigurationError: It is none, or out of range.
-    """
-    seconds = value.total_seconds() if isinstance(value, timedelta) else value
-    if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and least <= seconds <= CENTURY:
-        return float(seconds)
-    raise ConfigurationError(f"{option}={value!r} must be from {least} to {CENTURY} seconds, a number or a timedelta")
-
-
-def whole(option: str, value: Any, *, least: float = -math.inf) -> int:
-    """A whole number.
-
-    Raises:
-        ConfigurationError: It is none, or too small.
-    """
-    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
-        return value
-    bound = "" if least == -math.inf else f" of at least {least}"
-    raise ConfigurationError(f"{option}={value!r} must be a whole number{bound}")
-
-
-def word(option: str, value: Any, allowed: tuple[Any, ...]) -> Any:
-    """One of some words.
-
-    Raises:
-        ConfigurationError: It is none of them.
-    """
-    if value in allowed:
-        return value
-    raise ConfigurationError(f"{option}={value!r} must be one of {', '.join(map(repr, allowed))}")
-
-
-def words(option: str, value: Any, allowed: tuple[str, ...]) -> tuple[str, ...]:
-    """Several of some words, or none.
-
-    Raises:
-        ConfigurationError: One is none of them, or it is one text.
-    """
-    if isinstance(value, (tuple, list, set, frozenset)) and all(one in allowed for one in value):
-        return tuple(value)
-    raise ConfigurationError(f"{option}={value!r} must be a tuple of some of {', '.join(map(repr, allowed))}, or ()")
-
-
-def yes_or_no(option: str, value: Any) -> bool:
-    """True or False.
-
-    Raises:
-        ConfigurationError: It is neither.
-    """
-    if isinstance(value, bool):
-        return value
-    raise ConfigurationError(f"{option}={value!r} must be True or False")
-
-
-def function(option: str, value: Any) -> Any:
-    """A function, plain or async, or None.
-
-    Raises:
-        ConfigurationError: It cannot be called.
-    """
-    if value is None or callable(value):
-        return value
-    raise ConfigurationError(f"{option}= takes a function, not {type(value).__name__}")
-
+F = TypeVar("F", bound=Callable[..., None])
 
 HOUR: Final = 3600
 DAY: Final = 24 * HOUR
 KIBIBYTE: Final = 1 << 10
 MEBIBYTE: Final = 1 << 20
-EVERY_EXTENSION: Final = tuple(decision.EXTENSIONS)
 TYPICAL_TOKEN_BYTES: Final = 512  # a lower limit would refuse what is minted here
+
 Admission = Literal["ask", "own"]
 OnStoreError = Literal["refuse", "allow"]
-Transport = Literal["auto", "off"]
 Era = Literal["any", "legacy"]
-
-
-PREFIX: Final = "MCP_SESSIONS_"
-OTHER_KEYS: Final = "MCP_SESSION_KEYS"
-"""Where keys are looked for besides, since `keys="env:MCP_SESSION_KEYS"` is how they are named in code."""
-
-SERVICE_LINK: Final = re.compile(r"(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP|SCTP).*)?)", re.ASCII)
-"""What follows the prefix in the variables that Kubernetes gives every pod beside a Service called `mcp-sessions`."""
-
-IN_CODE: Final = frozenset({"clock", "dialects", "listen", "metrics", "on_create", "on_end", "principal", "redact"})
-"""Options that are functions or objects, which no variable can hold."""
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """How a value is written in a variable.
-
-    Args:
-        words: What may be written, for people.
-        read: What it means; raises `ValueError` where it is written otherwise.
-    """
-
-    words: str
-    read: Callable[[str], Any]
-
-
-# --- the forms -----------------------------------------------------------------------------------
-
-_UNITS: Final[Mapping[str, int]] = MappingProxyType({"s": 1, "m": 60, "h": 3600, "d": 24 * 3600})
-_YES_OR_NO: Final[Mapping[str, bool]] = MappingProxyType({"true": True, "false": False, "1": True, "0": False})
-
-
-def _seconds(text: str) -> float:
-    unit = _UNITS.get(text[-1])
-    return float(text) if unit is None else float(text[:-1]) * unit
-
-
-def _yes_or_no(text: str) -> bool:
-    try:
-        return _YES_OR_NO[text.lower()]
-    except KeyError:
-        raise ValueError(text) from None
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return () if text == "none" else tuple(word.strip() for word in text.split(","))
-
-
-def _require(text: str) -> Any:
-    if text.startswith("{"):
-        return json.loads(text)
-    return text if text in {"never", "always"} else _words(text)
-
-
-def _correlate(text: str) -> bool | tuple[str, ...]:
-    return _YES_OR_NO[text] if text in _YES_OR_NO else _words(text)
-
-
-def _propagate(text: str) -> bool | str:
-    return _YES_OR_NO.get(text, text)
-
-
-def _path(text: str) -> str | None:
-    return None if text == "*" else text
-
-
-def _keys(text: str) -> str:
-    """Where they are, and never what they are: what is returned may be shown."""
-    return text if text.startswith(("file:", "env:")) else f"env:{PREFIX}KEYS"
-
-
-TEXT: Final = Form("text", str)
-WHOLE: Final = Form("a whole number", int)
-SECONDS: Final = Form("seconds, or a number with `s`, `m`, `h` or `d`, as in `12h`", _seconds)
-YES_OR_NO: Final = Form("`true` or `false`", _yes_or_no)
-
-SETTINGS: Final[Mapping[str, Form]] = MappingProxyType(
-    {
-        "keys": Form("secrets, separated by commas or lines, or `file:PATH`", _keys),
-        "path": Form("a path, or `*` for every path", _path),
-        "audience": TEXT,
-        "issuer": TEXT,
-        "lifetime": SECONDS,
-        "idle_timeout": SECONDS,
-        "require": Form('`never`, `always`, `tools/call,prompts/get`, or `{"tools/call": ["checkout"]}`', _require),
-        "extensions": Form("names, separated by commas, or `none`", _words),
-        "lists": Form("`stable`, `session` or `untouched`", str),
-        "transport": Form("`auto` or `off`", str),
-        "transport_lifetime": SECONDS,
-        "bridge": YES_OR_NO,
-        "era": Form("`any` or `legacy`", str),
-        "correlate": Form("`true`, or sources, separated by commas", _correlate),
-        "propagate": Form("`true`, or a member of baggage", _propagate),
-        "store": Form("`memory:`, `sqlite:PATH`, or `redis://...`", str),
-        "store_timeout": SECONDS,
-        "on_store_error": Form("`refuse` or `allow`", str),
-        "tracked": YES_OR_NO,
-        "sweep_interval": SECONDS,
-        "max_data_bytes": WHOLE,
-        "max_value_bytes": WHOLE,
-        "admission": Form("`ask` or `own`", str),
-        "not_found_code": WHOLE,
-        "required_code": WHOLE,
-        "max_body_bytes": WHOLE,
-        "max_state_bytes": WHOLE,
-        "max_event_bytes": WHOLE,
-        "max_batch": WHOLE,
-        "max_nesting": WHOLE,
-        "max_token_bytes": WHOLE,
-        "body_timeout": SECONDS,
-        "create_limit": WHOLE,
-        "token_cache": WHOLE,
-        "spans": Form("`auto`, `server`, `internal`, `enrich` or `off`", str),
-        "trace": Form("`request` or `session`", str),
-        "tail": TEXT,
-    }
-)
-
-
-# --- read ----------------------------------------------------------------------------------------
-
-
-def from_env(**options: Any) -> dict[str, Any]:
-    """The options that the environment holds, for whatever takes the middleware's options.
-
-    As in `add_sessions(app, **from_env())` and `app.add_middleware(MCPSessionMiddleware, **from_env(on_end=free))`.
-
-    Args:
-        options: Runtime that are given in code; they win over the environment.
-
-    Returns:
-        Both together. Keys are not in it, only where they are; a store's URL may hold a password.
-
-    Raises:
-        ConfigurationError: A variable names no option, is empty, or is written in no form that is known; the message
-            says what to write instead.
-    """
-    found = {_option(name): text for name, text in os.environ.items() if _is_ours(name)}
-    if "keys" not in found and os.environ.get(OTHER_KEYS):
-        options = {"keys": f"env:{OTHER_KEYS}", **options}
-    return {**{option: _read(option, text) for option, text in found.items()}, **options}
-
-
-def variable(option: str) -> str:
-    """The variable that holds an option."""
-    return PREFIX + option.upper()
-
-
-def _is_ours(name: str) -> bool:
-    return name.startswith(PREFIX) and not SERVICE_LINK.fullmatch(name.removeprefix(PREFIX))
-
-
-def _option(name: str) -> str:
-    option = name.removeprefix(PREFIX).lower()
-    if variable(option) == name and option in SETTINGS:
-        return option
-    if option in IN_CODE:
-        raise ConfigurationError(f"{name}: no variable holds {option}=; give it in code, as in from_env({option}=...)")
-    near = get_close_matches(option, SETTINGS, n=1)
-    remedy = (
-        f"did you mean {variable(near[0])}?" if near else f"these are settings: {', '.join(map(variable, SETTINGS))}"
-    )
-    raise ConfigurationError(f"{name} is no setting; {remedy}")
-
-
-def _read(option: str, text: str) -> Any:
-    if not text.strip():
-        raise ConfigurationError(f"{variable(option)} is empty; remove it, or write {SETTINGS[option].words}")
-    try:
-        return SETTINGS[option].read(text.strip())
-    except ValueError:
-        raise ConfigurationError(f"{variable(option)}={text!r} must be {SETTINGS[option].words}") from None
-
 
 OnCreate = Callable[[Session, dict[str, Any], Scope], Awaitable[None] | None]
 """Called with a new session, the `params` of `sessions/create` without `_meta`, and the ASGI scope.
@@ -346,12 +55,340 @@ OnEnd = Callable[[EndedSession, str], Awaitable[None] | None]
 """Called with a session that has ended and the reason.
 
 `"deleted"`, `"expired"`, `"idle"`, `"ended_all"` with all of its principal's, `"root_ended"` with its lineage,
-`"not_begun"` where its client could not be told of it, or what `end` was given.
+`"not_begun"` where its id did not reach its client, or what `end` was given.
 """
 
 
-async def call(hook: Callable[..., Awaitable[None] | None], *arguments: Any) -> None:
-    """Run a hook to its end, whichever kind of function it is."""
-    outcome = hook(*arguments)
-    if inspect.isawaitable(outcome):
-        await outcome
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TransportSessions:
+    """Sessions for clients that know nothing of sessions but the transport's own (`transport=`)."""
+
+    header: Flag = True
+    """Whether clients of the legacy era whose server names no transport session get one of ours by `Mcp-Session-Id`;
+    never with keys that die with the process."""
+    lifetime: Lifetime = 30 * DAY  # seconds
+    """Seconds from `initialize` to the end of a transport session, or a `timedelta`. Clients do not begin anew when one
+    is gone, so let it be long."""
+    bridge: Flag = False
+    """Whether clients of a server that keeps transport sessions of its own see our ids in their place, with the
+    server's sealed inside. See "The bridge" in the documentation of dialects."""
+
+    def __post_init__(self) -> None:
+        forms.check_fields(self, "transport.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tracking:
+    """How sessions are recorded in the store (`tracked=`)."""
+
+    sweep_interval: Duration = 5  # seconds
+    """Seconds between two looks for sessions that expired or stood idle, where tracked."""
+
+    def __post_init__(self) -> None:
+        forms.check_fields(self, "tracked.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wire:
+    """What is spoken with clients (`wire=`)."""
+
+    era: Annotated[Era, forms.word(Era)] = "any"
+    """`"any"` serves both eras; `"legacy"` makes clients use the handshake, so that those which could do without a
+    transport session get one, too."""
+    lists: Annotated[Lists | None, forms.word_or_none(Lists)] = None
+    """Whether lists may vary by session: `"stable"` (they cannot), `"session"` or `"untouched"`. None takes the era's
+    default: stable in the modern one, session before."""
+    extensions: Annotated[Collection[str], forms.words(tuple(EXTENSIONS))] = tuple(EXTENSIONS)
+    """What clients may ask beyond the draft: `"fork"`, and where sessions are tracked `"list"` and `"end_all"`. What is
+    not named goes to the wrapped server, as any method does."""
+    issuer: Name = "mcp-sessions"
+    """Who mints the sessions."""
+    not_found_code: Code = -32043
+    """JSON-RPC code of "Session not found"."""
+    required_code: Code = -31044
+    """JSON-RPC code of "Session required"."""
+
+    def __post_init__(self) -> None:
+        forms.check_fields(self, "wire.")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What one process will hold, in bytes, seconds or counts (`limits=`)."""
+
+    body_bytes: Whole = 4 * MEBIBYTE
+    """Bytes that a request body may have."""
+    body_timeout: Duration = 30  # seconds
+    """Seconds that a request body may take to arrive."""
+    batch: Whole = 100
+    """Messages that a JSON-RPC batch may hold (protocol 2025-03-26 only)."""
+    nesting: Whole = 1_000
+    """Levels of arrays and objects in each other that a body may have. More than the interpreter's recursion limit
+    leaves are refused all the same."""
+    event_bytes: Whole = 64 * MEBIBYTE
+    """Bytes of one event in a response stream that are held to be changed."""
+    token_bytes: Annotated[int, forms.whole(TYPICAL_TOKEN_BYTES)] = MAX_TOKEN_BYTES
+    """Bytes that a session id may have."""
+    token_cache: Annotated[int, forms.whole(0)] = 10_000
+    """Verified tokens that are remembered; 0 remembers none."""
+    state_bytes: Whole = 4096
+    """Bytes that a session's sealed state may have."""
+    data_bytes: Whole = MEBIBYTE
+    """Bytes that `session.data` of one session may have in all."""
+    value_bytes: Whole = 64 * KIBIBYTE
+    """Bytes that one value in it may have, as JSON."""
+    store_timeout: Duration = 0.25  # seconds
+    """Seconds within which the store must answer; a request that needs it is refused with HTTP 503 after that. To
+    create a tracked session or to delete one takes up to three answers."""
+    creates_per_minute: WholeOrNone = None
+    """Sessions that a principal may create per minute and process; callers without a principal share one budget. None
+    sets no limit."""
+
+    def __post_init__(self) -> None:
+        forms.check_fields(self, "limits.")
+
+
+def _metrics(option: str, value: Any) -> Any:
+    if value is None or callable(getattr(value, "operation", None)):  # its class is not imported here
+        return value
+    raise ConfigurationError(f"{option}= takes a SessionMetrics(), not {type(value).__name__}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Telemetry:
+    """What is traced, counted and reported of sessions (`telemetry=`)."""
+
+    spans: Annotated[Spans, forms.word(Spans)] = "auto"
+    """Which span a message gets, where the application has set a tracer provider: `"auto"` a server span by
+    OpenTelemetry's conventions, unless the wrapped server makes its own, which is stamped then; `"server"` and
+    `"internal"` always one, of that kind; `"enrich"` none, only the span around is stamped; `"off"` no span at all. See
+    `docs/tracing.md`."""
+    trace: Annotated[Trace, forms.word(Trace)] = "request"
+    """`"request"`: messages belong to their callers' traces and link to the start of their session; `"session"`: each
+    session is one trace, and its messages link to their callers."""
+    metrics: Annotated["SessionMetrics | None", Form(check=_metrics)] = None
+    """A `SessionMetrics`, which counts and times, or None."""
+    redact: Annotated[Redact | None, forms.FUNCTION] = None
+    """Writes the arguments and results of tool calls on our spans, as this function leaves them: it is called with
+    `"arguments"` or `"result"`, the tool's name and the value, and gives what may be written, or None for nothing. None
+    writes none of them."""
+    correlate: Annotated[bool | Sequence[str | Source] | None, forms.CORRELATE] = None
+    """Where clients that speak of no session name their conversation, as hosts do: `True` looks in the usual places, a
+    sequence such as `["meta:openai/session", "header:x-conversation-id"]` in these, in order. What is found is a label
+    on `session.correlation`, or on `scope["mcp_correlation"]` where there is no session; it selects no data and
+    satisfies no policy."""
+    propagate: Annotated[bool | str | None, forms.PROPAGATE] = None
+    """Which member of W3C baggage names the session to what the application calls in turn: `True` for
+    `gen_ai.conversation.id`, or its name. It is written into the `_meta` of forwarded messages: the session's `ref`, or
+    without a session what `correlate` found."""
+    listen: Annotated[Listener | None, forms.FUNCTION] = None
+    """Called with every fact: a session created, used or deleted, a request refused. It must not block or raise."""
+    tail: Socket = None
+    """The path of a UNIX socket on which `python -m mcp_sessions tail` shows what happens, or None."""
+
+    def __post_init__(self) -> None:
+        forms.check_fields(self, "telemetry.")
+
+
+def _one_of(kind: type, words: Mapping[Any, Any]) -> forms.Check:
+    """Accept an option object, or a word that stands for one."""
+
+    def check(option: str, value: Any) -> Any:
+        if isinstance(value, kind):
+            return value
+        if isinstance(value, (str, bool)) and value in words:
+            return words[value]
+        allowed = [*map(repr, words), f"{kind.__name__}(...)"]
+        raise ConfigurationError(
+            f"{option}={value!r} must be {', '.join(allowed[:-1])}{' or ' * bool(words)}{allowed[-1]}"
+        )
+
+    return check
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """The checked options of `MCPSessionMiddleware`, where each is documented."""
+
+    keys: Annotated[Keys, forms.KEYS]
+    path: Annotated[str | None, forms.PATH]
+    audience: Name
+    lifetime: Lifetime
+    idle_timeout: LifetimeOrNone
+    require: Annotated[Require, forms.REQUIRE]
+    principal: Annotated[PrincipalOf | None, forms.OBJECT]
+    admission: Annotated[Admission, forms.word(Admission)]
+    store: Annotated[str | Store, forms.STORE]
+    on_store_error: Annotated[OnStoreError, forms.word(OnStoreError)]
+    tracked: Annotated[Tracking | None, Form(check=_one_of(Tracking, {True: Tracking(), False: None}))]
+    on_create: Annotated[OnCreate | None, forms.FUNCTION]
+    on_end: Annotated[OnEnd | None, forms.FUNCTION]
+    dialects: Annotated["Sequence[Dialect]", forms.OBJECT]
+    transport: Annotated[
+        TransportSessions,
+        Form(check=_one_of(TransportSessions, {"auto": TransportSessions(), "off": TransportSessions(header=False)})),
+    ]
+    wire: Annotated[Wire, Form(check=_one_of(Wire, {}))]
+    limits: Annotated[Limits, Form(check=_one_of(Limits, {}))]
+    telemetry: Annotated[Telemetry, Form(check=_one_of(Telemetry, {}))]
+    clock: Annotated[Callable[[], float], forms.OBJECT]
+
+    def __post_init__(self) -> None:
+        forms.check_fields(self, "")
+
+
+# --- what moved into an object -------------------------------------------------------------------
+
+GROUPS: Final[Mapping[str, type]] = MappingProxyType(
+    {
+        "tracked": Tracking,
+        "transport": TransportSessions,
+        "wire": Wire,
+        "limits": Limits,
+        "telemetry": Telemetry,
+    }
+)
+MOVED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "transport_lifetime": "transport.lifetime",
+        "bridge": "transport.bridge",
+        "sweep_interval": "tracked.sweep_interval",
+        **{
+            name: f"wire.{name}" for name in ("era", "lists", "extensions", "issuer", "not_found_code", "required_code")
+        },
+        **{
+            f"max_{name}": f"limits.{name}" for name in ("body_bytes", "batch", "nesting", "event_bytes", "token_bytes")
+        },
+        **{f"max_{name}": f"limits.{name}" for name in ("state_bytes", "data_bytes", "value_bytes")},
+        **{name: f"limits.{name}" for name in ("body_timeout", "token_cache", "store_timeout")},
+        "create_limit": "limits.creates_per_minute",
+        **{name: f"telemetry.{name}" for name in (field.name for field in fields(Telemetry))},
+    }
+)
+"""Options that were keywords of the middleware, and the field of an option object that each is now."""
+
+
+def names_moved(constructor: F) -> F:
+    """Let a constructor that is given an option by its former name raise a `ConfigurationError` with the new one."""
+
+    @wraps(constructor)
+    def construct(*arguments: Any, **given: Any) -> None:
+        for name in given:
+            if name in MOVED:
+                group, field = MOVED[name].split(".")
+                raise ConfigurationError(f"{name}= moved: write {group}={GROUPS[group].__name__}({field}=...)")
+        constructor(*arguments, **given)
+
+    return cast(F, construct)
+
+
+# --- the environment -----------------------------------------------------------------------------
+
+PREFIX: Final = "MCP_SESSIONS_"
+OTHER_KEYS: Final = "MCP_SESSION_KEYS"
+"""Where keys are looked for besides, since `keys="env:MCP_SESSION_KEYS"` is how they are named in code."""
+
+SERVICE_LINK: Final = re.compile(r"(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP|SCTP).*)?)", re.ASCII)
+"""What follows the prefix in the variables that Kubernetes gives every pod beside a Service called `mcp-sessions`."""
+
+SETTINGS: Final[Mapping[str, Form]] = MappingProxyType(
+    {
+        **{one.name: form for one in fields(Options) if (form := forms.form_of(Options, one.name)).words},
+        "transport": forms.word(Literal["auto", "off"]),
+        "tracked": forms.FLAG,
+        **{
+            f"{group}.{one.name}": form
+            for group, kind in GROUPS.items()
+            for one in fields(kind)
+            if (form := forms.form_of(kind, one.name)).words
+        },
+    }
+)
+"""Every option that a variable can hold, by its path, and how it is written there."""
+
+
+def variable(setting: str) -> str:
+    """Return the variable that holds a setting."""
+    return PREFIX + setting.replace(".", "_").upper()
+
+
+VARIABLES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        **{variable(old): path for old, path in MOVED.items() if path in SETTINGS},
+        **{variable(setting): setting for setting in SETTINGS},
+    }
+)
+"""Every variable that is read, also under the name that it had before the option moved, and the setting in it."""
+
+IN_CODE: Final = frozenset(
+    {one.name for one in fields(Options)} - {*SETTINGS, *GROUPS}
+    | {f"telemetry.{one.name}" for one in fields(Telemetry)} - {*SETTINGS}
+)
+"""Options that are functions or objects, which no variable can hold."""
+
+
+def from_env(**options: Any) -> dict[str, Any]:
+    """Return the options that the environment holds, for whatever takes the middleware's options.
+
+    As in `add_sessions(app, **from_env())` and `app.add_middleware(MCPSessionMiddleware, **from_env(on_end=free))`.
+
+    Args:
+        options: Options that are given in code; they win over the environment. Of an option object, what differs from
+            its default does.
+
+    Returns:
+        Both together. Keys are not in it, only where they are; a store's URL may hold a password.
+
+    Raises:
+        ConfigurationError: A variable names no option, is empty, or is written in no form that is known; the message
+            says what to write instead.
+    """
+    ours = [(_setting(name), name, text) for name, text in sorted(os.environ.items()) if _is_ours(name)]
+    ours.sort(key=lambda one: variable(one[0]) == one[1])  # a name from before an option moved yields to the newer one
+    found = {setting: (name, text) for setting, name, text in ours}
+    values = {setting: _read(setting, *written) for setting, written in found.items()}
+    if "keys" not in values and os.environ.get(OTHER_KEYS):
+        values["keys"] = f"env:{OTHER_KEYS}"
+    merged = {**{name: value for name, value in values.items() if "." not in name}, **options}
+    for group, kind in GROUPS.items():
+        inner = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{group}.")}
+        if inner and (base := _base(group, kind, merged)) is not None:
+            merged[group] = replace(base, **{k: v for k, v in inner.items() if getattr(base, k) == getattr(kind(), k)})
+    return merged
+
+
+def _base(group: str, kind: type, merged: Mapping[str, Any]) -> Any:
+    """Return the option object that variables fill in, or None where sessions are not tracked."""
+    if group in merged:
+        return forms.form_of(Options, group).check(group, merged[group])
+    return None if kind is Tracking else kind()
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith(PREFIX) and not SERVICE_LINK.fullmatch(name.removeprefix(PREFIX))
+
+
+def _setting(name: str) -> str:
+    setting = VARIABLES.get(name)
+    if setting is not None:
+        return setting
+    option = name.removeprefix(PREFIX).lower()
+    path = MOVED.get(option, option)
+    if path in IN_CODE:
+        group, _, field = path.rpartition(".")
+        code = f"{group}={GROUPS[group].__name__}({field}=...)" if group else f"{option}=..."
+        raise ConfigurationError(f"{name}: no variable holds {option}=; give it in code, as in from_env({code})")
+    near = get_close_matches(option, (known.removeprefix(PREFIX).lower() for known in VARIABLES), n=1)
+    remedy = (
+        f"did you mean {variable(near[0])}?" if near else f"these are settings: {', '.join(map(variable, SETTINGS))}"
+    )
+    raise ConfigurationError(f"{name} is not a setting; {remedy}")
+
+
+def _read(setting: str, name: str, text: str) -> Any:
+    if not text.strip():
+        raise ConfigurationError(f"{name} is empty; remove it, or write {SETTINGS[setting].words}")
+    try:
+        return SETTINGS[setting].read(text.strip())
+    except ValueError:
+        raise ConfigurationError(f"{name}={text!r} must be {SETTINGS[setting].words}") from None

@@ -1,23 +1,9 @@
-"""Where the middleware stands: whether it sees who callers are, and the MCP path, and whether it stands there twice.
+"""Whether the middleware stands where it can work, looked at before the first request.
 
-Were authentication inside, no session could be bound to its user: the principal is known only further in. Of two
-middlewares in front of one endpoint the outer one would overwrite what the inner one writes back. The application is
-walked from the middleware down, along what its routes may serve at the MCP path; authentication is told by the name of
-Starlette's class, which the official SDK and FastMCP use. No code of the application runs meanwhile, and objects of any
-other kind are passed over.
-
-How many worker processes serve this application, as far as a process can see.
-
-Each worker would make random keys of its own, and remember only the sessions that were deleted in
-it. Uvicorn, Gunicorn and Hypercorn leave the number where their children find it: in the command
-line and the environment. A number that stands in a configuration file stays unseen. Nothing is
-started, asked or waited for here.
-
-The JSON-RPC codes of a deployment, for refusals that the application raises itself.
-
-A dependency such as `require_session` stands behind the middleware and knows none of its options. Where a deployment
-has codes of its own (`not_found_code=`, `required_code=`), they travel with each request that is handed over; where it
-has none, nothing does. Nothing here answers a request.
+Inside of it there must be no authentication, since a session is bound to its user, and no second middleware of ours for
+the same endpoint. The application is walked along what its routes may serve at the MCP path; its code does not run
+meanwhile, and objects of unknown kinds are passed over. How many workers there are is read from the command line and
+the environment, where Uvicorn, Gunicorn and Hypercorn leave it.
 """
 
 from __future__ import annotations
@@ -38,12 +24,12 @@ from starlette.routing import Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ..errors import Refusal, SessionNotFound, SessionRequired
-from . import options
+from . import forms
 
 MISPLACED: Final = (
     "MCPSessionMiddleware stands outside of the application's authentication, where it cannot see whose a session "
     "is. Use add_sessions(app, ...) instead, which puts it inside; or pass principal=, a function of the ASGI scope "
-    "that tells who the caller is"
+    "that returns who the caller is"
 )
 TWICE: Final = (
     "MCPSessionMiddleware stands twice in front of the MCP endpoint. Each would write its own session into answers, "
@@ -79,12 +65,12 @@ def repeats(app: object, endpoint: str | None) -> bool:
         endpoint: The MCP path without a trailing slash, or None for every path.
     """
     inner = ((_path_of(part), path) for part, path in _walk(app, endpoint) if _is_a(part, _OURS))
-    # Behind a mount whose path cannot be told, `path` is None though the endpoint is not.
+    # Behind a mount with a pattern for a path, `path` is None though the endpoint is not.
     return any(endpoint is None or (path is not None and own in {None, path}) for own, path in inner)
 
 
 def unserved(app: object, endpoint: str | None) -> str | None:
-    """Why no request can come to the endpoint, with the remedy; None where one may, or where it cannot be told.
+    """Return why no request can reach the endpoint, with the remedy; None where one may, or where that is unknown.
 
     Args:
         app: The wrapped application.
@@ -98,7 +84,7 @@ def unserved(app: object, endpoint: str | None) -> str | None:
 
 
 def log_unserved(app: object, endpoint: str | None) -> None:
-    """Log why no request can come to the endpoint. It is no reason not to start: a route may yet be added."""
+    """Log why no request can reach the endpoint. The server starts all the same: a route may yet be added."""
     if (reason := unserved(app, endpoint)) is not None:
         _log.error(reason)
 
@@ -118,17 +104,17 @@ def _is_a(part: object, name: str) -> bool:
 
 
 def _class_of(part: object) -> type:
-    noted = _attribute(part, "cls")  # what `add_middleware` wrote down and nobody has built yet
+    noted = _attribute(part, "cls")  # what `add_middleware` wrote down, to be built later
     return noted if isinstance(noted, type) else type(part)
 
 
 def _path_of(ours: object) -> str | None:
-    """The MCP path that a middleware of ours looks at, without a trailing slash; None for every path."""
+    """Return the MCP path that a middleware of ours serves, without a trailing slash; None for every path."""
     noted = _attribute(ours, "kwargs")
     if not isinstance(noted, dict):
         return cast(str | None, _attribute(ours, "path"))
     usual = inspect.signature(_class_of(ours)).parameters["path"].default
-    return options.path(noted.get("path", usual))
+    return cast(str | None, forms.PATH.check("path", noted.get("path", usual)))
 
 
 def _may_answer(part: object) -> bool:
@@ -141,7 +127,7 @@ def _may_answer(part: object) -> bool:
 
 
 def _posts(app: object) -> Iterator[str]:
-    """The full paths of the routes that take POST; a router that is mounted twice is looked into once."""
+    """Yield the full paths of the routes that take POST; a router that is mounted twice is looked into once."""
     seen: set[int] = set()
     ahead = [(app, "")]
     for part, above in ahead:
@@ -154,7 +140,7 @@ def _posts(app: object) -> Iterator[str]:
 
 
 def parts(app: object, endpoint: str | None) -> Iterator[object]:
-    """Everything that a request to the endpoint may pass through.
+    """Yield everything that a request to the endpoint may pass through.
 
     Args:
         app: The wrapped application.
@@ -164,7 +150,7 @@ def parts(app: object, endpoint: str | None) -> Iterator[object]:
 
 
 def _walk(app: object, endpoint: str | None) -> Iterator[tuple[object, str | None]]:
-    """The same, each with the endpoint as that part sees it."""
+    """Yield the same, each with the endpoint as that part sees it."""
     seen: set[tuple[int, str | None]] = set()
     ahead: list[tuple[object, str | None]] = [(app, endpoint)]
     while ahead:
@@ -186,7 +172,7 @@ def _inside(part: object) -> Iterator[object]:
 
 
 def _attribute(part: object, name: str) -> Any:
-    """An attribute that is simply there: a property's code may do anything, so it is not run."""
+    """Return an attribute without running a property's code, which may do anything."""
     value = inspect.getattr_static(part, name, None)
     return getattr(part, name, None) if isinstance(value, MemberDescriptorType) else value
 
@@ -203,7 +189,7 @@ def _may_serve(part: object, endpoint: str | None) -> bool:
 
 
 def _below(part: object, endpoint: str | None) -> str | None:
-    """The endpoint as the inside of a part sees it; None where that cannot be told."""
+    """Return the endpoint as the inside of a part sees it; None where that is unknown."""
     if endpoint is None or hasattr(part, "original_router"):  # an included router has a prefix of its own
         return None
     if not isinstance(part, Mount):
@@ -234,7 +220,7 @@ def fault(
     argv: Sequence[str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> str | None:
-    """Why these options must not be served by that many workers, with the remedy; None where they may.
+    """Return why several workers must not serve these options, with the remedy; None where they may.
 
     A store in memory is a warning in the log: sessions work, only deleting one is not seen everywhere.
 
@@ -255,7 +241,7 @@ def fault(
 
 
 def workers(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """The number of worker processes that a server was told to start; 1 where nothing says more.
+    """Return how many worker processes the server starts; 1 where nothing asks for more.
 
     Args:
         argv: The command line that started the server. Its children inherit it.
@@ -264,18 +250,18 @@ def workers(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     server, arguments = _server(argv), list(argv[1:])
     if _reloads(server, arguments, environ):
         return 1  # what Uvicorn does with both
-    told = [_given(arguments) if server else None]
+    asked = [_given(arguments) if server else None]
     if server == "gunicorn":
-        told.append(_given(_split(environ.get("GUNICORN_CMD_ARGS", ""))))
+        asked.append(_given(_split(environ.get("GUNICORN_CMD_ARGS", ""))))
     if server == "uvicorn":
-        told.append(environ.get("UVICORN_WORKERS"))
+        asked.append(environ.get("UVICORN_WORKERS"))
     if server != "hypercorn":
-        told.append(environ.get("WEB_CONCURRENCY"))
-    return _number(next((number for number in told if number), "1"))
+        asked.append(environ.get("WEB_CONCURRENCY"))
+    return _number(next((number for number in asked if number), "1"))
 
 
 def _server(argv: Sequence[str]) -> str:
-    """The server that a command line starts, or "" where it is no server's own: `-m` names the package's folder."""
+    """Return the server that a command line starts, or "" for another program: `-m` names the package's folder."""
     program = PurePath(argv[0] if argv else "")
     name = program.parent.name if program.name == "__main__.py" else program.name.removesuffix(".exe")
     return name if name in {"uvicorn", "gunicorn", "hypercorn", "fastapi"} else ""
@@ -289,7 +275,7 @@ def _reloads(server: str, arguments: list[str], environ: Mapping[str, str]) -> b
 
 
 def _given(arguments: list[str]) -> str | None:
-    """The last number of workers in some arguments, in any of the ways to write it."""
+    """Return the last number of workers in some arguments, in any of the ways to write it."""
     found = None
     for place, argument in enumerate(arguments):
         if argument in _WORKERS:
@@ -319,7 +305,7 @@ _variable: Final[ContextVar[Code | None]] = ContextVar("mcp_sessions_code", defa
 
 
 class Coded:
-    """An application that is told its deployment's codes.
+    """An application whose requests carry the JSON-RPC codes of the deployment.
 
     Args:
         app: The application.
@@ -339,8 +325,8 @@ class Coded:
             _variable.reset(token)
 
 
-def told(app: ASGIApp, code: Code) -> ASGIApp:
-    """The application, which is told the codes where they are not the usual ones.
+def with_codes(app: ASGIApp, code: Code) -> ASGIApp:
+    """Return the application with the deployment's codes on its requests, where they are not the usual ones.
 
     Args:
         app: The application.
@@ -351,11 +337,11 @@ def told(app: ASGIApp, code: Code) -> ASGIApp:
 
 
 def code_of(refusal: Refusal, scope: Mapping[str, Any] | None) -> int:
-    """The code of a refusal, in the deployment whose request is being handled.
+    """Return the code of a refusal in the deployment whose request is being handled.
 
     Args:
         refusal: What is raised.
-        scope: The ASGI scope of the request, or None where only the context tells.
+        scope: The ASGI scope of the request, or None where only the context is known.
     """
     code = _variable.get() if scope is None else scope.get(_SCOPE_KEY)
     return refusal.code if code is None else code(refusal)

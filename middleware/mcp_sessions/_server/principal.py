@@ -1,8 +1,7 @@
-"""Who a request is authenticated as, read from the ASGI scope.
+"""Who a request is authenticated as, read from what an authentication middleware left on the ASGI scope.
 
-Authentication happens elsewhere: this room only reads what it left behind. It knows the official
-SDK's and FastMCP's authenticated user (client id, issuer, subject) by its shape, and Starlette's
-`scope["user"]`.
+Known are the official SDK's and FastMCP's authenticated user (client id, issuer, subject), by its shape, and
+Starlette's `scope["user"]`.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from .._session.claims import Principal
 from ..errors import ConfigurationError
 
 PrincipalOf = Callable[[Scope], "Principal | str | None"]
-"""The `principal=` option: tells from the scope who a request is authenticated as."""
+"""The `principal=` option: returns who a request is authenticated as, given its scope."""
 
 ReadPrincipal = Callable[[Scope], "Principal | None"]
 
 
 def from_scope(scope: Scope) -> Principal | None:
-    """The principal that an authentication middleware left on the scope, or None when there is none.
+    """Return the principal that an authentication middleware left on the scope, or None.
 
     Raises:
-        ConfigurationError: There is a user whom nothing tells from others; only `principal=` can.
+        ConfigurationError: Nothing distinguishes the user from others; only `principal=` can.
     """
     user = scope.get("user")
     if user is None or not getattr(user, "is_authenticated", True):
@@ -35,7 +34,7 @@ def from_scope(scope: Scope) -> Principal | None:
     found = _from_user(user) if token is None else _from_token(token)
     if found == Principal():
         raise ConfigurationError(
-            f"nothing in {type(user).__name__} tells one user from another; pass principal=, a function of the ASGI "
+            f"nothing in {type(user).__name__} distinguishes users; pass principal=, a function of the ASGI "
             "scope that returns who the caller is"
         )
     return found
@@ -68,7 +67,7 @@ def _text(value: Any) -> str | None:
 
 
 def reader(principal: PrincipalOf | None) -> ReadPrincipal:
-    """The function that the middleware asks on every request.
+    """Return the function that is called for every request.
 
     Raises:
         ConfigurationError: `principal` is not callable.

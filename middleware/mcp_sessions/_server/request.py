@@ -169,10 +169,10 @@ def _observed(
     ctx.telemetry = recorder.begin(
         message,
         version=ctx.headers.version,
-        about=None if session is None else session.claims,
+        session=None if session is None else session.claims,
         is_forwarded=refused is None and decision.step not in ANSWERED,
     )
-    recorder.place(ctx.scope, message)
+    recorder.store_context(ctx.scope, message)
     if ctx.telemetry is not None:
-        ctx.send = recorder.hearing(ctx.send, ctx.telemetry)
+        ctx.send = recorder.observed(ctx.send, ctx.telemetry)
     return _Observed(ctx.telemetry)

@@ -31,9 +31,9 @@ from .._session.claims import SESSION, Claims, RedactedRepr
 from ..errors import SessionEnded, StateError
 from .answers import refused_body
 from .context import Bridged, RequestContext
-from .lifecycle import Origin, Streams
 from .rewrites import INTERNAL_ERROR, Rewrite, TranslateIds, rewrites_for
 from .sessions import ActiveSession
+from .streams import Origin, Streams
 
 Headers = list[tuple[bytes, bytes]]
 JSON: Final = b"application/json"

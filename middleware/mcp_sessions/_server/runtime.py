@@ -1,70 +1,47 @@
-"""The middleware's options, checked once.
+"""What all requests of one middleware share, made once from its checked options.
 
-A wrong option fails here, at construction, with the remedy in the message; nothing downstream
-checks an option again.
-
-Who is told of what a middleware does: the options about telemetry, checked, and made into it when there is need.
-
-Telemetry itself is imported at the first time that anybody is to be told, so that who does not trace pays
-nothing for it, not even at the start.
-
-Facts as log lines, on the logger `mcp_sessions`.
-
-A line names a session by its `ref` and a refusal by its reason. What a client wrote is cut and
-quoted, so that no request can write a line of its own.
-
-How many sessions a caller may create.
-
-Callers are told apart by what their tokens will say of them, a keyed hash; anonymous ones share one
-budget. Windows are whole minutes of the clock, so that around the turn of one at most twice the limit
-gets through. The count is this process's alone: with four workers the deployment's limit is four times
-as high. Time is passed in, and memory is bounded: where a minute has seen more callers than are told
-apart, further ones share one budget.
+Also where facts go: to the log, to telemetry, to the application's `listen`. Telemetry is imported when there is first
+something to record, so that a server without tracing pays nothing for it, not even at its start.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from starlette.types import ASGIApp
 
 from .. import stores
 from .._protocol import decision
-from .._protocol.decision import Lists, Rules, Subject
+from .._protocol.decision import Rules
 from .._protocol.policy import Policy
-from .._session.claims import Claims
+from .._session.claims import Claims, Kind
 from .._session.data import Data, Namespace
 from .._session.events import Fact, Listener, RequestRefused, SessionCreated, SessionDeleted
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import is_ephemeral, key_source
 from .._tokens.keys import KeyRing
-from ..errors import ConfigurationError, CreateLimited, Refusal, SessionNotFound, SessionRequired
+from ..errors import CreateLimited, Refusal, SessionNotFound, SessionRequired
 from ..stores import base
 from ..stores.base import Standing, Store
-from ..telemetry.detect import Redact, Spans, Trace, is_traced
-from . import options, placement, principal
+from ..telemetry.detect import is_traced
+from . import placement, principal
+from .forms import as_seconds
 from .labels import Conversation
-from .lifecycle import Endings, Streams, Sweeper
-from .options import (
-    EVERY_EXTENSION,
-    TYPICAL_TOKEN_BYTES,
-    Admission,
-    Era,
-    OnCreate,
-    OnStoreError,
-    Transport,
-)
+from .lifecycle import Sweeper, Terminator
+from .options import Limits, OnCreate, Options
 from .principal import ReadPrincipal
+from .streams import Streams
 
 if TYPE_CHECKING:
     from .._protocol.sep1364 import Sep1364
-    from ..telemetry.metrics import SessionMetrics
     from ..telemetry.recorder import Telemetry
     from .sep1364 import PendingInitialized
 
+KindOf = Callable[[str], Kind | None]
 Keep = Callable[[str, int], Data]
 """Gives what the server keeps for a session: of which `ref`, and until when (Unix seconds)."""
 
@@ -72,37 +49,42 @@ Keep = Callable[[str, int], Data]
 class Runtime(msgspec.Struct, frozen=True):
     """What every request of one middleware shares."""
 
-    ring: Callable[[float], KeyRing]
-    path: str | None
-    audience: str
-    tokens: Tokens
     rules: Rules
     """What decides on messages."""
+    ring: Callable[[float], KeyRing]
+    """Gives the keys in force, at a moment in Unix seconds."""
+    tokens: Tokens
+    principal: ReadPrincipal
+    path: str | None
+    audience: str
     lifetime: float
     idle_timeout: float | None
-    policy: Policy
-    lists: Lists | None
+    asks: bool
+    """Whether the wrapped server is asked before we answer ourselves."""
     store: Store
     closes_store: bool
-    lets_unknown_in: bool
-    streams: Streams
-    endings: Endings
     tracked: bool
     """Whether sessions are recorded."""
+    streams: Streams
+    endings: Terminator
     sweeper: Sweeper | None
-    """Where they are: what ends those that end by themselves."""
+    """What ends the sessions that end by themselves, where they are tracked."""
     on_create: OnCreate | None
     shelf: Callable[[str, int], Namespace]
-    """A session's place in the store: of which `ref`, and until when (Unix seconds)."""
+    """Gives a session's place in the store: of which `ref`, and until when (Unix seconds)."""
     keep: Keep
-    principal: ReadPrincipal
-    asks: bool
+    create_limit: CreateLimit | None
     transport: bool
-    """Whether a transport session is named to clients whose server names none."""
+    """Whether clients whose server names no transport session get one of ours."""
     transport_lifetime: float
     bridges: bool
     """Whether clients of a server that keeps transport sessions see our ids in place of its own."""
-    legacy_only: bool
+    unconfirmed: PendingInitialized | None
+    """The server's own transport sessions that their clients may leave unconfirmed, where a dialect allows it."""
+    capability: bytes
+    """`capabilities.sessions`, as JSON."""
+    settings: bytes
+    """`capabilities.experimental.sessions` of this deployment, as JSON."""
     not_found_code: int
     required_code: int
     max_body_bytes: int
@@ -111,26 +93,15 @@ class Runtime(msgspec.Struct, frozen=True):
     max_batch: int
     max_nesting: int
     body_timeout: float
-    create_limit: CreateLimit | None
     conversation: Conversation | None
     """What is done with the names that clients give to conversations, or None for nothing."""
-    subjects: Mapping[str, Subject]
-    """What each method that is read here is about."""
-    opted: Sep1364 | None
-    """The dialects beside the draft and the transport header, or None."""
-    unconfirmed: PendingInitialized | None
-    """The server's own transport sessions that their clients may leave unconfirmed, where a dialect says so."""
-    capability: bytes
-    """What `capabilities.sessions` says, as JSON."""
-    settings: bytes
-    """What `capabilities.experimental.sessions` says of this deployment, as JSON."""
     tells: Callable[[], bool]
-    """Whether telemetry is to be told of anything, now."""
+    """Whether telemetry records anything now."""
     telemetry: Callable[[], Telemetry]
-    """What is told then, and made at the first time: who does not trace imports no OpenTelemetry."""
+    """Gives what records, which is made at the first call: a server without tracing imports no OpenTelemetry."""
     listen: Listener | None
     emit: Callable[[Fact], None]
-    """Tells a fact to the log, and to whoever listens."""
+    """Hands a fact to the log, to telemetry and to the application's listener."""
     clock: Callable[[], float]
 
     @property
@@ -139,224 +110,188 @@ class Runtime(msgspec.Struct, frozen=True):
         return self.idle_timeout is not None and not self.tracked
 
     def status(self, claims: Claims) -> Awaitable[Standing]:
-        """How an authentic session stands, to be awaited."""
+        """Ask the store for the status of a verified session."""
         if self.tracked:  # where a lineage has ended, so has every record of it
             return self.store.touch(claims, idle_timeout=None if self.idle_timeout is None else int(self.idle_timeout))
         return self.store.status(claims) if claims.root is None else base.status(self.store, claims)
 
     def code(self, refusal: Refusal) -> int:
-        """The JSON-RPC code of a refusal in this deployment."""
+        """Return the JSON-RPC code of a refusal in this deployment."""
         if isinstance(refusal, SessionNotFound):
             return self.not_found_code
         return self.required_code if isinstance(refusal, SessionRequired) else refusal.code
 
 
-def check(**given: Any) -> Runtime:
-    """Check every option; see `MCPSessionMiddleware` for what each is and means.
+def make_runtime(app: ASGIApp, options: Options) -> Runtime:
+    """Make what the requests of a middleware share.
+
+    Args:
+        app: The wrapped application.
+        options: The middleware's options, checked.
 
     Raises:
-        ConfigurationError: One is wrong; the message says which and what to write instead.
+        ConfigurationError: An option names what cannot be had; the message says what to write instead.
     """
-    told = Told.of(given)
-    parts = {
-        **_identity(given),
-        **_rules(given),
-        **_dialects(given),
-        **_lifecycle(given, told),
-        **_limits(given),
-    }
-    return Runtime(**parts, rules=_decision_rules(**parts), tells=told.tells, telemetry=told.telemetry)
-
-
-def _decision_rules(
-    *,
-    ring: Callable[[float], KeyRing],
-    clock: Callable[[], float],
-    tokens: Tokens,
-    transport: bool,
-    bridges: bool,
-    **parts: Any,
-) -> Rules:
-    return Rules.of(
-        subjects=parts["subjects"],
-        inspects_all=parts["conversation"] is not None,  # whose name is looked for in every message
-        policy=parts["policy"],
-        lists=parts["lists"],
-        legacy_only=parts["legacy_only"],
-        fail_open=parts["lets_unknown_in"],
-        reads_transport=transport or bridges,
-        bridges=bridges,
-        kind_of=lambda token: tokens.kind(ring(clock()), token),
-        sep1364=parts["opted"],
+    limits, transport, clock = options.limits, options.transport, options.clock
+    ring = key_source(options.keys)
+    tokens = Tokens(
+        issuer=options.wire.issuer,
+        audience=options.audience,
+        cache_entries=limits.token_cache,
+        max_bytes=limits.token_bytes,
+    )
+    # No client begins anew when its transport session is gone, so none is named that dies with the process.
+    names_transport = transport.header and not is_ephemeral(options.keys)
+    conversation = Conversation.of(options.telemetry.correlate, options.telemetry.propagate)
+    return Runtime(
+        **_wire(
+            options,
+            inspects_all=conversation is not None,  # whose name is looked for in every message
+            reads_transport=names_transport or transport.bridge,
+            kind_of=lambda token: tokens.kind(ring(clock()), token),
+        ),
+        **_lifecycle(app, options),
+        **_limits(limits),
+        ring=ring,
+        tokens=tokens,
+        principal=principal.reader(options.principal),
+        path=options.path,
+        audience=options.audience,
+        lifetime=as_seconds(options.lifetime),
+        idle_timeout=None if options.idle_timeout is None else as_seconds(options.idle_timeout),
+        asks=options.admission == "ask",
+        on_create=options.on_create,
+        transport=names_transport,
+        transport_lifetime=as_seconds(transport.lifetime),
+        bridges=transport.bridge,
+        conversation=conversation,
+        clock=clock,
     )
 
 
-def _identity(given: dict[str, Any]) -> dict[str, Any]:
-    audience = options.name("audience", given["audience"])
-    # No client begins anew when its transport session is gone, so none is named that dies with the process.
-    lasts = not is_ephemeral(given["keys"])
+def _wire(options: Options, *, kind_of: KindOf, **rules: bool) -> dict[str, Any]:
+    """Return what decides on messages, and what clients learn of it."""
+    policy, wire = Policy(options.require), options.wire
+    offered = decision.offered(wire.extensions, tracked=options.tracked is not None)
+    sep1364, unconfirmed, capability = _sep1364(options)
     return {
-        "transport": lasts and options.word("transport", given["transport"], get_args(Transport)) == "auto",
-        "bridges": options.yes_or_no("bridge", given["bridge"]),
-        "transport_lifetime": options.seconds("transport_lifetime", given["transport_lifetime"], least=1),
-        "ring": key_source(given["keys"]),
-        "audience": audience,
-        "tokens": Tokens(
-            issuer=options.name("issuer", given["issuer"]),
-            audience=audience,
-            cache_entries=options.whole("token_cache", given["token_cache"], least=0),
-            max_bytes=options.whole("max_token_bytes", given["max_token_bytes"], least=TYPICAL_TOKEN_BYTES),
+        "rules": Rules.of(
+            subjects=decision.subjects(offered),
+            policy=policy,
+            lists=wire.lists,
+            legacy_only=wire.era == "legacy",
+            fail_open=options.on_store_error == "allow",
+            bridges=options.transport.bridge,
+            kind_of=kind_of,
+            sep1364=sep1364,
+            **rules,
         ),
-        "principal": principal.reader(given["principal"]),
-        "clock": given["clock"],
+        "unconfirmed": unconfirmed,
+        "capability": capability,
+        "settings": decision.settings(policy.summary, offered),
+        "not_found_code": wire.not_found_code,
+        "required_code": wire.required_code,
     }
 
 
-def _rules(given: dict[str, Any]) -> dict[str, Any]:
-    policy, lists = Policy(given["require"]), given["lists"]
-    legacy_only = options.word("era", given["era"], get_args(Era)) == "legacy"
-    conversation = Conversation.of(given["correlate"], given["propagate"])
-    return {
-        "path": options.path(given["path"]),
-        "policy": policy,
-        **_extensions(given, policy.summary),
-        "lists": None if lists is None else options.word("lists", lists, get_args(Lists)),
-        "asks": options.word("admission", given["admission"], get_args(Admission)) == "ask",
-        "legacy_only": legacy_only,
-        "conversation": conversation,
-        "not_found_code": options.whole("not_found_code", given["not_found_code"]),
-        "required_code": options.whole("required_code", given["required_code"]),
-    }
-
-
-def _extensions(given: dict[str, Any], required: str) -> dict[str, Any]:
-    names = options.words("extensions", given["extensions"], EVERY_EXTENSION)
-    offered = decision.offered(names, tracked=options.yes_or_no("tracked", given["tracked"]))
-    subjects = decision.subjects(offered)
-    return {
-        "subjects": subjects,
-        "settings": decision.settings(required, offered),
-    }
-
-
-def _dialects(given: dict[str, Any]) -> dict[str, Any]:
-    if not given["dialects"] and isinstance(given["dialects"], Sequence):
-        return {"opted": None, "unconfirmed": None, "capability": b"{}"}
+def _sep1364(options: Options) -> tuple[Sep1364 | None, PendingInitialized | None, bytes]:
+    if not options.dialects and isinstance(options.dialects, Sequence):
+        return None, None, b"{}"
     from .._protocol.sep1364 import Sep1364
     from .sep1364 import PendingInitialized
 
-    opted = Sep1364.of(given["dialects"])
-    capability = b"{}" if opted.creates is None else opted.creates.capability
-    confirms = opted.initializes is not None and not opted.is_sessionless
-    return {"opted": opted, "unconfirmed": PendingInitialized() if confirms else None, "capability": capability}
+    sep1364 = Sep1364.of(options.dialects)
+    capability = b"{}" if sep1364.creates is None else sep1364.creates.capability
+    confirms = sep1364.initializes is not None and not sep1364.is_sessionless
+    return sep1364, PendingInitialized() if confirms else None, capability
 
 
-def _lifecycle(given: dict[str, Any], told: Told) -> dict[str, Any]:
-    clock, listen = given["clock"], options.function("listen", given["listen"])
-    emit = partial(_emit, listen, told)
-    idle = given["idle_timeout"]
-    idle = None if idle is None else options.seconds("idle_timeout", idle, least=1)
-    store = stores.make(given["store"], clock=clock, timeout=options.seconds("store_timeout", given["store_timeout"]))
-    max_data_bytes = options.whole("max_data_bytes", given["max_data_bytes"], least=1)
-    max_value_bytes = options.whole("max_value_bytes", given["max_value_bytes"], least=1)
-
-    def shelf(owner: str, until: int) -> Namespace:
-        return Namespace(owner, until, max_data_bytes)
-
-    def keep(owner: str, until: int) -> Data:
-        return Data(store, shelf(owner, until), clock=clock, max_value_bytes=max_value_bytes)
-
+def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
+    """Return the store, what ends sessions, and where facts go."""
+    limits, clock = options.limits, options.clock
+    tells, telemetry = _telemetry(app, options)
+    emit = partial(_emit, options.telemetry.listen, tells, telemetry)
+    store = stores.make(options.store, clock=clock, timeout=as_seconds(limits.store_timeout))
+    keep = partial(_data, store, limits, clock)
     streams = Streams(store)
-    endings = Endings(
-        store, streams, on_end=options.function("on_end", given["on_end"]), emit=emit, keep=keep, clock=clock
-    )
-    tracked = options.yes_or_no("tracked", given["tracked"])
-    every = options.seconds("sweep_interval", given["sweep_interval"])
-    sweeper = Sweeper(
-        store, endings, audience=given["audience"], idle_timeout=None if idle is None else int(idle), interval=every
-    )
+    endings = Terminator(store, streams, on_end=options.on_end, emit=emit, keep=keep, clock=clock)
     return {
-        "lifetime": options.seconds("lifetime", given["lifetime"], least=1),
-        "idle_timeout": idle,
         "store": store,
-        "closes_store": isinstance(given["store"], str),
-        "lets_unknown_in": options.word("on_store_error", given["on_store_error"], get_args(OnStoreError)) == "allow",
-        "tracked": tracked,
-        "sweeper": sweeper if tracked else None,
+        "closes_store": isinstance(options.store, str),
+        "tracked": options.tracked is not None,
         "streams": streams,
         "endings": endings,
-        "on_create": options.function("on_create", given["on_create"]),
-        "shelf": shelf,
+        "sweeper": _sweeper(store, endings, options),
+        "shelf": partial(_namespace, limits),
         "keep": keep,
-        "listen": listen,
+        "tells": tells,
+        "telemetry": telemetry,
+        "listen": options.telemetry.listen,
         "emit": emit,
     }
 
 
-def _limits(given: dict[str, Any]) -> dict[str, Any]:
-    per_minute = given["create_limit"]
-    numbers = ("max_body_bytes", "max_state_bytes", "max_event_bytes", "max_batch", "max_nesting")
+def _limits(limits: Limits) -> dict[str, Any]:
+    per_minute = limits.creates_per_minute
     return {
-        **{name: options.whole(name, given[name], least=1) for name in numbers},
-        "body_timeout": options.seconds("body_timeout", given["body_timeout"]),
-        "create_limit": None if per_minute is None else CreateLimit(options.whole("create_limit", per_minute, least=1)),
+        "max_body_bytes": limits.body_bytes,
+        "max_state_bytes": limits.state_bytes,
+        "max_event_bytes": limits.event_bytes,
+        "max_batch": limits.batch,
+        "max_nesting": limits.nesting,
+        "body_timeout": limits.body_timeout,
+        "create_limit": None if per_minute is None else CreateLimit(per_minute),
     }
 
 
-def _emit(listen: Listener | None, told: Told, fact: Fact) -> None:
+def _namespace(limits: Limits, owner: str, until: int) -> Namespace:
+    return Namespace(owner, until, limits.data_bytes)
+
+
+def _data(store: Store, limits: Limits, clock: Callable[[], float], owner: str, until: int) -> Data:
+    return Data(store, _namespace(limits, owner, until), clock=clock, max_value_bytes=limits.value_bytes)
+
+
+def _sweeper(store: Store, endings: Terminator, options: Options) -> Sweeper | None:
+    if options.tracked is None:
+        return None
+    idle = None if options.idle_timeout is None else int(as_seconds(options.idle_timeout))
+    interval = as_seconds(options.tracked.sweep_interval)
+    return Sweeper(store, endings, audience=options.audience, idle_timeout=idle, interval=interval)
+
+
+# --- where facts go ------------------------------------------------------------------------------
+
+
+def _emit(listen: Listener | None, tells: Callable[[], bool], telemetry: Callable[[], Telemetry], fact: Fact) -> None:
     log_fact(fact)
-    if told.tells():
-        told.telemetry().hear(fact)
+    if tells():
+        telemetry().observe(fact)
     if listen is not None:
         listen(fact)
 
 
-class Told(msgspec.Struct, frozen=True):
-    """Who is told of what a middleware does.
+def _telemetry(app: ASGIApp, options: Options) -> tuple[Callable[[], bool], Callable[[], Telemetry]]:
+    """Return what says whether anything is to be recorded now, and what makes the recorder when it is first needed."""
+    given = options.telemetry
 
-    Args:
-        tells: Whether anybody is, now.
-        telemetry: What tells them, made at the first time: who does not trace imports no OpenTelemetry.
-    """
+    @cache
+    def telemetry() -> Telemetry:
+        from ..telemetry.recorder import Telemetry
 
-    tells: Callable[[], bool]
-    telemetry: Callable[[], Telemetry]
+        return Telemetry(
+            partial(placement.parts, app, options.path),
+            spans=given.spans,
+            trace=given.trace,
+            metrics=given.metrics,
+            redact=given.redact,
+            tail=given.tail,
+            tracked=options.tracked is not None,
+        )
 
-    @classmethod
-    def of(cls, given: dict[str, Any]) -> Told:
-        """The checked form of the options about telemetry.
-
-        Raises:
-            ConfigurationError: One is wrong; the message says what to write instead.
-        """
-        spans = options.word("spans", given["spans"], get_args(Spans))
-        trace = options.word("trace", given["trace"], get_args(Trace))
-        metrics: SessionMetrics | None = given["metrics"]
-        if not (metrics is None or callable(getattr(metrics, "operation", None))):  # its class is not imported here
-            raise ConfigurationError(f"metrics= takes a SessionMetrics(), not {type(metrics).__name__}")
-        redact: Redact | None = options.function("redact", given["redact"])
-        tail = given["tail"]
-        if not (tail is None or (isinstance(tail, str) and tail)):
-            raise ConfigurationError(f"tail={tail!r} must be the path of a socket, as in tail='/run/mcp/tail.sock'")
-        app, endpoint, tracked = given["app"], options.path(given["path"]), given["tracked"]
-
-        @cache
-        def telemetry() -> Telemetry:
-            from ..telemetry.recorder import Telemetry
-
-            return Telemetry(
-                partial(placement.parts, app, endpoint),
-                spans=spans,
-                trace=trace,
-                metrics=metrics,
-                redact=redact,
-                tail=tail,
-                tracked=tracked,
-            )
-
-        if metrics is not None or tail is not None:
-            return cls(lambda: True, telemetry)
-        return cls(bool if spans == "off" else is_traced, telemetry)
+    if given.metrics is not None or given.tail is not None:
+        return lambda: True, telemetry
+    return bool if given.spans == "off" else is_traced, telemetry
 
 
 _log: Final = logging.getLogger("mcp_sessions")

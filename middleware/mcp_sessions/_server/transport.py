@@ -23,10 +23,10 @@ from ..errors import Refusal, SessionEnded, SessionExpired, SessionNotFound, Sto
 from ..stores.base import LIVE
 from .answers import Answer, may_delete, refuse_bodyless, refuse_unread, send_refusal, send_status
 from .context import Bridged, BridgedInitialize, RequestContext
-from .lifecycle import Origin
 from .response import ResponseFilter, StreamGuard
 from .rewrites import TranslateIds
 from .sessions import ActiveSession, open_transport, refusal_of
+from .streams import Origin
 
 LAST_EVENT_ID: Final = b"last-event-id"
 _METHOD_NOT_ALLOWED: Final = 405

@@ -1,7 +1,7 @@
-"""The command line: make keys, look at session ids and check them, list and end sessions, examine or watch a server.
+"""The command line: make keys, inspect and verify session ids, list and end sessions, examine or watch a server.
 
-A token is never printed, only what it says. Exit codes: 0 done or accepted, 1 refused, 2 the command
-cannot be carried out as given, 3 the store did not answer, so that nobody knows: try again.
+A token is never printed, only what it says. Exit codes: 0 done or accepted, 1 refused, 2 the command cannot be
+carried out as given, 3 the store did not answer, so that the outcome is unknown: try again.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, Claims, looks_like_session_id, utc
+from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, looks_like_session_id, utc
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
 from .._tokens.keys import base64url, from_base64url
 from ..errors import ConfigurationError, SessionNotFound, StoreUnavailable
 from . import probe, sessions, tail
-from .terminal import OK, UNKNOWN, USAGE, named, refuse, show, text
+from .terminal import OK, UNKNOWN, USAGE, refuse, secret_location, show, text_in
 
-_LAST_SECOND: Final = 253_402_300_799
+_LAST_SECOND: Final = 253_402_300_799  # of the year 9999
 _UNVERIFIED: Final = "NOT VERIFIED: anybody could have written what follows. `verify` checks it with the keys.\n"
 
 
@@ -41,11 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         store did not answer.
     """
     try:
-        given = _parser().parse_args(argv)
-    except SystemExit as stopped:  # argparse has said why
+        arguments = _parser().parse_args(argv)
+    except SystemExit as stopped:  # argparse has printed why
         return USAGE if stopped.code else OK
     try:
-        code: int = given.command(given)
+        code: int = arguments.command(arguments)
     except ConfigurationError as error:
         sys.stderr.write(f"{error}\n")
         return USAGE
@@ -61,13 +61,18 @@ def _parser() -> argparse.ArgumentParser:
         required=True, metavar="keygen | inspect | verify | list | end | end-all | probe | tail"
     )
     keygen = commands.add_parser("keygen", help="print a new key; redirect it to a file that only the server reads")
-    keygen.add_argument("--algorithm", choices=list(_MAKERS), default="HS256")
+    keygen.add_argument("--algorithm", choices=list(_NEW_KEYS), default="HS256")
     keygen.set_defaults(command=_keygen)
     inspect = commands.add_parser("inspect", help="show what a session id or a state token says, unverified")
     inspect.set_defaults(command=_inspect)
     verify = commands.add_parser("verify", help="check a session id with the keys")
     verify.add_argument(
-        "--keys", type=named, action="append", required=True, metavar="env:NAME|file:PATH", help="may be repeated"
+        "--keys",
+        type=secret_location,
+        action="append",
+        required=True,
+        metavar="env:NAME|file:PATH",
+        help="may be repeated",
     )
     verify.add_argument("--audience", default=AUDIENCE, help=f"the middleware's ({AUDIENCE})")
     verify.add_argument("--issuer", default="mcp-sessions", help="the middleware's (mcp-sessions)")
@@ -80,10 +85,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _token(given: argparse.Namespace) -> str:
-    return text(given.file, option="--file ")
-
-
 # --- keygen --------------------------------------------------------------------------------------
 
 
@@ -92,28 +93,28 @@ def _pem(key: Any) -> str:
     return pem.decode("ascii")
 
 
-_MAKERS: Final[Mapping[str, Callable[[], str]]] = {
+_NEW_KEYS: Final[Mapping[str, Callable[[], str]]] = {
     "HS256": lambda: f"{secrets.token_urlsafe(32)}\n",
     "EdDSA": lambda: _pem(Ed25519PrivateKey.generate()),
     "ES256": lambda: _pem(generate_private_key(SECP256R1())),
 }
 
 
-def _keygen(given: argparse.Namespace) -> int:
-    sys.stdout.write(_MAKERS[given.algorithm]())
+def _keygen(arguments: argparse.Namespace) -> int:
+    sys.stdout.write(_NEW_KEYS[arguments.algorithm]())
     return OK
 
 
 # --- inspect -------------------------------------------------------------------------------------
 
 
-def _inspect(given: argparse.Namespace) -> int:
-    token = _token(given)
-    said = _session_id(token) if looks_like_session_id(token) else _state(token)
-    if said is None:
+def _inspect(arguments: argparse.Namespace) -> int:
+    token = text_in(arguments.file, option="--file ")
+    content = _session_id(token) if looks_like_session_id(token) else _state(token)
+    if content is None:
         return refuse("neither a session id nor a state token of mcp-sessions")
     sys.stdout.write(_UNVERIFIED)
-    show(said)
+    show(content)
     return OK
 
 
@@ -126,12 +127,13 @@ def _session_id(token: str) -> dict[str, object] | None:
         return None
     claims |= {name: _time(claims[name]) for name in ("iat", "exp") if name in claims}
     parts = (("header", header), ("claim", claims))
-    return {"token": "session id", **{f"{part} {name}": said[name] for part, said in parts for name in said}}
+    return {"token": "session id", **{f"{part} {name}": values[name] for part, values in parts for name in values}}
 
 
 def _time(seconds: object) -> object:
-    known = isinstance(seconds, int) and 0 <= seconds <= _LAST_SECOND
-    return f"{seconds} ({utc(seconds).isoformat()})" if known and isinstance(seconds, int) else seconds
+    if isinstance(seconds, int) and 0 <= seconds <= _LAST_SECOND:
+        return f"{seconds} ({utc(seconds).isoformat()})"
+    return seconds
 
 
 def _state(token: str) -> dict[str, object] | None:
@@ -149,34 +151,28 @@ def _state(token: str) -> dict[str, object] | None:
 # --- verify --------------------------------------------------------------------------------------
 
 
-def _verify(given: argparse.Namespace) -> int:
+def _verify(arguments: argparse.Namespace) -> int:
     now = time.time()
-    ring = key_source(given.keys)(now)
-    tokens = Tokens(issuer=given.issuer, audience=given.audience, cache_entries=0)
+    ring = key_source(arguments.keys)(now)
+    tokens = Tokens(issuer=arguments.issuer, audience=arguments.audience, cache_entries=0)
     try:
-        claims = tokens.authentic(ring, _token(given))
+        claims = tokens.authentic(ring, text_in(arguments.file, option="--file "))
     except SessionNotFound as refusal:
         return refuse(refusal.reason)
-    fault = _fault(claims, now)
-    if fault is not None:
-        return refuse(fault)
-    checked = {"accepted": "signature, form, issuer, audience, times", "not checked": "whose it is, whether it ended"}
-    show({**checked, **_said(claims)})
-    return OK
-
-
-def _fault(claims: Claims, now: float) -> str | None:
     if not claims.issued_at <= now + MAX_CLOCK_SKEW:
-        return "token_from_the_future"
-    return None if now < claims.expires_at else "expired"
-
-
-def _said(claims: Claims) -> dict[str, object]:
-    return {
-        "ref": claims.ref,
-        "kind": claims.kind,
-        "kid": claims.kid,
-        "owner": "anonymous" if claims.subject is None else f"a principal (hash {claims.subject})",
-        "issued": utc(claims.issued_at).isoformat(),
-        "expires": utc(claims.expires_at).isoformat(),
-    }
+        return refuse("token_from_the_future")
+    if not now < claims.expires_at:
+        return refuse("expired")
+    show(
+        {
+            "accepted": "signature, form, issuer, audience, times",
+            "not checked": "whose it is, whether it ended",
+            "ref": claims.ref,
+            "kind": claims.kind,
+            "kid": claims.kid,
+            "owner": "anonymous" if claims.subject is None else f"a principal (hash {claims.subject})",
+            "issued": utc(claims.issued_at).isoformat(),
+            "expires": utc(claims.expires_at).isoformat(),
+        }
+    )
+    return OK

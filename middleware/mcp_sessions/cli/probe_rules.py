@@ -1,16 +1,8 @@
-"""One server in one era while it is examined: how it is spoken to, and the sessions that are held there.
+"""The rules that a probe holds a server to: one check for each, and the clause that asks for it.
 
-What an act makes is held here under a name, so that later acts find it and all of it can be deleted in the end.
-
-What a server is put through, one act for each rule. An act tells what it saw where that is not what the rule says.
-
-Acts run in the order of `rules.RULES`, on one pair of sessions, and share what the earlier ones made. Nothing that an
-act tells holds an id, since ids are credentials, or anything else that the server wrote.
+Checks run in the order of `RULES`, in each era, and share the sessions that earlier ones made. A check returns None
+where its rule holds, else what was seen. That holds no id, since ids are credentials, and no text of the server's.
 Sources: the data-layer sessions draft; MCP 2026-07-28; SEP-2243.
-
-The rules that a server is held to, in the order in which they are tried, each with the clause that asks for it.
-
-This table is the probe: the report and the documentation are rendered from it.
 """
 
 from __future__ import annotations
@@ -23,65 +15,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from .._protocol.jsonrpc import SESSION_KEY
-from .probe_client import Answer, Speech
-
-Session = dict[str, Any]
-
-
-class Skipped(Exception):  # nothing is wrong
-    """A rule does not apply. The message says why."""
-
-
-@dataclass
-class Case:
-    """One server in one era.
-
-    Args:
-        speech: How to speak to it.
-        held: The sessions that are held, by what the acts call them.
-    """
-
-    speech: Speech
-    held: dict[str, Session] = field(default_factory=dict)
-
-    def session(self, name: str) -> Session:
-        """A session that an earlier act made."""
-        if name not in self.held:
-            raise Skipped("no session was created")
-        return self.held[name]
-
-    def use(self, session: object, **how: Any) -> Answer:
-        """A harmless request in a session."""
-        return self.speech.ask(self.speech.harmless, session=session, **how)
-
-    def create(self, name: str) -> str | None:
-        """Create a session and hold it; what was seen where there is none."""
-        answer = self.speech.ask("sessions/create")
-        return self.hold(name, answer)
-
-    def hold(self, name: str, answer: Answer) -> str | None:
-        """Hold the session in a result; what was seen where there is none."""
-        session = (answer.result or {}).get("session")
-        if not isinstance(session, dict) or not _is_visible(session.get("sessionId")):
-            return f"{answer}" if answer.result is None else "no sessionId of visible ASCII in result.session"
-        self.held[name] = session
-        return None
-
-    def let_go(self) -> None:
-        """Delete what is held."""
-        for session in self.held.values():
-            self.speech.ask("sessions/delete", session=sent(session))
-        self.held.clear()
-
-
-def sent(session: Session) -> Session:
-    """A session as requests carry it."""
-    return {name: session[name] for name in ("sessionId", "state") if isinstance(session.get(name), str)}
-
-
-def _is_visible(text: object) -> bool:
-    return isinstance(text, str) and bool(text) and all("!" <= character <= "~" for character in text)
-
+from .probe_client import Answer, ProbeClient
 
 NOT_FOUND: Final = -32043
 INVALID_PARAMS: Final = -32602
@@ -89,8 +23,55 @@ PRINCIPAL_REQUIRED: Final = -31046
 PARALLEL: Final = 10  # requests at once
 OVERSIZED: Final = 20_000  # bytes of an id
 
-Act = Callable[[Case], str | None]
-"""Does one thing to a server; tells what it saw where the rule does not hold, else None. May raise `Skipped`."""
+Session = dict[str, Any]
+
+
+class Skipped(Exception):  # an outcome, not an error
+    """A rule does not apply. The message says why."""
+
+
+@dataclass
+class ProbeRun:
+    """One server in one era while it is examined."""
+
+    client: ProbeClient
+    held: dict[str, Session] = field(default_factory=dict)  # by the checks' names for them
+
+    def session(self, name: str) -> Session:
+        """Return a session that an earlier check made, or skip this one."""
+        if name not in self.held:
+            raise Skipped("no session was created")
+        return self.held[name]
+
+    def use(self, session: object, **options: Any) -> Answer:
+        """Send a harmless request in a session."""
+        return self.client.request(self.client.harmless_method, session=session, **options)
+
+    def create(self, name: str) -> str | None:
+        """Create a session and hold it; return what was seen where there is none."""
+        return self.hold(name, self.client.request("sessions/create"))
+
+    def hold(self, name: str, answer: Answer) -> str | None:
+        """Hold the session in a result; return what was seen where there is none."""
+        if answer.result is None:
+            return f"{answer}"
+        session = answer.result.get("session")
+        session_id = session.get("sessionId") if isinstance(session, dict) else None
+        if not (isinstance(session_id, str) and session_id and all("!" <= one <= "~" for one in session_id)):
+            return "no sessionId of visible ASCII in result.session"
+        self.held[name] = answer.result["session"]
+        return None
+
+    def delete_all(self) -> None:
+        """Delete the sessions that are held."""
+        for session in self.held.values():
+            self.client.request("sessions/delete", session=_sent(session))
+        self.held.clear()
+
+
+def _sent(session: Session) -> Session:
+    """Return a session as requests carry it."""
+    return {name: session[name] for name in ("sessionId", "state") if isinstance(session.get(name), str)}
 
 
 def _echo(answer: Answer) -> Session:
@@ -99,11 +80,11 @@ def _echo(answer: Answer) -> Session:
     return echo if isinstance(echo, dict) else {}
 
 
-def _unless(holds: bool, answer: Answer) -> str | None:  # it reads as a sentence
+def _unless(holds: bool, answer: Answer) -> str | None:  # reads as a sentence after `return`
     return None if holds else f"{answer}"
 
 
-def _not_found(answer: Answer, session_id: str) -> str | None:
+def _unless_not_found(answer: Answer, session_id: str) -> str | None:
     if answer.code != NOT_FOUND:
         return f"{answer}"
     data = (answer.error or {}).get("data")
@@ -111,30 +92,34 @@ def _not_found(answer: Answer, session_id: str) -> str | None:
     return None if named == session_id else f"{answer}, whose data does not repeat the sessionId"
 
 
-# --- said and created ----------------------------------------------------------------------------
+def _forged_id(session: Session) -> str:
+    # One character is changed, well before the end, where encodings may have bits that do not count.
+    session_id: str = session["sessionId"]
+    place = max(0, len(session_id) - 6)
+    other = "A" if session_id[place] != "A" else "B"
+    return f"{session_id[:place]}{other}{session_id[place + 1 :]}"
 
 
-def advertised(case: Case) -> str | None:
-    """Sessions are said to be there."""
-    if "sessions" in case.speech.capabilities:
+# --- create --------------------------------------------------------------------------------------
+
+
+def _advertised(run: ProbeRun) -> str | None:
+    if "sessions" in run.client.capabilities:
         return None
-    found = "no word of sessions" if case.speech.settings is None else "only experimental.sessions"
+    found = "no word of sessions" if run.client.settings is None else "only experimental.sessions"
     return f"{found} in the capabilities"
 
 
-def create(case: Case) -> str | None:
-    """Two sessions come into being."""
-    return case.create("A") or case.create("B")
+def _create(run: ProbeRun) -> str | None:
+    return run.create("A") or run.create("B")
 
 
-def unique(case: Case) -> str | None:
-    """They are two."""
-    return None if case.session("A")["sessionId"] != case.session("B")["sessionId"] else "one id twice"
+def _unique(run: ProbeRun) -> str | None:
+    return None if run.session("A")["sessionId"] != run.session("B")["sessionId"] else "one id twice"
 
 
-def hint(case: Case) -> str | None:
-    """The hint can be read."""
-    expires = case.session("A").get("expiresAt")
+def _hint(run: ProbeRun) -> str | None:
+    expires = run.session("A").get("expiresAt")
     if expires is None:
         raise Skipped("the server gives none")
     try:
@@ -144,214 +129,158 @@ def hint(case: Case) -> str | None:
     return None
 
 
-def create_within(case: Case) -> str | None:
-    """A session is not created within another one."""
-    answer = case.speech.ask("sessions/create", session=sent(case.session("A")))
+def _create_within(run: ProbeRun) -> str | None:
+    answer = run.client.request("sessions/create", session=_sent(run.session("A")))
     if answer.result is not None:
-        case.hold("within", answer)
+        run.hold("within", answer)
     return _unless(answer.code == INVALID_PARAMS, answer)
 
 
-# --- used ----------------------------------------------------------------------------------------
+# --- use -----------------------------------------------------------------------------------------
 
 
-def use(case: Case) -> str | None:
-    """A result names its request's session, and no other."""
-    session = case.session("A")
-    answer = case.use(sent(session))
+def _use(run: ProbeRun) -> str | None:
+    session = run.session("A")
+    answer = run.use(_sent(session))
     if answer.result is None:
         return f"{answer}"
-    echoed = _echo(answer).get("sessionId")
-    if echoed is None:
+    echo = _echo(answer)
+    if echo.get("sessionId") is None:
         return "no session in result._meta"
-    case.held["A"] = {**session, **sent(_echo(answer)), "sessionId": session["sessionId"]}
-    return None if echoed == session["sessionId"] else "another sessionId in result._meta"
+    run.held["A"] = {**session, **_sent(echo), "sessionId": session["sessionId"]}
+    return None if echo["sessionId"] == session["sessionId"] else "another sessionId in result._meta"
 
 
-def state(case: Case) -> str | None:
-    """A state that was given out is taken back."""
-    session = case.session("A")
+def _state(run: ProbeRun) -> str | None:
+    session = run.session("A")
     if "state" not in session:
         raise Skipped("the server keeps no state with the client")
-    answer = case.use(sent(session))
+    answer = run.use(_sent(session))
     return _unless(answer.result is not None, answer)
 
 
-def without(case: Case) -> str | None:
-    """A request in no session is answered in none."""
-    return "a session in result._meta" if _echo(case.use(None)) else None
+def _without(run: ProbeRun) -> str | None:
+    return "a session in result._meta" if _echo(run.use(None)) else None
 
 
-def parallel(case: Case) -> str | None:
-    """Requests at the same time do not get each other's session."""
-    sessions = [sent(case.session(name)) for name in "AB"] * (PARALLEL // 2)
+def _parallel(run: ProbeRun) -> str | None:
+    sessions = [_sent(run.session(name)) for name in "AB"] * (PARALLEL // 2)
     with ThreadPoolExecutor(PARALLEL) as pool:
-        answers = list(pool.map(case.use, sessions))
-    wrong = sum(
-        _echo(answer).get("sessionId") != one["sessionId"] for answer, one in zip(answers, sessions, strict=True)
-    )
+        echoes = [_echo(answer) for answer in pool.map(run.use, sessions)]
+    wrong = sum(echo.get("sessionId") != one["sessionId"] for echo, one in zip(echoes, sessions, strict=True))
     return None if wrong == 0 else f"{wrong} of {PARALLEL} answers without their own session"
 
 
-def malformed(case: Case) -> str | None:
-    """What is no session is no session id either."""
-    case.session("A")
-    answer = case.use({"sessionId": 7})
+# --- refuse --------------------------------------------------------------------------------------
+
+
+def _malformed(run: ProbeRun) -> str | None:
+    run.session("A")  # or this says nothing of the server
+    answer = run.use({"sessionId": 7})
     return _unless(answer.code == INVALID_PARAMS, answer)
 
 
-# --- refused -------------------------------------------------------------------------------------
-
-
-def unknown(case: Case) -> str | None:
-    """An id that was never given out names nothing."""
-    case.session("A")
+def _unknown(run: ProbeRun) -> str | None:
+    run.session("A")
     session_id = secrets.token_urlsafe(24)
-    return _not_found(case.use({"sessionId": session_id}), session_id)
+    return _unless_not_found(run.use({"sessionId": session_id}), session_id)
 
 
-def _forged(session: Session) -> str:
-    """The id with one character changed, well before the end, where encodings may have bits that do not count."""
-    session_id: str = session["sessionId"]
-    place = max(0, len(session_id) - 6)
-    other = "A" if session_id[place] != "A" else "B"
-    return f"{session_id[:place]}{other}{session_id[place + 1 :]}"
+def _forged(run: ProbeRun) -> str | None:
+    session_id = _forged_id(run.session("A"))
+    return _unless_not_found(run.use({"sessionId": session_id}), session_id)
 
 
-def forged(case: Case) -> str | None:
-    """An id with one character changed names nothing."""
-    session_id = _forged(case.session("A"))
-    return _not_found(case.use({"sessionId": session_id}), session_id)
+def _alike(run: ProbeRun) -> str | None:
+    ids = (secrets.token_urlsafe(24), _forged_id(run.session("A")))
+    unknown, forged = (run.use({"sessionId": session_id}) for session_id in ids)
+    words = [(one.status, one.code, (one.error or {}).get("message")) for one in (unknown, forged)]
+    return None if words[0] == words[1] else f"{unknown} for an unknown one; {forged} for a forged one"
 
 
-def alike(case: Case) -> str | None:
-    """Nobody learns whether an id is nearly right."""
-    ids = (secrets.token_urlsafe(24), _forged(case.session("A")))
-    one, other = (case.use({"sessionId": session_id}) for session_id in ids)
-    texts = [(answer.error or {}).get("message") for answer in (one, other)]
-    same = (one.status, one.code, texts[0]) == (other.status, other.code, texts[1])
-    return None if same else f"{one} for an unknown one; {other} for a forged one"
-
-
-def oversized(case: Case) -> str | None:
-    """An id that is far too long is refused, and the server goes on."""
-    session = case.session("A")
-    answer = case.use({"sessionId": "A" * OVERSIZED})
+def _oversized(run: ProbeRun) -> str | None:
+    session = run.session("A")
+    answer = run.use({"sessionId": "A" * OVERSIZED})
     if not answer.refuses:
         return f"{answer}"
-    after = case.use(sent(session))
+    after = run.use(_sent(session))  # the server goes on
     return None if after.result is not None else f"refused, and then {after}"
 
 
-def wrong_header(case: Case) -> str | None:
-    """A header that names another session than the body is refused."""
-    header = {"Mcp-Session-Id": case.session("B")["sessionId"]}
-    answer = case.use(sent(case.session("A")), headers=header)
+def _wrong_header(run: ProbeRun) -> str | None:
+    header = {"Mcp-Session-Id": run.session("B")["sessionId"]}
+    answer = run.use(_sent(run.session("A")), headers=header)
     return _unless(answer.refuses, answer)
 
 
-def mirrored(case: Case) -> str | None:
-    """A header that repeats what the body says is none the worse for it."""
-    if not case.speech.modern:
+def _mirrored(run: ProbeRun) -> str | None:
+    if run.client.era != "modern":
         raise Skipped("in the legacy era the header names the transport's session")
-    session = case.session("A")
-    answer = case.use(sent(session), headers={"Mcp-Session-Id": session["sessionId"]})
+    session = run.session("A")
+    answer = run.use(_sent(session), headers={"Mcp-Session-Id": session["sessionId"]})
     return _unless(answer.result is not None, answer)
 
 
-def envelope(case: Case) -> str | None:
-    """A request about sessions is held to the envelope."""
-    return _strange(case, envelope=False)
+def _envelope(run: ProbeRun) -> str | None:
+    return _strange_create(run, envelope=False)
 
 
-def wrong_method(case: Case) -> str | None:
-    """And to the headers."""
-    return _strange(case, headers={"Mcp-Method": "ping"})
+def _wrong_method(run: ProbeRun) -> str | None:
+    return _strange_create(run, headers={"Mcp-Method": "ping"})
 
 
-def _strange(case: Case, **how: Any) -> str | None:
-    if not case.speech.modern:
+def _strange_create(run: ProbeRun, **options: Any) -> str | None:
+    if run.client.era != "modern":
         raise Skipped("the legacy era has none")
-    answer = case.speech.ask("sessions/create", **how)
+    answer = run.client.request("sessions/create", **options)
     if answer.result is not None:
-        case.hold("strange", answer)
+        run.hold("strange", answer)
     return _unless(answer.refuses, answer)
 
 
-# --- ended ---------------------------------------------------------------------------------------
+# --- delete --------------------------------------------------------------------------------------
 
 
-def delete_nothing(case: Case) -> str | None:
-    """Only what is named can be deleted."""
-    answer = case.speech.ask("sessions/delete")
+def _delete_nothing(run: ProbeRun) -> str | None:
+    answer = run.client.request("sessions/delete")
     return _unless(answer.code == INVALID_PARAMS, answer)
 
 
-def delete(case: Case) -> str | None:
-    """A session is deleted, and the answer says nothing else."""
-    session = case.session("B")
-    answer = case.speech.ask("sessions/delete", session=sent(session))
-    case.held["gone"] = case.held.pop("B")
+def _delete(run: ProbeRun) -> str | None:
+    answer = run.client.request("sessions/delete", session=_sent(run.session("B")))
+    run.held["gone"] = run.held.pop("B")
     return _unless(answer.result in ({}, {"resultType": "complete"}), answer)
 
 
-def replay(case: Case) -> str | None:
-    """A deleted session is none."""
-    session = case.session("gone")
-    return _not_found(case.use(sent(session)), session["sessionId"])
+def _replay(run: ProbeRun) -> str | None:
+    session = run.session("gone")
+    return _unless_not_found(run.use(_sent(session)), session["sessionId"])
 
 
-def delete_again(case: Case) -> str | None:
-    """It cannot be deleted twice."""
-    session = case.held.pop("gone", None)
+def _delete_again(run: ProbeRun) -> str | None:
+    session = run.held.pop("gone", None)
     if session is None:
         raise Skipped("no session was deleted")
-    return _not_found(case.speech.ask("sessions/delete", session=sent(session)), session["sessionId"])
+    return _unless_not_found(run.client.request("sessions/delete", session=_sent(session)), session["sessionId"])
 
 
-def survivor(case: Case) -> str | None:
-    """And no other one with it."""
-    answer = case.use(sent(case.session("A")))
+def _survivor(run: ProbeRun) -> str | None:
+    answer = run.use(_sent(run.session("A")))
     return _unless(answer.result is not None, answer)
 
 
 # --- beyond the draft ----------------------------------------------------------------------------
 
 
-def _needs(case: Case, extension: str) -> None:
-    if not (case.speech.settings or {}).get(extension):
+def _need(run: ProbeRun, extension: str) -> None:
+    if not (run.client.settings or {}).get(extension):
         raise Skipped("not offered")
 
 
-def fork(case: Case) -> str | None:
-    """A fork is a session of its own."""
-    _needs(case, "fork")
-    parent = case.session("A")
-    answer = case.speech.ask("sessions/fork", {"mode": "fresh"}, session=sent(parent))
-    if (failed := case.hold("fork", answer)) is not None:
-        return failed
-    if case.held["fork"]["sessionId"] == parent["sessionId"]:
-        return "the parent's own id"
-    used = case.use(sent(case.held["fork"]))
-    return _unless(used.result is not None, used)
-
-
-def descendants(case: Case) -> str | None:
-    """The end of a root is the end of its forks."""
-    _needs(case, "descendants")
-    root, below = sent(case.session("A")), case.session("fork")
-    ended = case.speech.ask("sessions/delete", {"descendants": True}, session=root)
-    if ended.result is None:
-        return f"{ended}"
-    del case.held["A"], case.held["fork"]
-    return _not_found(case.use(sent(below)), below["sessionId"])
-
-
-def listed(case: Case) -> str | None:
-    """A list holds no id."""
-    _needs(case, "list")
-    session = case.session("A")
-    answer = case.speech.ask("sessions/list")
+def _listed(run: ProbeRun) -> str | None:
+    _need(run, "list")
+    session = run.session("A")
+    answer = run.client.request("sessions/list")
     if answer.code == PRINCIPAL_REQUIRED:
         raise Skipped("for callers that are authenticated")
     if not isinstance((answer.result or {}).get("sessions"), list):
@@ -359,51 +288,69 @@ def listed(case: Case) -> str | None:
     return None if session["sessionId"] not in str(answer.message) else "a sessionId in the list"
 
 
+def _fork(run: ProbeRun) -> str | None:
+    _need(run, "fork")
+    parent = run.session("A")
+    answer = run.client.request("sessions/fork", {"mode": "fresh"}, session=_sent(parent))
+    if (failure := run.hold("fork", answer)) is not None:
+        return failure
+    if run.held["fork"]["sessionId"] == parent["sessionId"]:
+        return "the parent's own id"
+    used = run.use(_sent(run.held["fork"]))
+    return _unless(used.result is not None, used)
+
+
+def _descendants(run: ProbeRun) -> str | None:
+    _need(run, "descendants")
+    root, below = run.session("A"), run.session("fork")
+    ended = run.client.request("sessions/delete", {"descendants": True}, session=_sent(root))
+    if ended.result is None:
+        return f"{ended}"
+    del run.held["A"], run.held["fork"]
+    return _unless_not_found(run.use(_sent(below)), below["sessionId"])
+
+
 @dataclass(frozen=True)
 class Rule:
-    """One thing that has to hold.
-
-    Args:
-        says: What holds, in a sentence.
-        clause: Where that is asked for.
-        act: What is done to see it.
-    """
+    """One thing that has to hold."""
 
     says: str
-    clause: str
-    act: Act
+    clause: str  # that asks for it
+    check: Callable[[ProbeRun], str | None]
+    needs_sessions: bool = True  # does not apply to a server that offers none
 
     @property
     def name(self) -> str:
-        """What reports call it."""
-        return self.act.__name__.replace("_", "-")
+        """The name in reports."""
+        return self.check.__name__.removeprefix("_").replace("_", "-")
 
 
+# The report and the documentation are rendered from this table.
 RULES: Final = (
-    Rule("the capabilities say that there are sessions", "draft: Capabilities", advertised),
-    Rule("a session is created, its id visible ASCII", "draft: Creating Sessions, Data Types", create),
-    Rule("no two sessions have one id", "draft: Data Types", unique),
-    Rule("expiresAt is an ISO 8601 time", "draft: Schema", hint),
-    Rule("creating within a session is refused, -32602", "draft: Creating Sessions", create_within),
-    Rule("a result names the session of its request", "draft: Using Sessions 2-4", use),
-    Rule("a state that was given out is taken back", "draft: Creating Sessions", state),
-    Rule("a request in no session is answered in none", "draft: Using Sessions 1", without),
-    Rule("parallel requests get their own session", "draft: Using Sessions 1, 3", parallel),
-    Rule("a sessionId that is no text is refused, -32602", "draft: Schema", malformed),
-    Rule("an unknown session is not found, -32043", "draft: Schema", unknown),
-    Rule("a forged session is not found, -32043", "draft: Schema, Data Types", forged),
-    Rule("unknown and forged look alike", "draft: Data Types (hijacking)", alike),
-    Rule("an id that is far too long is refused", "draft: Data Types (hijacking)", oversized),
-    Rule("a header that contradicts the body is refused", "SEP-2243; MCP 2026-07-28: -32020", wrong_header),
-    Rule("a header that repeats the body passes", "SEP-2243", mirrored),
-    Rule("an envelope that is not whole is refused", "MCP 2026-07-28: -32602", envelope),
-    Rule("an Mcp-Method that is not the method is refused", "MCP 2026-07-28: -32020", wrong_method),
-    Rule("deleting nothing is refused, -32602", "draft: Deleting Sessions", delete_nothing),
-    Rule("a session is deleted, the result empty", "draft: Deleting Sessions", delete),
-    Rule("a deleted session is not found, -32043", "draft: Schema", replay),
-    Rule("nor can it be deleted again", "draft: Schema", delete_again),
-    Rule("the other session lives", "draft: Deleting Sessions", survivor),
-    Rule("a list of sessions holds no id", "extension: list", listed),
-    Rule("a fork is a session of its own", "extension: fork", fork),
-    Rule("forks end with their root", "extension: descendants", descendants),
+    Rule("the capabilities say that there are sessions", "draft: Capabilities", _advertised, needs_sessions=False),
+    Rule("a session is created, its id visible ASCII", "draft: Creating Sessions, Data Types", _create),
+    Rule("no two sessions have one id", "draft: Data Types", _unique),
+    Rule("expiresAt is an ISO 8601 time", "draft: Schema", _hint),
+    Rule("creating within a session is refused, -32602", "draft: Creating Sessions", _create_within),
+    Rule("a result names the session of its request", "draft: Using Sessions 2-4", _use),
+    Rule("a state that was given out is taken back", "draft: Creating Sessions", _state),
+    Rule("a request in no session is answered in none", "draft: Using Sessions 1", _without),
+    Rule("parallel requests get their own session", "draft: Using Sessions 1, 3", _parallel),
+    Rule("a sessionId that is no text is refused, -32602", "draft: Schema", _malformed),
+    Rule("an unknown session is not found, -32043", "draft: Schema", _unknown),
+    Rule("a forged session is not found, -32043", "draft: Schema, Data Types", _forged),
+    Rule("unknown and forged look alike", "draft: Data Types (hijacking)", _alike),
+    Rule("an id that is far too long is refused", "draft: Data Types (hijacking)", _oversized),
+    Rule("a header that contradicts the body is refused", "SEP-2243; MCP 2026-07-28: -32020", _wrong_header),
+    Rule("a header that repeats the body passes", "SEP-2243", _mirrored),
+    Rule("an envelope that is not whole is refused", "MCP 2026-07-28: -32602", _envelope),
+    Rule("an Mcp-Method that is not the method is refused", "MCP 2026-07-28: -32020", _wrong_method),
+    Rule("deleting nothing is refused, -32602", "draft: Deleting Sessions", _delete_nothing),
+    Rule("a session is deleted, the result empty", "draft: Deleting Sessions", _delete),
+    Rule("a deleted session is not found, -32043", "draft: Schema", _replay),
+    Rule("nor can it be deleted again", "draft: Schema", _delete_again),
+    Rule("the other session lives", "draft: Deleting Sessions", _survivor),
+    Rule("a list of sessions holds no id", "extension: list", _listed),
+    Rule("a fork is a session of its own", "extension: fork", _fork),
+    Rule("forks end with their root", "extension: descendants", _descendants),
 )

@@ -1,14 +1,14 @@
 """What the commands read and print, and their exit codes.
 
-Secrets and tokens come from files, the environment or standard input and never from the command line,
-which every process of a machine can read and shells remember. What is printed is ASCII: what a stranger
-wrote cannot steer the terminal.
+Secrets and tokens come from files, the environment or standard input, never from the command line, which every
+process of a machine can read and shells remember. What is printed is ASCII: no stranger's text steers the terminal.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,22 +21,32 @@ REFUSED: Final = 1
 USAGE: Final = 2
 UNKNOWN: Final = 3
 
-_MOST_BYTES: Final = 65_536  # of a file that are read
+_MAX_BYTES: Final = 65_536  # that are read of a file
 
 
-def named(source: str) -> str:
-    """An argument that names where a secret is: keys, or an access token.
-
-    Raises:
-        argparse.ArgumentTypeError: It could be the secret itself.
-    """
-    if source.startswith(("env:", "file:")):
-        return source
+def secret_location(argument: str) -> str:
+    """Accept an argument that names the place of a secret, and refuse one that could be the secret itself."""
+    if argument.startswith(("env:", "file:")):
+        return argument
     raise argparse.ArgumentTypeError("name an environment variable or a file: env:NAME or file:PATH")
 
 
-def text(path: str | None, *, option: str) -> str:
-    """The text of a file or, with None, of standard input, less the white space around it.
+def text_at(location: str, *, option: str) -> str:
+    """Return the text that `env:NAME` or `file:PATH` names.
+
+    Raises:
+        ConfigurationError: The variable is not set or empty, or the file cannot be read.
+    """
+    kind, _, place = location.partition(":")
+    if kind == "file":
+        return text_in(place, option=f"{option} file:")
+    if text := os.environ.get(place):
+        return text
+    raise ConfigurationError(f"{option} env:{place}: the variable {place} is not set or empty")
+
+
+def text_in(path: str | None, *, option: str) -> str:
+    """Return the text of a file, or with None of standard input, without the white space around it.
 
     Args:
         path: The file.
@@ -45,37 +55,30 @@ def text(path: str | None, *, option: str) -> str:
     Raises:
         ConfigurationError: It cannot be read, or is not text.
     """
+    source = "standard input" if path is None else f"{option}{path}"
     try:
-        return _bytes(path).decode("utf-8").strip()
-    except (OSError, ValueError) as error:
-        source = "standard input" if path is None else f"{option}{path}"
-        raise ConfigurationError(f"{source}: {_why(error)}") from None
+        if path is None:  # the buffer: the terminal's own encoding may let any bytes pass
+            return sys.stdin.buffer.read(_MAX_BYTES).decode("utf-8").strip()
+        with Path(path).open("rb") as file:
+            return file.read(_MAX_BYTES).decode("utf-8").strip()
+    except OSError as error:
+        raise ConfigurationError(f"{source}: {error.strerror}") from None
+    except ValueError:
+        raise ConfigurationError(f"{source}: not a file of UTF-8 text") from None
 
 
-def _bytes(path: str | None) -> bytes:
-    if path is None:
-        return sys.stdin.buffer.read(_MOST_BYTES)  # not as text: its encoding is the terminal's, and may let all pass
-    with Path(path).open("rb") as file:
-        return file.read(_MOST_BYTES)
-
-
-def _why(error: Exception) -> str:
-    return str(error.strerror) if isinstance(error, OSError) else "not a file of UTF-8 text"
-
-
-def show(said: Mapping[str, object]) -> None:
+def show(values: Mapping[str, object]) -> None:
     """Print names and values, one a line."""
-    for name, value in said.items():
-        # As JSON in ASCII: control characters are escaped.
-        sys.stdout.write(f"{_plain(name):<14} {_plain(value)}\n")
+    for name, value in values.items():
+        sys.stdout.write(f"{plain(name):<14} {plain(value) if isinstance(value, str) else json.dumps(value)}\n")
 
 
-def _plain(value: object) -> str:
-    written = json.dumps(value)
-    return written[1:-1] if isinstance(value, str) else written
+def plain(text: str) -> str:
+    """Return a text in ASCII, its control characters escaped."""
+    return json.dumps(text)[1:-1]
 
 
 def refuse(reason: str) -> int:
-    """Print why something is refused; the exit code that says so."""
+    """Print why something is refused, and return the exit code for it."""
     sys.stdout.write(f"refused        {reason}\n")
     return REFUSED

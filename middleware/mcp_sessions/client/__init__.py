@@ -1,9 +1,7 @@
-"""Sessions on the client's side: any Python MCP client holds them, in one line.
+"""Sessions on the client's side, for any Python MCP client and in one line.
 
-    sessions = with_sessions(streamable_http_client(url), SessionJar("sessions.json"))
-    async with Client(sessions) as client: ...
-
-Nothing here needs the server's part of this package, nor any SDK until a transport of it is given.
+sessions = with_sessions(streamable_http_client(url), SessionJar("sessions.json"))
+async with Client(sessions) as client: ...
 """
 
 from .jar import SessionJar

@@ -1,8 +1,8 @@
 """The SDK's messages, read and written in whichever of its forms they come.
 
-SDK 1.x wraps a message in a root model and 2.x does not; 2.x carries HTTP headers beside it and 1.x does not. Nothing
-here imports either: a message of our own is made in the image of one that the client sent. Messages are never changed
-in place, since their parts are shared with the client.
+SDK 1.x wraps a message in a root model and 2.x does not; 2.x carries HTTP headers beside it and 1.x does not. Neither
+is imported: a message of our own is made in the image of one that the client sent. Messages are never changed in place,
+since their parts are shared with the client.
 Source: the MCP schema; the data-layer sessions draft; MCP 2026-07-28, Streamable HTTP, for envelope and headers.
 """
 
@@ -21,7 +21,12 @@ LIST: Final = "sessions/list"
 END_ALL: Final = "sessions/end_all"
 DISCOVER: Final = "server/discover"
 INITIALIZE: Final = "initialize"
-CANCELLED: Final = "notifications/cancelled"
+HANDSHAKE_METHODS: Final = frozenset((INITIALIZE, DISCOVER))
+
+CACHEABLE: Final = frozenset(
+    ("tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read")
+)
+"""What the SDK's client keeps in a cache that does not know sessions."""
 
 _CAPABILITIES: Final = "io.modelcontextprotocol/clientCapabilities"
 _CLIENT: Final = "io.modelcontextprotocol/clientInfo"
@@ -30,14 +35,9 @@ _METHOD_HEADER: Final = "mcp-method"  # the SDK writes header names in lower cas
 _VERSION_HEADER: Final = "mcp-protocol-version"
 _SESSION_HEADER: Final = "mcp-session-id"
 
-CACHEABLE: Final = frozenset(
-    ("tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read")
-)
-"""What the SDK's client keeps, in a cache that does not know sessions."""
-
 
 def body(item: Any) -> Any:
-    """The JSON-RPC message in what the streams carry."""
+    """Return the JSON-RPC message in what the streams carry."""
     return getattr(item.message, "root", item.message)
 
 
@@ -52,12 +52,12 @@ def is_answer(message: Any) -> bool:
 
 
 def key(message: Any) -> str:
-    """A request and its answer by one name; clients take `7` and `"7"` for one, too."""
+    """Return the id that a request and its answer share; clients take `7` and `"7"` for one, too."""
     return str(message.id)
 
 
 def meta(message: Any) -> dict[str, Any]:
-    """`params._meta`, empty where there is none."""
+    """Return `params._meta`, empty where there is none."""
     return (message.params or {}).get("_meta") or {}
 
 
@@ -66,92 +66,95 @@ def is_modern(message: Any) -> bool:
     return _CAPABILITIES in meta(message)
 
 
-def cancelled(message: Any) -> str | None:
-    """Which request a notification gives up, or None where it gives up none."""
-    return str((message.params or {}).get("requestId")) if message.method == CANCELLED else None
+def goes_in_session(message: Any) -> bool:
+    """Whether a request goes in the chosen session; handshakes do not, nor those that name a session themselves."""
+    about_sessions = message.method.startswith("sessions/") or SESSION_KEY in meta(message)
+    return not about_sessions and message.method not in HANDSHAKE_METHODS and message.method != "ping"
 
 
-def offers_sessions(result: Mapping[str, Any]) -> bool:
-    """Whether a server's answer to the handshake or the discovery advertises sessions, in either place."""
+def cancelled_id(message: Any) -> str | None:
+    """Return the id of the request that a notification cancels, or None for any other message."""
+    if getattr(message, "method", None) != "notifications/cancelled":
+        return None
+    return str((message.params or {}).get("requestId"))
+
+
+def offer(result: Mapping[str, Any]) -> tuple[bool, dict[str, Any]]:
+    """Return whether the answer to a handshake offers sessions, in either place, and which extensions of the draft."""
     capabilities = result.get("capabilities") or {}
-    return "sessions" in capabilities or "sessions" in (capabilities.get("experimental") or {})
+    experimental = capabilities.get("experimental") or {}
+    extensions = experimental.get("sessions")
+    offered = "sessions" in capabilities or "sessions" in experimental
+    return offered, extensions if isinstance(extensions, dict) else {}
 
 
-def settings(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What such an answer says of sessions beyond that there are some: what is offered besides the draft."""
-    experimental = (result.get("capabilities") or {}).get("experimental") or {}
-    said = experimental.get("sessions")
-    return said if isinstance(said, dict) else {}
-
-
-def declaring(item: Any) -> Any:
-    """The request, which also says that this client knows sessions, where it says what the client knows."""
+def declaring_sessions(item: Any) -> Any:
+    """Return the request with sessions among the client's capabilities, where it carries those."""
     message = body(item)
     if message.method == INITIALIZE:
         params = message.params or {}
-        return _with(item, params={**params, "capabilities": _declared(params.get("capabilities"))})
+        return _replaced(item, params={**params, "capabilities": _with_sessions(params.get("capabilities"))})
     if is_modern(message):
-        return _with_meta(item, {_CAPABILITIES: _declared(meta(message)[_CAPABILITIES])})
+        return _with_meta(item, {_CAPABILITIES: _with_sessions(meta(message)[_CAPABILITIES])})
     return item
 
 
-def introduction(message: Any) -> dict[str, Any]:
-    """What a handshake says the client is, as the modern era says it in each request; empty for other messages.
+def client_info(message: Any) -> dict[str, Any]:
+    """Return the client's name of a handshake as the modern era's `_meta` holds it; empty for other messages.
 
-    A server that keeps nothing of the handshake learns of it where a session is created.
+    A server that keeps nothing of the handshake learns it where a session is created.
     """
-    said = (message.params or {}).get("clientInfo") if message.method == INITIALIZE else None
-    return {} if said is None else {_CLIENT: said}
+    info = (message.params or {}).get("clientInfo") if message.method == INITIALIZE else None
+    return {} if info is None else {_CLIENT: info}
 
 
-def in_session(item: Any, sent: dict[str, str]) -> Any:
-    """The request within a session, its id mirrored in the header where nothing else holds that."""
-    carrying = _with_meta(item, {SESSION_KEY: sent})
-    return replace(carrying, metadata=_mirrored(item.metadata, sent["sessionId"]))
+def in_session(item: Any, session: dict[str, str]) -> Any:
+    """Return the request within a session, its id mirrored in the header where nothing else holds that."""
+    within = _with_meta(item, {SESSION_KEY: session})
+    headers = getattr(item.metadata, "headers", None) or {}
+    if _METHOD_HEADER not in headers:  # handshake-era headers may hold the transport's own session, unseen here
+        return within
+    return replace(within, metadata=replace(item.metadata, headers={**headers, _SESSION_HEADER: session["sessionId"]}))
 
 
-def request(pattern: Any, id: str, method: str, params: Mapping[str, Any], sent: dict[str, str] | None) -> Any:
-    """A request of our own.
+def request(pattern: Any, id: str, method: str, params: Mapping[str, Any], session: dict[str, str] | None) -> Any:
+    """Return a request of our own, with the envelope and the headers of `pattern`, a request of the client.
 
-    Args:
-        pattern: A request of the client, whose envelope and headers ours has, too.
-        id: The JSON-RPC id.
-        method: What is asked.
-        params: `params`; its `_meta` may say what the envelope says, where there is none.
-        sent: The session that it is about, or None.
+    The `_meta` of `params` stands where there is no envelope. `session` is what it is about, or None.
     """
     like = body(pattern)
     envelope = {name: meta(like)[name] for name in _ENVELOPE if name in meta(like)}
-    carried = {**params, "_meta": envelope} if envelope else dict(params)
-    made = type(like)(jsonrpc="2.0", id=id, method=method, params=carried)
-    plain = replace(pattern, message=_wrapped(pattern, made), metadata=_own_headers(pattern.metadata, method))
-    return plain if sent is None else in_session(plain, sent)
+    whole = {**params, "_meta": envelope} if envelope else dict(params)
+    message = _wrapped(pattern, type(like)(jsonrpc="2.0", id=id, method=method, params=whole))
+    headers = getattr(pattern.metadata, "headers", None)
+    metadata = None if headers is None else type(pattern.metadata)(headers=_own_headers(headers, method))
+    item = replace(pattern, message=message, metadata=metadata)
+    return item if session is None else in_session(item, session)
 
 
-def success(item: Any, method: str, *, carried: bool) -> Any:
-    """A result as the client gets it: without what we asked for, and not to be kept where it depends on a session.
-
-    Args:
-        item: The answer.
-        method: What it answers.
-        carried: Whether we put a session into the request, so that the session in the result is for us.
-    """
+def result_for_client(item: Any, *, cacheable: bool, had_session: bool) -> Any:
+    """Return a result without the session that answers ours, and not to be cached where it could be."""
     result = dict(body(item).result)
-    if carried and isinstance(result.get("_meta"), dict):
+    if had_session and isinstance(result.get("_meta"), dict):
         result["_meta"] = {name: value for name, value in result["_meta"].items() if name != SESSION_KEY}
-    if method in CACHEABLE:
+    if cacheable:
         result |= {"ttlMs": 0, "cacheScope": "private"}
-    return _with(item, result=result)
+    return _replaced(item, result=result)
 
 
 def without_id(item: Any) -> Any:
-    """The error that a session was not found, without the id: the client never had it, and errors get logged."""
+    """Return the error of a lost session without the id: the client never had it, and errors get logged."""
     error = body(item).error
     data = {name: value for name, value in error.data.items() if name != "sessionId"}
-    return _with(item, error=error.model_copy(update={"data": data}))
+    return _replaced(item, error=error.model_copy(update={"data": data}))
 
 
-def _declared(capabilities: Any) -> dict[str, Any]:
+def _own_headers(headers: Mapping[str, str], method: str) -> dict[str, str]:
+    own = {name: headers[name] for name in (_VERSION_HEADER,) if name in headers}
+    return own | ({_METHOD_HEADER: method} if _METHOD_HEADER in headers else {})
+
+
+def _with_sessions(capabilities: Any) -> dict[str, Any]:
     known = capabilities or {}
     experimental = known.get("experimental") or {}
     return {**known, "experimental": {**experimental, "sessions": experimental.get("sessions") or {}}}
@@ -159,28 +162,12 @@ def _declared(capabilities: Any) -> dict[str, Any]:
 
 def _with_meta(item: Any, members: dict[str, Any]) -> Any:
     message = body(item)
-    return _with(item, params={**(message.params or {}), "_meta": {**meta(message), **members}})
+    return _replaced(item, params={**(message.params or {}), "_meta": {**meta(message), **members}})
 
 
-def _with(item: Any, **members: Any) -> Any:
+def _replaced(item: Any, **members: Any) -> Any:
     return replace(item, message=_wrapped(item, body(item).model_copy(update=members)))
 
 
 def _wrapped(item: Any, message: Any) -> Any:
     return type(item.message)(message) if hasattr(item.message, "root") else message
-
-
-def _mirrored(metadata: Any, session_id: str) -> Any:
-    # Handshake-era headers may hold the transport's own session, which the streams do not show.
-    headers = getattr(metadata, "headers", None) or {}
-    return (
-        replace(metadata, headers={**headers, _SESSION_HEADER: session_id}) if _METHOD_HEADER in headers else metadata
-    )
-
-
-def _own_headers(metadata: Any, method: str) -> Any:
-    headers = getattr(metadata, "headers", None)
-    if headers is None:
-        return None
-    about = {_METHOD_HEADER: method} if _METHOD_HEADER in headers else {}
-    return type(metadata)(headers={name: headers[name] for name in (_VERSION_HEADER,) if name in headers} | about)

@@ -1,19 +1,14 @@
-"""Sessions for any Python MCP client: `with_sessions` around the transport that the client is given.
+"""`with_sessions`: sessions for any Python MCP client, around the transport that the client is given.
 
-The sessions of one server are held here, across connections; what happens to each message of a connection is the
-carrier's. Which session a call goes in is chosen by a context variable, and so by the task that makes the call. What no
-jar keeps is deleted when the connection is left.
+The sessions of one server are held across connections. A context variable chooses the session that a call goes in, and
+so does the task that makes the call. What no jar keeps is deleted when the connection is left.
 Source: the data-layer sessions draft, all of what it asks of clients.
-
-Sessions for FastMCP's client, which takes a transport of its own kind instead of streams.
-
-FastMCP 3 and 4 alike: the transport opens the connection anew each time that the client connects.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, NoReturn
@@ -24,13 +19,13 @@ import msgspec
 from .._session.claims import Mode
 from ..errors import ConfigurationError
 from . import messages
-from .connection import Carrier, Link, OnLost, Rules
-from .jar import Keeper, SessionJar
-from .session import ClientError, HeldSession, NoAnswer, SessionPage, page
+from .connection import ClientWriteStream, Connection, OnLost, Rules, SessionRouter
+from .jar import JarSync, SessionJar
+from .session import ClientError, HeldSession, NoAnswer, SessionPage
 
 Transport = AbstractAsyncContextManager[Any]
 
-FAREWELL: Final = 2.0  # seconds that leaving a connection may spend on deleting sessions
+LEAVE_TIMEOUT: Final = 2.0  # seconds that leaving a connection may spend on deleting sessions
 SESSION_NOT_FOUND: Final = -32043
 SESSION_REQUIRED: Final = -31044
 
@@ -40,67 +35,61 @@ _choices: ContextVar[Mapping[object, HeldSession | None]] = ContextVar(
 
 
 class ClientSessions:
-    """The sessions that a client holds on one server. Made by `with_sessions`, which says what the options mean."""
+    """The sessions that a client holds on one server. Made by `with_sessions`, which explains the options."""
 
     def __init__(
-        self,
-        transport: Transport | Callable[[], Transport],
-        keeper: Keeper,
-        *,
-        timeout: float,
-        rules: Rules,
+        self, transport: Transport | Callable[[], Transport], jar: JarSync, *, timeout: float, rules: Rules
     ) -> None:
         self._transport = transport
-        self._keeper = keeper
+        self._jar = jar
         self._timeout = timeout
         self._rules = rules
-        self._default = HeldSession(self, "")
-        self._named = {"": self._default}
+        self._named = {"": HeldSession(self, "")}
         self._unnamed: set[HeldSession] = set()
-        self._carrier: Carrier | None = None
-        self._stack: AsyncExitStack | None = None
+        self._router: SessionRouter | None = None
+        self._entered: AbstractAsyncContextManager[Any] | None = None
 
     def __repr__(self) -> str:
-        return f"<ClientSessions, {'connected' if self._carrier else 'not connected'}>"
+        return f"<ClientSessions, {'connected' if self._router else 'not connected'}>"
 
     # --- which session ---
 
     @property
     def offered(self) -> bool | None:
-        """Whether the server offers sessions; None where it has not said so yet."""
-        return None if self._carrier is None else self._carrier.offered
+        """Whether the server offers sessions; None where it has not answered yet."""
+        return None if self._router is None else self._router.offered
 
     @property
     def current(self) -> HeldSession | None:
         """The session that calls made here go in, or None for none."""
-        return _choices.get().get(self, self._default)
+        return _choices.get().get(self, self._named[""])
 
     @property
     def names(self) -> Sequence[str]:
         """The names under which sessions are held, here or in the jar. The default session's is `""`."""
         begun = {name for name, held in self._named.items() if held.begun}
-        return sorted(begun | (self._keeper.names - self._named.keys()))
+        return sorted(begun | (self._jar.written.keys() - self._named.keys()))
 
     def new(self, params: Mapping[str, Any] | None = None) -> HeldSession:
-        """A session that no jar keeps. It is created when the first call needs it, and deleted when the block is left.
+        """Return a session that no jar keeps. The first call creates it, and leaving the block deletes it.
 
         Args:
-            params: What the server is told when the session is created.
+            params: What `sessions/create` carries.
         """
         held = HeldSession(self, None, params)
         self._unnamed.add(held)
         return held
 
     def open(self, name: str, params: Mapping[str, Any] | None = None) -> HeldSession:
-        """The session of this name: resumed where the jar holds it, created by the first call where not.
+        """Return the session of this name: resumed where the jar holds it, created by the first call where not.
 
         Args:
             name: The program's own name for it, such as that of a conversation.
-            params: What the server is told when the session is created.
+            params: What `sessions/create` carries.
         """
         if name not in self._named:
             held = self._named[name] = HeldSession(self, name, params)
-            self._keeper.resume(held)
+            self._jar.resume(held)
         return self._named[name]
 
     @contextmanager
@@ -126,21 +115,21 @@ class ClientSessions:
 
         Args:
             session: The session.
-            descendants: Whether to end all that was forked from it, too. It must be no fork itself.
+            descendants: Whether to end all that was forked from it, too. It must not be a fork itself.
 
         Raises:
             NotOffered: The server does not end descendants.
             Refused: The server refused.
             NoAnswer: The server did not answer, or nothing is connected.
         """
-        carrier = self._connected()
+        router = self._connected()
         self._unnamed.discard(session)
-        await carrier.delete(session, descendants=descendants)
+        await router.delete(session, descendants=descendants)
 
-    def _connected(self) -> Carrier:
-        if self._carrier is None:
+    def _connected(self) -> SessionRouter:
+        if self._router is None:
             raise NoAnswer("not connected; the server can be asked while the connection stands")
-        return self._carrier
+        return self._router
 
     # --- what servers may offer beyond the draft ---
 
@@ -160,7 +149,7 @@ class ClientSessions:
                 empty, and is of the same lineage.
             name: The program's own name for it, under which a jar keeps it, or None. Without a name it is deleted when
                 the block is left.
-            params: What the server is told besides.
+            params: What else the request carries.
 
         Raises:
             ValueError: The name is taken, there is no session to fork, or it is one on another server.
@@ -169,110 +158,109 @@ class ClientSessions:
             Refused: The server refused.
             NoAnswer: The server did not answer, or nothing is connected.
         """
-        carrier, parent = self._connected(), self.current if session is None else session
+        router, parent = self._connected(), self.current if session is None else session
         if parent is None or parent.owner is not self:
             raise ValueError("a fork needs a session that is held here")
         if name is not None and name in self.names:
             raise ValueError(f"a session is held under the name {name!r} already")
-        result = await carrier.ask("fork", messages.FORK, {**(params or {}), "mode": mode}, parent)
+        result = await router.ask("fork", messages.FORK, {**(params or {}), "mode": mode}, parent)
         fork = self.new() if name is None else self.open(name)
-        await carrier.take_on(fork, result)
+        await router.begin(fork, messages.FORK, result)
         return fork
 
     async def list(self, cursor: str | None = None) -> SessionPage:
-        """The sessions that the server holds for whoever this program is authenticated as, a page at a time.
+        """Return the sessions that the server holds for the authenticated caller, a page at a time.
 
         Args:
             cursor: The `next_cursor` of the page before, or None for the first.
 
         Raises:
             NotOffered: The server does not list sessions.
-            Refused: The server refused: the caller is nobody, say.
+            Refused: The server refused: the caller is anonymous, say.
             NoAnswer: The server did not answer, or nothing is connected.
         """
         held = self.current
         about = held if held is not None and held.begun else None
         params = {} if cursor is None else {"cursor": cursor}
+        result = await self._connected().ask("list", messages.LIST, params, about)
         try:
-            return page(await self._connected().ask("list", messages.LIST, params, about))
+            return msgspec.convert(result, SessionPage)
         except msgspec.ValidationError:
             raise NoAnswer("the answer holds no list of sessions") from None
 
     async def end_all(self) -> None:
-        """End all sessions of whoever this program is authenticated as, those of other programs included.
+        """End all sessions of the authenticated caller, those of other programs included.
 
         What is held here and in the jar is let go. A session that has a name can begin anew.
 
         Raises:
             NotOffered: The server does not end them.
-            Refused: The server refused: the caller is nobody, say.
+            Refused: The server refused: the caller is anonymous, say.
             NoAnswer: The server did not answer, or nothing is connected.
         """
-        carrier = self._connected()
-        await carrier.ask("endAll", messages.END_ALL, {}, None)
+        router = self._connected()
+        await router.ask("endAll", messages.END_ALL, {}, None)
         for held in (*map(self.open, self.names), *self._unnamed):
-            await carrier.let_go(held)
+            await router.forget(held)
         self._unnamed.clear()
 
     # --- the connection ---
 
     async def __aenter__(self) -> Any:
-        """Connect, and give the streams that the client is to use."""
-        if self._stack is not None:
+        """Connect, and return the streams that the client is to use."""
+        if self._entered is not None:
             raise ClientError("these sessions are connected already; each connection needs a with_sessions of its own")
-        self._stack = stack = AsyncExitStack()
+        self._entered = connection = self._connect()
         try:
-            return await stack.enter_async_context(self._connection())
+            return await connection.__aenter__()
         except BaseException:
-            self._stack = None
+            self._entered = None
             raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         """Delete what no jar keeps, and disconnect."""
-        assert self._stack is not None
-        stack, self._stack = self._stack, None
-        return await stack.__aexit__(kind, error, trace)
+        assert self._entered is not None
+        connection, self._entered = self._entered, None
+        return await connection.__aexit__(kind, error, trace)
 
-    def _fresh(self) -> Transport:
-        """A transport that was not used before."""
+    @asynccontextmanager
+    async def _connect(self) -> AsyncIterator[Any]:
+        transport = self._unused_transport()
+        await self._jar.load(transport)
+        for held in self._named.values():
+            self._jar.resume(held)
+        failure: Exception | None = None
+        async with transport as (read, write, *more), anyio.create_task_group() as tasks:
+            connection = Connection(read, write, timeout=self._timeout)
+            router = self._router = SessionRouter(connection, tasks, lambda: self.current, self._jar, self._rules)
+            tasks.start_soon(connection.pump, router.receive)
+            try:
+                yield (connection.client_reads, ClientWriteStream(router.send), *more)
+            except Exception as error:  # noqa: BLE001  # raised again below, as it came and not within a group
+                failure = error
+            finally:
+                self._router = None
+                await connection.client_reads.aclose()  # drops what waits to be delivered before our own answers
+                with anyio.move_on_after(LEAVE_TIMEOUT, shield=True):
+                    await self._leave(router)
+                tasks.cancel_scope.cancel()
+                with anyio.CancelScope(shield=True):
+                    await connection.close()
+        if failure is not None:
+            raise failure
+
+    def _unused_transport(self) -> Transport:
         if isinstance(self._transport, AbstractAsyncContextManager):  # those that contextlib makes are callable, too
             transport, self._transport = self._transport, _used_up
             return transport
         return self._transport()
 
-    @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Any]:
-        transport = self._fresh()
-        await self._keeper.load(transport)
-        for held in self._named.values():
-            self._keeper.resume(held)
-        failure: Exception | None = None
-        async with transport as (read, write, *more), anyio.create_task_group() as tasks:
-            link = Link(read, write, timeout=self._timeout)
-            carrier = self._carrier = Carrier(link, tasks, lambda: self.current, self._keeper, self._rules)
-            tasks.start_soon(link.pump, carrier.receive)
-            try:
-                yield (*link.streams(carrier.send), *more)
-            except Exception as error:  # noqa: BLE001  # raised again below, as it came and not within a group
-                failure = error
-            finally:
-                self._carrier = None
-                link.client_is_gone()
-                with anyio.move_on_after(FAREWELL, shield=True):
-                    await self._leave(carrier)
-                tasks.cancel_scope.cancel()
-                with anyio.CancelScope(shield=True):
-                    await link.close()
-        if failure is not None:
-            raise failure
-
-    async def _leave(self, carrier: Carrier) -> None:
-        """Delete what no jar keeps, and keep the rest."""
+    async def _leave(self, router: SessionRouter) -> None:
         async with anyio.create_task_group() as tasks:
             for held in (*self._named.values(), *self._unnamed):
-                tasks.start_soon(carrier.keep if self._keeper.keeps(held) else carrier.delete_quietly, held)
+                tasks.start_soon(router.leave, held)
         self._unnamed.clear()
 
 
@@ -291,7 +279,7 @@ def with_sessions(
     lost_code: int = SESSION_NOT_FOUND,
     required_code: int = SESSION_REQUIRED,
 ) -> ClientSessions:
-    """A transport that holds sessions, for any client that takes a transport or its streams.
+    """Return a transport that holds sessions, for any client that takes a transport or its streams.
 
     Args:
         transport: The transport as the SDK makes it, such as `streamable_http_client(url)`, or a function that makes a
@@ -300,11 +288,11 @@ def with_sessions(
             without a name.
         server: The server's URL, where the transport does not show it. Needed for a jar alone.
         identity: Whom the program speaks for, where it speaks for several. Not a secret.
-        on_lost: What to do where the server knows a session no more: `"raise"` its error, so that the program learns
-            that what the server held is gone, or `"recreate"` the session and send the request again, once.
+        on_lost: What to do where the server has lost a session: `"raise"` its error, so that the program learns that
+            what the server held is gone, or `"recreate"` the session and send the request again, once.
         timeout: Seconds to wait for the answer to each request of its own, such as `sessions/create`.
-        lost_code: The error code that says that a session was not found.
-        required_code: The error code that says that a session is required.
+        lost_code: The error code that means that a session was not found.
+        required_code: The error code that means that a session is required.
 
     Returns:
         An async context manager that gives the transport's streams, and the object that chooses between sessions.
@@ -314,12 +302,12 @@ def with_sessions(
     """
     if on_lost not in {"raise", "recreate"}:
         raise ConfigurationError(f'on_lost={on_lost!r}: must be "raise" or "recreate"')
-    keeper = Keeper(jar, server=server, identity=identity)
-    return ClientSessions(transport, keeper, timeout=timeout, rules=Rules(on_lost, lost_code, required_code))
+    sync = JarSync(jar, server=server, identity=identity)
+    return ClientSessions(transport, sync, timeout=timeout, rules=Rules(on_lost, lost_code, required_code))
 
 
 def fastmcp_transport(sessions: ClientSessions) -> Any:
-    """A transport for `fastmcp.Client`.
+    """Return a transport for `fastmcp.Client`, of FastMCP 3 or 4.
 
     Args:
         sessions: What `with_sessions` made, best of a function that makes a transport, so that the client can

@@ -2,8 +2,8 @@
 
     async def endpoint(message: dict[str, Any], session: Annotated[Session, Depends(require_session)]) -> ...
 
-The middleware has verified the session before; here it is only handed over. Neither dependency appears in
-the OpenAPI document. FastAPI itself is not imported: it knows a request by Starlette's class.
+The middleware has verified the session before. Neither dependency appears in the OpenAPI document. FastAPI itself is
+not imported: it knows a request by Starlette's class.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ __all__ = ["add_exception_handlers", "optional_session", "require_session"]
 
 
 async def optional_session(connection: HTTPConnection) -> Session | None:
-    """The session of the request, or None where it named none.
+    """Return the session of the request, or None where it named none.
 
     Raises:
-        ConfigurationError: Nobody has looked for one: it is no POST, or no middleware stands in front of the route.
+        ConfigurationError: No middleware looked for one: it is not a POST, or none stands in front of the route.
     """
     if "mcp_session" not in connection.scope:
         raise ConfigurationError(
-            f"nobody looked for a session in {connection.scope.get('method')} {connection.url.path}: a session comes "
-            "with a POST to an MCP endpoint; name the route's path in add_sessions(app, path=...), or in "
+            f"no middleware looked for a session in {connection.scope.get('method')} {connection.url.path}: a session "
+            "comes with a POST to an MCP endpoint; name the route's path in add_sessions(app, path=...), or in "
             "app.add_middleware(MCPSessionMiddleware, path=...)"
         )
     return cast("Session | None", connection.scope["mcp_session"])
 
 
 async def require_session(connection: HTTPConnection) -> Session:
-    """The session of the request.
+    """Return the session of the request.
 
     Raises:
         SessionRequired: The request named none. `add_exception_handlers` makes the JSON-RPC error of it that clients
             know, "Session required".
-        ConfigurationError: Nobody has looked for a session; see `optional_session`.
+        ConfigurationError: No middleware looked for a session; see `optional_session`.
     """
     session = await optional_session(connection)
     if session is None:
@@ -69,10 +69,10 @@ async def _answer(request: Request, refusal: Exception) -> Response:
 
 
 async def _id(request: Request) -> Any:
-    """The id of the message that is answered; None where it is no single message, or can be read no more."""
+    """Return the id of the message that is answered; None where it is not a single message, or not readable again."""
     try:
         message = json.loads(await request.body())
     except (ValueError, RuntimeError, ClientDisconnect):
-        # No JSON; or too deep for the stack, or a stream that the endpoint has read already; or the client has left.
+        # Not JSON; or too deep for the stack, or a stream that the endpoint has read already; or the client has left.
         return None
     return message.get("id") if isinstance(message, dict) else None

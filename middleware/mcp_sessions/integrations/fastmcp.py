@@ -1,11 +1,10 @@
 """The session in handlers of FastMCP 3 and 4, and FastMCP's own `ctx.set_state` kept in it.
 
-A handler asks with FastMCP's own `Depends`: `session: Session = Depends(require_session)`. FastMCP has a state of
-its own, under an id that it takes from the connection: with stateless HTTP, and in the modern era, that is
-another one for each request, and what was set is never found again. `SessionStateStore` lays it in the data
-of our session instead. What FastMCP keeps per user (`UserSession`) or under an id that the model passes on
-(`SessionId`) is no matter of our session and goes to another store. Source: FastMCP's `session_state_store=`, the
-protocol `AsyncKeyValue` of py-key-value.
+A handler asks with FastMCP's own `Depends`: `session: Session = Depends(require_session)`. FastMCP keeps its state
+under an id that it takes from the connection: with stateless HTTP, and in the modern era, that is another one for each
+request, and what was set is never found again. `SessionStateStore` keeps it in the data of our session instead, and
+in another store what belongs to a user (`UserSession`) or to an id that the model passes on (`SessionId`).
+Sources: FastMCP's `session_state_store=`; the protocol `AsyncKeyValue` of py-key-value.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["SECTION", "SessionStateStore", "current_session", "require_session"]
 
 SECTION: Final = "fastmcp:"
-"""What the names of FastMCP's values begin with in `session.data`."""
+"""The prefix of the names of FastMCP's values in `session.data`."""
 
 
 def require_session() -> Session:
-    """The session of the request that is being handled.
+    """Return the session of the request that is being handled.
 
     Raises:
         FastMCPError: The request named none; the call fails with the words "Session required". `require=` of the
@@ -52,22 +51,22 @@ class SessionStateStore:
 
     def __init__(self, otherwise: AsyncKeyValue | None = None) -> None:
         """Args:
-        otherwise: Where that is kept which belongs to no session: the state of requests without one, and what FastMCP
+        otherwise: The store of what belongs to no session: the state of requests without one, and what FastMCP
             keeps per user or under ids of its own. None keeps it in this process, as FastMCP does.
         """
         self._given = otherwise
 
     async def get(self, key: str, *, collection: str | None = None) -> dict[str, Any] | None:
-        """A value, or None."""
-        session, name = _place(key)
+        """Return a value, or None."""
+        session, name = _locate(key)
         if session is None:
             return await self._otherwise.get(key, collection=collection)
         value: dict[str, Any] | None = await session.data.get(name)
         return value
 
     async def ttl(self, key: str, *, collection: str | None = None) -> tuple[dict[str, Any] | None, float | None]:
-        """A value, and None for its time: nobody is told how long a value of a session is still kept."""
-        session, name = _place(key)
+        """Return a value and its seconds to live; a session's data does not say how long it keeps one, so None."""
+        session, name = _locate(key)
         if session is None:
             return await self._otherwise.ttl(key, collection=collection)
         return await session.data.get(name), None
@@ -80,15 +79,15 @@ class SessionStateStore:
         Raises:
             DataError: The session's data does not take it; see `session.data.set`.
         """
-        session, name = _place(key)
+        session, name = _locate(key)
         if session is None:
             await self._otherwise.put(key, value, collection=collection, ttl=ttl)
         else:
             await session.data.set(name, dict(value), ttl=None if ttl is None else float(ttl))
 
     async def delete(self, key: str, *, collection: str | None = None) -> bool:
-        """Keep nothing; whether there was something."""
-        session, name = _place(key)
+        """Delete a value, and return whether there was one."""
+        session, name = _locate(key)
         if session is None:
             return await self._otherwise.delete(key, collection=collection)
         was_there = await session.data.get(name) is not None
@@ -96,13 +95,13 @@ class SessionStateStore:
         return was_there
 
     async def get_many(self, keys: Sequence[str], *, collection: str | None = None) -> list[dict[str, Any] | None]:
-        """Each value, or None."""
+        """Return each value, or None."""
         return [await self.get(key, collection=collection) for key in keys]
 
     async def ttl_many(
         self, keys: Sequence[str], *, collection: str | None = None
     ) -> list[tuple[dict[str, Any] | None, float | None]]:
-        """Each value, and its time where somebody knows."""
+        """Return each value and its seconds to live, as `ttl` does."""
         return [await self.ttl(key, collection=collection) for key in keys]
 
     async def put_many(
@@ -118,7 +117,7 @@ class SessionStateStore:
             await self.put(key, value, collection=collection, ttl=ttl)
 
     async def delete_many(self, keys: Sequence[str], *, collection: str | None = None) -> int:
-        """Keep nothing; how many there were."""
+        """Delete values, and return how many there were."""
         return sum([await self.delete(key, collection=collection) for key in keys])
 
     @property
@@ -130,19 +129,15 @@ class SessionStateStore:
         return self._given
 
 
-def _place(key: str) -> tuple[Session | None, str]:
-    """Whose value FastMCP means, and its name there: its own keys begin with the id that it gave the request."""
+def _locate(key: str) -> tuple[Session | None, str]:
+    """Return the session that a key of FastMCP's belongs to, and the name of its value there."""
     session = current_session()
-    prefix = None if session is None else _prefix()
-    if prefix is None or not key.startswith(prefix):
+    if session is None:
         return None, key
-    return session, SECTION + key.removeprefix(prefix)
-
-
-def _prefix() -> str | None:
     from fastmcp.server.dependencies import get_context
 
     try:
-        return f"{get_context().session_id}:"
+        prefix = f"{get_context().session_id}:"  # of FastMCP's own keys: the id that it gave the request
     except RuntimeError:  # FastMCP is handling nothing
-        return None
+        return None, key
+    return (session, SECTION + key.removeprefix(prefix)) if key.startswith(prefix) else (None, key)

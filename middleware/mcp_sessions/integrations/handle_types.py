@@ -1,10 +1,8 @@
 """Handles as the types of tool arguments, for whatever reads types with pydantic: the official SDK, FastMCP.
 
 A tool that asks for `Annotated[str, handles.type("basket")]` gets the verified id, one that asks for
-`Annotated[Handle, handles.type("basket")]` the whole handle; a wrong one is an error of the argument, in
-words for the model. pydantic quotes what it refuses, and frameworks log that, so it gets something to quote
-that tells nothing. Nothing is verified here: the function that does is handed in. pydantic is asked for only
-by pydantic itself.
+`Annotated[Handle, handles.type("basket")]` the whole handle; a wrong one is an error of the argument, in words for the
+model. pydantic quotes what it refuses, and frameworks log that, so what it may quote reveals nothing.
 """
 
 from __future__ import annotations
@@ -22,16 +20,16 @@ if TYPE_CHECKING:
 __all__ = ["HandleOf", "HandleType", "Reader", "install"]
 
 Reader = Callable[[str, object], Handle]
-"""Verifies: takes the type and what was sent."""
+"""Verifies: takes the type and the value that was sent."""
 
-_GIVES: Final[Mapping[object, Callable[[Handle], object]]] = {
+_VALUES: Final[Mapping[object, Callable[[Handle], object]]] = {
     str: lambda handle: handle.id,
     Handle: lambda handle: handle,
 }
 
 
 class _Sent:
-    """What was sent, where an error can quote it."""
+    """A value that was sent, in place of which errors quote `<not shown>`."""
 
     __slots__ = ("value",)
 
@@ -43,7 +41,7 @@ class _Sent:
 
 
 class HandleType:
-    """What stands in `Annotated` beside `str` or `Handle`. Made by `Handles.type`.
+    """The annotation of a handle, in `Annotated` beside `str` or `Handle`. Made by `Handles.type`.
 
     Args:
         type: The type of handle that the argument takes.
@@ -57,25 +55,21 @@ class HandleType:
         self._read = read
 
     def __get_pydantic_core_schema__(self, source: object, _: GetCoreSchemaHandler) -> CoreSchema:
-        """How pydantic validates the argument.
+        """Return the schema by which pydantic validates the argument.
 
         Raises:
             ConfigurationError: It stands beside another type than `str` or `Handle`.
         """
         from pydantic_core import core_schema
 
-        if source not in _GIVES:
+        if source not in _VALUES:
             raise ConfigurationError(f'handles.type("{self._type}") stands beside str or Handle, not beside {source!r}')
-        gives = _GIVES[source]
-        return core_schema.chain_schema(
-            [
-                core_schema.no_info_plain_validator_function(_Sent),
-                core_schema.no_info_plain_validator_function(lambda sent: gives(self._verified(sent))),
-            ]
-        )
+        value = _VALUES[source]
+        validators = (_Sent, lambda sent: value(self._verify(sent)))
+        return core_schema.chain_schema([core_schema.no_info_plain_validator_function(one) for one in validators])
 
     def __get_pydantic_json_schema__(self, _: CoreSchema, __: GetJsonSchemaHandler) -> dict[str, Any]:
-        """What clients and models are told of the argument."""
+        """Return the JSON schema by which clients and models know the argument."""
         words = self._type.replace("_", " ")
         return {
             "type": "string",
@@ -83,7 +77,7 @@ class HandleType:
             "description": f"The handle of a {words}, copied exactly as it was given",
         }
 
-    def _verified(self, sent: _Sent) -> Handle:
+    def _verify(self, sent: _Sent) -> Handle:
         from pydantic_core import PydanticCustomError
 
         try:
@@ -96,7 +90,7 @@ class HandleType:
 
 
 class _Installed:
-    """The handles that `HandleOf` means: those that were installed last."""
+    """The handles that `HandleOf` means: the last that were installed."""
 
     type: ClassVar[Callable[[str], HandleType] | None] = None
 

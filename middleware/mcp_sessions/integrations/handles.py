@@ -1,10 +1,9 @@
-"""`Handles`: a server's explicit handles, with its keys, its clock and whoever is calling.
+"""`Handles`: explicit handles minted and verified with a server's keys, its clock and the principal that is calling.
 
     handles = Handles("env:MCP_SESSION_KEYS", lifetimes={"basket": DAY})
 
-It needs no middleware: keys come from where sessions' keys come from, and the caller is read from the
-session where there is one, else from what authentication left. What a handle says is decided in `handles`;
-here the time is read, and a session's data is told which handles it holds. No handle is logged.
+It needs no middleware: keys come from where sessions' keys come from, and the caller is read from the session where
+there is one, else from what authentication left. A session's data can note which handles it holds. No handle is logged.
 Source: SEP-2567 (explicit state handles).
 """
 
@@ -17,8 +16,8 @@ from dataclasses import replace
 from types import EllipsisType, MappingProxyType
 from typing import Any, Final, TypeVar
 
-from .._server import options
-from .._server.options import Seconds
+from .._server import forms
+from .._server.forms import Seconds
 from .._server.principal import from_scope
 from .._session.claims import Principal
 from .._session.current import current_session, framework_scope
@@ -30,14 +29,13 @@ from . import handle_types
 from .handle_types import HandleType
 
 DATA_KEY: Final = "mcp-sessions/handles"
-"""Where a session's data holds what it keeps: the public parts of each handle, never its text."""
+"""The key in a session's data under which it keeps the public parts of each handle, never its text."""
 
-_NONE: Final[Mapping[str, Seconds | None]] = MappingProxyType({})
 _Self = TypeVar("_Self", bound="Handles")
 
 
 def current_principal() -> Principal | None:
-    """Who is calling: the session's principal, else whom the framework's own authentication found, else None."""
+    """Return the session's principal, else the one that the framework's own authentication found, else None."""
     session = current_session()
     if session is not None:
         return session.principal
@@ -51,8 +49,8 @@ def current_principal() -> Principal | None:
 class Handles:
     """Mints and verifies the handles of one server.
 
-    A handle works for the principal it was minted for. With no principal (an open server) whoever
-    holds a handle can use it: it is then a credential.
+    A handle works for the principal it was minted for. With no principal (an open server) every holder of a handle
+    can use it: it is then a credential.
     """
 
     __slots__ = ("_audience", "_clock", "_lifetime", "_lifetimes", "_principal", "_ring")
@@ -63,17 +61,17 @@ class Handles:
         *,
         audience: str = "mcp-sessions",
         lifetime: Seconds | None = None,
-        lifetimes: Mapping[str, Seconds | None] = _NONE,
+        lifetimes: Mapping[str, Seconds | None] = MappingProxyType({}),
         principal: Callable[[], Principal | None] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Args:
             keys: As for the middleware, best the same: secrets, `"env:NAME"`, `"file:PATH"` or a `KeyRing`.
-            audience: Who the handles are for. Give each server its own where several share keys.
+            audience: The server that the handles are for. Give each its own where several share keys.
             lifetime: Seconds or a `timedelta` for which a handle works; None for ever.
             lifetimes: The same for single types, as in `{"basket": timedelta(hours=24)}`.
-            principal: Tells who is calling. By default the principal of the current session, or where
-                there is no session the user whom the SDK or FastMCP authenticated.
+            principal: Returns the caller. By default the principal of the current session, or where there is no
+                session the user whom the SDK or FastMCP authenticated.
             clock: Unix seconds.
 
         Raises:
@@ -95,19 +93,19 @@ class Handles:
     def mint(
         self, type: str, *, session: Session | None = None, principal: Principal | EllipsisType | None = ...
     ) -> str:
-        """A new handle, for the caller.
+        """Return a new handle, for the caller.
 
         Args:
-            type: What it is a handle of: at most 15 lower-case letters, digits and underscores.
+            type: The type of object: at most 15 lower-case letters, digits and underscores.
             session: The session that the handle works in alone; None for no such bound.
-            principal: Whom it is for; by default who is calling.
+            principal: The holder; by default the caller.
 
         Raises:
-            ConfigurationError: The type is none.
+            ConfigurationError: The type cannot stand in a handle.
         """
         now = self._clock()
-        lives = self._lives(check_type(type))
-        expires_at = None if lives is None else int(now) + lives
+        lifetime = self._lifetimes.get(check_type(type), self._lifetime)
+        expires_at = None if lifetime is None else int(now) + lifetime
         holder = self._holder(principal, session)
         return mint(self._ring(now).signing, type, make_id(), holder, expires_at=expires_at)
 
@@ -119,16 +117,16 @@ class Handles:
         session: Session | EllipsisType | None = ...,
         principal: Principal | EllipsisType | None = ...,
     ) -> str:
-        """The id of the object that a handle names: 26 characters, safe to log, fit as a key in a database.
+        """Return the id of the object that a handle names: 26 characters, safe to log, fit as a key in a database.
 
         Args:
             type: The type that is asked for.
-            handle: What the model sent.
+            handle: The value that the model sent.
             session: The session it was sent in; by default the current one.
-            principal: Who sent it; by default who is calling.
+            principal: The sender; by default the caller.
 
         Raises:
-            HandleError: It is no handle of this type and caller; the text tells the model what to do.
+            HandleError: It is not a handle of this type and caller; the text says what the model can do.
         """
         return self.read(type, handle, session=session, principal=principal).id
 
@@ -140,23 +138,23 @@ class Handles:
         session: Session | EllipsisType | None = ...,
         principal: Principal | EllipsisType | None = ...,
     ) -> Handle:
-        """Like `verify`, with all that the handle says.
+        """Like `verify`, with everything that the handle says.
 
         Raises:
-            HandleError: It is no handle of this type and caller.
+            HandleError: It is not a handle of this type and caller.
         """
         now = self._clock()
-        within = current_session() if isinstance(session, EllipsisType) else session
-        holder = self._holder(principal, within)
-        return verify(self._ring(now), type, handle, holder, now=now, lifetime=self._lives(check_type(type)))
+        lifetime = self._lifetimes.get(check_type(type), self._lifetime)
+        holder = self._holder(principal, current_session() if isinstance(session, EllipsisType) else session)
+        return verify(self._ring(now), type, handle, holder, now=now, lifetime=lifetime)
 
     def type(self, type: str) -> HandleType:
-        """What makes an argument a handle, as in `Annotated[str, handles.type("basket")]`.
+        """Return the annotation of an argument that is a handle, as in `Annotated[str, handles.type("basket")]`.
 
         The tool gets the verified id, or a `Handle` where that stands in the place of `str`.
 
         Raises:
-            ConfigurationError: The type is none.
+            ConfigurationError: The type cannot stand in a handle.
         """
         return HandleType(check_type(type), self.read)
 
@@ -164,7 +162,7 @@ class Handles:
         """Let `HandleOf["basket"]` mean these handles, in arguments that are declared from now on.
 
         Returns:
-            The same handles.
+            The same object.
         """
         handle_types.install(self.type)
         return self
@@ -172,13 +170,13 @@ class Handles:
     # --- what a session holds: for a model whose context was compacted ---------------------------
 
     async def keep(self, session: Session, type: str, handle: str) -> str:
-        """Note in a session's data that it holds a handle, so that `of` can tell it again.
+        """Note in a session's data that it holds a handle, so that `of` finds it again.
 
         Returns:
             The same handle.
 
         Raises:
-            HandleError: It is no handle of this type that works in this session.
+            HandleError: It is not a handle of this type that works in this session.
             DataError: The session's data cannot take it.
         """
         found = self.read(type, handle, session=session)
@@ -187,13 +185,13 @@ class Handles:
         return handle
 
     async def of(self, session: Session, type: str | None = None) -> list[str]:
-        """The live handles that a session keeps, the longest kept first.
+        """Return the live handles that a session keeps, the longest kept first.
 
         They are made anew under the key that signs now; each names what it named.
 
         Args:
             session: The session.
-            type: Only this type's, or None for all.
+            type: The type of those to return, or None for all.
         """
         kept = self._live(await session.data.get(DATA_KEY, {}))
         signing = self._ring(self._clock()).signing
@@ -206,7 +204,7 @@ class Handles:
         ]
 
     async def forget(self, session: Session, id: str) -> None:
-        """Let a session no longer keep the handle of an object, by the object's id.
+        """Drop the handle of an object from those that a session keeps, by the object's id.
 
         Raises:
             DataError: The session's data cannot be changed.
@@ -221,17 +219,14 @@ class Handles:
         now = self._clock()
         return {name: entry for name, entry in kept.items() if entry[1] is None or now < entry[1]}
 
-    def _lives(self, type: str) -> int | None:
-        return self._lifetimes.get(type, self._lifetime)
-
     def _holder(self, principal: Principal | EllipsisType | None, session: Session | None) -> Holder:
-        owner = self._caller(session) if isinstance(principal, EllipsisType) else principal
+        if not isinstance(principal, EllipsisType):
+            owner = principal
+        elif self._principal is not None:
+            owner = self._principal()
+        else:
+            owner = current_principal() if session is None else session.principal
         return Holder(self._audience, owner, None if session is None else session.ref)
-
-    def _caller(self, session: Session | None) -> Principal | None:
-        if self._principal is not None:
-            return self._principal()
-        return current_principal() if session is None else session.principal
 
     def __repr__(self) -> str:
         return f"<Handles of {self._audience}>"
@@ -239,4 +234,4 @@ class Handles:
 
 def _seconds(option: str, value: object) -> int | None:
     """A lifetime in whole seconds, as a handle says it."""
-    return None if value is None else int(options.seconds(option, value, least=1))
+    return None if value is None else int(forms.LIFETIME.check(option, value))

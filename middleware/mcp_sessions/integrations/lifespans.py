@@ -1,8 +1,8 @@
-"""One lifespan made of several: what an application needs that other applications are mounted in.
+"""Lifespans: several joined to one, and the middleware's own joined to an application's.
 
-A server starts the outermost application alone, and a mounted MCP server that was never started answers
-nothing. Nothing is looked up before the start, so the order in which an application is put together does not
-matter. Source: ASGI, Lifespan Protocol; Starlette's `lifespan=`.
+A server starts the outermost application alone, and a mounted MCP server that was never started answers nothing.
+Nothing is looked up before the start, so the order in which an application is put together does not matter.
+Source: ASGI, Lifespan Protocol; Starlette's `lifespan=`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
 
 def lifespan_of(*parts: Any) -> Lifespan:
-    """One lifespan of several applications, or of lifespans of your own.
+    """Return one lifespan of several applications, or of lifespans of your own.
 
         app = FastAPI(lifespan=lifespan_of(database, mcp_app))
 
@@ -40,19 +40,32 @@ def lifespan_of(*parts: Any) -> Lifespan:
         merged: dict[str, Any] = {}
         async with AsyncExitStack() as stack:
             for part in parts:
-                said = await stack.enter_async_context(_around(part, app))
-                merged |= said if isinstance(said, Mapping) else {}
+                state = await stack.enter_async_context(_lifespan_of(part, app))
+                merged |= state if isinstance(state, Mapping) else {}
             yield merged
 
     return lifespan
 
 
-def _around(part: Any, app: Any) -> AbstractAsyncContextManager[Any]:
-    """What to enter for one part, as it is now."""
+def _lifespan_of(part: Any, app: Any) -> AbstractAsyncContextManager[Any]:
     if isinstance(part, MCPSessionMiddleware):
         if part.fault is not None:
             raise ConfigurationError(part.fault)
-        return part.beside.around(lambda inner: _around(part.app, inner), part.app)
+        return part.beside.around(lambda inner: _lifespan_of(part.app, inner), part.app)
     router = getattr(part, "router", None)
     entered: AbstractAsyncContextManager[Any] = part(app) if router is None else router.lifespan_context(part)
     return entered
+
+
+def join(app: Any, middleware: MCPSessionMiddleware) -> None:
+    """Begin and end a middleware at one of an application's routes with the application, whose start no route sees."""
+    router = getattr(app, "router", app)
+    own, fault = router.lifespan_context, middleware.fault
+
+    def lifespan(app: object) -> AbstractAsyncContextManager[Any]:
+        if fault is None:
+            return middleware.beside.around(own, app)
+        # Not before: an error at import would have Uvicorn's workers die and return for ever.
+        raise ConfigurationError(fault)
+
+    router.lifespan_context = lifespan

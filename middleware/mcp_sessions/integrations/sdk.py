@@ -1,6 +1,6 @@
 """The session in handlers of the official SDK, 1.x and 2.x.
 
-With SDK 2.x a tool asks for it as for any resolved argument, and the tool's schema does not tell:
+With SDK 2.x a tool asks for it as for any resolved argument, which is not part of the tool's schema:
 `Annotated[Session, Resolve(require_session)]`, or `Annotated[Session | None, Resolve(current_session)]`. With
 SDK 1.x, which resolves nothing, a handler calls either. The SDK is imported only to raise its own error.
 """
@@ -19,7 +19,7 @@ __all__ = ["current_session", "require_session"]
 
 
 def require_session() -> Session:
-    """The session of the request that is being handled.
+    """Return the session of the request that is being handled.
 
     Raises:
         MCPError: The request named none (`McpError` with SDK 1.x). SDK 2.x hands it on as the JSON-RPC error "Session
@@ -27,16 +27,11 @@ def require_session() -> Session:
             answer with a failed result. `require=` of the middleware refuses before the server is reached.
     """
     session = current_session()
-    if session is None:
-        raise _required()
-    return session
-
-
-def _required() -> Exception:
+    if session is not None:
+        return session
     exceptions: Any = import_module("mcp.shared.exceptions")
     code, message = code_of(SessionRequired(), framework_scope()), SessionRequired.message
     if hasattr(exceptions, "MCPError"):
-        error: Exception = exceptions.MCPError(code=code, message=message)
-    else:  # SDK 1.x
-        error = exceptions.McpError(import_module("mcp.types").ErrorData(code=code, message=message))
-    return error
+        raise exceptions.MCPError(code=code, message=message)
+    # SDK 1.x
+    raise exceptions.McpError(import_module("mcp.types").ErrorData(code=code, message=message))

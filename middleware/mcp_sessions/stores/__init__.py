@@ -1,8 +1,7 @@
-"""Stores: where it is kept that a session has ended, and what a session holds on the server.
+"""Stores of revocations, records and session data; `make` turns the `store=` option into one.
 
-The `store=` option becomes a store here. A driver is imported only where it is asked for. A URL may
-hold a password, so no error repeats what was given. Nothing is kept for a session that merely lives,
-unless sessions are tracked.
+A driver is imported only where it is asked for, and a URL may hold a password, so no error repeats what was given.
+Nothing is kept for a live session, unless sessions are tracked.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ..errors import ConfigurationError
-from .base import Reach, Store
+from .base import METHODS, Reach, Store
 from .memory import MemoryStore
-from .timeout import Deadline
+from .timeout import TimeoutStore
 
 Clock = Callable[[], float]
 
@@ -22,11 +21,10 @@ REMEDY: Final = (
     "use 'memory:' (one process), 'sqlite:PATH' (one machine), 'redis://HOST:PORT/DATABASE' or its forms 'rediss://', "
     "'unix://' and 'redis+cluster://' (many machines), or an object that is a mcp_sessions.stores.base.Store"
 )
-METHODS: Final = tuple(name for name in dir(Store) if not name.startswith("_") and name != "reach")
 
 
 def make(store: object, *, clock: Clock, timeout: float) -> Store:
-    """The store that an option names.
+    """Return the store that an option names.
 
     Args:
         store: `"memory:"`, `"sqlite:PATH"`, a Redis or Valkey URL, or an object that is a store.
@@ -36,15 +34,8 @@ def make(store: object, *, clock: Clock, timeout: float) -> Store:
     Raises:
         ConfigurationError: It names none, or the object lacks a part of the contract; the message says the remedy.
     """
-    made = _named(store, clock, timeout) if isinstance(store, str) else _checked(store)
-    return made if isinstance(made, (MemoryStore, Deadline)) else Deadline(made, seconds=timeout)
-
-
-def _named(name: str, clock: Clock, timeout: float) -> Store:
-    for beginning, maker in _MAKERS.items():
-        if name.startswith(beginning):
-            return maker(name, clock, timeout)
-    raise ConfigurationError(f"store= names no store; {REMEDY}")
+    made = _from_name(store, clock, timeout) if isinstance(store, str) else _checked(store)
+    return made if isinstance(made, (MemoryStore, TimeoutStore)) else TimeoutStore(made, seconds=timeout)
 
 
 def _memory(name: str, clock: Clock, _timeout: float) -> Store:
@@ -79,6 +70,13 @@ _MAKERS: Final[Mapping[str, Callable[[str, Clock, float], Store]]] = MappingProx
         "redis+cluster://": _redis,
     }
 )
+
+
+def _from_name(name: str, clock: Clock, timeout: float) -> Store:
+    for beginning, maker in _MAKERS.items():
+        if name.startswith(beginning):
+            return maker(name, clock, timeout)
+    raise ConfigurationError(f"store= names no store; {REMEDY}")
 
 
 def _checked(store: Any) -> Store:

@@ -1,30 +1,19 @@
-"""The contract that every store keeps, and the words in which it is written.
+"""The contract that every store keeps, and what all stores decide alike.
 
-A store remembers which sessions ended before their time, and, where a deployment asks for it, which
-sessions there are and what data they hold on the server. It knows a session by its `ref` and by the
-keyed hash of its principal (`subject`), so nothing that is stored is a credential. Every method is
-one atomic step as seen from every worker that shares the store. Whoever breaks this contract lets
-deleted sessions rise from the dead. One test suite, `tests/stores/test_contract.py`, holds for all.
-
-What every store decides alike: when a session is idle, what a sum is, and whether data has room.
-
-Pure functions over what a store holds, so that stores cannot come to differ in an edge. Nothing here
-reads a clock or keeps anything. The rules are those of `stores/base.py` and `data.py`.
-
-How forks stand: each by itself, and with its whole lineage, in the one question that a request asks of a store.
-
-A session that is no fork is asked about as ever. The store knows nothing of lineages: what ends one is a revocation
-under a name of its own (`lineage.mark`).
+A store remembers which sessions ended before their time and, where a deployment asks for it, which sessions there are
+and what data they hold on the server. It knows a session by its `ref` and by the keyed hash of its principal
+(`subject`), so nothing that is stored is a credential. Every method is one atomic step as seen from every worker that
+shares the store: one that is not brings deleted sessions back. `tests/stores/test_contract.py` holds for all stores.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from .._session import claims as lineage
 from .._session.claims import AUDIENCE, Claims
@@ -33,19 +22,19 @@ from ..errors import DataNotInteger, DataTooLarge
 
 
 class Standing(Enum):
-    """What a store says of a session whose token is authentic and not expired."""
+    """The status of a session whose token is authentic and not expired."""
 
     LIVE = "live"
     ENDED = "ended"  # revoked by its name, with all of its principal's, or with all before a moment
-    IDLE = "idle"  # recorded, and not seen for too long
+    IDLE = "idle"  # recorded, and not used for too long
     LOST = "lost"  # the store cannot vouch for it: no record, or issued before the store lost data
 
 
-LIVE: Final = Standing.LIVE  # found once, for the reason that `jsonrpc` gives
+LIVE: Final = Standing.LIVE  # found once: each look-up of an enum's member costs a request more than the answer
 
 
 class Reach(Enum):
-    """Who shares what a store holds."""
+    """Which processes share what a store holds."""
 
     PROCESS = "one process"
     MACHINE = "all processes of one machine"
@@ -61,8 +50,8 @@ class Record:
         subject: The keyed hash of its principal, or None for an anonymous session.
         created_at: Unix seconds.
         expires_at: The token's own end, Unix seconds.
-        seen_at: When it was last used, Unix seconds; up to `grain` behind.
-        root: The session at the top of its lineage, by its `ref`, or None where it is no fork.
+        seen_at: When it was last used, Unix seconds; up to `resolution` behind.
+        root: The session at the top of its lineage, by its `ref`, or None where it is not a fork.
         trace: The traceparent of its start, or None; a link from its end leads there.
         audience: Whom it is for. Servers of different ones that share a store never see each other's sessions.
     """
@@ -78,7 +67,7 @@ class Record:
 
     @classmethod
     def of(cls, claims: Claims) -> Record:
-        """The record of a new session."""
+        """Return the record of a new session."""
         return cls(
             ref=claims.ref,
             subject=claims.subject,
@@ -93,7 +82,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A recorded session that has ended and whose `on_end` is now the taker's to run.
+    """A recorded session that has ended, and whose `on_end` the caller now has to run.
 
     Args:
         record: The session.
@@ -104,51 +93,25 @@ class Ended:
     reason: str
 
 
-class Store(DataStore, Protocol):
-    """Revocations, records and data, shared by every worker that verifies the same tokens.
+# --- the contract --------------------------------------------------------------------------------
 
-    Any method but `open` and `close` may raise `StoreUnavailable`: nobody knows, or it is not certain
-    that the change will be seen. The caller must never take that for "no".
-    """
 
-    @property
-    def reach(self) -> Reach:
-        """Who shares what is stored."""
-        ...
-
-    async def open(self) -> None:
-        """Connect, and look whether the store is set up to keep what it is given.
-
-        Called when the server starts; a store that was never opened opens itself at its first use.
-        Opening twice is the same as once.
-
-        Raises:
-            ConfigurationError: It is not, and was told to be refused then; the message says the remedy.
-            StoreUnavailable: It cannot be reached now. A later call tries again.
-        """
-
-    async def close(self) -> None:
-        """Let go of connections, threads and files. The store is not used again."""
-
-    # --- standing and revocation -------------------------------------------------------------
+class Revocations(Protocol):
+    """Which sessions ended before their time."""
 
     async def status(self, claims: Claims) -> Standing:
-        """Whether an authentic session was ended: LIVE, ENDED or LOST.
-
-        Args:
-            claims: What its verified token says.
-        """
+        """Return whether a verified session was ended: LIVE, ENDED or LOST."""
         ...
 
     async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
-        """As `standing`, for many sessions in one round trip, in their order."""
+        """Return the status of many sessions in one round trip, in their order."""
         ...
 
     async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
         """Make every request that begins after this returns see the session as ended. Durable on return.
 
-        Where the session is recorded, its record stays, with the reason, until `finish`: whoever ended
-        it has `lease` seconds to run its `on_end`, and after that `claim_ended` gives it to another.
+        Where the session is recorded, its record stays, with the reason, until `purge`: the caller has `lease` seconds
+        to run its `on_end`, and after that `claim_ended` gives it to another.
 
         Args:
             ref: The session's public name.
@@ -166,41 +129,45 @@ class Store(DataStore, Protocol):
         ...
 
     async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
-        """End all sessions issued before a moment, of one principal or of everybody in an audience. Durable on return.
+        """End all sessions of an audience, or of one principal in it, issued before a moment. Durable on return.
 
         Of several moments for one subject the latest counts. Records stay as they are.
 
         Args:
             moment: Unix seconds; a session issued in that second or later stays as it is.
             audience: Whom the sessions are for.
-            subject: The keyed hash of the principal, or None for the sessions of everybody.
+            subject: The keyed hash of the principal, or None for the sessions of all.
             until: When the last session concerned ends by itself, Unix seconds; the entry may go then.
+
+        Raises:
+            StoreFull: There is no room.
         """
 
-    # --- records, where sessions are tracked -------------------------------------------------
+
+class Records(Protocol):
+    """Which sessions there are, where sessions are tracked."""
 
     async def register(self, record: Record) -> None:
-        """Note a session at its creation. Durable on return."""
+        """Record a session at its creation; one that is known, or was revoked, stays as it is. Durable on return.
+
+        Raises:
+            StoreFull: There is no room.
+        """
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
-        """As `standing`, and: LOST without a record, IDLE where it was unused for `idle_timeout` seconds.
+        """Return a session's status and note its use: LOST without a record, IDLE after `idle_timeout` seconds.
 
-        A LIVE session's `seen_at` moves to now; it may lag by up to `grain(idle_timeout)` seconds, and
-        an idle session is then told that much later, never earlier.
+        A LIVE session's `seen_at` moves to now; it may lag by up to `resolution(idle_timeout)` seconds, and the
+        session is then found idle that much later, never earlier.
         """
         ...
 
     async def sessions(self, subject: str, *, audience: str) -> list[Record]:
-        """The recorded sessions of a principal that have neither ended nor expired, oldest first.
-
-        Args:
-            subject: The keyed hash of the principal.
-            audience: Whom the sessions are for.
-        """
+        """Return the recorded sessions of a principal that have neither ended nor expired, oldest first."""
         ...
 
     async def forks(self, root: str) -> list[Record]:
-        """The recorded forks of a lineage, of every generation, that have neither ended nor expired, oldest first.
+        """Return a lineage's recorded forks, of every generation, that have neither ended nor expired, oldest first.
 
         Args:
             root: The session at its top, by its `ref`. It need not live.
@@ -208,103 +175,166 @@ class Store(DataStore, Protocol):
         ...
 
     async def find(self, ref: str) -> Record | None:
-        """The record of a session that has neither ended nor expired, or None."""
+        """Return the record of a session that has neither ended nor expired, or None."""
         ...
 
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
-        """Recorded sessions that ended and whose `on_end` nobody is running: each goes to one taker.
+        """Lease recorded sessions that ended and whose `on_end` no worker is running: each goes to one caller.
 
-        Those are the sessions that expired or stood idle, which end hereby (nothing revives them), and
-        those that were ended by a worker whose lease has run out.
+        Those are the sessions that expired or are idle, which end hereby (nothing revives them), and those that were
+        ended by a worker whose lease has run out.
 
         Args:
             audience: Whom the sessions are for.
-            idle_timeout: Seconds, or None.
-            lease: Seconds for which nobody else is given them.
+            idle_timeout: Seconds, or None; the same for as long as the store is used.
+            lease: Seconds for which no other caller gets them.
             limit: How many at most.
+
+        Raises:
+            StoreFull: There is no room to keep that they ended.
         """
         ...
 
     async def purge(self, ref: str) -> None:
-        """Forget an ended session's record and its data: its `on_end` has run. The revocation stays."""
+        """Delete an ended session's record and its data: its `on_end` has run. The revocation stays."""
 
     async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
-        """Whether this worker is the one that sweeps for its audience, for so many seconds from now on.
+        """Return whether this worker is the one that sweeps for an audience, for so many seconds from now on.
 
         Args:
-            worker: A name that no other worker has. Who leads already stays the leader by asking again.
+            worker: A name that no other worker has. A leader that asks again stays the leader.
             audience: Whom the sessions are for that it sweeps.
-            seconds: How long nobody else may lead.
+            seconds: How long no other worker may lead.
         """
         ...
 
 
-def grain(idle_timeout: int | None) -> int:
-    """How many seconds `Record.seen_at` may lag, so that not every request has to write it."""
+class Store(Revocations, Records, DataStore, Protocol):
+    """Revocations, records and data, shared by every worker that verifies the same tokens.
+
+    Any method but `open` and `close` may raise `StoreUnavailable`: the answer is unknown, or it is not certain that
+    the change will be seen. The caller must never take that for "no".
+    """
+
+    @property
+    def reach(self) -> Reach:
+        """Which processes share what is stored."""
+        ...
+
+    async def open(self) -> None:
+        """Connect, and check whether the store is set up to keep what it is given.
+
+        Called when the server starts; a store that was never opened opens itself at its first use.
+        Opening twice is the same as once.
+
+        Raises:
+            ConfigurationError: It is not, and the options ask to refuse that; the message says the remedy.
+            StoreUnavailable: It cannot be reached now. A later call tries again.
+        """
+
+    async def close(self) -> None:
+        """Let go of connections, threads and files. The store is not used again."""
+
+
+METHODS: Final = tuple(name for name in dir(Store) if not name.startswith("_") and name != "reach")
+
+
+class Delegating:
+    """A store that hands on to another whatever it does not define itself."""
+
+    def __init__(self, store: Store) -> None:
+        """Args:
+        store: The other store.
+        """
+        self._store = store
+
+    @property
+    def reach(self) -> Reach:
+        """The other store's."""
+        return self._store.reach
+
+    def _call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return getattr(self._store, name)(*args, **kwargs)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+def _delegated(name: str) -> Any:
+    def method(self: Delegating, *args: Any, **kwargs: Any) -> Any:
+        return self._call(name, args, kwargs)
+
+    return method
+
+
+for _name in METHODS:
+    setattr(Delegating, _name, _delegated(_name))
+
+
+# --- what every store decides alike --------------------------------------------------------------
+
+
+def resolution(idle_timeout: int | None) -> int:
+    """Return the seconds by which `Record.seen_at` may lag, so that not every request has to write it."""
     return 60 if idle_timeout is None else min(60, idle_timeout // 60)
 
 
+def idle_at(seen_at: float, idle_timeout: int | None) -> float:
+    """Return when a session is idle: by the resolution later than its noted use, since that may lag."""
+    return math.inf if idle_timeout is None else seen_at + idle_timeout + resolution(idle_timeout)
+
+
+def idle_since(now: float, idle_timeout: int | None) -> float:
+    """Return the latest noted use of a session that is idle now."""
+    return -math.inf if idle_timeout is None else now - idle_timeout - resolution(idle_timeout)
+
+
+def is_touch_due(seen_at: float, now: float, idle_timeout: int | None) -> bool:
+    """Whether a use must be noted, so that `seen_at` lags by no more than the resolution."""
+    return now >= seen_at + resolution(idle_timeout)
+
+
 _INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
-_MOST: Final = 2**63 - 1
-
-
-def idle_at(seen: float, idle_timeout: int | None) -> float:
-    """When a session that was noted as seen at a moment is idle: by the grain later, since that note may lag."""
-    return math.inf if idle_timeout is None else seen + idle_timeout + grain(idle_timeout)
-
-
-def seen_by(now: float, idle_timeout: int | None) -> float:
-    """The last moment at which a session that is idle now can have been noted as seen."""
-    return -math.inf if idle_timeout is None else now - idle_timeout - grain(idle_timeout)
-
-
-def is_due_again(seen: float, now: float, idle_timeout: int | None) -> bool:
-    """Whether a use of a session must be noted, so that the note lags by no more than the grain."""
-    return now >= seen + grain(idle_timeout)
+INT64: Final = range(-(1 << 63), 1 << 63)  # what every store can add
 
 
 def added(value: bytes | None, by: int) -> int:
-    """The sum of a value and a number.
-
-    Args:
-        value: A value's JSON, or None for 0.
-        by: What is added.
+    """Return the sum of a value, as JSON or None for 0, and a number.
 
     Raises:
-        DataNotInteger: The value or the sum is no integer of 64 bits.
+        DataNotInteger: The value or the sum is not an integer of 64 bits.
     """
     if value is not None and _INTEGER.fullmatch(value) is None:
         raise DataNotInteger("increment needs a value that is a whole number")
     before = 0 if value is None else int(value)
-    if -_MOST - 1 <= before <= _MOST and -_MOST - 1 <= before + by <= _MOST:
+    if before in INT64 and before + by in INT64:
         return before + by
     raise DataNotInteger("increment needs a value and a sum of 64 bits at most")
 
 
 def size_of(key: str, value: bytes) -> int:
-    """Bytes that a value counts for against `Namespace.max_bytes`."""
+    """Return the bytes that a value counts for against `Namespace.max_bytes`."""
     return len(key.encode("utf-8")) + len(value)
 
 
-def check_size(shelf: Namespace, size: int) -> None:
-    """Refuse what would not fit.
+def check_size(namespace: Namespace, size: int) -> None:
+    """Refuse data that does not fit.
 
     Raises:
         DataTooLarge: The session's data would take more bytes than it may.
     """
-    if size > shelf.max_bytes:
-        raise DataTooLarge(f"session data would take {size} bytes; the limit is {shelf.max_bytes}")
+    if size > namespace.max_bytes:
+        raise DataTooLarge(f"session data would take {size} bytes; the limit is {namespace.max_bytes}")
 
 
 async def statuses(store: Store, claims: Sequence[Claims]) -> list[Standing]:
-    """As `Store.statuses`; a fork has also ended where all forks of its lineage have.
+    """Return the status of many sessions in one round trip; a fork has also ended where all of its lineage's have.
 
-    Args:
-        store: What is asked.
-        claims: What verified tokens say.
+    The store knows nothing of lineages: what ends one is a revocation under a name of its own (`lineage.mark`).
 
     Raises:
-        StoreUnavailable: Nobody knows.
+        StoreUnavailable: The answer is unknown.
     """
     forks = [place for place, one in enumerate(claims) if one.root is not None]
     found = await store.statuses([*claims, *(lineage.mark(claims[place]) for place in forks)])
@@ -315,6 +345,6 @@ async def statuses(store: Store, claims: Sequence[Claims]) -> list[Standing]:
 
 
 async def status(store: Store, claims: Claims) -> Standing:
-    """As `standings`, of one session."""
+    """Return the status of one session, as `statuses` does."""
     (found,) = await statuses(store, (claims,))
     return found

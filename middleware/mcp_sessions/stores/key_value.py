@@ -1,24 +1,22 @@
 """Session data in a key-value store that a deployment runs already: whatever py-key-value has an adapter for.
 
-Such a store gets, puts and deletes: none of that is atomic, and some answer with what was there a moment ago. So it
-is trusted with `session.data` alone, one entry for each session, and another store keeps which sessions ended and which
-there are. Within one process no change is lost; of changes that two processes make to one session at the same
-moment, one may be. What is changed just as its session ends may lie there until its time is over, read by nobody.
+Such a store gets, puts and deletes: none of that is atomic, and some answer with what was there a moment ago. So it is
+trusted with `session.data` alone, one entry for each session; another store keeps revocations and records. What is
+changed just as its session ends may stay until its time is over, read by no session.
 Source: py-key-value, `AsyncKeyValue`, which FastMCP's stores are.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, SupportsFloat, TypeVar
 
 import anyio
 
-from .._session.claims import Claims
 from .._session.data import Namespace
 from . import make
-from .base import Ended, Reach, Record, Standing, Store, added, check_size, size_of
+from .base import Delegating, Store, added, check_size, size_of
 
 T = TypeVar("T")
 COLLECTION: Final = "mcp_sessions"
@@ -33,7 +31,7 @@ class KeyValue(Protocol):
     """The part of a key-value store that is used here."""
 
     async def get(self, key: str, *, collection: str | None = None) -> dict[str, Any] | None:
-        """An entry, or None."""
+        """Return an entry, or None."""
         ...
 
     async def put(
@@ -42,11 +40,11 @@ class KeyValue(Protocol):
         """Keep an entry for so many seconds."""
 
     async def delete(self, key: str, *, collection: str | None = None) -> bool:
-        """Keep no entry."""
+        """Delete an entry."""
         ...
 
 
-class KeyValueStore:
+class KeyValueStore(Delegating):
     """A store whose data lies in a key-value store: `store=KeyValueStore(entries, beside="sqlite:sessions.db")`.
 
     What it cannot promise, and every other store does: of changes to one session's data that two processes make at the
@@ -54,8 +52,8 @@ class KeyValueStore:
 
     Args:
         entries: The key-value store, such as those of py-key-value. Who made it closes it.
-        beside: What keeps which sessions ended and which there are, as the middleware's `store=`. Where there are
-            several processes, one that all of them share.
+        beside: The store of revocations and records, as the middleware's `store=`. Where there are several processes,
+            one that all of them share.
         timeout: Seconds within which a `beside` that is given as text must answer.
         clock: Unix seconds. For tests.
     """
@@ -68,31 +66,26 @@ class KeyValueStore:
         timeout: float = 0.25,  # seconds
         clock: Callable[[], float] = time.time,
     ) -> None:
+        super().__init__(make(beside, clock=clock, timeout=timeout))
         self._entries = entries
-        self._beside = make(beside, clock=clock, timeout=timeout)
         self._clock = clock
         self._locks = [anyio.Lock() for _ in range(LOCKS)]
 
-    # --- data --------------------------------------------------------------------------------
-
-    async def read(self, shelf: Namespace, key: str) -> bytes | None:
-        """A value's JSON, or None."""
-        value = (await self._load(shelf)).get(key)
+    async def read(self, namespace: Namespace, key: str) -> bytes | None:
+        value = (await self._load(namespace)).get(key)
         return None if value is None else value[0].encode()
 
-    async def write(self, shelf: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
-        """Keep a value, or None to keep none."""
-
+    async def write(
+        self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None
+    ) -> None:
         def change(values: _Values) -> None:
             values.pop(key, None)
             if value is not None:
                 values[key] = (value.decode(), expires_at)
 
-        await self._change(shelf, change)
+        await self._change(namespace, change)
 
-    async def compare_and_swap(self, shelf: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
-        """Replace a value if it is still the old one."""
-
+    async def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
         def change(values: _Values) -> bool:
             found, ends = values.pop(key, (None, None))
             same = found == (None if old is None else old.decode())
@@ -101,93 +94,44 @@ class KeyValueStore:
                 values[key] = (kept, ends)
             return same
 
-        return await self._change(shelf, change)
+        return await self._change(namespace, change)
 
-    async def add(self, shelf: Namespace, key: str, by: int) -> int:
-        """Add to a value."""
-
+    async def add(self, namespace: Namespace, key: str, by: int) -> int:
         def change(values: _Values) -> int:
             found, ends = values.get(key, (None, None))
             total = added(None if found is None else found.encode(), by)
             values[key] = (str(total), ends)
             return total
 
-        return await self._change(shelf, change)
+        return await self._change(namespace, change)
 
-    async def copy(self, shelf: Namespace, target: Namespace) -> None:
-        """Put what lies on a shelf onto a new one."""
-        values = await self._load(shelf)
+    async def copy(self, namespace: Namespace, target: Namespace) -> None:
+        values = await self._load(namespace)
         await self._change(target, lambda onto: onto.update(values))
 
-    async def _change(self, shelf: Namespace, change: Callable[[_Values], T]) -> T:
-        """Change what a session holds; nobody else in this process does meanwhile."""
-        async with self._locks[hash(shelf.owner) % LOCKS]:
-            await self._beside.write(shelf, _ENDING, None)  # which refuses where the session has ended
-            values = await self._load(shelf)
+    async def purge(self, ref: str) -> None:
+        """Delete the data first: a record that is left is purged again."""
+        await self._entries.delete(ref, collection=COLLECTION)
+        await self._store.purge(ref)
+
+    async def _change(self, namespace: Namespace, change: Callable[[_Values], T]) -> T:
+        """Change what a session holds, one change at a time in this process."""
+        async with self._locks[hash(namespace.owner) % LOCKS]:
+            await self._store.write(namespace, _ENDING, None)  # which refuses where the session has ended
+            values = await self._load(namespace)
             before = dict(values)
             outcome = change(values)
             if values != before:
-                await self._keep(shelf, values)
+                await self._save(namespace, values)
             return outcome
 
-    async def _load(self, shelf: Namespace) -> _Values:
-        entry, now = await self._entries.get(shelf.owner, collection=COLLECTION), self._clock()
+    async def _load(self, namespace: Namespace) -> _Values:
+        entry, now = await self._entries.get(namespace.owner, collection=COLLECTION), self._clock()
         values = {} if entry is None else entry["values"]
         return {name: (text, ends) for name, (text, ends) in values.items() if ends is None or now < ends}
 
-    async def _keep(self, shelf: Namespace, values: _Values) -> None:
-        check_size(shelf, sum(size_of(name, text.encode()) for name, (text, _) in values.items()))
+    async def _save(self, namespace: Namespace, values: _Values) -> None:
+        check_size(namespace, sum(size_of(name, text.encode()) for name, (text, _) in values.items()))
         entry = {"values": {name: list(value) for name, value in values.items()}}
-        ttl = shelf.until - self._clock() + GRACE
-        await self._entries.put(shelf.owner, entry, collection=COLLECTION, ttl=ttl)
-
-    # --- all else, which the other store does ------------------------------------------------
-
-    @property
-    def reach(self) -> Reach:
-        """The other store's: who is refused a session depends on it."""
-        return self._beside.reach
-
-    async def open(self) -> None:
-        await self._beside.open()
-
-    async def close(self) -> None:
-        await self._beside.close()
-
-    async def status(self, claims: Claims) -> Standing:
-        return await self._beside.status(claims)
-
-    async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
-        return await self._beside.statuses(claims)
-
-    async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
-        return await self._beside.revoke(ref, audience=audience, expires_at=expires_at, reason=reason, lease=lease)
-
-    async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
-        await self._beside.revoke_before(moment, audience=audience, subject=subject, until=until)
-
-    async def register(self, record: Record) -> None:
-        await self._beside.register(record)
-
-    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
-        return await self._beside.touch(claims, idle_timeout=idle_timeout)
-
-    async def sessions(self, subject: str, *, audience: str) -> list[Record]:
-        return await self._beside.sessions(subject, audience=audience)
-
-    async def forks(self, root: str) -> list[Record]:
-        return await self._beside.forks(root)
-
-    async def find(self, ref: str) -> Record | None:
-        return await self._beside.find(ref)
-
-    async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
-        return await self._beside.claim_ended(audience=audience, idle_timeout=idle_timeout, lease=lease, limit=limit)
-
-    async def purge(self, ref: str) -> None:
-        """Forget a record and the session's data, which goes first: a record that is left is finished again."""
-        await self._entries.delete(ref, collection=COLLECTION)
-        await self._beside.purge(ref)
-
-    async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
-        return await self._beside.elect(worker, audience=audience, seconds=seconds)
+        ttl = namespace.until - self._clock() + GRACE
+        await self._entries.put(namespace.owner, entry, collection=COLLECTION, ttl=ttl)

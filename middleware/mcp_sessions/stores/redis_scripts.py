@@ -1,64 +1,41 @@
-"""The atomic steps of the Redis store, as Lua scripts: those on a session's end and its record.
+"""The atomic steps of the Redis store, as Lua scripts, and the names of its keys.
 
-Each script touches keys of one hash slot alone, since a cluster runs no other; what spans slots is ordered by
-the store so that a crash in between loses nothing. A script reads no clock: the time is an argument. Those on
-a session's data are in `redis_data_scripts`.
-Source: Redis, "Scripting with Lua" (scripts run as one step).
-
-The atomic steps of the Redis store on a session's data, as Lua scripts.
-
-All begin with the same functions, and follow the rules of `redis_scripts`. Of the four keys of a shelf the first two
-tell whether the session has ended, so that nothing is kept for one that has.
-
-The names of the keys under which the Redis store keeps what it is told.
-
-Keys of one session share the tag `{ref}`, those of one principal `{subject}`, the rest `{all}`: what one script
-touches lies in one hash slot.
-Source: Redis, "Cluster specification" (hash tags).
+Each script touches keys of one hash slot alone, since a cluster runs no other; what spans slots is ordered by the store
+so that a crash in between loses nothing. A script reads no clock: the time is an argument.
+Sources: Redis, "Scripting with Lua" (scripts run as one step); "Cluster specification" (hash tags).
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import Final
 
 Word = str | int | bytes
+Command = tuple[Word, ...]
 
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One command to Redis.
-
-    Args:
-        words: The command and its arguments.
-        source: The Lua text of a script, for a server that does not know it yet.
-    """
-
-    words: tuple[Word, ...]
-    source: str | None = None
-
-    def in_full(self) -> tuple[Word, ...]:
-        """The same command with the script's text in place of its digest."""
-        assert self.source is not None
-        return ("EVAL", self.source, *self.words[2:])
+_SOURCES: Final[dict[Word, str]] = {}  # of all scripts, by their digests
 
 
 class Script:
     """A Lua script, sent as its digest."""
 
     def __init__(self, source: str) -> None:
-        self._source = source
         self._digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+        _SOURCES[self._digest] = source
 
-    def __call__(self, *keys: str, args: tuple[Word, ...] = ()) -> Step:
-        return Step(("EVALSHA", self._digest, len(keys), *keys, *args), self._source)
+    def __call__(self, *keys: str, args: tuple[Word, ...] = ()) -> Command:
+        return ("EVALSHA", self._digest, len(keys), *keys, *args)
+
+
+def in_full(command: Command) -> Command:
+    """Return a script's command with its text in place of the digest, for a server that does not know it yet."""
+    return ("EVAL", _SOURCES[command[1]], *command[2:])
 
 
 FIELDS: Final = ("c", "e", "s", "u", "r", "t", "a", "x")
 """Of a record: created, expires, seen, subject, root, trace, audience, reason. Under "l": how long `on_end` may run."""
 
-# --- standing and revocation ---------------------------------------------------------------------
+# --- revocations ---------------------------------------------------------------------------------
 
 # ended session; mark ttl reason lease-until -> 1 where this call (known by its mark) ended it, and the record's lease
 REVOKE: Final = Script("""
@@ -86,7 +63,7 @@ return 1
 """)
 
 # since servers; first lost remembered {server run keeps}... -> the moment since which nothing was forgotten
-FENCE: Final = Script("""
+EPOCH: Final = Script("""
 local since, lost = redis.call('GET', KEYS[1]), false
 for i = 4, #ARGV, 3 do
   local known, found = redis.call('HGET', KEYS[2], ARGV[i]), ARGV[i + 1] .. ' ' .. ARGV[i + 2]
@@ -109,7 +86,7 @@ return since
 # --- records -------------------------------------------------------------------------------------
 
 # ended session; ttl created expires seen audience subject root trace (each of the last three may be nothing)
-RECORD: Final = Script("""
+REGISTER: Final = Script("""
 if redis.call('EXISTS', KEYS[1], KEYS[2]) > 0 then return 0 end
 redis.call('HSET', KEYS[2], 'c', ARGV[2], 'e', ARGV[3], 's', ARGV[4], 'a', ARGV[5])
 for i, field in ipairs({'u', 'r', 't'}) do
@@ -127,14 +104,14 @@ if redis.call('TTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('EXPIRE', KEYS
 return 1
 """)
 
-# ended session; now idle grain -> live, ended, idle or lost
-SEEN: Final = Script("""
+# ended session; now idle resolution -> live, ended, idle or lost
+TOUCH: Final = Script("""
 local record = redis.call('HMGET', KEYS[2], 's', 'x')
 if record[2] or redis.call('EXISTS', KEYS[1]) == 1 then return 'ended' end
 if not record[1] then return 'lost' end
-local now, seen, grain = tonumber(ARGV[1]), tonumber(record[1]), tonumber(ARGV[3])
-if ARGV[2] ~= '' and not (now < seen + tonumber(ARGV[2]) + grain) then return 'idle' end
-if now >= seen + grain then redis.call('HSET', KEYS[2], 's', ARGV[1]) end
+local now, seen, resolution = tonumber(ARGV[1]), tonumber(record[1]), tonumber(ARGV[3])
+if ARGV[2] ~= '' and not (now < seen + tonumber(ARGV[2]) + resolution) then return 'idle' end
+if now >= seen + resolution then redis.call('HSET', KEYS[2], 's', ARGV[1]) end
 return 'live'
 """)
 
@@ -143,7 +120,7 @@ DUE: Final = Script("""
 return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'WITHSCORES', 'LIMIT', ARGV[2], ARGV[3])
 """)
 
-# ended session; now idle grain lease leeway -> gone | later, when | taken, when, reason, fields...
+# ended session; now idle resolution lease leeway -> gone | later, when | taken, when, reason, fields...
 CLAIM: Final = Script("""
 local function text(moment) return string.format('%.3f', moment) end
 local r = redis.call('HMGET', KEYS[2], 'c', 'e', 's', 'u', 'x', 'l', 'r', 't', 'a')
@@ -166,8 +143,8 @@ redis.call('SET', KEYS[1], '0', 'EX', string.format('%d', ttl), 'NX')
 return {'taken', lease, reason, r[1], r[2], r[3], r[4] or '', r[7] or '', r[8] or '', r[9]}
 """)
 
-# due; {ref old-score new-score-or-nothing}... Only where nobody moved it in between.
-PUT_OFF: Final = Script("""
+# due; {ref old-score new-score-or-nothing}... Only where no other moved it in between.
+POSTPONE: Final = Script("""
 for i = 1, #ARGV, 3 do
   local score = redis.call('ZSCORE', KEYS[1], ARGV[i])
   if score and tonumber(score) == tonumber(ARGV[i + 1]) then
@@ -182,14 +159,14 @@ return 1
 """)
 
 # ended session data times -> the audience, the subject and the root, each or nothing
-FINISH: Final = Script("""
+PURGE: Final = Script("""
 local of = redis.call('HMGET', KEYS[2], 'a', 'u', 'r')
 redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
 return {of[1] or '', of[2] or '', of[3] or ''}
 """)
 
 # sweeper; worker until now milliseconds -> 1 where it leads
-LEAD: Final = Script("""
+ELECT: Final = Script("""
 local held = redis.call('GET', KEYS[1])
 if held then
   local ends, worker = string.match(held, '^(%S+) (.*)$')
@@ -199,6 +176,8 @@ redis.call('SET', KEYS[1], ARGV[2] .. ' ' .. ARGV[1], 'PX', ARGV[4])
 return 1
 """)
 
+
+# --- data ----------------------------------------------------------------------------------------
 
 # A name's time lies in `times` under '=' and the name; under '#' the bytes of all names and values.
 # What needs memory is written first: a full Redis refuses only a script that has not written yet.
@@ -252,13 +231,16 @@ local function put(value, ends)
 end
 """
 
-# All take the four keys of a shelf; now ttl ttl-while-recorded max-bytes name, and what is named above each.
-READ: Final = Script(_DATA + "return (live())")
+
+def _data_script(source: str) -> Script:
+    return Script(_DATA + source)
+
+
+# All take the four data keys; now ttl ttl-while-recorded max-bytes name, and what is named above each.
+READ: Final = _data_script("return (live())")
 
 # -> {name value expires-or-nothing}...
-ITEMS: Final = Script(
-    _DATA
-    + """
+ITEMS: Final = _data_script("""
 local found = {}
 local all = redis.call('HGETALL', data)
 for i = 1, #all, 2 do
@@ -269,13 +251,10 @@ for i = 1, #all, 2 do
   end
 end
 return found
-"""
-)
+""")
 
 # {name value expires-or-nothing}... -> done, large or gone
-FILL: Final = Script(
-    _DATA
-    + """
+FILL: Final = _data_script("""
 if gone() then return {'gone'} end
 for i = 6, #ARGV, 3 do
   name = ARGV[i]
@@ -283,37 +262,28 @@ for i = 6, #ARGV, 3 do
   if done[1] ~= 'done' then return done end
 end
 return {'done'}
-"""
-)
+""")
 
 # value expires (each may be nothing) -> done, large or gone
-WRITE: Final = Script(
-    _DATA
-    + """
+WRITE: Final = _data_script("""
 if gone() then return {'gone'} end
 if ARGV[6] ~= '' and (ARGV[7] == '' or now < tonumber(ARGV[7])) then return put(ARGV[6], ARGV[7]) end
 drop(name)
 return {'done'}
-"""
-)
+""")
 
 # old new (each may be nothing) -> done, changed, large or gone
-SWAP: Final = Script(
-    _DATA
-    + """
+COMPARE_AND_SWAP: Final = _data_script("""
 if gone() then return {'gone'} end
 local value, ends = live()
 if (value or '') ~= ARGV[6] then return {'changed'} end
 if ARGV[7] ~= '' then return put(ARGV[7], ends) end
 drop(name)
 return {'done'}
-"""
-)
+""")
 
 # by -> done and the sum (as text: Lua's numbers are doubles), not-integer, large or gone
-ADD: Final = Script(
-    _DATA
-    + """
+ADD: Final = _data_script("""
 if gone() then return {'gone'} end
 local old, ends = live()
 if not old and taken() > 0 then drop(name) end
@@ -334,46 +304,48 @@ end
 redis.call('HINCRBY', times, '#', more)
 keep()
 return {'done', new}
-"""
-)
+""")
 
 
 class Keys:
-    """The names under which one deployment keeps its sessions."""
+    """The names under which one deployment keeps its sessions.
+
+    Keys of one session share the tag `{ref}`, those of one principal `{subject}`, the rest `{all}`.
+    """
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        # With the number of the format: what an older one ended is not read here, so its fence must vouch for nobody.
+        # With the number of the format: what an older one ended is not read here, so its epoch must vouch for nothing.
         self.since = f"{prefix}{{all}}:since:2"
         self.servers = f"{prefix}{{all}}:servers"
 
     def ended(self, ref: str) -> str:
-        """A revocation. Whoever made it is told by its value, so that a repeated call knows itself."""
+        """A revocation. Its value names the call that made it, so that a repeated call knows itself."""
         return f"{self._prefix}{{{ref}}}:ended"
 
     def session(self, ref: str) -> str:
         """A record."""
         return f"{self._prefix}{{{ref}}}:session"
 
-    def fate(self, ref: str) -> tuple[str, str]:
-        """What the scripts on a session's end are given."""
+    def session_keys(self, ref: str) -> tuple[str, str]:
+        """What the scripts on a session are given."""
         return self.ended(ref), self.session(ref)
 
-    def shelf(self, ref: str) -> tuple[str, str, str, str]:
+    def data_keys(self, ref: str) -> tuple[str, str, str, str]:
         """What the scripts on a session's data are given."""
         tagged = f"{self._prefix}{{{ref}}}"
-        return *self.fate(ref), f"{tagged}:data", f"{tagged}:times"
+        return *self.session_keys(ref), f"{tagged}:data", f"{tagged}:times"
 
     def due(self, audience: str) -> str:
         """An audience's recorded sessions, by when to look at them next."""
         return f"{self._prefix}{{all}}:due:{audience}"
 
     def sweeper(self, audience: str) -> str:
-        """Who looks at them."""
+        """The worker that looks at them."""
         return f"{self._prefix}{{all}}:sweeper:{audience}"
 
     def ended_before(self, audience: str, subject: str | None) -> str:
-        """A moment before which all sessions ended, of one principal or of everybody."""
+        """A moment before which all sessions ended, of one principal or of all."""
         return f"{self._prefix}{{{subject or 'all'}}}:ended-before:{audience}"
 
     def sessions(self, audience: str, subject: str) -> str:

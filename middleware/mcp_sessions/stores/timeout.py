@@ -1,41 +1,56 @@
 """A store whose calls end in time, and fail in one way.
 
-A store across a network may hang, and one that somebody else wrote may raise anything. Here every call
-returns within a number of seconds: few where a request waits for one answer, thrice as many for what takes several
-of them, and more for what few requests ask or none. What is not an error of this package becomes one: nobody knows,
-which a caller never takes for "no". The text of a foreign error is never logged or passed on, since drivers quote
-connection addresses, and those hold passwords.
-
-A time limit that counts only while its answer could be heard.
-
-A worker that is short of a processor hears everything late: a timer and the answer that came long before it, in the
-same moment. So a limit is counted in steps, none of which begins before the event loop has come round once more. To
-wait for something that hangs takes as long as it says; what has answered meanwhile is heard.
+A store across a network may hang, and a foreign one may raise anything. Here every call returns within a number of
+seconds, and an error that is not of this package becomes `StoreUnavailable`, which a caller never takes for "no". The
+text of a foreign error is never logged or passed on: drivers quote addresses, and those hold passwords.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
-from typing import Final, ParamSpec, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType, TracebackType
+from typing import Any, Final
 
 import anyio
 
-from .._session.claims import Claims
-from .._session.data import Namespace
 from ..errors import MCPSessionsError, StoreUnavailable
-from .base import Ended, Reach, Record, Standing, Store
+from .base import Delegating, Store
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-SEVERAL: Final = 3  # answers that a call about several things takes at the most
 logger = logging.getLogger("mcp_sessions")
 
+STEPS: Final = 10  # times that the event loop comes round; an answer needs five or so from the socket to its caller
+BACKGROUND: Final = 0
+"""For calls that no request waits for: the server's start and stop, sweeping, and questions from outside."""
 
-class Deadline:
+ROUND_TRIPS: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "open": BACKGROUND,  # the first time; a later one is a request's, which may take three round trips
+        "close": BACKGROUND,
+        "status": 1,
+        "statuses": 1,
+        "revoke": 3,
+        "revoke_before": BACKGROUND,
+        "register": 3,
+        "touch": 1,
+        "sessions": 3,
+        "forks": 3,
+        "find": BACKGROUND,
+        "claim_ended": BACKGROUND,
+        "purge": 3,
+        "elect": BACKGROUND,
+        "read": 1,
+        "write": 1,
+        "compare_and_swap": 1,
+        "add": 1,
+        "copy": 3,
+    }
+)
+"""How many answers of the store each method waits for at the most."""
+
+
+class TimeoutStore(Delegating):
     """Another store, none of whose calls takes longer than it may.
 
     Raises:
@@ -43,118 +58,52 @@ class Deadline:
             error that is not of this package (`store_error`). Whether a change was made is then unknown.
     """
 
-    def __init__(self, store: Store, *, seconds: float, leisure: float = 5.0) -> None:
+    def __init__(self, store: Store, *, seconds: float, background_timeout: float = 5.0) -> None:
         """Args:
         store: The other store.
-        seconds: How long it may take to answer; what is about more than one thing, so that it has to answer up to
-            three times (`record`, `revoke`, `finish`, `forks`, `sessions`, `copy`), may take three times that.
-        leisure: Seconds, unless `seconds` are more, for what no request waits for: the first opening, which is the
-            server's start, closing, sweeping, and what is asked from outside. A request that opens the store again,
-            since it did not answer then, has no such time.
+        seconds: How long one round trip may take; `ROUND_TRIPS` says how many a method has.
+        background_timeout: Seconds, unless `seconds` are more, for what no request waits for.
         """
-        self._store = store
-        self._seconds = seconds
-        self._several = SEVERAL * seconds
-        self._leisure = max(seconds, leisure)
-        self._opening = self._leisure
-
-    @property
-    def reach(self) -> Reach:
-        """The other store's."""
-        return self._store.reach
+        super().__init__(store)
+        background = max(seconds, background_timeout)
+        self._limits = {name: trips * seconds if trips else background for name, trips in ROUND_TRIPS.items()}
+        self._reopening = 3 * seconds
 
     async def open(self) -> None:
-        limit, self._opening = self._opening, self._several
-        await _within(limit, self._store.open)
+        """Open the other store."""
+        limit, self._limits["open"] = self._limits["open"], self._reopening
+        await _within(limit, self._store.open, (), {})
 
-    async def close(self) -> None:
-        await _within(self._leisure, self._store.close)
-
-    async def status(self, claims: Claims) -> Standing:
-        return await _within(self._seconds, self._store.status, claims)
-
-    async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
-        return await _within(self._seconds, self._store.statuses, claims)
-
-    async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
-        return await _within(
-            self._several, self._store.revoke, ref, audience=audience, expires_at=expires_at, reason=reason, lease=lease
-        )
-
-    async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
-        await _within(self._leisure, self._store.revoke_before, moment, audience=audience, subject=subject, until=until)
-
-    async def register(self, record: Record) -> None:
-        await _within(self._several, self._store.register, record)
-
-    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
-        return await _within(self._seconds, self._store.touch, claims, idle_timeout=idle_timeout)
-
-    async def sessions(self, subject: str, *, audience: str) -> list[Record]:
-        return await _within(self._several, self._store.sessions, subject, audience=audience)
-
-    async def forks(self, root: str) -> list[Record]:
-        return await _within(self._several, self._store.forks, root)
-
-    async def find(self, ref: str) -> Record | None:
-        return await _within(self._leisure, self._store.find, ref)
-
-    async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
-        return await _within(
-            self._leisure,
-            self._store.claim_ended,
-            audience=audience,
-            idle_timeout=idle_timeout,
-            lease=lease,
-            limit=limit,
-        )
-
-    async def purge(self, ref: str) -> None:
-        await _within(self._several, self._store.purge, ref)
-
-    async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
-        return await _within(self._leisure, self._store.elect, worker, audience=audience, seconds=seconds)
-
-    async def read(self, shelf: Namespace, key: str) -> bytes | None:
-        return await _within(self._seconds, self._store.read, shelf, key)
-
-    async def copy(self, shelf: Namespace, target: Namespace) -> None:
-        await _within(self._several, self._store.copy, shelf, target)
-
-    async def write(self, shelf: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
-        await _within(self._seconds, self._store.write, shelf, key, value, expires_at=expires_at)
-
-    async def compare_and_swap(self, shelf: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
-        return await _within(self._seconds, self._store.compare_and_swap, shelf, key, old, new)
-
-    async def add(self, shelf: Namespace, key: str, by: int) -> int:
-        return await _within(self._seconds, self._store.add, shelf, key, by)
+    def _call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return _within(self._limits[name], getattr(self._store, name), args, kwargs)
 
     def __repr__(self) -> str:
-        return f"<Deadline of {type(self._store).__name__}>"
+        return f"<TimeoutStore of {type(self._store).__name__}>"
 
 
-async def _within(limit: float, call: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """What a call returns, within so many seconds."""
+async def _within(
+    limit: float, call: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
     try:
-        with anyio.CancelScope() as scope, Countdown(scope, limit):
+        with anyio.CancelScope() as scope, Timeout(scope, limit):
             return await call(*args, **kwargs)
     except MCPSessionsError:
         raise
     except TimeoutError:
         """The driver gave up first."""
-    except Exception as error:  # noqa: BLE001  # whatever a driver or somebody else's store raises
+    except Exception as error:  # noqa: BLE001  # whatever a driver or a foreign store raises
         kind = type(error)
         logger.error("the session store failed with %s.%s", kind.__module__, kind.__qualname__)
         raise StoreUnavailable("store_error") from None
     raise StoreUnavailable("store_timeout")
 
 
-STEPS: Final = 10  # times that the event loop comes round; an answer needs five or so from the socket to who waits
+class Timeout:
+    """Cancels a scope when its time is over, counted only while its answer could arrive.
 
-
-class Countdown:
-    """Cancels a scope when its time is over. Trio, which has no timers of this kind, counts it in one step.
+    A worker that is short of a processor handles everything late: a timer and the answer that came long before it, in
+    the same moment. So the time is counted in steps, none of which begins before the event loop has come round once
+    more. Trio, which has no timers of this kind, counts it in one.
 
     Args:
         scope: The scope.

@@ -1,12 +1,10 @@
-"""Telemetry per session: spans, metrics and log records that tools can group.
+"""Telemetry per session: spans, metrics and log records that tools can group by a session's `ref`.
 
-Only OpenTelemetry's API is used, and it is imported when it is first asked for; which SDK records, and where it exports
-to, is the application's choice. A session is named by its `ref`.
+Only OpenTelemetry's API is used, and it is imported when a name is first asked for; the application chooses the SDK.
 """
 
 from importlib import import_module
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .metrics import SessionMetrics
@@ -14,17 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SessionLogFilter", "SessionMetrics", "SessionSampler", "SessionSpanProcessor"]
 
-_MODULES: Final = MappingProxyType(
-    {
-        "SessionLogFilter": "processor",
-        "SessionMetrics": "metrics",
-        "SessionSampler": "processor",
-        "SessionSpanProcessor": "processor",
-    }
-)
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_MODULES[name]}", __name__), name)
+    return getattr(import_module(".metrics" if name == "SessionMetrics" else ".processor", __name__), name)

@@ -1,23 +1,22 @@
-"""The names that spans and metrics use here, and the attributes by which tools group a session's spans.
+"""The attribute names of spans and metrics, and the attributes of sessions and messages.
 
-Names are OpenTelemetry's own, from its semantic conventions for MCP, GenAI, JSON-RPC and sessions; those
-that it has no word for begin with `mcp_sessions.`. The value that names a session is always its `ref`,
-never its id. Nothing here starts a span or reads a message.
-
-What a message is called in telemetry: its method, what it is about, its id and its protocol version.
-
-All of it was written by a client, who may put anything there, a session id too. So each word is taken
-only as far as it looks like what it should be, and is left out otherwise. Nothing here reads arguments.
+Names are OpenTelemetry's, from its semantic conventions for MCP, GenAI, JSON-RPC and sessions; ours begin with
+`mcp_sessions.`. A session is named by its `ref`, never by its id. A client may write anything into a message, a
+session id too: a word is used only where it looks like what it should be, and left out otherwise.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from types import MappingProxyType
-from typing import ClassVar, Final
+from typing import Any, Final
 
 from msgspec import UNSET
+from opentelemetry import baggage
+from opentelemetry.context import Context, create_key, get_current, set_value
+from opentelemetry.trace import get_current_span
 
 from .._protocol.jsonrpc import TARGETS, Message
 from .._session.claims import looks_like_session_id
@@ -35,8 +34,6 @@ OPERATION: Final = "gen_ai.operation.name"
 REQUEST_ID: Final = "jsonrpc.request.id"
 STATUS_CODE: Final = "rpc.response.status_code"
 ERROR_TYPE: Final = "error.type"
-NETWORK_TRANSPORT: Final = "network.transport"
-NETWORK_PROTOCOL: Final = "network.protocol.name"
 
 REASON: Final = "mcp_sessions.reason"
 """Why a request was refused or a session ended: a fixed word, never a client's text."""
@@ -45,129 +42,131 @@ EXPIRES_AT: Final = "mcp_sessions.expires_at"
 PARENT: Final = "mcp_sessions.parent"
 """The session that one was forked from: its ref."""
 CLIENT: Final = "mcp_sessions.client"
-"""What the client calls itself: its name and version."""
+"""The client's own name and version."""
 
+CALL: Final = "tools/call"
 EXECUTE_TOOL: Final = "execute_tool"
 TOOL_ERROR: Final = "tool_error"
+HTTP: Final = {"network.transport": "tcp", "network.protocol.name": "http"}
+TARGET_ATTRIBUTES: Final = {CALL: TOOL, "prompts/get": PROMPT}
+"""The attribute that names what a method is about; a resource's URI is not part of a span's name."""
 
-Stamp = Mapping[str, str]
-"""Attributes that name one session."""
-
-
-class Stamps:
-    """The attributes of sessions, each made once and kept for as long as its session is busy.
-
-    Args:
-        aliases: Further attribute names that are given the session's `ref`, for tools that group by
-            another one, such as `gen_ai.conversation.id` or `langsmith.metadata.session_id`.
-        entries: How many sessions are remembered at most, rounded up to an even number.
-    """
-
-    everywhere: ClassVar[dict[str, None]] = {}
-    """The aliases that the processors of this process were given: what the middleware stamps itself has them, too."""
-
-    __slots__ = ("_aliases", "_generation", "_old", "_young")
-
-    def __init__(self, aliases: Collection[str] = (), *, entries: int = 2_000) -> None:
-        self._aliases: Final = aliases
-        # Two generations: see `tokens.Tokens`, which remembers tokens in the same way and says why.
-        self._generation: Final = (entries + 1) // 2
-        self._young: dict[str, tuple[Stamp, Stamp]] = {}
-        self._old: dict[str, tuple[Stamp, Stamp]] = {}
-
-    def of(self, ref: str, *, claimed: bool) -> Stamp:
-        """What names a session on a span.
-
-        Args:
-            ref: The session.
-            claimed: Whether `session.id` is somebody else's there, such as a chat application's; then
-                it stays that one's, and the aliases with it, and `mcp.session.id` alone names ours.
-        """
-        found = self._young.get(ref) or self._old.get(ref) or self._make(ref)
-        return found[claimed]
-
-    def _make(self, ref: str) -> tuple[Stamp, Stamp]:
-        if len(self._young) >= self._generation:
-            self._old, self._young = self._young, {}
-        whole = {SESSION_ID: ref, MCP_SESSION_ID: ref, **dict.fromkeys(self._aliases, ref)}
-        made = MappingProxyType(whole), MappingProxyType({MCP_SESSION_ID: ref})
-        self._young[ref] = made
-        return made
-
-
-HTTP: Final = {NETWORK_TRANSPORT: "tcp", NETWORK_PROTOCOL: "http"}
+_RESOURCE_METHODS: Final = TARGETS.keys() - TARGET_ATTRIBUTES.keys()
 _MAX_NAME: Final = 128  # characters; the protocol's own limit for a tool's name
 _MAX_URI: Final = 512
 _MAX_ID: Final = 64
-_WORD: Final = 64  # bits
+_MAX_ID_BITS: Final = 64
 _VERSION: Final = re.compile(r"20\d\d-[01]\d-[0-3]\d")
 _USERINFO: Final = re.compile(r"(?<=//)[^/?#]*@")
-NAMED: Final = {"tools/call": TOOL, "prompts/get": PROMPT}
-_OF_RESOURCES: Final = TARGETS.keys() - NAMED.keys()
+_FOREIGN: Final = create_key("mcp_sessions.foreign")
+
+process_aliases: Final[dict[str, None]] = {}
+"""The aliases of all span processors of this process, which the middleware's own spans carry as well."""
+
+
+@lru_cache(maxsize=2048)
+def session_attributes(ref: str, aliases: tuple[str, ...], is_foreign: bool) -> Mapping[str, str]:
+    """Return the attributes that name a session on a span.
+
+    Args:
+        ref: The session.
+        aliases: Further attributes with the same value, for tools that group by another one.
+        is_foreign: Whether `session.id` belongs to another system there, such as a chat application. That one then
+            keeps it, and the aliases with it; `mcp.session.id` alone names ours.
+    """
+    names = (MCP_SESSION_ID,) if is_foreign else (SESSION_ID, MCP_SESSION_ID, *aliases)
+    return MappingProxyType(dict.fromkeys(names, ref))
+
+
+def with_foreign_marker(context: Context | None) -> Context | None:
+    """Return a context that keeps a foreign `session.id` in mind for a session that is created in it."""
+    return set_value(_FOREIGN, True, context) if has_foreign_session_id(None, "", context) else context
+
+
+def has_foreign_session_id(span: Any, ref: str, context: Context | None) -> bool:
+    """Whether `session.id` on a span is not ours to set: tools give a trace to the first session in it.
+
+    Args:
+        span: A span that has just started, or None.
+        ref: Our session.
+        context: The context that its parent came from; None is the current one.
+    """
+    parents = get_current() if context is None else context
+    found = None if span is None else _attributes(span).get(SESSION_ID)
+    if not parents:  # so neither baggage nor a parent
+        return bool(found and found != ref)
+    if parents.get(_FOREIGN):
+        return True
+    found = found or baggage.get_baggage(SESSION_ID, parents)
+    if found:
+        return bool(found != ref)
+    parent = _attributes(get_current_span(parents))
+    above, ours_above = parent.get(SESSION_ID), parent.get(MCP_SESSION_ID)
+    if above is None:  # a parent that was left without it: the baggage that decided so may have ended there
+        return bool(ours_above == ref)
+    return bool(above not in (ref, ours_above))
+
+
+def _attributes(span: Any) -> Mapping[str, Any]:
+    """Return a span's attributes; those of other processes and those not recorded have none."""
+    attributes: Mapping[str, Any] = getattr(span, "attributes", None) or {}
+    try:
+        return attributes.copy()  # type: ignore[attr-defined,no-any-return]  # as quick as one look into the SDK's
+    except AttributeError:
+        return attributes
+
+
+def common_attributes(label: str, target: str | None, version: str | None) -> dict[str, str]:
+    """Return the attributes of all messages with the same method, the same target and the same protocol version."""
+    attributes = {METHOD: label, **HTTP}
+    if version is not None:
+        attributes[PROTOCOL_VERSION] = version
+    if target is not None:
+        attributes[TARGET_ATTRIBUTES[label]] = target
+    if label == CALL:
+        attributes[OPERATION] = EXECUTE_TOOL
+    return attributes
+
+
+def message_attributes(common: dict[str, str], message: Message) -> dict[str, str]:
+    """Return the attributes of one message: a copy of the common ones with its id and its resource."""
+    attributes = common.copy()
+    if message.given_id is not UNSET and (request_id := _request_id(message)) is not None:
+        attributes[REQUEST_ID] = request_id
+    if message.method in _RESOURCE_METHODS and (uri := _text(message, _MAX_URI, _without_credentials)):
+        attributes[RESOURCE_URI] = uri
+    return attributes
 
 
 def target_of(message: Message) -> str | None:
-    """The tool or prompt that a message is about, for names of spans; None for others, and for strange ones."""
-    return _text(message, _MAX_NAME) if message.method in NAMED else None
+    """Return the tool or prompt that a message names; None for other messages and for unusual names."""
+    return _text(message, _MAX_NAME) if message.method in TARGET_ATTRIBUTES else None
 
 
 def version_of(header: str | None) -> str | None:
-    """What the `MCP-Protocol-Version` header says, where it looks like a version: a date of this century."""
+    """Return the `MCP-Protocol-Version` header where it looks like a version: a date of this century."""
     return header if header is not None and _VERSION.fullmatch(header) else None
 
 
-def described(alike: dict[str, str], message: Message) -> dict[str, str]:
-    """All attributes of a message: what it has in common with others, its id, and the resource that it is about.
-
-    Args:
-        alike: What it has in common with others; it stays as it is.
-        message: The request or notification.
-    """
-    found = alike.copy()
-    if message.given_id is not UNSET and (request_id := _request_id(message)) is not None:
-        found[REQUEST_ID] = request_id
-    if message.method in _OF_RESOURCES and (uri := _text(message, _MAX_URI, _bare)):
-        found[RESOURCE_URI] = uri
-    return found
-
-
-def alike(label: str, target: str | None, version: str | None) -> dict[str, str]:
-    """The attributes of all messages that call the same tool in the same way, by the conventions.
-
-    Args:
-        label: What the method is called in telemetry.
-        target: What `target_of` said of the message.
-        version: What `version_of` said of its header.
-    """
-    found = {METHOD: label, **HTTP}
-    if version is not None:
-        found[PROTOCOL_VERSION] = version
-    if target is not None:
-        found[NAMED[label]] = target
-    if label == "tools/call":
-        found[OPERATION] = EXECUTE_TOOL
-    return found
-
-
-def _text(message: Message, most: int, cut: Callable[[str], str] = str) -> str | None:
+def _text(message: Message, max_chars: int, cut: Callable[[str], str] = str) -> str | None:
     try:
         text = message.target()
     except Refusal:  # a lone surrogate, which no exporter could write
         return None
     if text is None or not text.isprintable() or looks_like_session_id(text):
         return None
-    return cut(text)[:most]
+    return cut(text)[:max_chars]
 
 
-def _bare(uri: str) -> str:
-    """A URI without what often holds credentials: its user, query and fragment."""
+def _without_credentials(uri: str) -> str:
+    """Cut what often holds credentials: a URI's user, query and fragment."""
     return _USERINFO.sub("", re.split(r"[?#]", uri, maxsplit=1)[0])
 
 
 def _request_id(message: Message) -> str | None:
-    """The id as text. One with an escape in it is left out, and so is one as long as a credential."""
+    """Return the id as text, or None for one with an escape in it and for one as long as a credential."""
     given = message.given_id
-    if type(given) is int and given.bit_length() <= _WORD:  # by far the most
+    if type(given) is int and given.bit_length() <= _MAX_ID_BITS:  # by far the most
         return str(given)
     raw = (message.id or b"").strip(b'"')
     return raw.decode("utf-8", "replace") if len(raw) <= _MAX_ID and b"\\" not in raw else None

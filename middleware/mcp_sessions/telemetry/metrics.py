@@ -1,9 +1,7 @@
 """`SessionMetrics`: how many sessions are created, refused and ended, how long they live, how long operations take.
 
-It is handed to the middleware as `metrics=`, which calls it with every fact of `events` and tells it how long
-each message took. Names and units are OpenTelemetry's where it has them. No metric carries a session, a
-client's free text or anything else without bound: a method that the protocol does not know is `_OTHER`, and a
-tool or a prompt is named only once a call of it has succeeded.
+Names and units are OpenTelemetry's where it has them. No metric carries a session or anything else without bound: a
+method that the protocol does not know is `_OTHER`, and a tool or a prompt is named once a call of it has succeeded.
 """
 
 from __future__ import annotations
@@ -16,15 +14,16 @@ from .._protocol.headers import HANDSHAKE_VERSIONS
 from .._protocol.jsonrpc import Message
 from .._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted
 from .attributes import (
+    CALL,
     ERROR_TYPE,
     EXECUTE_TOOL,
     HTTP,
     METHOD,
-    NAMED,
     OPERATION,
     PROTOCOL_VERSION,
     REASON,
     STATUS_CODE,
+    TARGET_ATTRIBUTES,
     target_of,
 )
 from .outcome import Outcome
@@ -58,7 +57,7 @@ _MAX_NAMES: Final = 1_000  # tools and prompts that are named; more than any ser
 
 
 class SessionMetrics:
-    """Counts facts and times operations.
+    """Counts facts and times operations; handed to the middleware as `metrics=`.
 
     Args:
         meter_provider: Where metrics go; None is the process's own.
@@ -66,18 +65,18 @@ class SessionMetrics:
 
     def __init__(self, meter_provider: MeterProvider | None = None) -> None:
         meter = get_meter(SCOPE, meter_provider=meter_provider)
-        self._created: Final = meter.create_counter(CREATED, "{session}", "Sessions that were created")
         self._meter: Final = meter
-        self._active: UpDownCounter | None = None
+        self._created: Final = meter.create_counter(CREATED, "{session}", "Sessions that were created")
         self._ended: Final = meter.create_counter(ENDED, "{session}", "Sessions that ended, by reason")
         self._refused: Final = meter.create_counter(REFUSED, "{request}", "Requests that were refused, by reason")
-        self._lived: Final = meter.create_histogram(
+        self._active: UpDownCounter | None = None
+        self._session_duration: Final = meter.create_histogram(
             SESSION_DURATION,
             "s",
             "The duration of the MCP session as observed on the MCP server.",
             explicit_bucket_boundaries_advisory=SESSION_BUCKETS,
         )
-        self._took: Final = meter.create_histogram(
+        self._operation_duration: Final = meter.create_histogram(
             OPERATION_DURATION,
             "s",
             "MCP request or notification duration as observed on the receiver.",
@@ -93,22 +92,18 @@ class SessionMetrics:
         """Count one fact."""
         if isinstance(fact, SessionCreated):
             self._created.add(1)
-            self._alive(1)
+            self._add_active(1)
         elif isinstance(fact, SessionDeleted):
-            self._end(fact)
+            self._add_active(-1)
+            self._ended.add(1, {REASON: fact.reason if fact.reason in REASONS else OTHER})
+            self._session_duration.record(fact.seconds, HTTP)
         elif isinstance(fact, RequestRefused):
             method = OTHER if fact.method not in METHODS else fact.method
             self._refused.add(1, {REASON: fact.reason, METHOD: method})
 
-    def _alive(self, more: int) -> None:
+    def _add_active(self, number: int) -> None:
         if self._active is not None:
-            self._active.add(more)
-
-    def _end(self, fact: SessionDeleted) -> None:
-        self._alive(-1)
-        reason = fact.reason if fact.reason in REASONS else OTHER
-        self._ended.add(1, {REASON: reason})
-        self._lived.record(fact.seconds, HTTP)
+            self._active.add(number)
 
     def operation(
         self,
@@ -119,30 +114,22 @@ class SessionMetrics:
         seconds: float,
         ref: str | None = None,  # noqa: ARG002  # no metric names a session
     ) -> None:
-        """Record how long one message took.
-
-        Args:
-            message: The request or notification.
-            version: The `MCP-Protocol-Version` header, or None.
-            outcome: How it ended.
-            seconds: From when it was read to when its answer had left.
-            ref: Not used.
-        """
-        said: dict[str, str] = {METHOD: message.method if message.method in METHODS else OTHER, **HTTP}
+        """Record how long one message took, in seconds."""
+        attributes: dict[str, str] = {METHOD: message.method if message.method in METHODS else OTHER, **HTTP}
         if version is not None:
-            said[PROTOCOL_VERSION] = version if version in VERSIONS else OTHER
-        if message.method == "tools/call":
-            said[OPERATION] = EXECUTE_TOOL
+            attributes[PROTOCOL_VERSION] = version if version in VERSIONS else OTHER
+        if message.method == CALL:
+            attributes[OPERATION] = EXECUTE_TOOL
         if (target := target_of(message)) is not None:
-            said[NAMED[message.method]] = self._known(message.method, target, outcome)
+            attributes[TARGET_ATTRIBUTES[message.method]] = self._bounded(message.method, target, outcome)
         if outcome.error is not None:
-            said[ERROR_TYPE] = outcome.error
+            attributes[ERROR_TYPE] = outcome.error
         if outcome.code is not None:
-            said[STATUS_CODE] = outcome.code
-        self._took.record(seconds, said)
+            attributes[STATUS_CODE] = outcome.code
+        self._operation_duration.record(seconds, attributes)
 
-    def _known(self, method: str, target: str, outcome: Outcome) -> str:
-        """A name that is one of the server's: anybody can call tools that do not exist, each a new series."""
+    def _bounded(self, method: str, target: str, outcome: Outcome) -> str:
+        """Return a name that is one of the server's: any client can call tools that do not exist, each a new series."""
         name = (method, target)
         if name not in self._names:
             if outcome.error is not None or len(self._names) >= _MAX_NAMES:

@@ -1,31 +1,15 @@
-"""`RequestTelemetry`: one message while it is handled, from its begin to the moment at which its answer has left.
+"""How a message is handled and how it ends: its `RequestTelemetry`, and what observes its response.
 
-It holds the message's span, if there is one, and learns by and by how the message ended: from the HTTP
-status, from what the answer says, or from us where we refuse it. Made by `RequestSpans.begin`.
-
-A `send` that lets telemetry hear how a request ended, and passes everything on as it is.
-
-A JSON answer is heard when it is complete, an event stream event by event; neither is held back. What is
-too long to be an error goes by unheard. Nothing here reads an answer: the `RequestTelemetry` does.
-
-How a request ended, as telemetry tells it: a success, a class of error, and never a text of the server's.
-
-The answer is looked at, not kept. Error rules are those of OpenTelemetry's conventions for MCP: a
-JSON-RPC error is its code, a tool's own failure `tool_error`; a refusal of ours is its code, and its
-reason stands beside it. What an error says may quote what a client wrote, so it is left out.
-
-What a tool was called with and what it returned, on its span: only where an application asks for it, and as it says.
-
-Each passes through the application's own function first, and is left out where that gives None or raises.
-`_meta` is never among it, since our session is in there. Attributes are those of OpenTelemetry's GenAI
-conventions, as JSON texts.
+An outcome is a success or a class of error, by OpenTelemetry's conventions for MCP: a JSON-RPC error is its code, a
+tool's own failure `tool_error`, a refusal of ours its code and its reason. Error texts may quote a client, so none is
+used. Arguments and results of tools are written only as the application's `redact=` returns them.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Token
 from dataclasses import dataclass
@@ -46,186 +30,12 @@ from ..errors import Refusal
 from .attributes import ERROR_TYPE, REASON, STATUS_CODE, TOOL_ERROR, target_of
 from .detect import Content, Redact
 
-
-class Operations(Protocol):
-    """Who is told of each message when it has been handled."""
-
-    def operation(
-        self, message: Message, version: str | None, outcome: Outcome, *, seconds: float, ref: str | None
-    ) -> None:
-        """Take one message.
-
-        Args:
-            message: The request or notification.
-            version: The `MCP-Protocol-Version` header, or None.
-            outcome: How it ended.
-            seconds: From when it was read to when its answer had left.
-            ref: Its session, or None.
-        """
-        ...
-
-
-class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
-    """One message while it is handled. (A struct, since one is made per message, and a class takes longer to make.)
-
-    Args:
-        message: The request or notification.
-        version: The `MCP-Protocol-Version` header, or None.
-        listeners: Who is told of it when it has been handled.
-        ref: Its session, or None.
-        span: Its span, or None.
-        within: What is current meanwhile, or None for what was before.
-        token: What gives back what was current, or None where it still is.
-        contents: What is written of its result, or None for nothing.
-        listens: Whether anybody is told of the outcome, so that the answer has to be heard.
-        began: When it began, as a performance counter says.
-        status: The HTTP status of its response, once that begins.
-        heard: The error that its answer told, or None.
-        refused: How we refused it, or None.
-    """
-
-    message: Message
-    version: str | None
-    listeners: Sequence[Operations] = ()
-    ref: str | None = None
-    span: Span | None = None
-    within: Context | None = None
-    token: Token[Context] | None = None
-    contents: Contents | None = None
-    listens: bool = False
-    began: float = 0.0
-    status: int = 200
-    heard: Outcome | None = None
-    refused: Outcome | None = None
-
-    @contextmanager
-    def current(self) -> Iterator[None]:
-        """Make its span the current one where it is not: in what we do ourselves for an `initialize`."""
-        token = contexts.attach(contexts.get_current() if self.within is None else self.within)
-        try:
-            yield
-        finally:
-            contexts.detach(token)
-
-    def minds(self, text: bytes) -> bool:
-        """Whether a message of the response is worth hearing; by far the most are not."""
-        return self.contents is not None or may_have_failed(text)
-
-    def hear(self, text: bytes) -> None:
-        """One JSON-RPC message of the response, as it leaves."""
-        heard = answered(text)
-        if heard is None:
-            return
-        if self.span is not None and self.contents is not None and heard.code is None:
-            self.span.set_attributes(self.contents.result(self.message, text))
-        if heard.error is not None:  # a page of a guard or a proxy says nothing but its status
-            self.heard = heard
-
-    def refuse(self, refusal: Refusal, code: int) -> None:
-        """We refuse it, and know more of the reason than the answer says.
-
-        Args:
-            refusal: Why.
-            code: The JSON-RPC code that this deployment answers it with.
-        """
-        self.refused = refused(refusal, code)
-
-    def end(self, error: BaseException | None = None) -> None:
-        """The answer has left, or there will be none.
-
-        Args:
-            error: What the application raised, or None.
-        """
-        outcome = (self.refused or self.heard or responded(self.status)) if error is None else raised(error)
-        span = self.span
-        if span is not None:
-            if outcome.error is not None and span.is_recording():
-                span.set_attributes(errors(outcome))
-                span.set_status(StatusCode.ERROR, outcome.message)
-            span.end()
-        if self.token is not None:
-            contexts.detach(self.token)
-        if self.listeners:
-            seconds = perf_counter() - self.began
-            for listener in self.listeners:
-                listener.operation(self.message, self.version, outcome, seconds=seconds, ref=self.ref)
-
-
-def errors(outcome: Outcome) -> dict[str, str]:
-    """What a span says of an error."""
-    said = {ERROR_TYPE: outcome.error, STATUS_CODE: outcome.code, REASON: outcome.reason}
-    return {name: value for name, value in said.items() if value is not None}
-
-
-MAX_BYTES: Final = 1 << 20  # of an answer, or of one event, that are kept to be heard
-
-
-class Hearing(RedactedRepr, msgspec.Struct, eq=False):
-    """One response, as it leaves. (A struct, since one is made per message, and a class takes longer to make.)
-
-    Args:
-        send: Where it goes.
-        handling: What hears it.
-        start: How it began, until the first of its body comes.
-        events: What splits an event stream.
-        kept: What there is of a JSON answer that comes in several pieces, or None where it is not heard.
-        size: How many bytes these are.
-    """
-
-    send: Send
-    handling: RequestTelemetry
-    start: ASGIMessage | None = None
-    events: EventStream | None = None
-    kept: list[bytes] | None = None
-    size: int = 0
-
-    def __call__(self, message: ASGIMessage) -> Awaitable[None]:
-        # No coroutine of its own: there would be one more for each part of each response.
-        if message["type"] == "http.response.start":
-            self.start = message
-            self.handling.status = message["status"]
-        elif self.start is not None:
-            # What comes whole and tells of no error is not looked at any further, whatever it is.
-            if message.get("more_body", False) or self.handling.minds(message.get("body", b"")):
-                self._begin(self.start)
-                self._hear(message)
-            self.start = None
-        elif self.events is not None or self.kept is not None:
-            self._hear(message)
-        return self.send(message)
-
-    def _begin(self, start: ASGIMessage) -> None:
-        media_type = media_type_of(start.get("headers", ()))
-        if media_type == b"application/json":
-            self.kept = []
-        elif media_type == b"text/event-stream":
-            self.events = EventStream(max_event_bytes=MAX_BYTES)
-
-    def _hear(self, message: ASGIMessage) -> None:
-        if self.events is not None:
-            for event in self.events.feed(message.get("body", b"")):
-                if event.data is not None:
-                    self.handling.hear(event.data)
-        elif self.kept is not None:
-            self._collect(self.kept, message)
-
-    def _collect(self, kept: list[bytes], message: ASGIMessage) -> None:
-        body = message.get("body", b"")
-        self.size += len(body)
-        if self.size > MAX_BYTES:
-            self.kept = None
-            return
-        kept.append(body)
-        if not message.get("more_body", False):
-            self.handling.hear(b"".join(kept))
-
-
-def media_type_of(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """What a response says that it is, without parameters; empty where it says nothing."""
-    for name, value in headers:
-        if name.lower() == b"content-type":
-            return value.partition(b";")[0].strip().lower()
-    return b""
+MAX_BYTES: Final = 1 << 20  # of an answer, or of one event, that are held to be read
+_CONTENT_ATTRIBUTES: Final[dict[Content, str]] = {
+    "arguments": "gen_ai.tool.call.arguments",
+    "result": "gen_ai.tool.call.result",
+}
+_log: Final = logging.getLogger("mcp_sessions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +45,7 @@ class Outcome:
     Args:
         error: The class of error (`error.type`), or None for a success.
         code: The JSON-RPC error code as text, or None.
-        reason: Why we refused it, or None where it was not us.
+        reason: Why we refused it, or None where we did not.
         message: Our own fixed text of the refusal, or None.
     """
 
@@ -249,6 +59,178 @@ SUCCESS: Final = Outcome()
 _TOOL_ERROR: Final = Outcome(TOOL_ERROR)
 
 
+class OperationListener(Protocol):
+    """Receives each message when it has been handled."""
+
+    def operation(
+        self, message: Message, version: str | None, outcome: Outcome, *, seconds: float, ref: str | None
+    ) -> None:
+        """Receive one message, with the seconds from when it was read to when its answer had left."""
+        ...
+
+
+class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
+    """One message while it is handled. (A struct, since one is made per message, and a class takes longer to make.)
+
+    Args:
+        message: The request or notification.
+        version: The `MCP-Protocol-Version` header, or None.
+        listeners: What receives it when it has been handled.
+        ref: Its session, or None.
+        span: Its span, or None.
+        context: The context in which it is handled, or None for the one before.
+        token: Restores the context before, or None where that is still current.
+        contents: What writes its result on the span, or None for nothing.
+        has_observers: Whether the outcome is of use, so that the response has to be observed.
+        started_at: When it began, as a performance counter counts.
+        status: The HTTP status of its response, once that begins.
+        outcome: The error in its answer, or None.
+        refusal: The outcome where we refused it, or None.
+    """
+
+    message: Message
+    version: str | None
+    listeners: Sequence[OperationListener] = ()
+    ref: str | None = None
+    span: Span | None = None
+    context: Context | None = None
+    token: Token[Context] | None = None
+    contents: RedactedContents | None = None
+    has_observers: bool = False
+    started_at: float = 0.0
+    status: int = 200
+    outcome: Outcome | None = None
+    refusal: Outcome | None = None
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Make its span the current one where it is not: for what we do ourselves in an `initialize`."""
+        token = contexts.attach(contexts.get_current() if self.context is None else self.context)
+        try:
+            yield
+        finally:
+            contexts.detach(token)
+
+    def refuse(self, refusal: Refusal, code: int) -> None:
+        """Record why we refuse it, of which the answer says less.
+
+        Args:
+            refusal: The reason.
+            code: The JSON-RPC code that this deployment answers it with.
+        """
+        self.refusal = Outcome(str(code), str(code), refusal.reason, refusal.message)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End it: the answer has left, or there is none.
+
+        Args:
+            error: The exception of the application, or None. Its class is recorded, its text is not.
+        """
+        if error is not None:
+            outcome = Outcome(type(error).__qualname__)
+        else:  # the status decides where there is no JSON-RPC answer: for a notification, and after a guard or a proxy
+            outcome = self.refusal or self.outcome or (SUCCESS if self.status < 400 else Outcome(str(self.status)))
+        span = self.span
+        if span is not None:
+            if outcome.error is not None and span.is_recording():
+                known = {ERROR_TYPE: outcome.error, STATUS_CODE: outcome.code, REASON: outcome.reason}
+                span.set_attributes({name: value for name, value in known.items() if value is not None})
+                span.set_status(StatusCode.ERROR, outcome.message)
+            span.end()
+        if self.token is not None:
+            contexts.detach(self.token)
+        if self.listeners:
+            seconds = perf_counter() - self.started_at
+            for listener in self.listeners:
+                listener.operation(self.message, self.version, outcome, seconds=seconds, ref=self.ref)
+
+
+# --- reading a response ------------------------------------------------------------------------------
+
+
+class ObserveOutcome(RedactedRepr, msgspec.Struct, eq=False):
+    """Finds in a response how its request ended, and changes nothing in it.
+
+    Args:
+        request: The request, which is given the outcome.
+    """
+
+    request: RequestTelemetry
+
+    def wants(self, text: bytes) -> bool:
+        """Whether a message of the response has to be read; most need not."""
+        return self.request.contents is not None or may_have_failed(text)
+
+    def on_message(self, text: bytes) -> None:
+        """Take the outcome from one JSON-RPC message of the response."""
+        request, outcome = self.request, read_outcome(text)
+        if outcome is None:
+            return
+        if request.span is not None and request.contents is not None and outcome.code is None:
+            request.span.set_attributes(request.contents.result(request.message, text))
+        if outcome.error is not None:  # the page of a guard or a proxy has no more than its status
+            request.outcome = outcome
+
+
+class ObservedSend(ObserveOutcome, eq=False):
+    """The observer in place of `send`: it passes a response on as it is, and reads its JSON-RPC messages.
+
+    A JSON answer is read when it is complete, an event stream event by event; neither is held back, and one that is
+    too long to be an error is not read. (One struct with the observer, since one is made per message.)
+
+    Args:
+        request: The request, which is given the outcome.
+        send: Where the response goes.
+        start: Its first ASGI message, until the first of its body comes.
+        events: Splits an event stream.
+        parts: The parts of a JSON answer so far, or None where there is none to read.
+        size: The bytes of these.
+    """
+
+    send: Send
+    start: ASGIMessage | None = None
+    events: EventStream | None = None
+    parts: list[bytes] | None = None
+    size: int = 0
+
+    def __call__(self, message: ASGIMessage) -> Awaitable[None]:
+        # Not a coroutine: there would be one more for each part of each response.
+        if message["type"] == "http.response.start":
+            self.start = message
+            self.request.status = message["status"]
+        elif self.start is not None:
+            # An answer in one part without an error is not read, whatever its media type.
+            if message.get("more_body", False) or self.wants(message.get("body", b"")):
+                self._begin(self.start)
+                self._read(message)
+            self.start = None
+        elif self.events is not None or self.parts is not None:
+            self._read(message)
+        return self.send(message)
+
+    def _begin(self, start: ASGIMessage) -> None:
+        types = [value for name, value in start.get("headers", ()) if name.lower() == b"content-type"]
+        media_type = types[0].partition(b";")[0].strip().lower() if types else b""
+        if media_type == b"application/json":
+            self.parts = []
+        elif media_type == b"text/event-stream":
+            self.events = EventStream(max_event_bytes=MAX_BYTES)
+
+    def _read(self, message: ASGIMessage) -> None:
+        body = message.get("body", b"")
+        if self.events is not None:
+            for event in self.events.feed(body):
+                if event.data is not None:
+                    self.on_message(event.data)
+        elif self.parts is not None:
+            self.size += len(body)
+            self.parts.append(body)
+            if self.size > MAX_BYTES:
+                self.parts = None
+            elif not message.get("more_body", False):
+                self.on_message(b"".join(self.parts))
+
+
 class _Error(msgspec.Struct, gc=False):
     code: int
 
@@ -258,36 +240,29 @@ class _Result(msgspec.Struct, gc=False):
 
 
 class _Answer(msgspec.Struct, gc=False):
-    """What an answer's outcome hangs on; everything else is skipped."""
+    """The members that decide an answer's outcome; all others are skipped."""
 
     method: str | None = None
     error: _Error | None = None
     result: _Result | None = None
 
 
-_answer: Final = msgspec.json.Decoder(_Answer).decode
+_decode_answer: Final = msgspec.json.Decoder(_Answer).decode
 
 
 def may_have_failed(text: bytes) -> bool:
-    """Whether it is worth while to read a message of a response, to find whether it tells of an error."""
+    """Whether a message of a response has to be read to know whether it is an error."""
     # `in` would take twice as long: it first asks whether it is given a number.
     return text.find(b'"error"') >= 0 or (text.find(b"true") >= 0 and text.find(b'"isError"') >= 0)
 
 
-def answered(text: bytes) -> Outcome | None:
-    """The outcome that one JSON-RPC message of a response tells.
-
-    Args:
-        text: The message, as the server wrote it.
-
-    Returns:
-        The outcome, or None for a message that is no answer: a notification, or a request of the server.
-    """
+def read_outcome(text: bytes) -> Outcome | None:
+    """Return the outcome in one JSON-RPC message of a response; None where it is not an answer, or not readable."""
     if b'"method"' not in text and not may_have_failed(text):
         return SUCCESS  # by far the most, and not read at all
     try:
-        answer = _answer(text)
-    except (ValueError, RecursionError):  # somebody else's JSON
+        answer = _decode_answer(text)
+    except (ValueError, RecursionError):
         return None
     if answer.error is not None:
         return Outcome(str(answer.error.code), str(answer.error.code))
@@ -296,66 +271,42 @@ def answered(text: bytes) -> Outcome | None:
     return _TOOL_ERROR if answer.result.isError else SUCCESS
 
 
-def responded(status: int) -> Outcome:
-    """The outcome that an HTTP status tells, where no answer was seen: 202 for a notification, 401 from a guard."""
-    return SUCCESS if status < 400 else Outcome(str(status))
+# --- arguments and results ---------------------------------------------------------------------------
 
 
-def refused(refusal: Refusal, code: int) -> Outcome:
-    """The outcome of a request that we refused.
+class RedactedContents:
+    """The attributes for a call's arguments and result, as JSON texts and never with `_meta`: our session is there.
 
     Args:
-        refusal: Why.
-        code: The JSON-RPC code that this deployment answers it with.
-    """
-    return Outcome(str(code), str(code), refusal.reason, refusal.message)
-
-
-def raised(error: BaseException) -> Outcome:
-    """The outcome of a request whose application raised: the name of the class, not its text."""
-    return Outcome(type(error).__qualname__)
-
-
-CALL: Final = "tools/call"
-_NAMES: Final[dict[Content, str]] = {
-    "arguments": "gen_ai.tool.call.arguments",
-    "result": "gen_ai.tool.call.result",
-}
-_log: Final = logging.getLogger("mcp_sessions")
-
-
-class Contents:
-    """What is written of calls.
-
-    Args:
-        redact: The application's function.
+        redact: The application's function, without whose value nothing is written.
     """
 
     def __init__(self, redact: Redact) -> None:
         self._redact: Final = redact
 
     def arguments(self, message: Message) -> dict[str, str]:
-        """The attribute that says what a call's arguments are, if it may be known."""
-        return self._said("arguments", message, message.body, "params", "arguments")
+        """Return the attribute for a call's arguments, or nothing."""
+        return self._attributes("arguments", message, message.body, "params", "arguments")
 
     def result(self, message: Message, answer: bytes) -> dict[str, str]:
-        """The attribute that says what a call returned, if it may be known."""
-        return self._said("result", message, answer, "result")
+        """Return the attribute for what a call returned, or nothing."""
+        return self._attributes("result", message, answer, "result")
 
-    def _said(self, what: Content, message: Message, text: bytes, *path: str) -> dict[str, str]:
-        value = _found(text, *path)
+    def _attributes(self, content: Content, message: Message, text: bytes, *path: str) -> dict[str, str]:
+        value = _member(text, *path)
         if value is None:
             return {}
         try:
-            kept = self._redact(what, target_of(message) or "", value)
-            return {} if kept is None else {_NAMES[what]: _text(kept)}
-        except Exception as error:  # noqa: BLE001  # the call goes on, whatever the application's function makes of it
-            _log.warning("the %s of a call are left out of its span: %s", what, type(error).__name__)
+            kept = self._redact(content, target_of(message) or "", value)
+            if kept is None:
+                return {}
+            return {_CONTENT_ATTRIBUTES[content]: kept if isinstance(kept, str) else json.dumps(kept)}
+        except Exception as error:  # noqa: BLE001  # the call goes on, whatever the application's function does
+            _log.warning("the %s of a call are left out of its span: %s", content, type(error).__name__)
             return {}
 
 
-def _found(text: bytes, *path: str) -> Any:
-    """What is there, without `_meta`; None where nothing is, or nothing that could be read."""
+def _member(text: bytes, *path: str) -> Any:
     try:
         value = json.loads(text)
         for name in path:
@@ -363,7 +314,3 @@ def _found(text: bytes, *path: str) -> Any:
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return {name: inner for name, inner in value.items() if name != "_meta"} if isinstance(value, dict) else value
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

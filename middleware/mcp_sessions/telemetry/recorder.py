@@ -1,9 +1,4 @@
-"""`Telemetry`: what one middleware tells of its requests and its sessions, made once from its options.
-
-It hands each thing to who tells it: a message to `request_spans`, a session's two ends to `session_spans`,
-facts and durations to `metrics`. Where nobody listens it says so at once, and the request goes its way
-untouched. Nothing here reads a message or judges a session.
-"""
+"""`Telemetry`: the one object of this package that the server calls, made once from a middleware's options."""
 
 from __future__ import annotations
 
@@ -16,12 +11,12 @@ from .._protocol.draft import INITIALIZE
 from .._protocol.jsonrpc import Message
 from .._session.claims import Claims
 from .._session.events import Fact, SessionDeleted
-from .attributes import Stamps
+from .attributes import process_aliases
 from .detect import Redact, Spans, Trace, is_traced
-from .frameworks import lead, makes_server_spans, place, servers
+from .frameworks import makes_server_spans, servers, store_context, wrap_handlers
 from .metrics import SessionMetrics
-from .outcome import Contents, Hearing, RequestTelemetry
-from .spans import RequestSpans, SessionSpans, Start
+from .outcome import ObservedSend, RedactedContents, RequestTelemetry
+from .spans import Start, Tracing
 from .tail import Tail
 
 
@@ -29,12 +24,12 @@ class Telemetry:
     """The telemetry of one middleware.
 
     Args:
-        parts: What a request to the endpoint may come to, whose own spans are looked for once it has started.
-        spans: See `RequestSpans`.
-        trace: See `RequestSpans`.
-        metrics: Told of everything, or None.
-        redact: Says what of a call's arguments and result is written on its span, or None for nothing.
-        tail: The socket of who watches, or None.
+        parts: Finds what a request to the endpoint may reach, once the application has started.
+        spans: See `Tracing`.
+        trace: See `Tracing`.
+        metrics: Receives every fact and message, or None.
+        redact: Returns what of a call's arguments and result is written on its span, or None for nothing.
+        tail: The socket of `mcp-sessions tail`, or None.
         tracked: Whether every session's end is seen, so that those alive can be counted.
     """
 
@@ -51,60 +46,54 @@ class Telemetry:
     ) -> None:
         if metrics is not None and tracked:
             metrics.follow()
-        stamps = Stamps(Stamps.everywhere)
-        self._is_tracing: Final = spans != "off"
         listeners = [listener for listener in (metrics, None if tail is None else Tail(tail)) if listener is not None]
         self._listeners: Final = listeners
-        self._sessions: Final = SessionSpans(trace=trace, stamps=stamps)
-        self._requests: Final = RequestSpans(
+        self._makes_spans: Final = spans != "off"
+        self._tracing: Final = Tracing(
             spans,
             trace=trace,
-            stamps=stamps,
+            aliases=process_aliases,
             listeners=listeners,
-            contents=None if redact is None else Contents(redact),
-            looks_native=self._look,
+            contents=None if redact is None else RedactedContents(redact),
+            makes_server_spans=self._inspect_server,
         )
         self._parts: Final = parts
-        self._leads = False
-        self.begin: Final = self._requests.begin
+        self._wraps_handlers = False
+        self.begin: Final = self._tracing.begin
 
     @property
-    def _traces(self) -> bool:
-        return self._is_tracing and is_traced()
+    def _is_tracing(self) -> bool:
+        return self._makes_spans and is_traced()
 
-    def _look(self) -> bool:
-        """Look at the wrapped server, once it has started: whether it makes server spans of its own."""
-        self._leads = lead(servers(self._parts()))
+    def _inspect_server(self) -> bool:
+        """Wrap the server's handlers where they need it; whether it makes server spans of its own."""
+        self._wraps_handlers = wrap_handlers(servers(self._parts()))
         return makes_server_spans(self._parts())
 
-    def place(self, scope: Scope, message: Message) -> None:
-        """Say on a message's scope what is current, where the server's handlers run elsewhere.
+    def store_context(self, scope: Scope, message: Message) -> None:
+        """Store the current context on a message's scope, where the server's handlers run elsewhere.
 
-        Not in an `initialize`: what begins a transport session may be kept for as long as that lasts.
+        Not for an `initialize`, whose scope may be kept for as long as its transport session lasts.
         """
-        if self._leads and message.method != INITIALIZE:
-            place(scope)
+        if self._wraps_handlers and message.method != INITIALIZE:
+            store_context(scope)
 
-    def hearing(self, send: Send, handling: RequestTelemetry) -> Send:
-        """A `send` by which a message's answer is heard, where anybody wants to know how it ended."""
-        return Hearing(send, handling).__call__ if handling.listens else send
+    def observed(self, send: Send, request: RequestTelemetry) -> Send:
+        """Return a `send` that finds the outcome in the response, where it is of use."""
+        return ObservedSend(request, send).__call__ if request.has_observers else send
 
     def start(self, claims: Claims) -> Start | None:
-        """Begin a session's creation, which `created` ends; None where nobody traces."""
-        if not self._traces:
-            return None
-        return self._sessions.start(
-            claims.ref, expires_at=claims.expires_at, client=claims.client, parent=claims.parent
-        )
+        """Begin a session's creation, which `created` ends; None where this process does not trace."""
+        return self._tracing.start_session(claims) if self._is_tracing else None
 
     def created(self, claims: Claims, start: Start) -> None:
-        """A session is complete, and named by the request that creates it."""
+        """End a session's creation, and name the session on the span of its request."""
         start.end()
-        self._requests.name(claims)
+        self._tracing.name_session(claims)
 
-    def hear(self, fact: Fact) -> None:
-        """Tell a fact on."""
+    def observe(self, fact: Fact) -> None:
+        """Record a fact."""
         for listener in self._listeners:
             listener(fact)
-        if isinstance(fact, SessionDeleted) and self._traces:
-            self._sessions.end(fact.ref, start=fact.trace, reason=fact.reason)
+        if isinstance(fact, SessionDeleted) and self._is_tracing:
+            self._tracing.end_session(fact.ref, start=fact.trace, reason=fact.reason)

@@ -1,8 +1,7 @@
-"""`Tail`: what happens, sent to whoever watches on the same machine, as `python -m mcp_sessions tail` does.
+"""`Tail`: events for `mcp-sessions tail` on the same machine, each one JSON datagram to a UNIX socket.
 
-Each event is one JSON datagram to a UNIX socket. Where nobody listens, or too slowly, it is dropped: nothing
-waits, and no request fails. Sessions are named by their `ref`; no credential, no argument and no text of a
-client's but its method and its tool, as on spans.
+Where nothing reads it, or too slowly, an event is dropped: no request waits, and none fails. Sessions are named by
+their `ref`; of a client's words an event has the method and the tool alone, as a span does.
 """
 
 from __future__ import annotations
@@ -19,24 +18,24 @@ from .attributes import target_of
 from .outcome import Outcome
 
 _EVENTS: Final[dict[type[Fact], str]] = {SessionCreated: "created", SessionDeleted: "ended"}
-_TOLD: Final = frozenset(
+_EVENTFUL: Final = frozenset(
     {"session/create", "session/delete", "sessions/create", "sessions/delete", "sessions/fork", "terminate"}
 )
-"""The methods that make a fact where they succeed: the draft's, SEP-1364's and our own."""
+"""The methods whose success is a fact already: the draft's, SEP-1364's and our own."""
 
 
 class Tail:
     """The sender.
 
     Args:
-        path: The socket of who watches, whether anybody does or not.
+        path: The socket, whether anything reads it or not.
     """
 
     def __init__(self, path: str) -> None:
         self._path: Final = path
 
     def __call__(self, fact: Fact) -> None:
-        """Send one fact, where no message tells of it."""
+        """Send one fact, unless it belongs to a message, which is sent by itself."""
         kind = type(fact)
         if kind in _EVENTS:
             self._send({"event": _EVENTS[kind], **asdict(fact)})
@@ -46,20 +45,20 @@ class Tail:
     def operation(
         self,
         message: Message,
-        version: str | None,  # noqa: ARG002  # of no interest here
+        version: str | None,  # noqa: ARG002  # not part of the event
         outcome: Outcome,
         *,
         seconds: float,
         ref: str | None,
     ) -> None:
-        """Send one message that has been handled."""
-        if message.method in _TOLD and outcome.error is None:  # by the fact that it made
+        """Send one message that has been handled, unless a fact was sent for it."""
+        if message.method in _EVENTFUL and outcome.error is None:
             return
         name = " ".join(filter(None, [message.label, target_of(message)]))
-        said = {"name": name, "ref": ref, "seconds": seconds, "error": outcome.error, "reason": outcome.reason}
-        self._send({"event": "call", **said})
+        event = {"event": "call", "name": name, "ref": ref, "seconds": seconds}
+        self._send({**event, "error": outcome.error, "reason": outcome.reason})
 
-    def _send(self, said: dict[str, object]) -> None:
+    def _send(self, event: dict[str, object]) -> None:
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.setblocking(False)
-            sender.sendto(json.dumps(said).encode(), self._path)
+            sender.sendto(json.dumps(event).encode(), self._path)

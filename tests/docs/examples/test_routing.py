@@ -41,7 +41,7 @@ class Nginx(Program):
     def __init__(self, folder: Path, *servers: int) -> None:
         port, conf = free_port(), folder / "nginx.conf"
         conf.write_text(written(port, *servers), "utf-8")
-        super().__init__("nginx", folder, [install("nginx", "nginx"), "-p", folder, "-e", "stderr", "-c", conf], port)
+        super().__init__("nginx", folder, [install("nginx"), "-p", folder, "-e", "stderr", "-c", conf], port)
 
 
 def written(*ports: int) -> str:

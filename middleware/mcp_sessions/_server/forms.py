@@ -1,0 +1,248 @@
+"""How one option is checked, read from the environment, and described: a `Form` in its annotation says all three.
+
+`Whole`, `Duration`, `Flag` and the rest are the annotations. A check returns the value in its plainest form, or raises
+`ConfigurationError` with the option's name and what to write instead. Source: the twelve-factor habit of configuration
+in the environment.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from types import MappingProxyType
+from typing import Annotated, Any, Final, cast, get_args
+
+from starlette.types import ASGIApp
+
+from ..errors import ConfigurationError
+
+Seconds = float | timedelta
+Check = Callable[[str, Any], Any]
+CENTURY: Final = 36_525 * 24 * 3600  # seconds; no session needs more, and calendars end
+
+_UNITS: Final[Mapping[str, int]] = MappingProxyType({"s": 1, "m": 60, "h": 3600, "d": 24 * 3600})
+_FLAGS: Final[Mapping[str, bool]] = MappingProxyType({"true": True, "false": False, "1": True, "0": False})
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How the value of an option may be given.
+
+    Args:
+        words: What may be written in a variable, for people, or nothing where no variable can hold it.
+        check: Called with the option's name and its value.
+        read: Returns the value that a variable's text stands for; raises `ValueError` where it stands for none.
+    """
+
+    words: str = ""
+    check: Check = lambda option, value: value
+    read: Callable[[str], Any] = str
+
+
+def form_of(owner: type, field: str) -> Form:
+    """Return the form of a field of an option object."""
+    (found,) = (one.type for one in fields(owner) if one.name == field)
+    form: Form = cast(Any, found).__metadata__[0]
+    return form
+
+
+def check_fields(options: Any, prefix: str) -> None:
+    """Check each field of an option object by its form, and keep it in its plainest form.
+
+    Args:
+        options: The object, which is frozen for everybody else.
+        prefix: What stands before a field's name in errors, as in `"limits."`.
+
+    Raises:
+        ConfigurationError: A value is wrong; the message says what to write instead.
+    """
+    for field in fields(options):
+        form = form_of(type(options), field.name)
+        object.__setattr__(options, field.name, form.check(prefix + field.name, getattr(options, field.name)))
+
+
+def as_seconds(checked: Seconds) -> float:
+    """Return a duration that was checked: a number of seconds by then."""
+    return cast(float, checked)
+
+
+def application(app: Any) -> ASGIApp:
+    """Check that what is wrapped can be called, as a server's own object cannot.
+
+    Raises:
+        ConfigurationError: It cannot.
+    """
+    if callable(app):
+        return cast(ASGIApp, app)
+    raise ConfigurationError(
+        f"{type(app).__name__} is not an ASGI application; "
+        "wrap what its streamable_http_app() returns, which FastMCP calls http_app()"
+    )
+
+
+# --- checks --------------------------------------------------------------------------------------
+
+
+def _path(option: str, value: Any) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, str) and ("{" in value or "}" in value):
+        raise ConfigurationError(
+            f"{option}={value!r}: a pattern never matches; use add_sessions(app, path=...) or path=None"
+        )
+    if isinstance(value, str) and value.startswith("/"):
+        return value.rstrip("/")
+    raise ConfigurationError(f"{option}={value!r} must begin with '/', as in path='/mcp'; None means every path")
+
+
+def _name(option: str, value: Any) -> str:
+    if isinstance(value, str) and value and value.isascii() and value.isprintable():
+        return value
+    raise ConfigurationError(f"{option}={value!r} must be printable ASCII, as in {option}='https://api.example/mcp'")
+
+
+def _at_least(least: float) -> Check:
+    def check(option: str, value: Any) -> float:
+        seconds = value.total_seconds() if isinstance(value, timedelta) else value
+        if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and least <= seconds <= CENTURY:
+            return float(seconds)
+        raise ConfigurationError(
+            f"{option}={value!r} must be from {least} to {CENTURY} seconds, a number or a timedelta"
+        )
+
+    return check
+
+
+def _whole(least: float) -> Check:
+    def check(option: str, value: Any) -> int:
+        if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+            return value
+        bound = "" if least == -math.inf else f" of at least {least}"
+        raise ConfigurationError(f"{option}={value!r} must be a whole number{bound}")
+
+    return check
+
+
+def _flag(option: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise ConfigurationError(f"{option}={value!r} must be True or False")
+
+
+def _function(option: str, value: Any) -> Any:
+    if value is None or callable(value):
+        return value
+    raise ConfigurationError(f"{option}= takes a function, not {type(value).__name__}")
+
+
+def _socket(option: str, value: Any) -> str:
+    if isinstance(value, str) and value:
+        return value
+    raise ConfigurationError(f"{option}={value!r} must be the path of a socket, as in tail='/run/mcp/tail.sock'")
+
+
+def _or_none(check: Check) -> Check:
+    return lambda option, value: None if value is None else check(option, value)
+
+
+# --- texts ---------------------------------------------------------------------------------------
+
+
+def _read_seconds(text: str) -> float:
+    unit = _UNITS.get(text[-1])
+    return float(text) if unit is None else float(text[:-1]) * unit
+
+
+def _read_flag(text: str) -> bool:
+    try:
+        return _FLAGS[text.lower()]
+    except KeyError:
+        raise ValueError(text) from None
+
+
+def _read_words(text: str) -> tuple[str, ...]:
+    return () if text == "none" else tuple(word.strip() for word in text.split(","))
+
+
+def _read_require(text: str) -> Any:
+    if text.startswith("{"):
+        return json.loads(text)
+    return text if text in {"never", "always"} else _read_words(text)
+
+
+def _read_keys(text: str) -> str:
+    """Return where the keys are, and never the keys: what is returned may be shown."""
+    return text if text.startswith(("file:", "env:")) else "env:MCP_SESSIONS_KEYS"
+
+
+# --- forms ---------------------------------------------------------------------------------------
+
+
+def word(literal: Any) -> Form:
+    """Return the form of one word of a `Literal`."""
+    allowed = get_args(literal)
+
+    def check(option: str, value: Any) -> Any:
+        if value in allowed:
+            return value
+        raise ConfigurationError(f"{option}={value!r} must be one of {', '.join(map(repr, allowed))}")
+
+    *others, last = (f"`{one}`" for one in allowed)
+    return Form(f"{', '.join(others)} or {last}", check)
+
+
+def word_or_none(literal: Any) -> Form:
+    """Return the form of one word of a `Literal`, or None."""
+    form = word(literal)
+    return Form(form.words, _or_none(form.check))
+
+
+def words(allowed: tuple[str, ...]) -> Form:
+    """Return the form of several words out of some, or none."""
+
+    def check(option: str, value: Any) -> tuple[str, ...]:
+        if isinstance(value, (tuple, list, set, frozenset)) and all(one in allowed for one in value):
+            return tuple(value)
+        raise ConfigurationError(
+            f"{option}={value!r} must be a tuple of some of {', '.join(map(repr, allowed))}, or ()"
+        )
+
+    return Form("names, separated by commas, or `none`", check, _read_words)
+
+
+def _duration(least: float) -> Form:
+    return Form("seconds, or a number with `s`, `m`, `h` or `d`, as in `12h`", _at_least(least), _read_seconds)
+
+
+def whole(least: float) -> Form:
+    """Return the form of a whole number that is not less than `least`."""
+    return Form("a whole number", _whole(least), int)
+
+
+NAME: Final = Form("text", _name)
+PATH: Final = Form("a path, or `*` for every path", _path, lambda text: None if text == "*" else text)
+KEYS: Final = Form("secrets, separated by commas or lines, or `file:PATH`", read=_read_keys)
+FLAG: Final = Form("`true` or `false`", _flag, _read_flag)
+DURATION: Final = _duration(0.001)
+LIFETIME: Final = _duration(1)
+FUNCTION: Final = Form(check=_function)
+OBJECT: Final = Form()
+
+Name = Annotated[str, NAME]
+Flag = Annotated[bool, FLAG]
+Whole = Annotated[int, whole(1)]
+Code = Annotated[int, whole(-math.inf)]
+WholeOrNone = Annotated[int | None, Form("a whole number", _or_none(_whole(1)), int)]
+Duration = Annotated[Seconds, DURATION]
+Lifetime = Annotated[Seconds, LIFETIME]
+LifetimeOrNone = Annotated[Seconds | None, Form(LIFETIME.words, _or_none(LIFETIME.check), _read_seconds)]
+Socket = Annotated[str | None, Form("text", _or_none(_socket))]
+REQUIRE: Final = Form(
+    '`never`, `always`, `tools/call,prompts/get`, or `{"tools/call": ["checkout"]}`', read=_read_require
+)
+STORE: Final = Form("`memory:`, `sqlite:PATH`, or `redis://...`")
+CORRELATE: Final = Form(
+    "`true`, or sources, separated by commas", read=lambda text: _FLAGS[text] if text in _FLAGS else _read_words(text)
+)
+PROPAGATE: Final = Form("`true`, or a member of baggage", read=lambda text: _FLAGS.get(text, text))

@@ -1,0 +1,315 @@
+"""The tables of a SQLite store, and the contract's methods in SQL.
+
+A file says what it is (`application_id`), in which version (`user_version`) and since when it has forgotten nothing
+(its epoch). Several processes may find a new file at once: one makes the tables, in one transaction, and the others
+see them. A file that is not ours is refused untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import astuple
+from sqlite3 import Connection
+from typing import Final
+
+from .._session.claims import Claims
+from .._session.data import Namespace
+from ..errors import ConfigurationError, DataGone
+from .base import Ended, Record, Standing, added, check_size, idle_at, idle_since, is_touch_due, size_of
+
+APPLICATION_ID: Final = 0x6D637073  # "mcps"
+VERSION: Final = 2  # 1 knew no audiences
+
+_TABLES: Final = (
+    "CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE revoked (ref TEXT PRIMARY KEY, expires_at INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE INDEX revoked_ends ON revoked (expires_at)",
+    # A cut-off of all principals has the subject ''.
+    """CREATE TABLE cut_offs (
+        subject TEXT NOT NULL, audience TEXT NOT NULL, moment INTEGER NOT NULL, until INTEGER NOT NULL,
+        PRIMARY KEY (subject, audience)
+    ) WITHOUT ROWID""",
+    "CREATE INDEX cut_offs_ends ON cut_offs (until)",
+    """CREATE TABLE records (
+        ref TEXT PRIMARY KEY, subject TEXT, created_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
+        seen_at REAL NOT NULL, root TEXT, trace TEXT, audience TEXT NOT NULL, reason TEXT, lease_until REAL
+    ) WITHOUT ROWID""",
+    "CREATE INDEX records_of ON records (subject, audience, created_at) WHERE subject IS NOT NULL",
+    "CREATE INDEX records_forks ON records (root, created_at) WHERE root IS NOT NULL",
+    "CREATE INDEX records_ends ON records (audience, expires_at) WHERE reason IS NULL",
+    "CREATE INDEX records_seen ON records (audience, seen_at) WHERE reason IS NULL",
+    "CREATE INDEX records_leases ON records (audience, lease_until) WHERE reason IS NOT NULL",
+    # Namespaces. A recorded session's data stays until it is purged: its `until` is NULL, which no sweep finds.
+    "CREATE TABLE shelves (owner TEXT PRIMARY KEY, until INTEGER) WITHOUT ROWID",
+    "CREATE INDEX shelves_ends ON shelves (until) WHERE until IS NOT NULL",
+    """CREATE TABLE items (
+        owner TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, expires_at REAL, PRIMARY KEY (owner, key)
+    ) WITHOUT ROWID""",
+    "CREATE TABLE leaders (audience TEXT PRIMARY KEY, worker TEXT NOT NULL, until REAL NOT NULL) WITHOUT ROWID",
+)
+# One statement, which sees one moment: between two of them another process may make the tables.
+_OWNER: Final = """SELECT application_id, user_version, NOT EXISTS (SELECT 1 FROM sqlite_master)
+    FROM pragma_application_id, pragma_user_version"""
+
+
+def check(connection: Connection) -> bool:
+    """Return whether the tables are there; refuse a file that is not ours to write.
+
+    Raises:
+        ConfigurationError: It is another program's, or was written by another version of this one.
+        sqlite3.Error: It cannot be read.
+    """
+    application, version, empty = connection.execute(_OWNER).fetchone()
+    if application == APPLICATION_ID and version != VERSION:
+        age, remedy = ("a newer", "install that version, or ") if version > VERSION else ("an older", "")
+        raise ConfigurationError(
+            f"the SQLite file was written by {age} version (it has format {version}, this one knows {VERSION}); "
+            f"{remedy}give another path"
+        )
+    if application != APPLICATION_ID and not (application == 0 and version == 0 and empty):
+        raise ConfigurationError("the SQLite file belongs to another program; give the path of a file of its own")
+    return bool(application == APPLICATION_ID)
+
+
+def create(connection: Connection, *, epoch: int) -> bool:
+    """Make the tables where there are none, in a transaction that has begun to write; whether this call made them."""
+    if check(connection):  # made by another process, just now
+        return False
+    for table in _TABLES:
+        connection.execute(table)
+    raise_epoch(connection, epoch)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+    return True
+
+
+def epoch_of(connection: Connection) -> int:
+    """Return since when the file has forgotten nothing, Unix seconds."""
+    moment: int = connection.execute("SELECT value FROM facts WHERE name = 'fence'").fetchone()[0]
+    return moment
+
+
+def raise_epoch(connection: Connection, moment: int) -> None:
+    """Vouch for no session issued before a moment."""
+    connection.execute(
+        "INSERT INTO facts VALUES ('fence', ?) ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)",
+        (moment,),
+    )
+
+
+_EVERYBODY: Final = ""  # no subject: a keyed hash is never empty
+_ROWS_AT_ONCE: Final = 200  # that one sweep deletes of a table
+_NAMESPACES_AT_ONCE: Final = 20  # of which each has many rows
+
+_STATUS: Final = """
+    SELECT EXISTS (SELECT 1 FROM revoked WHERE ref = :ref)
+        OR EXISTS (
+            SELECT 1 FROM cut_offs WHERE subject IN ('', :subject) AND audience = :audience AND moment > :issued_at
+        ),
+    (SELECT value FROM facts WHERE name = 'fence')
+"""
+_RECORD: Final = (
+    "SELECT ref, subject, created_at, expires_at, CAST(seen_at AS INTEGER), root, trace, audience, reason "
+    "FROM records AS kept "
+)
+_ALIVE: Final = """
+    WHERE reason IS NULL AND expires_at > :now
+        AND NOT EXISTS (SELECT 1 FROM revoked WHERE ref = kept.ref)
+        AND NOT EXISTS (
+            SELECT 1 FROM cut_offs
+            WHERE subject IN ('', ifnull(kept.subject, '')) AND audience = kept.audience AND moment > kept.created_at
+        )
+"""
+# Which `on_end` may be claimed, and why if that is not on record: an expired session counts as that, even if idle.
+_CLAIMABLE: Final = (
+    ("WHERE reason IS NOT NULL AND audience = :audience AND lease_until <= :now ORDER BY lease_until LIMIT :limit", ""),
+    (
+        "WHERE reason IS NULL AND audience = :audience AND expires_at <= :now ORDER BY expires_at LIMIT :limit",
+        "expired",
+    ),
+    ("WHERE reason IS NULL AND audience = :audience AND seen_at <= :seen_by ORDER BY seen_at LIMIT :limit", "idle"),
+)
+_THERE: Final = " FROM items WHERE owner = ? AND (expires_at IS NULL OR expires_at > ?)"
+_DATA_GONE: Final = """
+    SELECT EXISTS (SELECT 1 FROM revoked WHERE ref = ?1)
+        OR EXISTS (SELECT 1 FROM records WHERE ref = ?1 AND reason IS NOT NULL)
+"""
+_FORGET: Final = (
+    "DELETE FROM revoked WHERE ref IN (SELECT ref FROM revoked WHERE expires_at <= ? LIMIT ?)",
+    """DELETE FROM cut_offs WHERE (subject, audience) IN (
+        SELECT subject, audience FROM cut_offs WHERE until <= ? LIMIT ?
+    )""",
+)
+
+
+class Transaction:
+    """The contract's methods in SQL, within one transaction and at one moment.
+
+    A recorded session's data stays until `purge`, since its `on_end` may read it; other data goes with its session.
+    """
+
+    def __init__(self, connection: Connection, now: float, *, leeway: float, vouches_always: bool) -> None:
+        self._execute = connection.execute
+        self._now = now
+        self._leeway = leeway
+        self._vouches_always = vouches_always
+
+    def status(self, claims: Claims) -> Standing:
+        ended, epoch = self._execute(
+            _STATUS,
+            {
+                "ref": claims.ref,
+                "subject": claims.subject or _EVERYBODY,
+                "audience": claims.audience,
+                "issued_at": claims.issued_at,
+            },
+        ).fetchone()
+        if ended:
+            return Standing.ENDED
+        known = self._vouches_always or (epoch is not None and epoch <= claims.issued_at)
+        return Standing.LIVE if known else Standing.LOST
+
+    def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
+        return [self.status(one) for one in claims]
+
+    def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
+        row = self._execute("SELECT reason FROM records WHERE ref = ?", (ref,)).fetchone()
+        if row is not None and row[0] is not None:
+            return False
+        new = self._execute("INSERT OR IGNORE INTO revoked VALUES (?, ?)", (ref, expires_at)).rowcount == 1
+        if new:
+            self._lease(ref, reason, lease)
+        return new
+
+    def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
+        self._execute(
+            "INSERT INTO cut_offs VALUES (?, ?, ?, ?) ON CONFLICT (subject, audience) DO UPDATE "
+            "SET moment = max(moment, excluded.moment), until = max(until, excluded.until)",
+            (subject or _EVERYBODY, audience, moment, until),
+        )
+
+    def register(self, record: Record) -> None:
+        self._execute(
+            "INSERT OR IGNORE INTO records SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, NULL, NULL "
+            "WHERE NOT EXISTS (SELECT 1 FROM revoked WHERE ref = ?1)",
+            astuple(record),
+        )
+        self._execute("UPDATE shelves SET until = NULL WHERE owner = ?", (record.ref,))
+
+    def look(self, claims: Claims, idle_timeout: int | None) -> tuple[Standing, bool]:
+        """Return a recorded session's status, and whether this use of it must be noted."""
+        general = self.status(claims)
+        if general is not Standing.LIVE:
+            return general, False
+        row = self._execute("SELECT seen_at, reason FROM records WHERE ref = ?", (claims.ref,)).fetchone()
+        if row is None:
+            return Standing.LOST, False
+        seen_at, reason = row
+        if reason is not None:
+            return Standing.ENDED, False
+        if self._now < idle_at(seen_at, idle_timeout):
+            return Standing.LIVE, is_touch_due(seen_at, self._now, idle_timeout)
+        return Standing.IDLE, False
+
+    def touch(self, claims: Claims, idle_timeout: int | None) -> Standing:
+        standing, _ = self.look(claims, idle_timeout)
+        if standing is Standing.LIVE:
+            self._execute("UPDATE records SET seen_at = max(seen_at, ?) WHERE ref = ?", (self._now, claims.ref))
+        return standing
+
+    def records(self, which: str, values: Mapping[str, str]) -> list[Record]:
+        """Return the records of live sessions, oldest first."""
+        rows = self._execute(f"{_RECORD} {_ALIVE} AND {which} ORDER BY created_at, ref", {"now": self._now, **values})
+        return [Record(*kept) for *kept, _ in rows]
+
+    def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
+        taken: list[Ended] = []
+        bounds = {"audience": audience, "now": self._now, "seen_by": idle_since(self._now, idle_timeout)}
+        for where, why in _CLAIMABLE:
+            for *kept, reason in self._execute(_RECORD + where, {**bounds, "limit": limit - len(taken)}).fetchall():
+                ended = Ended(Record(*kept), reason or why)
+                revocation = (ended.record.ref, ended.record.expires_at)
+                self._execute("INSERT OR IGNORE INTO revoked VALUES (?, ?)", revocation)
+                self._lease(ended.record.ref, ended.reason, lease)
+                taken.append(ended)
+        return taken
+
+    def _lease(self, ref: str, reason: str, lease: float) -> None:
+        self._execute("UPDATE records SET reason = ?, lease_until = ? WHERE ref = ?", (reason, self._now + lease, ref))
+
+    def purge(self, ref: str) -> None:
+        for table, column in (("records", "ref"), ("shelves", "owner"), ("items", "owner")):
+            self._execute(f"DELETE FROM {table} WHERE {column} = ?", (ref,))  # noqa: S608  # names from above
+
+    def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
+        changed = self._execute(
+            "INSERT INTO leaders VALUES (:audience, :worker, :until) ON CONFLICT (audience) DO UPDATE "
+            "SET worker = :worker, until = :until WHERE worker = :worker OR until <= :now",
+            {"audience": audience, "worker": worker, "until": self._now + seconds, "now": self._now},
+        )
+        return changed.rowcount == 1
+
+    def items(self, owner: str) -> list[tuple[str, bytes, float | None]]:
+        """Return all values of a session, each with its name and its end."""
+        return self._execute("SELECT key, value, expires_at" + _THERE, (owner, self._now)).fetchall()
+
+    def item(self, owner: str, key: str) -> tuple[bytes | None, float | None]:
+        """Return a value and its end; None and None where there is none."""
+        found = self._execute("SELECT value, expires_at" + _THERE + " AND key = ?", (owner, self._now, key)).fetchone()
+        return found or (None, None)
+
+    def write(self, namespace: Namespace, key: str, value: bytes | None, expires_at: float | None) -> None:
+        self._prepare(namespace)
+        self._save(namespace, key, value, expires_at)
+
+    def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
+        self._prepare(namespace)
+        value, expires_at = self.item(namespace.owner, key)
+        if value != old:
+            return False
+        self._save(namespace, key, new, expires_at)
+        return True
+
+    def add(self, namespace: Namespace, key: str, by: int) -> int:
+        self._prepare(namespace)
+        value, expires_at = self.item(namespace.owner, key)
+        total = added(value, by)
+        self._save(namespace, key, b"%d" % total, expires_at)
+        return total
+
+    def copy(self, namespace: Namespace, target: Namespace) -> None:
+        self._prepare(target)
+        for item in self.items(namespace.owner):
+            self._save(target, *item)
+
+    def _prepare(self, namespace: Namespace) -> None:
+        """Refuse where the session has ended; else drop what is over."""
+        ended = self._execute(_DATA_GONE, (namespace.owner,)).fetchone()[0]
+        if ended or namespace.until + self._leeway <= self._now:
+            raise DataGone("the session has ended; its data can no longer be changed")
+        self._execute("DELETE FROM items WHERE owner = ? AND expires_at <= ?", (namespace.owner, self._now))
+
+    def _save(self, namespace: Namespace, key: str, value: bytes | None, expires_at: float | None) -> None:
+        self._execute("DELETE FROM items WHERE owner = ? AND key = ?", (namespace.owner, key))
+        if value is None or (expires_at is not None and not self._now < expires_at):
+            return
+        others = self._execute(
+            "SELECT total(length(CAST(key AS BLOB)) + length(value)) FROM items WHERE owner = ?", (namespace.owner,)
+        ).fetchone()[0]
+        check_size(namespace, int(others) + size_of(key, value))
+        self._execute(
+            "INSERT OR IGNORE INTO shelves SELECT ?1, iif(EXISTS (SELECT 1 FROM records WHERE ref = ?1), NULL, ?2)",
+            (namespace.owner, namespace.until),
+        )
+        self._execute("INSERT INTO items VALUES (?, ?, ?, ?)", (namespace.owner, key, value, expires_at))
+
+
+def sweep(connection: Connection, over: float) -> bool:
+    """Delete some of what ended by a moment, and return whether there may be more."""
+    counts = [connection.execute(forget, (over, _ROWS_AT_ONCE)).rowcount for forget in _FORGET]
+    owners = connection.execute(
+        "SELECT owner FROM shelves WHERE until <= ? LIMIT ?", (over, _NAMESPACES_AT_ONCE)
+    ).fetchall()
+    for table in ("items", "shelves"):
+        connection.executemany(f"DELETE FROM {table} WHERE owner = ?", owners)  # noqa: S608  # names from above
+    return _ROWS_AT_ONCE in counts or len(owners) == _NAMESPACES_AT_ONCE

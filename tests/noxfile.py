@@ -1,0 +1,148 @@
+"""The environments in which the tests run; `.venv/bin/nox -f tests/noxfile.py --list` names them, and make calls them.
+
+One SDK and one FastMCP fit into one environment, so the tests need two: `main` (mcp 2.x with FastMCP 4) is the one that
+nox itself is in, `legacy` (mcp 1.x with FastMCP 3) is made by nox. uv installs where it is available, else pip does.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).resolve().parent.parent
+COVERAGE = ROOT / ".nox" / "coverage"
+PYTHONS = [f"3.{minor}" for minor in range(10, 15)]
+PYENV = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+WORKERS = 1 + min(2, os.cpu_count() or 1)  # many tests mostly wait, for servers, kills and clocks
+
+REQUIREMENTS = {
+    "main": ("-e", ".[dev]"),
+    "legacy": ("-e", ".[fastapi,redis,test]", "mcp>=1.27,<2", "fastmcp>=3,<4"),
+}
+# Demos, campaigns, kills and other programs' clients, which take minutes: `make test` leaves them to `make check`.
+SLOW = (
+    "tests/benchmarks",
+    "tests/compatibility",
+    "tests/conformance",
+    "tests/crash",
+    "tests/docs/examples",
+    "tests/fuzz",
+    "tests/integration/test_cluster.py",
+    "tests/integration/test_javascript_clients.py",
+    "tests/support/test_leaks.py",
+    "tests/test_noxfile.py",
+    "tests/test_packaging.py",
+)
+# What meets a framework. The rest is the same code on the same libraries, so `make check` runs it in `main` alone.
+FRAMEWORKS = (
+    "tests/client",
+    "tests/docs/examples",
+    "tests/docs/test_handles_page.py",
+    "tests/docs/test_pages.py",
+    "tests/integration",
+    "tests/integrations",
+    "tests/session/test_current.py",
+    "tests/support/test_environments.py",
+    "tests/telemetry",
+    "tests/test_packaging.py",
+)
+
+# pyenv's shims start only the versions that it is set to; nox finds the others where they are installed.
+os.environ["PATH"] = os.pathsep.join([os.environ["PATH"], *map(str, sorted(PYENV.glob("3.*/bin")))])
+
+nox.options.default_venv_backend = "uv|venv"
+nox.options.download_python = "never"
+nox.options.envdir = str(ROOT / ".nox")
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["legacy", "main"]
+
+
+@nox.session(python=False)
+def quick(session: nox.Session) -> None:
+    """The tests with the newest SDK and FastMCP, but for what takes minutes."""
+    run_pytest(session, sys.executable, without=SLOW)
+
+
+@nox.session
+def legacy(session: nox.Session) -> None:
+    """The tests that meet a framework, with the older SDK and FastMCP; branches are measured."""
+    session.chdir(ROOT)
+    session.install(*REQUIREMENTS["legacy"])
+    run_pytest(session, "python", only=FRAMEWORKS, measured=True)
+
+
+@nox.session(python=False)
+def main(session: nox.Session) -> None:
+    """All tests with the newest SDK and FastMCP; branches are measured."""
+    run_pytest(session, sys.executable, measured=True)
+
+
+@nox.session(python=False, requires=["legacy", "main"])
+def coverage(session: nox.Session) -> None:
+    """Combine the branch coverage of `legacy` and `main`; below 100 % is a failure."""
+    session.chdir(ROOT)
+    folders = [str(COVERAGE / name) for name in ("legacy", "main")]
+    for command in (["combine", "--quiet", *folders], ["report"]):
+        session.run(sys.executable, "-m", "coverage", *command, env={"COVERAGE_FILE": str(ROOT / ".coverage")})
+
+
+@nox.session
+def lowest(session: nox.Session) -> None:
+    """All tests with every dependency of the package at its lower bound."""
+    session.chdir(ROOT)
+    listed = nox.project.load_toml(ROOT / "pyproject.toml")["project"]["dependencies"]
+    bounds = [re.sub(r">=([\d.]+).*", r"==\1", dependency) for dependency in listed]
+    session.install(*REQUIREMENTS["legacy"], *bounds)
+    run_pytest(session, "python", "-W", "ignore")  # old versions warn of what has changed since
+
+
+@nox.session(python=PYTHONS)
+@nox.parametrize("generation", list(REQUIREMENTS))
+def pythons(session: nox.Session, generation: str) -> None:
+    """All tests with one Python that is found on this machine and one generation of the SDK and FastMCP."""
+    session.chdir(ROOT)
+    session.install(*REQUIREMENTS[generation])
+    run_pytest(session, "python")
+
+
+def run_pytest(
+    session: nox.Session,
+    python: str,
+    *options: str,
+    only: tuple[str, ...] = (),
+    without: tuple[str, ...] = (),
+    measured: bool = False,
+) -> None:
+    """Run the tests in several processes, or in this one those that ARGS name by path.
+
+    Args:
+        session: The session, whose positional arguments go to pytest.
+        python: The interpreter of the environment.
+        options: Further options of pytest.
+        only: The paths to run, all if there are none.
+        without: The paths to leave out.
+        measured: Whether to measure the branches that run, into a folder of the session's own.
+    """
+    session.chdir(ROOT)
+    if missing := [path for path in (*only, *without) if not (ROOT / path).exists()]:
+        session.error(f"tests/noxfile.py names what is not there: {' '.join(missing)}")
+    if any((ROOT / argument.partition("::")[0]).exists() for argument in session.posargs):
+        selection = ["-n0"]
+    else:
+        selection = [f"-n{WORKERS}", "--dist=loadfile", *only, *(f"--ignore={path}" for path in without)]
+    variables: dict[str, str | None] = dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE"))
+    variables["PYTHONHASHSEED"] = "0"  # the processes have to agree on the order of what a set holds
+    command = ["pytest", "-q", "-p", "no:cacheprovider", *options, *selection, *session.posargs]
+    if measured:
+        shutil.rmtree(COVERAGE / session.name, ignore_errors=True)
+        (COVERAGE / session.name).mkdir(parents=True)
+        variables["COVERAGE_FILE"] = str(COVERAGE / session.name / ".coverage")
+        command = ["coverage", "run", "-m", *command]
+    # Exit code 5: no test ran. Where ARGS choose some, the older generation may have none of them.
+    fine = [0, 5] if session.posargs and session.name == "legacy" else [0]
+    session.run(python, "-m", *command, env=variables, success_codes=fine)

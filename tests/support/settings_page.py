@@ -1,0 +1,76 @@
+"""The table of `docs/settings.md`, written from the code: the forms, the defaults and what the options are.
+
+python tests/support/settings_page.py [PAGE]
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import generated
+
+from mcp_sessions import MCPSessionMiddleware
+from mcp_sessions._server import options
+from mcp_sessions._server.forms import DURATION, Form
+from mcp_sessions._server.options import GROUPS, SETTINGS, variable
+
+COMMAND = "python tests/support/settings_page.py"
+PAGE = generated.DOCS / "settings.md"
+UNITS = {"d": 86400, "h": 3600, "m": 60}
+PARAMETERS = inspect.signature(MCPSessionMiddleware).parameters
+
+
+def descriptions() -> dict[str, str]:
+    """The first sentence of what is written of each setting: in the middleware's docstring, or below a field."""
+    text = inspect.getdoc(MCPSessionMiddleware) or ""
+    arguments = text.partition("Args:\n")[2].partition("\nRaises:")[0]
+    found = dict(re.findall(r"^    (\w+): (.*(?:\n     .*)*)", arguments, re.MULTILINE))
+    for group, kind in GROUPS.items():
+        (body,) = (
+            node.body
+            for node in ast.parse(inspect.getsource(options)).body
+            if isinstance(node, ast.ClassDef) and node.name == kind.__name__
+        )
+        for field, below in pairwise(body):
+            if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr):
+                found[f"{group}.{ast.unparse(field.target)}"] = ast.literal_eval(below.value)
+    return {name: _first(re.sub(r"\s+", " ", text)) for name, text in found.items()}
+
+
+def _first(text: str) -> str:
+    """The first sentence, without what may be written, which has a column of its own."""
+    sentence = re.split(r"\.(?= |$)", text)[0].removesuffix(", or a `timedelta`")
+    return sentence if sentence.startswith("`") else sentence.partition(": ")[0]
+
+
+def default(setting: str, form: Form) -> str:
+    """A setting's default, as it would be written in the variable."""
+    group, _, field = setting.rpartition(".")
+    value: Any = getattr(GROUPS[group](), field) if group else PARAMETERS[setting].default
+    if value is None:
+        return "`*`" if setting == "path" else ""
+    if form.words == DURATION.words:
+        unit, size = next(((u, s) for u, s in UNITS.items() if value % s == 0), ("", 1))
+        return f"`{value / size:g}{unit}`"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{','.join(value) if isinstance(value, tuple) else value}`"
+
+
+def settings_table() -> str:
+    """The table."""
+    known = descriptions()
+    rows: list[tuple[str, ...]] = [
+        (f"`{variable(option)}`", form.words, default(option, form), known[option]) for option, form in SETTINGS.items()
+    ]
+    return generated.table(("variable", "written as", "default", "what it is"), rows)
+
+
+if __name__ == "__main__":
+    generated.replace(Path(sys.argv[1]) if sys.argv[1:] else PAGE, COMMAND, settings_table())

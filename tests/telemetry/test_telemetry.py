@@ -1,0 +1,382 @@
+"""What one middleware records of its requests and its sessions, with tracing and without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import anyio
+import pytest
+from apps import Server, reply, sessions
+from clients import LEGACY, Answer, Client, Clock, call, http
+from opentelemetry import trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.trace import SpanContext, SpanKind, StatusCode, get_current_span
+from recorded import ALIAS, process_wide
+from starlette.types import Receive, Scope, Send
+from streaming import Streaming
+
+from mcp_sessions import CreateRefused, Session, current_session
+from mcp_sessions._protocol.labels import CLIENT_INFO_KEY
+from mcp_sessions.telemetry import SessionMetrics
+
+INITIALIZE = {"protocolVersion": LEGACY, "capabilities": {}}
+
+
+@pytest.fixture
+def spans() -> Iterator[list[ReadableSpan]]:
+    """The spans of one test, of all that is in this process."""
+    with process_wide().recording() as kept:
+        yield kept
+
+
+def named(spans: list[ReadableSpan], name: str) -> ReadableSpan:
+    """The one span of a name."""
+    (span,) = [span for span in spans if span.name == name]
+    return span
+
+
+def attributes(span: ReadableSpan, *names: str) -> list[Any]:
+    return [(span.attributes or {}).get(name) for name in names]
+
+
+def remote(context: SpanContext) -> SpanContext:
+    """A span's context, as it comes out of a token."""
+    return SpanContext(context.trace_id, context.span_id, is_remote=True, trace_flags=context.trace_flags)
+
+
+async def fails(session: Session | None, arguments: dict[str, Any]) -> Any:
+    raise LookupError("a secret")
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+async def test_a_call_s_span_names_its_session_by_every_name(spans: list[ReadableSpan]) -> None:
+    """Its own two, and the aliases that the processor was given; so does the start of the session."""
+    client = Client(sessions(Server()))
+    ref = (await client.tool(session=await client.create())).result["content"]
+    for name in ("tools/call whoami", "sessions/create", "session start"):
+        assert attributes(named(spans, name), "session.id", "mcp.session.id") == [ref, ref], name
+    for name in ("tools/call whoami", "session start", "sessions/create"):
+        assert attributes(named(spans, name), ALIAS) == [ref]
+
+
+async def test_a_call_without_a_session_has_a_span_too(spans: list[ReadableSpan]) -> None:
+    """Its answer passes as it came, and its errors are recorded all the same."""
+    client = Client(sessions(Server()))
+    await client.tool()
+    await client.send("no/such")
+    assert attributes(named(spans, "tools/call whoami"), "session.id", "error.type") == [None, None]
+    assert attributes(named(spans, "no/such"), "error.type") == ["-32601"]
+
+
+async def test_a_list_names_the_session_that_asks_for_it(spans: list[ReadableSpan]) -> None:
+    """Though its handler sees none: its content cannot vary by it."""
+    client = Client(sessions(Server()))
+    await client.send("tools/list", session=await client.create())
+    assert attributes(named(spans, "tools/list"), "session.id") == attributes(
+        named(spans, "session start"), "session.id"
+    )
+
+
+@pytest.mark.parametrize("sse", [False, True], ids=["json", "events"])
+async def test_a_call_s_outcome_is_on_its_span(sse: bool, spans: list[ReadableSpan]) -> None:
+    """By the code of an error, and by the class alone of what the application raises."""
+    client = Client(sessions(Server(sse=sse, fails=fails)))
+    session = await client.create()
+    await client.send("no/such", session=session)
+    with pytest.raises(LookupError):
+        await client.tool("fails", session=session)
+    assert attributes(named(spans, "no/such"), "error.type") == ["-32601"]
+    raised = named(spans, "tools/call fails")
+    assert attributes(raised, "error.type") == ["LookupError"]
+    assert "a secret" not in raised.to_json()
+
+
+async def test_a_state_that_cannot_be_kept_is_an_error_of_the_call(spans: list[ReadableSpan]) -> None:
+    """The span has the error that the client was sent, and not the server's answer."""
+
+    async def grow(session: Session | None, arguments: dict[str, Any]) -> Any:
+        assert session is not None
+        session.state["list"] = []
+        session.state["list"].append("x" * 10_000)
+
+    client = Client(sessions(Server(grow=grow)))
+    assert (await client.tool("grow", session=await client.create())).error["code"] == -32603
+    assert attributes(named(spans, "tools/call grow"), "error.type") == ["-32603"]
+
+
+async def test_a_refusal_has_a_span_with_its_reason(spans: list[ReadableSpan]) -> None:
+    """Which the client does not get; where the server's own guard answers, it is the guard's status."""
+    client = Client(sessions(Server(), require="always"))
+    await client.tool()
+    refused = named(spans, "tools/call whoami")
+    assert attributes(refused, "error.type", "mcp_sessions.reason") == ["-31044", "required"]
+    assert refused.status.description == "Session required"
+
+    async def guard(scope: Scope, send: Send) -> bool:
+        await reply(send, b"{}", status=401)
+        return True
+
+    await Client(sessions(Server(guard=guard))).send("sessions/create")
+    assert attributes(named(spans, "sessions/create"), "error.type", "mcp_sessions.reason") == ["401", None]
+
+
+async def test_a_stream_that_is_cut_has_the_reason_that_its_session_ended(spans: list[ReadableSpan]) -> None:
+    """And not the request that ended it, though that one does the cutting."""
+    server = Streaming()
+    client = Client(sessions(server))
+    session = await client.create()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(client.tool, session=session))
+        await server.began.wait()
+        await client.delete(session)
+        server.go.set()
+    assert attributes(named(spans, "tools/call whoami"), "mcp_sessions.reason") == ["ended"]
+    assert attributes(named(spans, "sessions/delete"), "mcp_sessions.reason", "error.type") == [None, None]
+
+
+async def test_the_first_message_of_a_connection_is_not_a_context_for_later_ones(spans: list[ReadableSpan]) -> None:
+    """Servers start the task that serves all later requests in it, and that would keep its span and its session."""
+    seen: list[Any] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append((scope["mcp_session"], current_session(), get_current_span().get_span_context().is_valid))
+        await reply(send, b'{"jsonrpc":"2.0","id":1,"result":{}}')
+
+    client = Client(sessions(app, transport="off", admission="own"), modern=False)
+    await client.send("initialize", INITIALIZE, session=await client.create())
+    await client.tool(session=await client.create())
+    assert isinstance(seen[0][0], Session)
+    assert seen[0][1:] == (None, False)
+    assert seen[1][0] is seen[1][1]
+    assert seen[1][2]
+    assert attributes(named(spans, "initialize"), "session.id") == [seen[0][0].ref]
+
+
+async def test_a_transport_session_starts_below_the_message_that_opens_it(spans: list[ReadableSpan]) -> None:
+    """Which names it, as what creates a session does."""
+    await Client(sessions(Server()), modern=False).send("initialize", INITIALIZE)
+    start, initialize = named(spans, "session start"), named(spans, "initialize")
+    assert start.parent == initialize.context
+    assert attributes(start, "session.id") == attributes(initialize, "session.id") != [None]
+
+
+async def test_the_span_around_is_enriched_where_that_is_asked_for(spans: list[ReadableSpan]) -> None:
+    """No span is added to a message then; a message of no session adds nothing."""
+    client = Client(sessions(Server(), spans="enrich"))
+    session = await client.create()
+    with trace.get_tracer("tests").start_as_current_span("http"):
+        ref = (await client.tool(session=session)).result["content"]
+    await client.tool()
+    assert {span.name for span in spans} == {"session start", "http"}
+    assert attributes(named(spans, "http"), "session.id") == [ref]
+
+
+@pytest.mark.parametrize("kind", ["server", "internal"])
+async def test_the_kind_of_span_can_be_chosen(kind: Any, spans: list[ReadableSpan]) -> None:
+    """Whatever the wrapped server makes itself."""
+    await Client(sessions(Server(), spans=kind)).tool()
+    assert named(spans, "tools/call whoami").kind is {"server": SpanKind.SERVER, "internal": SpanKind.INTERNAL}[kind]
+
+
+# --- sessions ------------------------------------------------------------------------------------
+
+
+async def test_a_session_that_is_refused_never_was(spans: list[ReadableSpan]) -> None:
+    """Its start failed, and the request that wanted it names none."""
+
+    def refuse(session: Session, params: dict[str, Any], scope: Scope) -> None:
+        raise CreateRefused("not you")
+
+    await Client(sessions(Server(), on_create=refuse)).send("sessions/create")
+    start, create = named(spans, "session start"), named(spans, "sessions/create")
+    assert (start.status.status_code, attributes(start, "error.type")) == (StatusCode.ERROR, ["CreateRefused"])
+    assert attributes(create, "session.id", "mcp_sessions.reason") == [None, "create_refused"]
+
+
+async def test_a_fork_starts_like_any_session_and_names_its_parent(spans: list[ReadableSpan]) -> None:
+    """And where there is none after all, its start failed."""
+
+    def refuse(session: Session, params: dict[str, Any], scope: Scope) -> None:
+        if session.parent is not None and "no" in params:
+            raise CreateRefused
+
+    client = Client(sessions(Server(), on_create=refuse))
+    held = await client.create()
+    await client.send("sessions/fork", {"mode": "fresh"}, session=held)
+    await client.send("sessions/fork", {"mode": "fresh", "no": 1}, session=held)
+    starts = [span for span in spans if span.name == "session start"]
+    parent = attributes(starts[0], "session.id")
+    assert [attributes(start, "mcp_sessions.parent", "error.type") for start in starts] == [
+        [None, None],
+        [*parent, None],
+        [*parent, "CreateRefused"],
+    ]
+
+
+async def test_every_call_on_any_worker_leads_back_to_the_session_s_start(spans: list[ReadableSpan]) -> None:
+    """The token carries where that was, and nothing else is shared but the keys."""
+    first, second = (Client(sessions(Server())) for _ in range(2))
+    held = await first.create()
+    for client in (first, second):
+        await client.tool(session=held)
+    start = named(spans, "session start").context
+    assert start is not None
+    calls = [span for span in spans if span.name == "tools/call whoami"]
+    assert [[link.context for link in call.links] for call in calls] == [[remote(start)]] * 2
+    assert len({call.context.trace_id for call in calls if call.context} | {start.trace_id}) == 3
+
+
+async def test_a_session_can_be_one_trace_on_all_workers(spans: list[ReadableSpan]) -> None:
+    """Its start is the root, below which everything else stands; its creation is its caller's."""
+    first, second = (Client(sessions(Server(), trace="session")) for _ in range(2))
+    held = await first.create()
+    for client in (first, second):
+        await client.tool(session=held)
+    await second.delete(held)
+    start = named(spans, "session start")
+    assert start.context is not None
+    assert start.parent is None
+    below = [span.name for span in spans if span.parent is not None and span.parent.span_id == start.context.span_id]
+    assert below == ["tools/call whoami", "tools/call whoami", "session end", "sessions/delete"]
+    apart = {span.name for span in spans if span.context and span.context.trace_id != start.context.trace_id}
+    assert apart == {"sessions/create"}
+
+
+async def test_a_session_s_end_leads_back_to_its_start(spans: list[ReadableSpan]) -> None:
+    """On any worker: what it needs is in the token. It stands below what ended it."""
+    first, second = (Client(sessions(Server())) for _ in range(2))
+    await second.delete(await first.create())
+    start, end, delete = (named(spans, name) for name in ("session start", "session end", "sessions/delete"))
+    assert end.parent == delete.context
+    assert start.context is not None
+    assert [link.context.span_id for link in end.links] == [start.context.span_id]
+    assert attributes(end, "session.id", "mcp_sessions.reason") == [*attributes(start, "session.id"), "deleted"]
+
+
+async def test_the_end_of_a_session_that_expired_leads_back_too(spans: list[ReadableSpan]) -> None:
+    """Its token is not sent then; its record knows where it began."""
+    clock = Clock()
+    middleware = sessions(Server(), clock=clock, lifetime=60, tracked=True)
+    await Client(middleware).create()
+    clock.now += 60
+    assert middleware._options.sweeper is not None
+    await middleware._options.sweeper.sweep()
+    start, end = (named(spans, name) for name in ("session start", "session end"))
+    assert start.context is not None
+    assert [link.context.span_id for link in end.links] == [start.context.span_id]
+    assert attributes(end, "mcp_sessions.reason") == ["expired"]
+
+
+async def test_a_session_knows_where_it_started(spans: list[ReadableSpan]) -> None:
+    """For an application's own spans to link to, such as those of a job that outlives the request."""
+    traceparents: list[str | None] = []
+
+    async def look(session: Session | None, arguments: dict[str, Any]) -> Any:
+        assert session is not None
+        traceparents.append(session.traceparent)
+
+    client = Client(sessions(Server(look=look)))
+    await client.tool("look", session=await client.create())
+    context = named(spans, "session start").context
+    assert context is not None
+    assert traceparents == [f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"]
+
+
+async def test_an_id_with_its_trace_and_its_client_is_still_short(spans: list[ReadableSpan]) -> None:
+    """At most 512 bytes, with a name as long as it may be."""
+    envelope = {"_meta": {CLIENT_INFO_KEY: {"name": "w" * 100}}}
+    held = (await Client(sessions(Server())).send("sessions/create", envelope)).result["session"]
+    assert attributes(named(spans, "session start"), "mcp_sessions.client") == ["w" * 64]
+    assert len(held["sessionId"]) <= 512
+
+
+# --- without tracing -----------------------------------------------------------------------------
+
+
+async def test_off_is_no_span_at_all(spans: list[ReadableSpan]) -> None:
+    """Not of messages, and not of sessions."""
+    client = Client(sessions(Server(), spans="off"))
+    session = await client.create()
+    await client.tool(session=session)
+    await client.delete(session)
+    assert spans == []
+
+
+async def test_a_provider_may_come_later(spans: list[ReadableSpan], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From its coming on there are spans; a session that is older has no start."""
+    provider = trace.get_tracer_provider()
+    assert isinstance(provider, TracerProvider)
+    client = Client(sessions(Server()))
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    session = await client.create()
+    await client.tool(session=session)
+    assert spans == []
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    await client.tool(session=session)
+    await client.delete(session)
+    assert [span.name for span in spans] == ["tools/call whoami", "session end", "sessions/delete"]
+    assert not any(span.links for span in spans)
+
+
+async def test_a_session_that_is_refused_without_tracing_leaves_no_span(
+    spans: list[ReadableSpan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no start that could fail."""
+
+    def refuse(session: Session, params: dict[str, Any], scope: Scope) -> None:
+        raise CreateRefused("not you")
+
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    await Client(sessions(Server(), on_create=refuse)).send("sessions/create")
+    assert spans == []
+
+
+async def test_the_name_that_a_client_gives_its_conversation_is_on_the_span_of_the_message(
+    spans: list[ReadableSpan],
+) -> None:
+    """Where the middleware makes that span, it is the one around the handler."""
+    client = Client(sessions(Server(), correlate=True))
+    params = {"name": "whoami", "_meta": {"openai/session": "c1"}}
+    await client.send("tools/call", params, session=await client.create())
+    assert attributes(named(spans, "tools/call whoami"), "mcp_sessions.correlation") == ["c1"]
+
+
+async def test_metrics_need_no_spans(spans: list[ReadableSpan]) -> None:
+    """Each is chosen apart: what is counted and timed is not traced."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    client = Client(sessions(Server(), spans="off", metrics=SessionMetrics(provider)))
+    session = await client.create()
+    await client.tool(session=session)
+    await client.tool()
+    await client.delete(session)
+    data = reader.get_metrics_data()
+    assert data is not None
+    found: dict[str, Any] = {
+        metric.name: metric.data.data_points for of in data.resource_metrics[0].scope_metrics for metric in of.metrics
+    }
+    provider.shutdown()
+    assert spans == []
+    assert {
+        str((point.attributes or {})["mcp.method.name"]): point.count
+        for point in found["mcp.server.operation.duration"]
+    } == {
+        "sessions/create": 1,
+        "tools/call": 2,
+        "sessions/delete": 1,
+    }
+    assert [point.value for point in found["mcp_sessions.session.created"]] == [1]
+    assert [point.count for point in found["mcp.server.session.duration"]] == [1]
+
+
+async def test_a_body_that_is_not_a_message_has_no_span(spans: list[ReadableSpan]) -> None:
+    """There is no method to call it by."""
+    message: Answer = await call(sessions(Server()), http(), b"[")
+    assert message.status == 400
+    assert spans == []
