@@ -146,7 +146,7 @@ def test_a_function_that_fails_on_a_request_finds_nothing_there() -> None:
     assert name({"else": 3, "openai/session": "c2"}, hasty, "meta:openai/session") == "c2"
 
 
-def test_a_function_is_spared_what_has_no_python_form() -> None:
+def test_a_function_survives_end_what_has_no_python_form() -> None:
     """Here a text that has no UTF-8 form."""
     chat = lambda meta, header: ",".join(meta) or None  # noqa: E731  # a lambda is what people write
     meta = {"bad": Raw(b'"\\ud800"'), "good": Raw(b"1")}

@@ -13,7 +13,7 @@ from clients import LEGACY, OFFERED, SESSION_KEY, START, Answer, Client, Header,
 from starlette.types import Message, Receive, Scope, Send
 from streaming import Streaming
 
-from mcp_sessions import Session
+from mcp_sessions import Session, current_session
 from mcp_sessions._protocol.headers import HANDSHAKE_VERSIONS
 from mcp_sessions._session.claims import Claims
 from mcp_sessions._session.data import Namespace
@@ -72,6 +72,31 @@ class TestWithoutASession:
         assert (await client.tool("remember", a=1)).error == {"code": -31044, "message": "Session required"}
         assert (await client.tool("whoami")).result["content"] == "nobody"
         assert (await client.tool("remember", session=await client.create(), a=1)).result["content"] == {"a": 1}
+
+    async def test_a_session_around_is_not_its_own(self, modern: bool) -> None:
+        """A middleware may stand within a handler of another, whose session is current there."""
+        seen: list[Session | None] = []
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await read(receive)
+            seen.append(current_session())
+            await reply(send, b'{"jsonrpc":"2.0","id":1,"result":{}}')
+
+        inner = sessions(app)
+
+        async def outer(scope: Scope, receive: Receive, send: Send) -> None:
+            body = json.dumps(Client(inner, modern=modern).message("tools/call")).encode()
+            headers = Client(inner, modern=modern).headers("tools/call")
+            seen.append(current_session())
+            await inner(http(headers=headers), Incoming(*chunks(body)), Answer())
+            seen.append(current_session())
+            await reply(send, b'{"jsonrpc":"2.0","id":1,"result":{}}')
+
+        client = Client(sessions(outer, admission="own"), modern=modern)
+        await client.tool(session=await client.create())
+        before, within, after = seen
+        assert within is None
+        assert before is after is not None
 
 
 class TestWithASession:
@@ -132,6 +157,17 @@ class TestWithASession:
         await client.tool("whoami", gzip)
         assert server.last.headers[gzip[0]] == b"gzip"
         assert server.last.scope["extensions"] == extensions
+
+    async def test_what_does_no_harm_is_left_to_the_server(self, modern: bool) -> None:
+        """Extensions that send no body around us, beside an encoding or alone."""
+        server = Server()
+        extensions: dict[str, Any] = {"http.response.push": {}}
+        client = Client(sessions(server), modern=modern, extensions=extensions)
+        session = await client.create()
+        for headers in ([], [(b"accept-encoding", b"gzip")]):
+            await client.tool("whoami", *headers, session=session)
+            assert server.last.scope["extensions"] is extensions
+            assert b"accept-encoding" not in server.last.headers
 
     async def test_a_scope_without_extensions_is_as_good(self, modern: bool) -> None:
         """They are optional in ASGI, and may be null."""

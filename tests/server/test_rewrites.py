@@ -10,14 +10,19 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from apps import Server, sessions
-from clients import Answer, Client
+from apps import Server, reply, sessions
+from clients import Answer, Client, Incoming, http
 from recorded import process_wide
 from sep1364 import SERVES, Speaker
 from sep1364 import Stateful as Naming
+from starlette.types import Receive, Scope, Send
 from stateful import Stateful
 
 from mcp_sessions import SEP1364Create, SEP1364Initialize, Session
+from mcp_sessions._protocol.headers import RequestHeaders
+from mcp_sessions._protocol.jsonrpc import Message, parse
+from mcp_sessions._server.context import RequestContext
+from mcp_sessions._server.sep1364 import PendingInitialized
 
 HEADER = b"mcp-session-id"
 
@@ -184,6 +189,61 @@ PAIRS: list[Callable[[Deployment], Awaitable[Answer]]] = [
     named_and_in_the_field,
     translated_and_in_the_field,
 ]
+
+
+# --- one alone -----------------------------------------------------------------------------------
+
+
+async def test_a_success_of_any_type_names_a_transport_session() -> None:
+    """The body is left as it is, since it is no JSON by its type; one that is no success names none."""
+    texts = [b'{"jsonrpc":"2.0","id":1,"result":{}}', b'{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":""}}']
+    for text in texts:
+
+        async def app(scope: Scope, receive: Receive, send: Send, text: bytes = text) -> None:
+            await reply(send, text, media_type=b"text/plain")
+
+        answer = await Client(sessions(app), modern=False).send("initialize")
+        assert answer.body == text
+        assert (HEADER in answer.headers) is (b"result" in text)
+
+
+async def test_a_stream_whose_start_waits_can_be_cut() -> None:
+    """The session of an `initialize` ends before the server has answered: the start goes out, and the error."""
+    held: list[Session] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        held.append(scope["mcp_session"])
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b": hello\n\n", "more_body": True})
+        middleware = client.app
+        await middleware._options.endings.end(held[0]._active.claims, "over")  # type: ignore[attr-defined]
+        await send({"type": "http.response.body", "body": b"data: {}\n\n"})
+
+    client = Client(sessions(app, admission="own"), modern=False)
+    answer = await client.send("initialize", session=await created(client))
+    assert [message["type"] for message in answer.messages] == ["http.response.start", *["http.response.body"] * 2]
+    assert HEADER not in answer.headers
+    assert answer.error["code"] == -32043
+
+
+async def test_of_sessions_that_wait_to_be_confirmed_the_oldest_go_first() -> None:
+    """What is remembered of clients that never came back is bounded."""
+    server = Server()
+    pending = PendingInitialized(max_waiting=1)
+    for transport in ("first", "second"):
+        pending.add(transport)
+    for transport in ("first", "second"):
+        headers = RequestHeaders.of([(HEADER, transport.encode())])
+        runtime = sessions(server)._options
+        ctx = RequestContext(runtime, server, http(), Incoming(), Answer(), headers, True)
+        message = parse(b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}')
+        assert isinstance(message, Message)
+        await pending.send_initialized(ctx, message)
+        assert len(server.seen) == (transport == "second")
+
+
+# --- two at once ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=[False, True], ids=["alone", "observed"])

@@ -159,32 +159,23 @@ PASS: Final = Decision(FORWARD)
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What decides in one deployment. Made by `Rules.of`.
-
-    Args:
-        policy: Which messages need a session.
-        subjects: The subject of each method that is told apart.
-        lists: Whether lists vary by session; None for the default of the era.
-        legacy_only: Whether the modern era is refused.
-        fail_open: Whether a session is accepted though the store does not answer.
-        reads_transport: Whether a header of ours can name a transport session.
-        bridges: Whether every session header that clients send is one of ours.
-        kind_of: What a token may be used as; None where it is not authentic.
-        sep1364: The dialects of SEP-1364 that are spoken, or None.
-        inspected_methods: Without a session, only messages with these methods need a decision...
-        inspects_all: ...unless every message does.
-    """
+    """What decides in one deployment. Made by `Rules.of`."""
 
     policy: Policy
     subjects: Mapping[str, Subject]
     lists: Lists | None
     legacy_only: bool
     fail_open: bool
+    """Whether a session is accepted though the store does not answer."""
     reads_transport: bool
+    """Whether a header of ours can name a transport session."""
     bridges: bool
+    """Whether every session header that clients send is one of ours."""
     kind_of: Callable[[str], Kind | None]
+    """Gives what a token may be used as; None where it is not authentic."""
     sep1364: Sep1364 | None
     inspected_methods: frozenset[str]
+    """Without a session, only messages with these methods need a decision, unless all do."""
     inspects_all: bool
 
     @classmethod
@@ -321,13 +312,7 @@ def ours_of(session_ids: Sequence[str]) -> str | None:
     """Return the `Mcp-Session-Id` header where it is one of ours, or None where it is absent or the server's own.
 
     The token's envelope alone decides, not whether it verifies: a value that looks like ours must not reach the
-    application, its logs or its spans.
-
-    Args:
-        session_ids: Every copy of the header.
-
-    Raises:
-        Refusal: `duplicate_session_header`: There are several, and two readers may take different ones.
+    application, its logs or its spans. Args and Raises are those of `any_of`.
     """
     found = any_of(session_ids)
     return found if found is not None and looks_like_session_id(found) else None
@@ -349,11 +334,6 @@ def any_of(session_ids: Sequence[str]) -> str | None:
 
 def check_envelope(message: Message, *, version: str | None, methods: tuple[str, ...]) -> None:
     """Make the modern era's checks on a request that we answer ourselves, in the specification's order.
-
-    Args:
-        message: The request.
-        version: The `MCP-Protocol-Version` header.
-        methods: Every `Mcp-Method` header.
 
     Raises:
         Refusal: `envelope_incomplete`: `_meta` lacks the protocol version or the client capabilities.
@@ -400,17 +380,12 @@ def offered(names: Collection[str], *, tracked: bool) -> list[Extension]:
 
 
 def subjects(extensions: Sequence[Extension]) -> dict[str, Subject]:
-    """Return the subject of each method that is told apart."""
+    """Return the subject of each method that has one of its own."""
     return {**SUBJECTS, **{extension.method: extension.subject for extension in extensions}}
 
 
 def settings(required: str, extensions: Sequence[Extension]) -> bytes:
-    """Return `capabilities.experimental.sessions`, as JSON.
-
-    Args:
-        required: Which requests need a session: `"never"`, `"some"` or `"always"`.
-        extensions: Those that are offered.
-    """
+    """Return `capabilities.experimental.sessions`, as JSON: which requests need a session, and what is offered."""
     written: dict[str, Any] = {"required": required}
     for extension in extensions:
         written |= extension.settings

@@ -121,7 +121,7 @@ class SEP1364Create:
 
     Args:
         required: Whether every message but `initialize`, `notifications/initialized` and `ping` must name
-            a session, as clients are told in `capabilities.sessions`.
+            a session, as clients learn from `capabilities.sessions`.
     """
 
     required: bool = False

@@ -48,7 +48,6 @@ class Rewrite(msgspec.Struct, eq=False):
 
     async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
         """Return what takes the place of a JSON-RPC message of the response, or None to leave it."""
-        raise NotImplementedError
 
 
 class Advertise(Rewrite, kw_only=True):
