@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from apps import Server, reply, sessions
-from clients import Answer, Client, Incoming, http
+from clients import Answer, Client
 from recorded import process_wide
 from sep1364 import SERVES, Speaker
 from sep1364 import Stateful as Naming
@@ -19,10 +19,7 @@ from starlette.types import Receive, Scope, Send
 from stateful import Stateful
 
 from mcp_sessions import SEP1364Create, SEP1364Initialize, Session
-from mcp_sessions._protocol.headers import RequestHeaders
-from mcp_sessions._protocol.jsonrpc import Message, parse
-from mcp_sessions._server.context import RequestContext
-from mcp_sessions._server.sep1364 import PendingInitialized
+from mcp_sessions._server.context import PendingInitialized
 
 HEADER = b"mcp-session-id"
 
@@ -227,20 +224,14 @@ async def test_a_stream_whose_start_waits_can_be_cut() -> None:
     assert answer.error["code"] == -32043
 
 
-async def test_of_sessions_that_wait_to_be_confirmed_the_oldest_go_first() -> None:
+def test_of_sessions_that_wait_to_be_confirmed_the_oldest_go_first() -> None:
     """What is remembered of clients that never came back is bounded."""
-    server = Server()
     pending = PendingInitialized(max_waiting=1)
-    for transport in ("first", "second"):
-        pending.add(transport)
-    for transport in ("first", "second"):
-        headers = RequestHeaders.of([(HEADER, transport.encode())])
-        runtime = sessions(server)._options
-        ctx = RequestContext(runtime, server, http(), Incoming(), Answer(), headers, True)
-        message = parse(b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}')
-        assert isinstance(message, Message)
-        await pending.send_initialized(ctx, message)
-        assert len(server.seen) == (transport == "second")
+    pending.add("first")
+    pending.add("second")
+    assert [transport in pending for transport in ("first", "second")] == [False, True]
+    pending.remove("second")
+    assert "second" not in pending
 
 
 # --- two at once ---------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ found" with the caller's id, admits; any other answer goes to the caller as it c
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -26,9 +27,9 @@ from .._session.events import RequestRefused
 from ..errors import EraRefused, InvalidParams, Refusal, SessionEnded, SessionExpired, SessionNotFound
 from .body import Replay
 from .context import RequestContext
-from .methods import Method, MethodCall
 from .sessions import ActiveSession
 
+Method = Callable[[], Awaitable[dict[str, Any]]]
 _OWNER_LEARNS: Final = (SessionExpired, SessionEnded)
 _NONE: Final = frozenset[int]()
 _NAMELESS: Final = frozenset({400, 404})
@@ -48,7 +49,7 @@ async def answer(ctx: RequestContext, message: Message, method: Method, session:
     """
     if await preflight(ctx, message):
         try:
-            result = await method(MethodCall(ctx, message, session))
+            result = await method()
         except Refusal as refusal:
             await refuse_at_once(ctx, message, refusal)
             return

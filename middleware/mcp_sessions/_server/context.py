@@ -5,6 +5,7 @@ The scope is the request's own copy of the facts that the wrapped application se
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from .sessions import ActiveSession
 
 BODY_AROUND_US: Final = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
+MAX_WAITING: Final = 10_000  # transport sessions; those of clients that never came back go first
 """ASGI extensions by which a body would leave without passing here."""
 
 
@@ -105,3 +107,30 @@ def bridged(session: ActiveSession) -> Bridged | None:
     """
     server_id = session.server_id
     return None if server_id is None else Bridged(session.token, server_id)
+
+
+class PendingInitialized:
+    """The wrapped server's transport sessions that wait for `notifications/initialized`.
+
+    A server that keeps transport sessions keeps them in its process, and so does this.
+
+    Args:
+        max_waiting: How many are remembered at most; the oldest go first.
+    """
+
+    def __init__(self, *, max_waiting: int = MAX_WAITING) -> None:
+        self._max_waiting: Final = max_waiting
+        self._waiting: Final[OrderedDict[str, None]] = OrderedDict()
+
+    def __contains__(self, transport: str | None) -> bool:
+        return transport in self._waiting
+
+    def add(self, transport: str) -> None:
+        """Remember a transport session whose client need not confirm it."""
+        self._waiting[transport] = None
+        if len(self._waiting) > self._max_waiting:
+            self._waiting.popitem(last=False)
+
+    def remove(self, transport: str) -> None:
+        """Forget a transport session that was confirmed."""
+        self._waiting.pop(transport, None)

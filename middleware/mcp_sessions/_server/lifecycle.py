@@ -12,7 +12,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -23,8 +23,10 @@ from .._session.events import Fact, SessionDeleted
 from .._session.session import EndedSession
 from ..errors import StoreUnavailable
 from ..stores.base import Ended, Record, Store
-from .options import OnEnd
 from .streams import Streams, start
+
+if TYPE_CHECKING:
+    from .options import OnEnd
 
 ENDED_ALL: Final = "ended_all"
 """The reason that `on_end` gets where all sessions of a principal end at once."""

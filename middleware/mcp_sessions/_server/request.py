@@ -6,6 +6,7 @@ What happens to a message is decided in `_protocol.decision`, from a table; what
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
@@ -14,21 +15,25 @@ import msgspec
 from .._protocol import rewrite
 from .._protocol.decision import ANSWERED, ATTACH, PASS, STABLE, Decision, decide
 from .._protocol.draft import INITIALIZE
+from .._protocol.headers import SESSION_HEADER
 from .._protocol.jsonrpc import NOTIFICATION, RESPONSE, Message
 from .._session.claims import SESSION
 from .._session.current import correlation_variable, session_variable
 from .._session.events import SessionUsed
 from .._session.session import Session
 from ..errors import Refusal
-from .answers import answer, refuse, refuse_unread
+from .answers import answer, notify, refuse, refuse_unread
 from .body import Replay, read_body, read_message
 from .context import RequestContext
-from .methods import METHODS
+from .methods import METHODS, MethodCall
 from .response import response_filter
 from .sessions import ActiveSession, open_others, open_session
 
 if TYPE_CHECKING:
     from ..telemetry.outcome import RequestTelemetry
+
+CONFIRMATION: Final = "notifications/initialized"
+_EARLY: Final = frozenset({"initialize", "ping"})
 
 
 async def handle_post(ctx: RequestContext) -> None:
@@ -61,7 +66,7 @@ async def handle_post(ctx: RequestContext) -> None:
         if refused is not None:
             await refuse(ctx, message, refused)
         elif decision.step in ANSWERED:
-            await answer(ctx, message, METHODS[decision.step], session)
+            await answer(ctx, message, partial(METHODS[decision.step], MethodCall(ctx, message, session)), session)
         else:
             await forward(ctx, message, decision, session)
 
@@ -124,8 +129,12 @@ async def _plain(ctx: RequestContext, message: Message) -> Message:
     """Return a message of SEP-1364's as servers of today read it, to which its client may still owe another."""
     sep1364, pending = ctx.runtime.rules.sep1364, ctx.runtime.unconfirmed
     assert sep1364 is not None
-    if pending is not None:
-        await pending.send_initialized(ctx, message)
+    transport = ctx.headers.first(SESSION_HEADER)
+    if pending is not None and transport is not None and transport in pending and message.method not in _EARLY:
+        # By the second alternative a client may leave the confirmation out; a server of today waits for it.
+        if message.method != CONFIRMATION:
+            await notify(ctx, CONFIRMATION)
+        pending.remove(transport)  # only now: a message beside this one must not overtake it
     plain = sep1364.outgoing(message)
     if plain is not message:
         ctx.declare(plain.body)

@@ -19,13 +19,14 @@ from .._protocol.decision import ADVERTISING
 from .._protocol.draft import INITIALIZE, speaks_draft
 from .._protocol.headers import SESSION_HEADER
 from .._protocol.jsonrpc import Message
-from .._session.claims import SESSION, TRANSPORT
+from .._protocol.sep1364 import agrees_on_version, capabilities, field
+from .._session.claims import BESIDE, FIELD, SESSION, TRANSPORT, Kind
 from .._session.events import RequestRefused
 from .._tokens import seal
 from ..errors import DataError, Refusal, StateError, StoreUnavailable
-from .answers import refuse_at_once
+from .answers import refuse_at_once, refused_body
 from .context import Bridged, BridgedInitialize, RequestContext
-from .minting import initialize_session
+from .minting import initialize_session, mint_with_capabilities
 from .sessions import ActiveSession
 
 if TYPE_CHECKING:
@@ -149,6 +150,58 @@ class TranslateIds(Rewrite, kw_only=True):
         return None
 
 
+class Sep1364Field(Rewrite, kw_only=True):
+    """The session in the top-level field of the answer, and in its headers if they mirror it.
+
+    Args:
+        ctx: The request.
+        message: The message.
+        session: The session that it names, or None.
+        begins: Whether it is an `initialize`, which begins a session where it names none.
+        named_id: The session that was named in the headers.
+    """
+
+    ctx: RequestContext
+    message: Message
+    session: ActiveSession | None
+    begins: bool
+    named_id: str | None = None
+
+    async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
+        """Return the answer with the session, or with the refusal where there is none to be had."""
+        session = self.session
+        if self.begins and response.is_answer(text):
+            try:
+                session = await self._begun(text, response)
+            except Refusal as refusal:
+                return refused_body(self.ctx, self.message, refusal)
+            finally:
+                self.holds = False
+        return None if session is None else rewrite.with_field(text, response.request_id, session.token)
+
+    async def _begun(self, answer: bytes, response: ResponseFilter) -> ActiveSession:
+        """Go on with the session that is named, or begin one, and keep what its client can do."""
+        ctx, session, bridge, pending = self.ctx, self.session, self.ctx.bridge, self.ctx.runtime.unconfirmed
+        own = None if response.session_id == self.named_id else response.session_id
+        if session is not None:
+            value = capabilities(self.message)
+            if value is not None:
+                await session.keep_capabilities(value)
+        elif isinstance(bridge, BridgedInitialize) and bridge.session is not None:
+            session = bridge.session
+        else:
+            alone = TRANSPORT if ctx.runtime.transport else FIELD
+            session = await begin_session(ctx, self.message, alone if own is None else BESIDE)
+        if own is not None and pending is not None and agrees_on_version(self.message, answer):
+            pending.add(own)
+        # A second success in the same event stream names its session in place of the first.
+        may_name = self.holds or (self.named_id is not None and response.start is not None)
+        if own is None and may_name and session.claims.kind == TRANSPORT:
+            self.named_id = session.token
+            response.name(session.token)
+        return session
+
+
 def _carried(ids: list[str]) -> str:
     """Return the server's id, or nothing where it names none that can be carried."""
     server_id = ids[0] if len(ids) == 1 else ""
@@ -183,8 +236,6 @@ def rewrites_for(
     if message.method in ADVERTISING:
         first.append(Advertise(settings=runtime.settings, capability=runtime.capability))
     if sep1364 is not None:
-        from .sep1364 import field_rewrites  # which most deployments do without
-
         last += field_rewrites(ctx, message, session, echoes=echoes)
     if session is not None and echoes and not keeps and (first or last):
         first.append(EchoSession(session=session))
@@ -195,8 +246,30 @@ def _translation(ctx: RequestContext, message: Message) -> TranslateIds:
     ctx.bridge = BridgedInitialize()
     sep1364, mint = ctx.runtime.rules.sep1364, partial(initialize_session, ctx, message, TRANSPORT)
     if sep1364 is not None and sep1364.begins_session(message, modern=ctx.headers.is_modern):
-        from .sep1364 import begin_session
-
         mint = partial(begin_session, ctx, message, TRANSPORT)
     refuse = partial(refuse_at_once, ctx, message)
     return TranslateIds(reads_any_type=True, bridge=ctx.bridge, mint=mint, refuse=refuse)
+
+
+def field_rewrites(
+    ctx: RequestContext, message: Message, session: ActiveSession | None, *, echoes: bool
+) -> list[Rewrite]:
+    """Return what writes the field into the answer to a message, if anything does."""
+    sep1364 = ctx.runtime.rules.sep1364
+    if sep1364 is not None and sep1364.begins_session(message, modern=ctx.headers.is_modern):
+        return [Sep1364Field(holds=True, ctx=ctx, message=message, session=session, begins=True)]
+    if echoes and field(message) is not None:
+        return [Sep1364Field(ctx=ctx, message=message, session=session, begins=False)]
+    return []
+
+
+async def begin_session(
+    ctx: RequestContext, message: Message, kind: Kind, server_id: str | None = None
+) -> ActiveSession:
+    """Mint the session that an `initialize` begins, and keep what its client can do.
+
+    Raises:
+        Refusal: The caller gets none.
+    """
+    mint, value = partial(initialize_session, ctx, message, kind, server_id), capabilities(message)
+    return await (mint() if value is None else mint_with_capabilities(value, mint))

@@ -29,6 +29,7 @@ from ..stores import base
 from ..stores.base import Standing, Store
 from ..telemetry.detect import is_traced
 from . import placement, principal
+from .context import PendingInitialized
 from .forms import as_seconds
 from .labels import Conversation
 from .lifecycle import Sweeper, Terminator
@@ -39,7 +40,6 @@ from .streams import Streams
 if TYPE_CHECKING:
     from .._protocol.sep1364 import Sep1364
     from ..telemetry.recorder import Telemetry
-    from .sep1364 import PendingInitialized
 
 KindOf = Callable[[str], Kind | None]
 Keep = Callable[[str, int], Data]
@@ -198,7 +198,6 @@ def _sep1364(options: Options) -> tuple[Sep1364 | None, PendingInitialized | Non
     if not options.dialects and isinstance(options.dialects, Sequence):
         return None, None, b"{}"
     from .._protocol.sep1364 import Sep1364
-    from .sep1364 import PendingInitialized
 
     sep1364 = Sep1364.of(options.dialects)
     capability = b"{}" if sep1364.creates is None else sep1364.creates.capability
@@ -302,16 +301,13 @@ def log_fact(fact: Fact) -> None:
     """Write one fact down at INFO: a refusal, a creation or an end. A use is no news."""
     if isinstance(fact, RequestRefused):
         of = "" if fact.ref is None else f" of session {fact.ref}"
-        _log.info("refused %s%s: %s (%d)", _quoted(fact.method), of, fact.reason, fact.code)
+        method = "a body that was not read" if fact.method is None else ascii(fact.method[:_MAX_METHOD])
+        _log.info("refused %s%s: %s (%d)", method, of, fact.reason, fact.code)
     elif isinstance(fact, SessionCreated):
         of = "" if fact.parent is None else f" as a fork of {fact.parent}"
         _log.info("session %s created%s", fact.ref, of)
     elif isinstance(fact, SessionDeleted):
         _log.info("session %s ended: %s", fact.ref, fact.reason)
-
-
-def _quoted(method: str | None) -> str:
-    return "a body that was not read" if method is None else ascii(method[:_MAX_METHOD])
 
 
 WINDOW: Final = 60  # seconds
