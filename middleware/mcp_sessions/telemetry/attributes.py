@@ -22,6 +22,7 @@ from .._protocol.jsonrpc import TARGETS, Message
 from .._session.claims import looks_like_session_id
 from ..errors import Refusal
 
+SCOPE: Final = "mcp_sessions"
 SESSION_ID: Final = "session.id"
 MCP_SESSION_ID: Final = "mcp.session.id"
 

@@ -22,12 +22,12 @@ from .attributes import (
     OPERATION,
     PROTOCOL_VERSION,
     REASON,
+    SCOPE,
     STATUS_CODE,
     TARGET_ATTRIBUTES,
     target_of,
 )
 from .outcome import Outcome
-from .spans import SCOPE
 
 CREATED: Final = "mcp_sessions.session.created"
 ENDED: Final = "mcp_sessions.session.ended"

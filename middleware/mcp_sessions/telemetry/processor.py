@@ -17,9 +17,9 @@ from opentelemetry.trace import Link, SpanKind, TraceState, get_current_span
 from opentelemetry.util.types import Attributes
 
 from .._session.current import current_both, current_session
-from .attributes import CLIENT, MCP_SESSION_ID, has_foreign_session_id, process_aliases, session_attributes
+from .attributes import CLIENT, MCP_SESSION_ID, SCOPE, has_foreign_session_id, process_aliases, session_attributes
 from .detect import attributes_of
-from .spans import SCOPE, session_in, start_of
+from .spans import session_in, start_of
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor

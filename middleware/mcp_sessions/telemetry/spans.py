@@ -44,6 +44,7 @@ from .attributes import (
     EXPIRES_AT,
     PARENT,
     REASON,
+    SCOPE,
     common_attributes,
     has_foreign_session_id,
     message_attributes,
@@ -54,8 +55,6 @@ from .attributes import (
 )
 from .detect import Spans, Trace, is_traced, takes_spans
 from .outcome import OperationListener, RedactedContents, RequestTelemetry
-
-SCOPE: Final = "mcp_sessions"
 
 # By the option: the kind of span for what is forwarded to the wrapped server, and for what we answer ourselves.
 _KINDS: Final[dict[Spans, tuple[SpanKind | None, SpanKind | None]]] = {
