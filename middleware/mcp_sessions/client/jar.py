@@ -349,7 +349,8 @@ class JarSync:
         """Take a session that has ended out of the jar."""
         if (name := held.name) is not None:
             await self._write(lambda jar, key: jar.drop(key, name, session_id))
-            self.written.pop(name, None)
+            if name in self.written and self.written[name].session_id == session_id:
+                del self.written[name]
 
     async def _write(self, change: Callable[[SessionJar, JarKey], Awaitable[None]]) -> bool:
         """Change the jar, and return whether it was changed."""

@@ -61,6 +61,11 @@ def meta(message: Any) -> dict[str, Any]:
     return (message.params or {}).get("_meta") or {}
 
 
+def members(value: object) -> dict[str, Any]:
+    """Return an object that a server sent; what is not one has no members."""
+    return value if isinstance(value, dict) else {}
+
+
 def is_modern(message: Any) -> bool:
     """Whether a request carries the envelope of the modern era."""
     return _CAPABILITIES in meta(message)
@@ -81,11 +86,10 @@ def cancelled_id(message: Any) -> str | None:
 
 def offer(result: Mapping[str, Any]) -> tuple[bool, dict[str, Any]]:
     """Return whether the answer to a handshake offers sessions, in either place, and which extensions of the draft."""
-    capabilities = result.get("capabilities") or {}
-    experimental = capabilities.get("experimental") or {}
-    extensions = experimental.get("sessions")
+    capabilities = members(result.get("capabilities"))
+    experimental = members(capabilities.get("experimental"))
     offered = "sessions" in capabilities or "sessions" in experimental
-    return offered, extensions if isinstance(extensions, dict) else {}
+    return offered, members(experimental.get("sessions"))
 
 
 def declaring_sessions(item: Any) -> Any:

@@ -19,8 +19,9 @@ import msgspec
 from .._session.claims import Mode
 from ..errors import ConfigurationError
 from . import messages
-from .connection import ClientWriteStream, Connection, OnLost, Rules, SessionRouter
+from .connection import ClientWriteStream, Connection
 from .jar import JarSync, SessionJar
+from .router import OnLost, Rules, SessionRouter
 from .session import ClientError, HeldSession, NoAnswer, SessionPage
 
 Transport = AbstractAsyncContextManager[Any]
