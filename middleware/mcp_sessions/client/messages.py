@@ -8,8 +8,10 @@ Source: the MCP schema; the data-layer sessions draft; MCP 2026-07-28, Streamabl
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, Final
 
 from .._protocol.jsonrpc import SESSION_KEY
@@ -124,11 +126,13 @@ def in_session(item: Any, session: dict[str, str]) -> Any:
 def request(pattern: Any, id: str, method: str, params: Mapping[str, Any], session: dict[str, str] | None) -> Any:
     """Return a request of our own, with the envelope and the headers of `pattern`, a request of the client.
 
-    The `_meta` of `params` stands where there is no envelope. `session` is what it is about, or None.
+    The `_meta` of `params` stands where there is no envelope. The current trace context goes along, as in the SDK's own
+    requests. `session` is what it is about, or None.
     """
     like = body(pattern)
     envelope = {name: meta(like)[name] for name in _ENVELOPE if name in meta(like)}
-    whole = {**params, "_meta": envelope} if envelope else dict(params)
+    own = (envelope or members(params.get("_meta"))) | _trace_context()
+    whole = {**params, "_meta": own} if own else dict(params)
     message = _wrapped(pattern, type(like)(jsonrpc="2.0", id=id, method=method, params=whole))
     headers = getattr(pattern.metadata, "headers", None)
     metadata = None if headers is None else type(pattern.metadata)(headers=_own_headers(headers, method))
@@ -151,6 +155,14 @@ def without_id(item: Any) -> Any:
     error = body(item).error
     data = {name: value for name, value in error.data.items() if name != "sessionId"}
     return _replaced(item, error=error.model_copy(update={"data": data}))
+
+
+def _trace_context() -> dict[str, Any]:
+    """Return `traceparent`, `tracestate` and `baggage`, as far as OpenTelemetry is in use and has them."""
+    carrier: dict[str, Any] = {}
+    if "opentelemetry.context" in sys.modules:
+        import_module("opentelemetry.propagate").inject(carrier)
+    return carrier
 
 
 def _own_headers(headers: Mapping[str, str], method: str) -> dict[str, str]:
