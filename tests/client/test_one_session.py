@@ -141,7 +141,7 @@ async def test_a_connection_that_is_lost_in_the_first_creation(cell: Cell, hang_
 @needs("mcp>=2")
 @pytest.mark.parametrize("cell", [cell for cell in MODERN if cell.framework == "sdk2"], ids=str)
 async def test_a_first_request_without_a_session_that_fails(cell: Cell) -> None:
-    """Of a client that is pinned to a version, and so asks nobody what the server offers."""
+    """Of a client that is pinned to a version, and so does not ask what the server offers."""
     faults = Faults({"tools/list": 1})
     async with served(cell, faults.make) as server:
         sessions = server.sessions()
