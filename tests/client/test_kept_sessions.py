@@ -167,20 +167,65 @@ async def test_a_jar_that_cannot_be_written_later_is_reported_and_tried_again(
     ("url", "written"),
     [
         ("https://host.example/mcp", "https://host.example:443/mcp"),
-        ("HTTPS://user:secret@Host.Example:443/mcp?token=secret#top", "https://host.example:443/mcp"),
+        ("HTTPS://user:secret@Host.Example:443/mcp?#top", "https://host.example:443/mcp"),
+        ("https://host.example/mcp?tenant=1#top", "https://host.example:443/mcp?tenant=1"),
+        ("https://host.example/mcp?b=é x&a=%20", "https://host.example:443/mcp?b=%C3%A9%20x&a=%20"),
+        ("http://127.0.0.1:8000?a", "http://127.0.0.1:8000/?a"),
         ("http://127.0.0.1:8000", "http://127.0.0.1:8000/"),
         ("http://[::1]/mcp/", "http://[::1]:80/mcp/"),
     ],
 )
-async def test_a_server_is_its_origin_and_path(url: str, written: str, tmp_path: Path) -> None:
-    """Written in one way, and without what may be secret in a URL."""
+async def test_a_server_is_its_origin_path_and_query(url: str, written: str, tmp_path: Path) -> None:
+    """Written in one way, and without user, password and fragment."""
     path = tmp_path / "jar.json"
     async with calling(kept_on(Server(), SessionJar(path), server=url)) as caller:
         await caller.ask("tools/call")
     assert list(json.loads(path.read_text())["servers"]) == [written]
 
 
-@pytest.mark.parametrize("url", [None, "", "host/mcp", "ftp://host/mcp", "http:///mcp"])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("https://host/mcp?tenant=1", "https://host/mcp?tenant=2"),
+        ("https://host/mcp", "https://host/mcp?tenant=1"),
+        ("https://ann:a@host/mcp", "https://bob:b@host/mcp"),
+    ],
+)
+async def test_tenants_and_users_of_one_host_have_sessions_of_their_own(one: str, other: str, tmp_path: Path) -> None:
+    """None is sent the session of another; each goes on with its own, also where `server=` names no user."""
+    jar, server = SessionJar(tmp_path / "jar.json"), Server()
+    for url in (one, other, one, other):
+        async with calling(with_sessions(connected_to(url, to=server), jar)) as caller:
+            await caller.ask("tools/call")
+    assert [sent and sent["sessionId"] for sent in server.carried("tools/call")] == ["id-1", "id-2"] * 2
+
+
+async def test_an_identity_counts_more_than_the_user_of_the_url(tmp_path: Path) -> None:
+    """The user, unquoted, is the identity where none is given."""
+    path = tmp_path / "jar.json"
+    url = "https://ann%40home:a@host.example/mcp"
+    for identity in ("", "carl"):
+        async with calling(kept_on(Server(), SessionJar(path), server=url, identity=identity)) as caller:
+            await caller.ask("tools/call")
+    assert set(json.loads(path.read_text())["servers"]["https://host.example:443/mcp"]) == {"ann@home", "carl"}
+
+
+async def test_a_file_of_before_queries_counted_is_still_good(tmp_path: Path) -> None:
+    """A session on a URL without a query is found; it is not that of a URL with one, of whichever tenant."""
+    path = tmp_path / "jar.json"
+    path.write_text('{"servers":{"https://host.example:443/mcp":{"":{"":{"sessionId":"kept"}}}},"version":1}')
+    carried: list[Any] = []
+    for url in (f"{URL}?tenant=1", f"{URL}?", URL):
+        server = Server()
+        async with calling(kept_on(server, SessionJar(path), server=url)) as caller:
+            await caller.ask("tools/call")
+        carried += server.carried("tools/call")
+    assert carried == [{"sessionId": "id-1"}, {"sessionId": "kept"}, {"sessionId": "kept"}]
+
+
+@pytest.mark.parametrize(
+    "url", [None, "", "host/mcp", "ftp://host/mcp", "http:///mcp", "http://host:port/", "http://[::1", "http://h:0/"]
+)
 async def test_a_jar_needs_the_url_of_the_server(url: str | None) -> None:
     """Nothing is sent to a server that is not known; the message names the option."""
     server = Server()
@@ -190,9 +235,9 @@ async def test_a_jar_needs_the_url_of_the_server(url: str | None) -> None:
 
 
 @asynccontextmanager
-async def connected_to(*given: Any, **options: Any) -> AsyncIterator[Any]:
+async def connected_to(*given: Any, to: Server | None = None, **options: Any) -> AsyncIterator[Any]:
     """A transport as contextlib makes them, which shows what it was made with."""
-    async with Server().transport() as streams:
+    async with (to or Server()).transport() as streams:
         yield streams
 
 
@@ -204,7 +249,12 @@ def showing() -> Any:
 
 
 @pytest.mark.parametrize(
-    "make", [showing, lambda: connected_to(7, "text", URL), lambda: connected_to(timeout=7, url=URL)]
+    "make",
+    [
+        showing,
+        lambda: connected_to(7, "text", URL),
+        lambda: connected_to(timeout=7, url=URL.upper().replace("/MCP", "/mcp")),
+    ],
 )
 async def test_a_transport_shows_its_url(make: Any) -> None:
     """As an attribute, or by what it was made with."""
@@ -220,6 +270,8 @@ async def test_a_jar_is_not_opened_for_another_server_than_the_transports() -> N
         pass
     with pytest.raises(ConfigurationError, match="another server"):
         await with_sessions(connected_to(URL), SessionJar(), server="https://evil.example/mcp").__aenter__()
+    with pytest.raises(ConfigurationError, match="another server"):
+        await with_sessions(connected_to(f"{URL}?tenant=1"), SessionJar(), server=f"{URL}?tenant=2").__aenter__()
 
 
 async def test_sessions_stay_with_their_server_when_the_next_transport_goes_elsewhere() -> None:

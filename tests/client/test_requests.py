@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from integration.wire import SESSION_KEY
-from mcp_sessions.client import connection, with_sessions
+from mcp_sessions.client import router, with_sessions
 
 from .scripted import HEADERS, OFFER, Answer, Server, calling, echoing, error, item, session_of
 
@@ -196,7 +196,7 @@ async def test_what_cannot_be_written_is_not_waited_for() -> None:
 
 async def test_requests_that_were_given_up_without_a_word_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """SDK 1.x says nothing when a call times out; the oldest make room, and their answers pass as they are."""
-    monkeypatch.setattr(connection, "MAX_PENDING", 1)
+    monkeypatch.setattr(router, "MAX_PENDING", 1)
     server = Server(late=frozenset({"slow"}))
     async with calling(with_sessions(server.transport)) as caller, anyio.create_task_group() as tasks:
         tasks.start_soon(caller.ask, "slow")

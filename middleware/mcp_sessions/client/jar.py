@@ -1,7 +1,7 @@
 """Where a program keeps its sessions between connections: in memory, in a file, or in the system's keyring.
 
-Sessions are kept by server and identity, and come back for the same server and identity alone. A server is its origin
-and path, so a session is never sent to another origin.
+Sessions are kept by server and identity, and come back for the same server and identity alone. A server is its origin,
+path and query, so a session is never sent to another origin, nor to another tenant of one.
 Source: the data-layer sessions draft ("MUST associate retained sessionIds with the issuing Server"); RFC 6454.
 """
 
@@ -18,13 +18,13 @@ from itertools import count
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final, NamedTuple, Protocol
-from urllib.parse import urlsplit
 
 import msgspec
 from anyio import to_thread
 
 from ..errors import ConfigurationError
 from .session import HeldSession, JarUnreadable, Metadata
+from .transport import server_of, url_of, user_of
 
 logger = logging.getLogger("mcp_sessions")
 
@@ -42,8 +42,8 @@ Edit = Callable[[Sessions], Sessions]
 class JarKey(NamedTuple):
     """The owner of some sessions."""
 
-    server: str  # origin and path, as `server_of` writes them
-    identity: str  # whom the program speaks for, in its own words
+    server: str  # origin, path and query, as `server_of` writes them
+    identity: str  # whom the program speaks for, in its own words, or the user that the URL names
 
 
 class Storage(Protocol):
@@ -304,14 +304,16 @@ class JarSync:
         """
         if self._jar is None:
             return
-        servers = {server_of(url) for url in (self._server, _url_of(transport)) if url is not None}
+        urls = [url for url in (self._server, url_of(transport)) if url is not None]
+        servers = {server_of(url) for url in urls}
         if not servers:
             raise ConfigurationError(
                 "a jar keeps sessions by the server's URL, and this transport hides it; set server="
             )
         if len(servers) > 1:
             raise ConfigurationError("server= names another server than the one that the transport connects to")
-        key = JarKey(servers.pop(), self._identity)
+        users = (self._identity, *map(user_of, urls))
+        key = JarKey(servers.pop(), next(filter(None, users), ""))
         if self._key not in {None, key}:
             raise ConfigurationError(
                 "this transport connects to another server than the last; use another with_sessions"
@@ -349,7 +351,8 @@ class JarSync:
         """Take a session that has ended out of the jar."""
         if (name := held.name) is not None:
             await self._write(lambda jar, key: jar.drop(key, name, session_id))
-            self.written.pop(name, None)
+            if name in self.written and self.written[name].session_id == session_id:
+                del self.written[name]
 
     async def _write(self, change: Callable[[SessionJar, JarKey], Awaitable[None]]) -> bool:
         """Change the jar, and return whether it was changed."""
@@ -368,28 +371,3 @@ def _has_moved(before: Metadata, after: Metadata) -> bool:
     if before.expires is None or after.expires is None:
         return before.expires_at != after.expires_at
     return abs(after.expires - before.expires) > LEEWAY / 2
-
-
-_PORTS: Final = {"http": 80, "https": 443}
-
-
-def server_of(url: str) -> str:
-    """Return a server's origin and path in their one spelling.
-
-    Raises:
-        ConfigurationError: It is not an HTTP URL.
-    """
-    parts = urlsplit(url)
-    if parts.scheme not in _PORTS or not parts.hostname:
-        raise ConfigurationError(
-            f"a jar keeps sessions by the server's URL, and {url!r} is not an HTTP URL; set server="
-        )
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{parts.scheme}://{host}:{parts.port or _PORTS[parts.scheme]}{parts.path or '/'}"
-
-
-def _url_of(transport: Any) -> str | None:
-    """Return the URL that a transport was made with, or None where it does not show."""
-    shown = getattr(transport, "url", None)
-    given = (*getattr(transport, "args", ()), *getattr(transport, "kwds", {}).values())
-    return next((one for one in (shown, *given) if isinstance(one, str) and one.startswith(("http:", "https:"))), None)

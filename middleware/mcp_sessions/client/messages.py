@@ -8,8 +8,10 @@ Source: the MCP schema; the data-layer sessions draft; MCP 2026-07-28, Streamabl
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, Final
 
 from .._protocol.jsonrpc import SESSION_KEY
@@ -61,6 +63,11 @@ def meta(message: Any) -> dict[str, Any]:
     return (message.params or {}).get("_meta") or {}
 
 
+def members(value: object) -> dict[str, Any]:
+    """Return an object that a server sent; what is not one has no members."""
+    return value if isinstance(value, dict) else {}
+
+
 def is_modern(message: Any) -> bool:
     """Whether a request carries the envelope of the modern era."""
     return _CAPABILITIES in meta(message)
@@ -81,11 +88,10 @@ def cancelled_id(message: Any) -> str | None:
 
 def offer(result: Mapping[str, Any]) -> tuple[bool, dict[str, Any]]:
     """Return whether the answer to a handshake offers sessions, in either place, and which extensions of the draft."""
-    capabilities = result.get("capabilities") or {}
-    experimental = capabilities.get("experimental") or {}
-    extensions = experimental.get("sessions")
+    capabilities = members(result.get("capabilities"))
+    experimental = members(capabilities.get("experimental"))
     offered = "sessions" in capabilities or "sessions" in experimental
-    return offered, extensions if isinstance(extensions, dict) else {}
+    return offered, members(experimental.get("sessions"))
 
 
 def declaring_sessions(item: Any) -> Any:
@@ -120,11 +126,13 @@ def in_session(item: Any, session: dict[str, str]) -> Any:
 def request(pattern: Any, id: str, method: str, params: Mapping[str, Any], session: dict[str, str] | None) -> Any:
     """Return a request of our own, with the envelope and the headers of `pattern`, a request of the client.
 
-    The `_meta` of `params` stands where there is no envelope. `session` is what it is about, or None.
+    The `_meta` of `params` stands where there is no envelope. The current trace context goes along, as in the SDK's own
+    requests. `session` is what it is about, or None.
     """
     like = body(pattern)
     envelope = {name: meta(like)[name] for name in _ENVELOPE if name in meta(like)}
-    whole = {**params, "_meta": envelope} if envelope else dict(params)
+    own = (envelope or members(params.get("_meta"))) | _trace_context()
+    whole = {**params, "_meta": own} if own else dict(params)
     message = _wrapped(pattern, type(like)(jsonrpc="2.0", id=id, method=method, params=whole))
     headers = getattr(pattern.metadata, "headers", None)
     metadata = None if headers is None else type(pattern.metadata)(headers=_own_headers(headers, method))
@@ -147,6 +155,14 @@ def without_id(item: Any) -> Any:
     error = body(item).error
     data = {name: value for name, value in error.data.items() if name != "sessionId"}
     return _replaced(item, error=error.model_copy(update={"data": data}))
+
+
+def _trace_context() -> dict[str, Any]:
+    """Return `traceparent`, `tracestate` and `baggage`, as far as OpenTelemetry is in use and has them."""
+    carrier: dict[str, Any] = {}
+    if "opentelemetry.context" in sys.modules:
+        import_module("opentelemetry.propagate").inject(carrier)
+    return carrier
 
 
 def _own_headers(headers: Mapping[str, str], method: str) -> dict[str, str]:

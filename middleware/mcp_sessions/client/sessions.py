@@ -19,11 +19,11 @@ import msgspec
 from .._session.claims import Mode
 from ..errors import ConfigurationError
 from . import messages
-from .connection import ClientWriteStream, Connection, OnLost, Rules, SessionRouter
+from .connection import ClientWriteStream, Connection
 from .jar import JarSync, SessionJar
+from .router import OnLost, Rules, SessionRouter
 from .session import ClientError, HeldSession, NoAnswer, SessionPage
-
-Transport = AbstractAsyncContextManager[Any]
+from .transport import Transport, connector
 
 LEAVE_TIMEOUT: Final = 2.0  # seconds that leaving a connection may spend on deleting sessions
 SESSION_NOT_FOUND: Final = -32043
@@ -269,9 +269,12 @@ def _used_up() -> NoReturn:
 
 
 def with_sessions(
-    transport: Transport | Callable[[], Transport],
+    transport: str | Transport | Callable[[], Transport] | Any,
     jar: SessionJar | None = None,
     *,
+    headers: Mapping[str, str] | None = None,
+    auth: Any = None,
+    http_client: Any = None,
     server: str | None = None,
     identity: str = "",
     on_lost: OnLost = "raise",
@@ -282,12 +285,17 @@ def with_sessions(
     """Return a transport that holds sessions, for any client that takes a transport or its streams.
 
     Args:
-        transport: The transport as the SDK makes it, such as `streamable_http_client(url)`, or a function that makes a
-            new one for each connection.
+        transport: The server's URL; or the transport as the SDK makes it, such as `streamable_http_client(url)`; or a
+            function that makes a new one for each connection; or FastMCP's `StreamableHttpTransport`.
         jar: Where the default session and those with a name are kept. None: they are deleted on leaving, as are those
             without a name.
+        headers: HTTP headers that go along with each request. This and the next two go with a URL alone.
+        auth: How requests are authenticated: an `Auth` of the SDK's HTTP library.
+        http_client: The program's own HTTP client, an `AsyncClient` of that library, in place of those two. It stays
+            open.
         server: The server's URL, where the transport does not show it. Needed for a jar alone.
-        identity: Whom the program speaks for, where it speaks for several. Not a secret.
+        identity: Whom the program speaks for, where it speaks for several; by default the user that the URL names.
+            Not a secret.
         on_lost: What to do where the server has lost a session: `"raise"` its error, so that the program learns that
             what the server held is gone, or `"recreate"` the session and send the request again, once.
         timeout: Seconds to wait for the answer to each request of its own, such as `sessions/create`.
@@ -298,20 +306,21 @@ def with_sessions(
         An async context manager that gives the transport's streams, and the object that chooses between sessions.
 
     Raises:
-        ConfigurationError: `on_lost` is neither of the two.
+        ConfigurationError: `on_lost` is neither of the two, or an argument is not of those that are accepted.
     """
     if on_lost not in {"raise", "recreate"}:
         raise ConfigurationError(f'on_lost={on_lost!r}: must be "raise" or "recreate"')
     sync = JarSync(jar, server=server, identity=identity)
-    return ClientSessions(transport, sync, timeout=timeout, rules=Rules(on_lost, lost_code, required_code))
+    source = connector(transport, headers=headers, auth=auth, http_client=http_client)
+    return ClientSessions(source, sync, timeout=timeout, rules=Rules(on_lost, lost_code, required_code))
 
 
 def fastmcp_transport(sessions: ClientSessions) -> Any:
     """Return a transport for `fastmcp.Client`, of FastMCP 3 or 4.
 
     Args:
-        sessions: What `with_sessions` made, best of a function that makes a transport, so that the client can
-            connect again: `with_sessions(lambda: streamable_http_client(url), jar)`.
+        sessions: What `with_sessions` made, best of a URL, FastMCP's transport or a function that makes a transport, so
+            that the client can connect again: `with_sessions(url, jar)`.
     """
     from fastmcp.client.transports import ClientTransport
     from mcp import ClientSession

@@ -1,0 +1,108 @@
+"""The client's own requests belong to the program's trace, as the SDK's own do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from opentelemetry import baggage, context
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState, set_span_in_context
+
+from integration.servers import COVERING, Cell
+from mcp_sessions.client import with_sessions
+
+from .peers import peer, served
+from .scripted import Server, calling, plain
+from .test_extensions import offering
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+CARRIED = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01", "tracestate": "vendor=1", "baggage": "who=ann"}
+
+
+@contextmanager
+def traced() -> Iterator[None]:
+    """A span of the program's, with a vendor's state and baggage."""
+    span = SpanContext(int(TRACE, 16), 0xB7AD6B7169203331, False, TraceFlags(1), TraceState([("vendor", "1")]))
+    token = context.attach(baggage.set_baggage("who", "ann", set_span_in_context(NonRecordingSpan(span))))
+    try:
+        yield
+    finally:
+        context.detach(token)
+
+
+def metas(server: Server) -> dict[str, Any]:
+    """The trace context in each request that is ours, by its method."""
+    sent = [message for message in map(plain, server.received) if str(message.get("id")).startswith("mcp-sessions-")]
+    found = {message["method"]: message.get("params", {}).get("_meta", {}) for message in sent}
+    return {method: {name: value for name, value in meta.items() if name in CARRIED} for method, meta in found.items()}
+
+
+@pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"])
+async def test_requests_of_our_own_carry_the_current_trace_context(modern: bool) -> None:
+    """Every one of them, in the context of the call that needed it."""
+    server = offering()
+    sessions = with_sessions(server.transport)
+    async with calling(sessions, modern=modern, greet=not modern) as caller:
+        with traced():
+            await caller.ask("tools/call")
+            await sessions.fork()
+            await sessions.list()
+            await sessions.delete(sessions.open(""))
+            await sessions.end_all()
+    methods = {f"sessions/{name}" for name in ("create", "fork", "list", "delete", "end_all")}
+    assert metas(server) == dict.fromkeys(methods | ({"server/discover"} if modern else set()), CARRIED)
+
+
+async def test_without_a_span_there_is_no_trace_context() -> None:
+    """And nothing is sent in its place."""
+    server = offering()
+    sessions = with_sessions(server.transport)
+    async with calling(sessions) as caller:
+        await caller.ask("tools/call")
+    assert metas(server) == {"sessions/create": {}, "sessions/delete": {}}
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("cell", COVERING, ids=str)
+async def test_real_clients_create_and_delete_in_the_programs_trace(cell: Cell) -> None:
+    """Beside a client that traces its own requests, and beside one that does not."""
+    async with served(cell) as server:
+        with traced():
+            async with peer(cell, server.sessions()) as client:
+                await client.tool("count")
+        for method in ("sessions/create", "sessions/delete"):
+            (sent,) = server.log.sent(method)
+            assert sent["params"]["_meta"]["traceparent"].split("-")[1] == TRACE
+            assert sent["params"]["_meta"]["baggage"] == "who=ann"
+
+
+PROGRAM = """
+import sys
+from dataclasses import dataclass
+from mcp_sessions.client import messages
+
+@dataclass
+class Message:
+    jsonrpc: str
+    id: str
+    method: str
+    params: object
+
+@dataclass
+class Item:
+    message: object
+    metadata: object = None
+
+made = messages.request(Item(Message("2.0", "1", "initialize", None)), "2", "sessions/create", {}, None)
+assert made.message.params == {}, made
+assert not [name for name in sys.modules if name.startswith("opentelemetry")]
+"""
+
+
+def test_without_opentelemetry_none_of_it_is_imported() -> None:
+    """In a program that does not use it."""
+    assert subprocess.run([sys.executable, "-c", PROGRAM], check=False).returncode == 0

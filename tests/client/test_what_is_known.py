@@ -1,0 +1,151 @@
+"""Only an answer that says what the server offers changes what is known of it; no error does, and no lost answer."""
+
+from __future__ import annotations
+
+from itertools import chain, repeat
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_sessions.client import NoAnswer, NotOffered, SessionJar, with_sessions
+from mcp_sessions.client.jar import JarKey
+from mcp_sessions.client.session import Metadata
+
+from .scripted import LOST, OFFER, Rule, Server, calling, error, session_of
+
+DECLARED: dict[str, Any] = {"experimental": {"sessions": {}}}
+
+
+def first(*answers: dict[str, Any], then: Any = None) -> Rule:
+    """A rule that gives some answers first."""
+    following = chain(answers, repeat(then or {"result": OFFER}))
+    return lambda message: next(following)
+
+
+async def test_a_refused_discovery_leaves_it_to_the_handshake() -> None:
+    """A client tries the modern era first: the handshake that follows declares sessions, and one is created."""
+    server = Server({"server/discover": first(error(-32601))})
+    sessions = with_sessions(server.transport)
+    async with calling(sessions) as caller:
+        assert sessions.offered is None
+        caller.modern = False
+        await caller.ask("initialize", {"capabilities": {}})
+        await caller.ask("tools/call")
+    assert [sent["params"]["capabilities"] for sent in server.sent("initialize")] == [DECLARED]
+    assert server.carried("tools/call") == [{"sessionId": "id-1"}]
+
+
+async def test_a_refused_handshake_may_be_made_again() -> None:
+    """Each declares sessions, whatever was answered before."""
+    server = Server({"initialize": first(error(-32603), {"result": {}})})
+    async with calling(with_sessions(server.transport), modern=False) as caller:
+        for _ in range(2):
+            await caller.ask("initialize", {"capabilities": {}})
+        await caller.ask("tools/call")
+    assert [sent["params"]["capabilities"] for sent in server.sent("initialize")] == [DECLARED] * 3
+    assert server.carried("tools/call") == [{"sessionId": "id-1"}]
+
+
+async def test_a_first_request_that_fails_changes_nothing() -> None:
+    """A client that is pinned to a version has sessions after it as before."""
+    server = Server({"tools/list": lambda _: error(-32603)})
+    sessions = with_sessions(server.transport)
+    async with calling(sessions, greet=False) as caller:
+        with sessions.use(None):
+            await caller.ask("tools/list")
+        await caller.ask("tools/call")
+    assert server.carried("tools/call") == [{"sessionId": "id-1"}]
+
+
+async def test_our_own_discovery_is_sent_again_where_it_was_refused() -> None:
+    """The request that needed it goes without a session; the next one asks anew."""
+    server = Server({"server/discover": first(error(-32603))})
+    async with calling(with_sessions(server.transport), greet=False) as caller:
+        for _ in range(3):
+            await caller.ask("tools/call")
+    assert server.carried("tools/call") == [None, {"sessionId": "id-1"}, {"sessionId": "id-1"}]
+    assert len(server.sent("server/discover")) == 2
+
+
+async def test_a_session_that_was_not_sent_was_not_lost() -> None:
+    """A server behind the server has lost one of its own: the handle, which has not begun, is not done with that."""
+    server = Server({"server/discover": first(error(-32603)), "tools/call": first(error(LOST), then={"result": {}})})
+    sessions = with_sessions(server.transport)
+    async with calling(sessions, greet=False) as caller:
+        with sessions.use(sessions.new()) as held:
+            assert (await caller.ask("tools/call"))["error"]["code"] == LOST
+            assert held is not None
+            assert not held.ended
+            await caller.ask("tools/call")
+    assert server.carried("tools/call") == [None, {"sessionId": "id-1"}]
+
+
+@pytest.mark.parametrize("result", [{"capabilities": "text"}, {"capabilities": {"experimental": [1]}}])
+async def test_an_offer_that_cannot_be_read_is_none(result: dict[str, Any]) -> None:
+    """The connection goes on without sessions."""
+    server = Server({"server/discover": lambda _: {"result": result}, "tools/call": lambda _: {"result": {}}})
+    sessions = with_sessions(server.transport)
+    async with calling(sessions) as caller:
+        assert "result" in await caller.ask("tools/call")
+        assert sessions.offered is False
+
+
+async def test_metadata_that_cannot_be_read_is_not_of_the_session() -> None:
+    """The connection goes on, in the same session."""
+    server = Server({"tools/call": lambda _: {"result": {"_meta": [1]}}})
+    async with calling(with_sessions(server.transport)) as caller:
+        for _ in range(2):
+            assert (await caller.ask("tools/call"))["result"] == {"_meta": [1]}
+    assert server.carried("tools/call") == [{"sessionId": "id-1"}] * 2
+
+
+async def test_what_is_not_known_yet_is_not_lacking() -> None:
+    """An offer that the server refused to make is not one without forks."""
+    server = Server({"server/discover": first(error(-32603))})
+    sessions = with_sessions(server.transport)
+    async with calling(sessions, greet=False) as caller:
+        await caller.ask("ping")
+        with pytest.raises(NoAnswer, match="not answered yet what it offers"):
+            await sessions.list()
+        with pytest.raises(NotOffered):
+            await sessions.list()
+
+
+async def test_an_error_of_an_older_session_leaves_the_newer_one_in_the_jar() -> None:
+    """Two calls of a lost session: the second error comes when the next session has begun under the same name."""
+
+    def lose_the_first(message: dict[str, Any]) -> dict[str, Any]:
+        session = session_of(message) or {}
+        return error(LOST, **session) if session["sessionId"] == "id-1" else {"result": {}}
+
+    server, jar = Server({"tools/call": lose_the_first, "slow": lose_the_first}, late=frozenset({"slow"})), SessionJar()
+    sessions = with_sessions(server.transport, jar, server="https://host/mcp")
+    async with calling(sessions) as caller, anyio.create_task_group() as tasks:
+        tasks.start_soon(caller.ask, "slow")
+        await server.asked.wait()
+        for _ in range(2):
+            await caller.ask("tools/call")
+        server.go.set()
+        await caller.ask("ping")
+        assert sessions._jar.written == {"": Metadata("id-2")}
+    assert await jar.load(JarKey("https://host:443/mcp", "")) == {"": Metadata("id-2")}
+
+
+async def test_descendants_are_asked_for_where_the_offer_is_not_known_yet() -> None:
+    """A resumed session of a client that is pinned to a version: the server says whether it ends them."""
+    for settings, refused in (({}, True), ({"descendants": True}, False)):
+        server, jar = Server(), SessionJar()
+        server.rules["server/discover"] = first(
+            then={"result": {"capabilities": {"experimental": {"sessions": settings}}}}
+        )
+        await jar.put(JarKey("https://host:443/mcp", ""), "", Metadata("kept"))
+        sessions = with_sessions(server.transport, jar, server="https://host/mcp")
+        async with calling(sessions, greet=False) as caller:
+            await caller.ask("ping")
+            if refused:
+                with pytest.raises(NotOffered):
+                    await sessions.delete(sessions.open(""), descendants=True)
+            else:
+                await sessions.delete(sessions.open(""), descendants=True)
+        assert len(server.sent("sessions/delete")) == (0 if refused else 1)
