@@ -1,9 +1,7 @@
 """Explicit handles: their text, its tag, and the errors that tell a model how it misquoted one.
 
-    basket_kkrrrrrrrrrrrrrrrrrrrrrrrrrreeeeeeettttttttttttt        see `LAYOUT`; the docs show the same table
-
-A model copies handles from call to call, so the tag covers text, type and holder. Reading is strict, since a reader
-that mends case or look-alikes gives one object several names.
+The tag covers text, type and holder, since a model copies handles from call to call. Reading is strict: a reader that
+mends case or look-alikes gives one object several names.
 Sources: SEP-2567 (explicit state handles), RFC 2104 (HMAC), Crockford's base 32 for the alphabet.
 """
 
@@ -72,9 +70,6 @@ class Holder:
     session: str | None = None
 
 
-# --- errors --------------------------------------------------------------------------------------
-
-
 class HandleError(MCPSessionsError, ValueError):
     """The argument is not the handle that is asked for. The text, which never repeats it, tells a model what to do.
 
@@ -109,9 +104,6 @@ class HandleExpired(HandleError):
     reason = "expired"
 
 
-# --- minted and verified -------------------------------------------------------------------------
-
-
 def check_type(type: str) -> str:
     """Return a type that can stand in a handle, or raise ConfigurationError."""
     if isinstance(type, str) and len(type) <= MAX_TYPE_CHARS and re.fullmatch(_TYPE, type):  # type: ignore[redundant-expr]  # as it came
@@ -128,7 +120,7 @@ def pattern(type: str) -> str:
 
 
 def make_id() -> str:
-    """Return 130 random bits, as the part `id` of a new handle."""
+    """Return the part `id` of a new handle: 130 random bits."""
     return _digits(secrets.randbits(BITS * LAYOUT["id"]), "id")
 
 
@@ -142,8 +134,8 @@ def mint(key: Key, type: str, id: str, holder: Holder, *, expires_at: int | None
         holder: Its holder; with a session, it works there only.
         expires_at: The first second at which it is refused, Unix seconds above 0, or None.
     """
-    head = _short_name(key) + id + _digits(expires_at or 0, "expiry")
-    return f"{type}_{head}{_tag(key, type, head, holder)}"
+    body = _short_name(key) + id + _digits(expires_at or 0, "expiry")
+    return f"{type}_{body}{_tag(key, type, body, holder)}"
 
 
 def verify(
@@ -208,19 +200,13 @@ def _tag(key: Key, type: str, head: str, holder: Holder) -> str:
     return _cut(hmac.digest(key.handle_key, fields, "sha256"), "tag")
 
 
-# --- digits --------------------------------------------------------------------------------------
-
-
 def _digits(number: int, part: str) -> str:
     places = reversed(range(LAYOUT[part]))
     return "".join(ALPHABET[number >> BITS * place & len(ALPHABET) - 1] for place in places)
 
 
 def _number(digits: str) -> int:
-    number = 0
-    for digit in digits:
-        number = number << BITS | ALPHABET.index(digit)
-    return number
+    return sum(ALPHABET.index(digit) << BITS * place for place, digit in enumerate(reversed(digits)))
 
 
 def _cut(digest: bytes, part: str) -> str:
@@ -234,18 +220,15 @@ _AROUND: Final = " \t\r\n\"'`.,;:!?()[]{}<>*"  # what a model may write around a
 _LONGEST_READ: Final = 4 * MAX_CHARS  # of a text that is far too long, no more is looked at
 
 
-def _bare(text: str, _: str) -> bool:
-    bare = text.strip(_AROUND)
-    return bare != text and _shape(bare) is not None
-
-
-def _other_case(text: str, _: str) -> bool:
-    return text.isascii() and _shape(text.lower()) is not None
-
-
 _DIAGNOSES: Final[tuple[tuple[Callable[[str, str], bool], str], ...]] = (
-    (_bare, "not {one} handle as it stands: send it alone, with no spaces, quotes or punctuation around it"),
-    (_other_case, "not {one} handle as it stands: handles are lower case; copy it again exactly as it was given"),
+    (
+        lambda text, _: _shape(text.strip(_AROUND)) is not None,
+        "not {one} handle as it stands: send it alone, with no spaces, quotes or punctuation around it",
+    ),
+    (
+        lambda text, _: text.isascii() and _shape(text.lower()) is not None,
+        "not {one} handle as it stands: handles are lower case; copy it again exactly as it was given",
+    ),
     (
         lambda text, kind: not text.startswith(f"{kind}_"),
         "not {one} handle: those begin with {type}_; copy it again exactly as it was given, or create a new {words}",

@@ -1,8 +1,8 @@
 """Session ids: signed tokens that any worker verifies with nothing but the keys.
 
-A token is a JWS in compact form, signed and checked by PyJWT's algorithms. Everything around the signature is checked
-here, by conditions that state what is accepted. No error text holds a part of a token. Revocation must go by `jti`: an
-ES256 signature has two valid forms, so the exact text of a token proves nothing.
+PyJWT's algorithms sign and check a JWS in compact form; everything around the signature is checked here, by conditions
+that state what is accepted. No error text holds a part of a token. Revocation must go by `jti`: an ES256 signature has
+two valid forms, so the exact text of a token proves nothing.
 Sources: RFC 7515 (JWS), RFC 7519 (JWT), RFC 8725 (best practices), SEP data-layer sessions draft.
 """
 
@@ -66,8 +66,7 @@ class _Authentic:
         self.ring = ring
         self.key = key
         self.claims = claims
-        # The principal that was last found to own it.
-        self.owner: object = None if claims.subject is None else _UNPROVED
+        self.owner: object = None if claims.subject is None else _UNPROVED  # the principal that was last found to be it
 
     def belongs_to(self, principal: Principal | None) -> bool:
         owned = self.claims.subject
@@ -80,9 +79,8 @@ class _Authentic:
 class Tokens:
     """Mints and verifies session ids for one issuer and audience, and caches verified ones.
 
-    The cache goes by the exact text of a token and saves its signature and parsing alone: principal, kind and times
-    are judged on every request, and what was verified under one ring counts for that ring only, so that nothing
-    outlives the removal of its key.
+    The cache saves the signature and parsing alone: principal, kind and times are judged on every request, and what was
+    verified under one ring counts for that ring only, so that nothing outlives the removal of its key.
     """
 
     __slots__ = ("_audience", "_generation", "_issuer", "_max_bytes", "_old", "_young")
@@ -93,8 +91,7 @@ class Tokens:
         """Args:
             issuer: The claim `iss`.
             audience: The claim `aud`.
-            cache_entries: Verified tokens that are kept at most, rounded up to an even number, each of up to
-                `max_bytes` and about as much for its claims; 0 keeps none.
+            cache_entries: Verified tokens that are kept at most, rounded up to an even number; 0 keeps none.
             max_bytes: Bytes that a token may have; a longer one is refused unread.
 
         Raises:
@@ -107,8 +104,8 @@ class Tokens:
         self._max_bytes: Final = max_bytes
         self._issuer: Final = issuer
         self._audience: Final = audience
-        # Two generations: a full young one becomes the old one, whose entries are thereby dropped at
-        # once. Deleting the first key of a growing dict, one by one, rescans what was deleted before.
+        # Two generations: a full young one replaces the old one, whose entries go at once. Deleting the first key of
+        # a growing dict, one by one, rescans what was deleted before.
         self._generation: Final = (cache_entries + 1) // 2
         self._young: dict[str, _Authentic] = {}
         self._old: dict[str, _Authentic] = {}
@@ -128,7 +125,7 @@ class Tokens:
             raise ConfigurationError("the claims were made for another key than the one that signs")
         try:
             payload = msgspec.json.encode(self._payload(claims))
-            _PAYLOADS.decode(payload)  # what we could not verify is never handed out
+            _PAYLOADS.decode(payload)  # what would not verify is never handed out
         except (ValueError, TypeError) as error:
             raise ConfigurationError(f"the claims do not make a session id ({_claim_at_fault(error)})") from None
         header = msgspec.json.encode(_Header(alg=key.algorithm, kid=key.kid, typ=TYP))
@@ -199,9 +196,13 @@ class Tokens:
 
     def _found(self, ring: KeyRing, token: str) -> _Authentic:
         found = self._young.get(token) or self._old.get(token)
-        if found is None or found.ring is not ring:
-            found = self._authenticate(ring, token)
-            self._keep(token, found)
+        if found is not None and found.ring is ring:
+            return found
+        found = self._authenticate(ring, token)
+        if self._generation > 0:
+            if len(self._young) >= self._generation:
+                self._old, self._young = self._young, {}
+            self._young[token] = found
         return found
 
     def authentic(self, ring: KeyRing, token: str) -> Claims:
@@ -215,13 +216,6 @@ class Tokens:
         if not len(token) <= self._max_bytes:
             raise SessionNotFound("token_size")
         return self._authenticate(ring, token).claims
-
-    def _keep(self, token: str, found: _Authentic) -> None:
-        if self._generation == 0:
-            return
-        if len(self._young) >= self._generation:
-            self._old, self._young = self._young, {}
-        self._young[token] = found
 
     def _authenticate(self, ring: KeyRing, token: str) -> _Authentic:
         segments = _SHAPE.fullmatch(token)
@@ -265,7 +259,6 @@ class Tokens:
 
 
 def _signing_key(ring: KeyRing, text: bytes) -> Key:
-    """Return the key that a header names, if the header is exactly one of ours."""
     try:
         header = _HEADERS.decode(text)
     except (ValueError, RecursionError):
@@ -283,6 +276,5 @@ def _signing_key(ring: KeyRing, text: bytes) -> Key:
 
 
 def _claim_at_fault(error: Exception) -> str:
-    """Return `claim_<name>` where the decoder names the member, else `claims`: no values."""
     named = _CLAIM.search(str(error))
     return f"claim_{named[1]}" if named else "claims"

@@ -1,8 +1,7 @@
 """The `keys=` option: where secrets come from, and when they are read again.
 
-A file is looked at no more than once a second and read again when it has changed, so that keys can be rotated without
-a restart; a changed file that cannot be used leaves the earlier keys in force, and is tried again at each look. No log
-line or error holds a part of a key.
+A file is looked at once a second and read again when it has changed, so that keys can be rotated without a restart; one
+that cannot be used leaves the earlier keys in force. No log line or error holds a part of a key.
 Source: the twelve-factor habit of keys in the environment, and mounted secrets that change in place.
 """
 
@@ -68,7 +67,6 @@ _Part = list[str | bytes] | Path  # secrets, or the file that holds some
 
 
 def _place(item: str | bytes, number: int) -> str:
-    """Return the name of a key in errors, which is never a secret."""
     if isinstance(item, str) and item.startswith(("env:", "file:")):
         return f'keys="{item}"'
     return f"keys[{number}]"
@@ -83,10 +81,9 @@ def _part(item: str | bytes, environ: Mapping[str, str]) -> _Part:
 
 
 def _from_environment(name: str, environ: Mapping[str, str]) -> list[str | bytes]:
+    value = environ.get(name, "").replace(",", "\n")
     # A PEM key in a variable is often one line, with its line ends written out.
-    value = environ.get(name, "")
-    text = value.replace("\\n", "\n") if "-----BEGIN" in value else value
-    if secrets := _split(text.replace(",", "\n")):
+    if secrets := _split(value.replace("\\n", "\n") if "-----BEGIN" in value else value):
         return secrets
     raise ConfigurationError(f'keys="env:{name}": the variable {name} is not set or empty; {REMEDY}')
 

@@ -1,9 +1,8 @@
 """AES-256-GCM seals for what a client carries and may neither read nor change.
 
-A state token is `v1.<kid>.<base64url>` over the time the session was last seen and a JSON object; the claim `up` of a
-transport id holds the wrapped server's own id. Each is bound to its purpose, key, session, principal and audience:
-moved to another session it opens nowhere. An older state of the *same* session does open: it can make the session end
-sooner, never later, and what must not be turned back belongs on the server.
+A state token is `v1.<kid>.<base64url>` over the time the session was last seen and a JSON object. Each seal is bound to
+its purpose, key, session, principal and audience: moved to another session it opens nowhere. An older state of the
+*same* session does open: what must not be turned back belongs on the server.
 Sources: NIST SP 800-38D (GCM), RFC 5116 (AEAD), and the data-layer sessions draft ("state").
 """
 
