@@ -10,7 +10,7 @@ from apps import Server, sessions
 from clients import Client
 
 from mcp_sessions._protocol.jsonrpc import Message, parse
-from mcp_sessions.telemetry.attributes import common_attributes, message_attributes, target_of, version_of
+from mcp_sessions.telemetry.attributes import common_attributes, message_attributes, target_of
 
 HTTP = {"network.transport": "tcp", "network.protocol.name": "http"}
 
@@ -23,7 +23,7 @@ def message(method: str, id: Any = 1, **params: Any) -> Message:
 
 
 def describe(sent: Message, version: str | None = None) -> dict[str, str]:
-    return message_attributes(common_attributes(sent.label, target_of(sent), version_of(version)), sent)
+    return message_attributes(common_attributes(sent.label, target_of(sent), version), sent)
 
 
 def beyond_http(sent: Message, version: str | None = None) -> dict[str, str]:

@@ -66,7 +66,6 @@ class Telemetry:
         return self._makes_spans and is_traced()
 
     def _inspect_server(self) -> bool:
-        """Wrap the server's handlers where they need it; whether it makes server spans of its own."""
         self._wraps_handlers = wrap_handlers(servers(self._parts()))
         return makes_server_spans(self._parts())
 
