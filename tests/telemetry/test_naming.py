@@ -70,6 +70,7 @@ def test_every_message_names_its_transport() -> None:
 def test_a_uri_loses_what_often_holds_credentials(uri: str) -> None:
     """Its user, its query and its fragment."""
     assert beyond_http(message("resources/read", uri=uri))["mcp.resource.uri"] == "postgres://db/cart"
+    assert "mcp.resource.uri" not in beyond_http(message("resources/read", uri="?sslkey=x"))  # nothing is left of it
 
 
 async def test_a_session_id_in_the_wrong_place_is_left_out() -> None:

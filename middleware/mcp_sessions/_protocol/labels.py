@@ -100,9 +100,6 @@ class Correlate:
 
     Args:
         sources: Where to look, in order: `"baggage:MEMBER"`, `"meta:KEY"`, `"header:NAME"`, or functions.
-
-    Raises:
-        ConfigurationError: A source is wrong; the message holds the remedy.
     """
 
     __slots__ = ("_chain",)

@@ -115,9 +115,6 @@ def _compile(require: object) -> tuple[Rule, Summary]:
     raise ConfigurationError(f"{_FORMS}, not {require!r}")
 
 
-# --- one word ------------------------------------------------------------------------------------
-
-
 def _always(method: str, _target: Target, notification: bool) -> bool:
     passes = _is_beyond_rules(method) or method in DISCOVERY_METHODS
     return not (passes or (notification and method.startswith(NOTIFICATIONS)))
@@ -131,9 +128,6 @@ _WORDS: Final[Mapping[str, tuple[Rule, Summary]]] = {
     "never": (lambda _method, _target, _notification: False, "never"),
     "always": (_always, "always"),
 }
-
-
-# --- a function ----------------------------------------------------------------------------------
 
 
 def _judged(judge: Callable[..., object]) -> Rule:

@@ -197,9 +197,6 @@ def with_field(response: bytes, request_id: bytes, session_id: str) -> bytes | N
     return join(envelope)
 
 
-# --- messages of the client ----------------------------------------------------------------------
-
-
 def without_session(message: Message) -> bytes:
     """Return a message with the session taken out of `_meta`; an empty `_meta` stays."""
     if message.meta is None or SESSION_KEY not in message.meta:
@@ -230,23 +227,13 @@ def with_meta(body: bytes, name: str, value: str) -> bytes:
     return join(envelope)
 
 
-# --- messages of our own -------------------------------------------------------------------------
-
-
 def result(request_id: bytes, result: Mapping[str, Any]) -> bytes:
     """Return a success with these members, as JSON values, for an id, as JSON text."""
     return join({"jsonrpc": "2.0", "id": Raw(request_id), "result": dict(result)})
 
 
 def error(request_id: bytes | None, code: int, message: str, data: Mapping[str, Any] | None = None) -> bytes:
-    """Return an error.
-
-    Args:
-        request_id: JSON text of the request's id; None where it is not known, and null is sent.
-        code: JSON-RPC error code.
-        message: The text, which may be the application's own words, so a lone surrogate becomes `?`.
-        data: Members of `error.data`; None leaves it out.
-    """
+    """Return an error for an id, as JSON text, or for null; a lone surrogate in the message becomes `?`."""
     members: dict[str, Any] = {"code": code, "message": message.encode(errors="replace").decode()}
     if data is not None:
         members["data"] = dict(data)

@@ -137,7 +137,7 @@ class Session:
             StoreUnavailable: The store did not take it, so the session still lives.
         """
         if descendants and self.parent is not None:
-            raise ValueError("only a session that is itself no fork can end its descendants")
+            raise ValueError("only a session that is not itself a fork can end its descendants")
         if not self._ended:
             await self._active.end(reason, descendants=descendants)
             self._ended = True

@@ -57,27 +57,17 @@ class Handle:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The holder of a handle; another holder's handle does not verify.
+    """The holder of a handle; another holder's handle does not verify."""
 
-    Args:
-        audience: The deployment.
-        principal: The caller, or None for an anonymous one.
-        session: The `ref` of the caller's session, or None.
-    """
-
-    audience: str
-    principal: Principal | None = None
-    session: str | None = None
+    audience: str  # the deployment
+    principal: Principal | None = None  # None is an anonymous caller
+    session: str | None = None  # the `ref` of the caller's session
 
 
 class HandleError(MCPSessionsError, ValueError):
-    """The argument is not the handle that is asked for. The text, which never repeats it, tells a model what to do.
+    """The argument is not the handle that is asked for. The text, which never repeats it, tells a model what to do."""
 
-    Attributes:
-        reason: Machine-readable cause.
-    """
-
-    reason: ClassVar[str]
+    reason: ClassVar[str]  # machine-readable
 
 
 class HandleMalformed(HandleError):
@@ -152,10 +142,7 @@ def verify(
         lifetime: Seconds for which this type's handles live, for the text of an error.
 
     Raises:
-        HandleMalformed: It does not have the form of a handle.
-        HandleUnknown: It does not verify.
-        HandleOfOtherType: It verifies, as another type.
-        HandleExpired: It verifies, and its time is over.
+        HandleError: It is not; the class says why.
     """
     shape = _shape(text)
     if shape is None:
@@ -178,7 +165,6 @@ def _shape(text: object) -> re.Match[str] | None:
 
 
 def _authentic(ring: KeyRing, shape: re.Match[str], holder: Holder) -> Handle | None:
-    """Return the handle, if a key made it for this holder, within the holder's session or for all of them."""
     kind, name, random, expiry, tag = shape.groups()
     anywhere = Holder(holder.audience, holder.principal)
     # One pair of keys in 1,024 shares a short name, and a public key makes no handles.
@@ -210,14 +196,10 @@ def _number(digits: str) -> int:
 
 
 def _cut(digest: bytes, part: str) -> str:
-    """Return the first bits of a digest, as many as the part has."""
     return _digits(int.from_bytes(digest, "big") >> len(digest) * 8 - BITS * LAYOUT[part], part)
 
 
-# --- words ---------------------------------------------------------------------------------------
-
 _AROUND: Final = " \t\r\n\"'`.,;:!?()[]{}<>*"  # what a model may write around a handle
-_LONGEST_READ: Final = 4 * MAX_CHARS  # of a text that is far too long, no more is looked at
 
 
 _DIAGNOSES: Final[tuple[tuple[Callable[[str, str], bool], str], ...]] = (
@@ -249,7 +231,7 @@ _DIAGNOSES: Final[tuple[tuple[Callable[[str, str], bool], str], ...]] = (
 def _diagnosis(type: str, text: object) -> str:
     if not isinstance(text, str):
         return f"not {_one(type)} handle: a handle is a string"
-    read = text[:_LONGEST_READ]
+    read = text[: 4 * MAX_CHARS]  # of a text that is far too long, no more is looked at
     advice = next(advice for is_so, advice in _DIAGNOSES if is_so(read, type))
     return advice.format(one=_one(type), words=_words(type), type=type, length=_length(type))
 

@@ -51,6 +51,16 @@ class _Payload(msgspec.Struct, omit_defaults=True):
     up: Annotated[str, Meta(min_length=1, max_length=MAX_TOKEN_BYTES)] | UnsetType = UNSET
 
 
+# The claims that a token may lack, and their names in `Claims`.
+_OPTIONAL: Final = {
+    "sub": "subject",
+    "tp": "trace",
+    "cli": "client",
+    "par": "parent",
+    "root": "root",
+    "own": "owner",
+    "up": "upstream",
+}
 _HEADERS: Final = msgspec.json.Decoder(_Header)
 _PAYLOADS: Final = msgspec.json.Decoder(_Payload)
 _CLAIM: Final = re.compile(rf"\b({'|'.join(_Payload.__struct_fields__)})`\Z")
@@ -89,13 +99,10 @@ class Tokens:
         self, *, issuer: str, audience: str, cache_entries: int = 10_000, max_bytes: int = MAX_TOKEN_BYTES
     ) -> None:
         """Args:
-            issuer: The claim `iss`.
-            audience: The claim `aud`.
-            cache_entries: Verified tokens that are kept at most, rounded up to an even number; 0 keeps none.
-            max_bytes: Bytes that a token may have; a longer one is refused unread.
-
-        Raises:
-            ConfigurationError: An option is out of range.
+        issuer: The claim `iss`.
+        audience: The claim `aud`.
+        cache_entries: Verified tokens that are kept at most, rounded up to an even number; 0 keeps none.
+        max_bytes: Bytes that a token may have; a longer one is refused unread.
         """
         if not issuer or not audience:
             raise ConfigurationError("issuer and audience must be texts that are not empty")
@@ -111,11 +118,7 @@ class Tokens:
         self._old: dict[str, _Authentic] = {}
 
     def mint(self, ring: KeyRing, claims: Claims) -> str:
-        """Return the token that holds these claims.
-
-        Args:
-            ring: The keys; its signing key signs.
-            claims: The claims; `kid` and `subject` are the signing key's.
+        """Return the token that holds these claims, whose `kid` and `subject` are the ring's signing key's.
 
         Raises:
             ConfigurationError: The claims would not verify, or their token would be too long.
@@ -123,8 +126,10 @@ class Tokens:
         key = ring.signing
         if claims.kid != key.kid:
             raise ConfigurationError("the claims were made for another key than the one that signs")
+        needed = self._issuer, self._audience, claims.jti, claims.issued_at, claims.expires_at, claims.kind
+        given = {name: value for name, other in _OPTIONAL.items() if (value := getattr(claims, other)) is not None}
         try:
-            payload = msgspec.json.encode(self._payload(claims))
+            payload = msgspec.json.encode(_Payload(*needed, gen=claims.generation, **given))
             _PAYLOADS.decode(payload)  # what would not verify is never handed out
         except (ValueError, TypeError) as error:
             raise ConfigurationError(f"the claims do not make a session id ({_claim_at_fault(error)})") from None
@@ -134,24 +139,6 @@ class Tokens:
         if len(token) <= self._max_bytes:
             return token
         raise ConfigurationError(f"a session id would take {len(token)} bytes; the limit is {self._max_bytes}")
-
-    def _payload(self, claims: Claims) -> _Payload:
-        return _Payload(
-            iss=self._issuer,
-            aud=self._audience,
-            jti=claims.jti,
-            iat=claims.issued_at,
-            exp=claims.expires_at,
-            knd=claims.kind,
-            sub=UNSET if claims.subject is None else claims.subject,
-            tp=UNSET if claims.trace is None else claims.trace,
-            cli=UNSET if claims.client is None else claims.client,
-            par=UNSET if claims.parent is None else claims.parent,
-            root=UNSET if claims.root is None else claims.root,
-            gen=claims.generation,
-            own=UNSET if claims.owner is None else claims.owner,
-            up=UNSET if claims.upstream is None else claims.upstream,
-        )
 
     def verify(
         self, ring: KeyRing, token: str, *, now: float, principal: Principal | None, kind: str = SESSION
@@ -179,8 +166,7 @@ class Tokens:
             raise SessionNotFound("token_kind")
         if not claims.issued_at <= now + MAX_CLOCK_SKEW:
             raise SessionNotFound("token_from_the_future")
-        # Comparing plainly with the principal that owned it before saves a keyed hash on each
-        # request. Both sides are names, not secrets, so the time it takes gives nothing away.
+        # Comparing plainly with the last owner saves a keyed hash; names are not secrets, so timing gives nothing away.
         if not (principal == found.owner or found.belongs_to(principal)):
             raise SessionNotFound("token_principal", ref=claims.ref)
         if now < claims.expires_at:
@@ -206,12 +192,10 @@ class Tokens:
         return found
 
     def authentic(self, ring: KeyRing, token: str) -> Claims:
-        """Return the claims of a token that one of these keys signed, for this audience, by this issuer.
-
-        For looking at tokens, never for serving requests: principal, kind and times are not judged.
+        """Return the claims of a token that was signed for us; principal, kind and times are not judged.
 
         Raises:
-            SessionNotFound: It is not; `reason` says why.
+            SessionNotFound: It was not; `reason` says why.
         """
         if not len(token) <= self._max_bytes:
             raise SessionNotFound("token_size")
@@ -240,21 +224,16 @@ class Tokens:
             raise SessionNotFound("token_issuer")
         if not payload.aud == self._audience:
             raise SessionNotFound("token_audience")
+        given = {name: value for other, name in _OPTIONAL.items() if (value := getattr(payload, other)) is not UNSET}
         return Claims(
             kind=payload.knd,
             kid=key.kid,
             jti=payload.jti,
             issued_at=payload.iat,
             expires_at=payload.exp,
-            subject=None if payload.sub is UNSET else payload.sub,
-            trace=None if payload.tp is UNSET else payload.tp,
-            client=None if payload.cli is UNSET else payload.cli,
-            parent=None if payload.par is UNSET else payload.par,
-            root=None if payload.root is UNSET else payload.root,
             generation=payload.gen,
-            owner=None if payload.own is UNSET else payload.own,
-            upstream=None if payload.up is UNSET else payload.up,
             audience=self._audience,
+            **given,
         )
 
 
@@ -263,8 +242,7 @@ def _signing_key(ring: KeyRing, text: bytes) -> Key:
         header = _HEADERS.decode(text)
     except (ValueError, RecursionError):
         raise SessionNotFound("token_header") from None
-    # Three members, each a name and a text, have twelve quotes; a member given twice brings more,
-    # and without a backslash no quote can hide in a text.
+    # Three members have twelve quotes; one given twice brings more, and without a backslash no quote hides in a text.
     if not (text.count(b'"') == 12 and b"\\" not in text):
         raise SessionNotFound("token_header")
     key = ring.get(header.kid)

@@ -36,9 +36,8 @@ def key_source(keys: Keys, *, environ: Mapping[str, str] = os.environ) -> KeySou
     """Return the source of the keys in force, which is asked on each request with the current time in Unix seconds.
 
     Args:
-        keys: A secret, `"env:NAME"` (secrets separated by commas or lines), `"file:PATH"` (a secret
-            a line, `#` comments, PEM blocks), a list of any of these, a `KeyRing`, or None for
-            random keys that live and die with this process.
+        keys: A secret, `"env:NAME"` (secrets separated by commas or lines), `"file:PATH"` (a secret a line, `#`
+            comments, PEM blocks), a list of these, a `KeyRing`, or None for keys that die with this process.
         environ: The environment.
 
     Raises:
@@ -89,7 +88,6 @@ def _from_environment(name: str, environ: Mapping[str, str]) -> list[str | bytes
 
 
 def _split(text: str) -> list[str | bytes]:
-    """Return the secrets in a text, in their order: PEM blocks, and one on each other line."""
     secrets: list[str | bytes] = []
     end = 0
     for block in _PEM_BLOCK.finditer(text):
@@ -147,7 +145,6 @@ class _WatchedKeys:
 
 
 def _mark(path: Path) -> tuple[int, int, int, int] | None:
-    """Return what changes when a file is written, replaced or given other permissions, or None without a file."""
     try:
         found = path.stat()
     except (OSError, ValueError):

@@ -54,8 +54,7 @@ _ALGORITHMS: Final[Mapping[AlgorithmName, Algorithm]] = {
     "ES256": ECAlgorithm(ECAlgorithm.SHA256),
 }
 
-# Were a public key ever taken for an HMAC secret, everyone who has it could sign. PyJWT knows
-# whole keys; these are the beginnings of parts of one: of lines, and of P-256, Ed25519 and RSA keys.
+# Were a public key taken for an HMAC secret, everyone could sign. PyJWT knows whole keys; these begin parts of one.
 _NEVER_SECRET: Final = (
     *(b"ssh-", b"ecdsa-", b"sk-ssh-", b"sk-ecdsa-", b"---- BEGIN"),
     *(b"MIIBIjANBgkq", b"MIIBojANBgkq", b"MIICIjANBgkq"),
@@ -76,21 +75,15 @@ def base64url(data: bytes) -> str:
 
 
 def from_base64url(text: str) -> bytes:
-    """Decode unpadded base64url in its one canonical form: no two texts decode alike.
-
-    Raises:
-        ValueError: It is padded, has other characters, or sets bits that a decoder would drop.
-    """
+    """Decode unpadded base64url in its one canonical form, so that no two texts decode alike, or raise ValueError."""
     if _BASE64URL.fullmatch(text) and text[-1] in _LAST_CHARACTERS[len(text) % 4]:
         return urlsafe_b64decode(text + "==")
     raise ValueError("not canonical base64url")
 
 
 def encode_fields(*fields: str | None) -> bytes:
-    """Encode a row of texts such that no two rows share an encoding.
-
-    None differs from the empty text. Lone surrogates are kept: an issuer or user name from JSON may hold them.
-    """
+    """Encode a row of texts such that no two rows share an encoding, nor None and the empty text."""
+    # Lone surrogates are kept: an issuer or user name from JSON may hold them.
     parts = ["-" if field is None else f"{len(field)}:{field}" for field in fields]
     return "".join(parts).encode("utf-8", "surrogatepass")
 
@@ -142,8 +135,7 @@ class Key:
 class KeyRing:
     """The keys of a deployment; immutable.
 
-    Zero-downtime rotation, each step rolled out everywhere before the next: `[old, new]`,
-    `[new, old]`, and `[new]` once the longest lifetime has passed.
+    They rotate without downtime, each step rolled out everywhere: `[old, new]`, `[new, old]`, and at last `[new]`.
 
     Attributes:
         signing: The first key, which signs and seals.
@@ -184,11 +176,9 @@ class KeyRing:
         return cls([randomness.token_bytes(MIN_SECRET_BYTES)], ephemeral=True)
 
     def get(self, kid: str) -> Key | None:
-        """Return the key of that name, or None."""
         return self._keys.get(kid)
 
-    def __iter__(self) -> Iterator[Key]:
-        """Yield every key, the one that signs first."""
+    def __iter__(self) -> Iterator[Key]:  # the one that signs comes first
         return iter(self._keys.values())
 
     def subjects(self, principal: Principal) -> list[str]:

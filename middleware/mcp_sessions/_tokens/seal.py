@@ -63,15 +63,10 @@ UPSTREAM: Final = Seal("bridge", "mcp-sessions/bridge")
 
 
 class UnsealedState(msgspec.Struct, frozen=True):
-    """The contents of a state token.
+    """The contents of a state token."""
 
-    Attributes:
-        payload: A JSON object.
-        last_seen: Unix seconds at which the session was last used.
-    """
-
-    payload: bytes
-    last_seen: int
+    payload: bytes  # a JSON object
+    last_seen: int  # Unix seconds at which the session was last used
 
 
 def sealed_size(payload_bytes: int) -> int:
@@ -154,9 +149,6 @@ def open(  # noqa: A001  # the field's own pair of words: seal and open
     return UnsealedState(payload, last_seen)
 
 
-# --- the wrapped server's transport ids ----------------------------------------------------------
-
-
 def can_carry(server_id: str) -> bool:
     """Whether a server's id can be sealed: visible ASCII, as the specification asks, and not too long."""
     return _SERVER_ID.fullmatch(server_id) is not None
@@ -170,11 +162,7 @@ def seal_upstream(key: Key, server_id: str, *, jti: str, subject: str | None, au
 
 
 def open_upstream(ring: KeyRing, claims: Claims, *, audience: str) -> str | None:
-    """Return the server's id in a verified token, or None where it holds none.
-
-    Raises:
-        SessionNotFound: What it holds was not sealed for it.
-    """
+    """Return the server's id in a verified token, None where it holds none, or refuse one that was sealed otherwise."""
     if claims.upstream is None:
         return None
     key = ring.get(claims.kid)
@@ -193,5 +181,4 @@ def open_upstream(ring: KeyRing, claims: Claims, *, audience: str) -> str | None
 
 
 def _nonce(jti: str) -> bytes:
-    """Return the beginning of a `jti`, which is random and names one session only, so it is used once."""
-    return from_base64url(jti)[:_NONCE_BYTES]
+    return from_base64url(jti)[:_NONCE_BYTES]  # random, and of one session only, so it is used once
