@@ -29,9 +29,8 @@
         └── StoreUnavailable      -32603   the store did not answer
             └── StoreFull
 
-A refusal's text is fixed per reason. The reason goes to logs and spans and never to the client, who must not learn
-why a session id was refused, unless the id is authentically its own. Codes: JSON-RPC 2.0 section 5.1, the
-data-layer sessions draft, and MCP 2026-07-28 (-32020).
+The reason goes to logs and spans and never to the client, who must not learn why a session id was refused.
+Codes: JSON-RPC 2.0 section 5.1, the data-layer sessions draft, and MCP 2026-07-28 (-32020).
 """
 
 from __future__ import annotations
@@ -46,9 +45,6 @@ class MCPSessionsError(Exception):
 
 class ConfigurationError(MCPSessionsError, ValueError):
     """An option is wrong. The message names the option and the remedy."""
-
-
-# --- for the application ---------------------------------------------------------------------------
 
 
 class StateError(MCPSessionsError, ValueError):
@@ -92,9 +88,6 @@ class DataGone(DataError):
     """The session has ended, so its data can no longer be changed."""
 
 
-# --- for the client --------------------------------------------------------------------------------
-
-
 class Refusal(MCPSessionsError):
     """A request that is answered with a JSON-RPC error instead of being forwarded.
 
@@ -102,16 +95,16 @@ class Refusal(MCPSessionsError):
         code: JSON-RPC error code.
         http_status: HTTP status of the answer, as given or of the class.
         message: The fixed text for the reason, as given or of the class.
+        client_message: The text that is sent to the client.
         reason: Machine-readable cause for logs and spans, as given or of the class. Never sent.
         ref: The public name of the session concerned, for logs, where its id is authentic. Never sent.
         retry_after: Seconds after which to try again, for the header of that name, or None.
     """
 
     code: ClassVar[int]
-    http_status: int
+    http_status: int = 400
     message: str
     reason: str
-    ref: str | None
     retry_after: int | None = None
 
     def __init__(
@@ -122,26 +115,17 @@ class Refusal(MCPSessionsError):
         message: str | None = None,
         http_status: int | None = None,
     ) -> None:
-        if message is not None:
-            self.message = message
+        self.message = self.client_message = message or self.message
         super().__init__(self.message)
-        if reason is not None:
-            self.reason = reason
-        if http_status is not None:
-            self.http_status = http_status
+        self.reason = reason or self.reason
+        self.http_status = http_status or self.http_status
         self.ref = ref
-
-    @property
-    def client_message(self) -> str:
-        """The text that is sent to the client."""
-        return self.message
 
 
 class ParseError(Refusal):
     """The body is not JSON, or not JSON that every parser reads alike (RFC 8259 sections 4 and 8)."""
 
     code = -32700
-    http_status = 400
     message = "Parse error: the body is not JSON"
     reason = "not_json"
 
@@ -150,7 +134,6 @@ class InvalidRequest(Refusal):
     """The body is JSON, but not a message that can be forwarded safely."""
 
     code = -32600
-    http_status = 400
     message = "Invalid request"
     reason = "invalid_request"
 
@@ -159,7 +142,6 @@ class InvalidParams(Refusal):
     """Session metadata or the request envelope is malformed. In the legacy era it travels at HTTP 200."""
 
     code = -32602
-    http_status = 400
     message = "Invalid params"
     reason = "invalid_params"
 
@@ -175,7 +157,6 @@ class HeaderMismatch(Refusal):
     """A header contradicts the body (MCP 2026-07-28, Streamable HTTP)."""
 
     code = -32020
-    http_status = 400
     message = "Header mismatch"
     reason = "header_mismatch"
 
@@ -184,7 +165,6 @@ class EraRefused(Refusal):
     """The deployment serves clients of the legacy era only (`era="legacy"`)."""
 
     code = -32022  # MCP 2026-07-28, "Unsupported protocol version"
-    http_status = 400
     message = "Unsupported protocol version"
     reason = "modern_era"
 
@@ -242,11 +222,7 @@ class CreateLimited(Refusal):
 
 
 class CreateRefused(Refusal):
-    """Raised by `on_create` to refuse a session.
-
-    Args:
-        message: The text that is sent to the client. Logs and spans get the fixed one.
-    """
+    """Raised by `on_create` to refuse a session. Its text is sent to the client; logs and spans get the fixed one."""
 
     code = -31045
     http_status = 200
@@ -256,11 +232,7 @@ class CreateRefused(Refusal):
     def __init__(self, message: str = message) -> None:
         super().__init__()
         self.args = (message,)
-
-    @property
-    def client_message(self) -> str:
-        """The text that is sent to the client."""
-        return str(self)
+        self.client_message = str(message)
 
 
 class StoreUnavailable(Refusal):
@@ -281,11 +253,11 @@ class StoreFull(StoreUnavailable):
 
 
 class Row(NamedTuple):
-    """One refusal that is raised and never caught by itself."""
+    """One refusal that is raised and never caught by itself; without an HTTP status, that of its class."""
 
-    refusal: type[Refusal]  # which gives the code
+    refusal: type[Refusal]
     message: str
-    http_status: int | None = None  # where it is not that of the class
+    http_status: int | None = None
 
 
 REFUSALS: Final[Mapping[str, Row]] = {
@@ -338,16 +310,10 @@ REFUSALS: Final[Mapping[str, Row]] = {
 }
 """What each reason is on the wire."""
 
-NOT_JSONRPC: Final = "not_jsonrpc"
-"""The one reason of the table that is looked for: such a body may be meant for something else on the path."""
+NOT_JSONRPC: Final = "not_jsonrpc"  # looked for, as such a body may be meant for something else on the path
 
 
 def refuse(reason: str, *, ref: str | None = None) -> Refusal:
-    """Return the refusal of `REFUSALS` for a reason, to be raised.
-
-    Args:
-        reason: A key of the table.
-        ref: The session concerned, for logs.
-    """
+    """Return the refusal of `REFUSALS` for a reason, to be raised; `ref` names the session concerned, for logs."""
     row = REFUSALS[reason]
     return row.refusal(reason, ref=ref, message=row.message, http_status=row.http_status)

@@ -66,7 +66,7 @@ class TestSession:
     async def test_a_fork_cannot_end_its_descendants(self) -> None:
         """They cannot be distinguished from its siblings', so nothing is ended."""
         fork = session_of(claims=claims_of("ses_abc", parent="ses_root"))
-        with pytest.raises(ValueError, match="itself no fork"):
+        with pytest.raises(ValueError, match="not itself a fork"):
             await fork.end(descendants=True)
 
     async def test_its_data_is_made_when_somebody_asks(self) -> None:

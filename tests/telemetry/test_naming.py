@@ -10,7 +10,7 @@ from apps import Server, sessions
 from clients import Client
 
 from mcp_sessions._protocol.jsonrpc import Message, parse
-from mcp_sessions.telemetry.attributes import common_attributes, message_attributes, target_of, version_of
+from mcp_sessions.telemetry.attributes import common_attributes, message_attributes, target_of
 
 HTTP = {"network.transport": "tcp", "network.protocol.name": "http"}
 
@@ -23,7 +23,7 @@ def message(method: str, id: Any = 1, **params: Any) -> Message:
 
 
 def describe(sent: Message, version: str | None = None) -> dict[str, str]:
-    return message_attributes(common_attributes(sent.label, target_of(sent), version_of(version)), sent)
+    return message_attributes(common_attributes(sent.label, target_of(sent), version), sent)
 
 
 def beyond_http(sent: Message, version: str | None = None) -> dict[str, str]:
@@ -70,6 +70,7 @@ def test_every_message_names_its_transport() -> None:
 def test_a_uri_loses_what_often_holds_credentials(uri: str) -> None:
     """Its user, its query and its fragment."""
     assert beyond_http(message("resources/read", uri=uri))["mcp.resource.uri"] == "postgres://db/cart"
+    assert "mcp.resource.uri" not in beyond_http(message("resources/read", uri="?sslkey=x"))  # nothing is left of it
 
 
 async def test_a_session_id_in_the_wrong_place_is_left_out() -> None:

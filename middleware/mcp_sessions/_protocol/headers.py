@@ -27,13 +27,7 @@ Header = tuple[bytes, bytes]
 
 
 def edit(headers: Iterable[Header], *, drop: Iterable[bytes] = (), add: Iterable[Header] = ()) -> list[Header]:
-    """Return headers without any copy of some, and with others at the end; the list that was given stays as it is.
-
-    Args:
-        headers: ASGI headers, names in lower case.
-        drop: Names to take out.
-        add: Headers to append.
-    """
+    """Return ASGI headers without any copy of those to drop, and with others at the end, in a new list."""
     names = frozenset(drop)
     return [*(header for header in headers if header[0] not in names), *add]
 
@@ -41,8 +35,8 @@ def edit(headers: Iterable[Header], *, drop: Iterable[bytes] = (), add: Iterable
 class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
     """The headers of one request that this middleware reads. (A struct, which is made in a third of the time.)
 
-    Of a repeated header the first copy counts, as in the official SDK; of the session and the method header every copy
-    is kept, since a second copy refuses the request; of the encoding, too, since codings add up.
+    Of a repeated header the first copy counts, as in the official SDK; every copy of the session and the method header
+    is kept, since a second one refuses the request, and of the encoding, since codings add up.
 
     Args:
         headers: The request's ASGI headers (names in lower case, as ASGI has them).
@@ -67,9 +61,7 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
         """Return the first copy of a header, or None where there is none."""
         if name not in self.by_name:
             return None
-        if len(self.by_name) == len(self.headers):  # no header is repeated
-            return self.by_name[name].decode("latin-1")
-        return self.all(name)[0]
+        return self.by_name[name].decode("latin-1") if len(self.by_name) == len(self.headers) else self.all(name)[0]
 
     def without(self, name: bytes, headers: Sequence[Header]) -> list[Header]:
         """Return these headers, as they were or as they were edited, without any copy of one."""

@@ -1,8 +1,7 @@
 """Labels that clients send: the name and version of their program, and the name of their conversation.
 
-Hosts put a name of their own for the conversation into a request: in W3C baggage, in `_meta`, in a header. Any client
-may send any: a label selects no data, satisfies no policy and never becomes a session, and what could not stand in one
-line of a log is left out. W3C baggage is parsed by hand, since the core runs where no OpenTelemetry SDK is.
+Any client may send any: a label selects no data, satisfies no policy and never becomes a session, and what could not
+stand in one line of a log is left out. W3C baggage is parsed by hand: the core needs no OpenTelemetry SDK.
 Sources: W3C Baggage sections 3.2 and 3.3; MCP 2025-11-25, "Initialization"; MCP 2026-07-28, "_meta"; the hosts below.
 """
 
@@ -10,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -54,8 +52,6 @@ def client_of(message: Message) -> str | None:
     return text if text and is_name else None
 
 
-# --- what is looked for --------------------------------------------------------------------------
-
 MAX_CHARS: Final = 256
 """The longest name that is passed on. A longer one is left out and never cut: two could become one."""
 MAX_BAGGAGE: Final = 8192  # bytes and characters; what every party must carry (W3C Baggage)
@@ -86,7 +82,6 @@ header by name, it returns the conversation's name or None. It must be quick, an
 
 _Read = Callable[[Mapping[str, Raw], Header], object]
 
-_NO_META: Final[Mapping[str, Raw]] = MappingProxyType({})
 _UNQUOTED: Final = 6  # how many characters of JSON may stand for one
 # What only its receiver may read: it must not be copied into logs and traces.
 _CREDENTIALS: Final = frozenset({"authorization", "cookie", "mcp-session-id", "proxy-authorization", "x-api-key"})
@@ -105,9 +100,6 @@ class Correlate:
 
     Args:
         sources: Where to look, in order: `"baggage:MEMBER"`, `"meta:KEY"`, `"header:NAME"`, or functions.
-
-    Raises:
-        ConfigurationError: A source is wrong; the message holds the remedy.
     """
 
     __slots__ = ("_chain",)
@@ -143,10 +135,8 @@ class Correlate:
             meta: The members of `_meta` as `Message.meta` has them, or None.
             header: Returns a header by its name in lower case, such as `RequestHeaders.first`.
         """
-        meta = _NO_META if meta is None else meta
         for source, read in self._chain:
-            found = read(meta, header)
-            if found is not None and (name := _fit(found)) is not None:
+            if (name := _fit(read(meta or {}, header))) is not None:
                 return Correlation(name, source)
         return None
 
@@ -156,9 +146,6 @@ def _fit(found: object) -> str | None:
     if not (isinstance(found, str) and 0 < len(found) <= MAX_CHARS and found.isprintable()):
         return None
     return None if found.isspace() or looks_like_session_id(found) else found
-
-
-# --- sources -------------------------------------------------------------------------------------
 
 
 def _link(source: Any) -> tuple[str, _Read]:
@@ -197,28 +184,11 @@ def _from_header(name: str) -> _Read:
     return lambda meta, header: header(encoded)
 
 
-_KINDS: Final[dict[str, Callable[[str], _Read]]] = {
-    "baggage": _from_baggage,
-    "meta": _from_meta,
-    "header": _from_header,
-}
+_KINDS: Final = {"baggage": _from_baggage, "meta": _from_meta, "header": _from_header}
 
 
 def _from_function(function: Source) -> _Read:
-    _try_out(function)
-
-    def read(meta: Mapping[str, Raw], header: Header) -> object:
-        try:
-            return function(_decoded(meta), lambda name: header(name.lower().encode("ascii")))
-        except Exception:  # noqa: BLE001  # a label is not worth a request, and clients choose what it reads
-            return None
-
-    return read
-
-
-def _try_out(function: Source) -> None:
-    """Call a source with an empty request: what it raises later is swallowed."""
-    try:
+    try:  # with an empty request: what it raises later is swallowed
         found: object = function({}, lambda name: None)
     except Exception as error:
         raise ConfigurationError(
@@ -229,6 +199,14 @@ def _try_out(function: Source) -> None:
         found.close()
     if not (found is None or isinstance(found, str)):
         raise ConfigurationError(f"correlate: {function!r} must be a plain function that returns a string or None")
+
+    def read(meta: Mapping[str, Raw], header: Header) -> object:
+        try:
+            return function(_decoded(meta), lambda name: header(name.lower().encode("ascii")))
+        except Exception:  # noqa: BLE001  # a label is not worth a request, and clients choose what it reads
+            return None
+
+    return read
 
 
 def _decoded(meta: Mapping[str, Raw]) -> dict[str, Any]:
@@ -254,9 +232,6 @@ def _text(raw: Raw, max_chars: int) -> str | None:
     return found if found is not None and len(found) <= max_chars else None
 
 
-# --- baggage -------------------------------------------------------------------------------------
-
-
 def _value(baggage: str, name: str) -> str | None:
     """Return the value of a member, of several the last, as OpenTelemetry's propagators do.
 
@@ -276,8 +251,8 @@ def _value(baggage: str, name: str) -> str | None:
 def propagated(baggage: str | None, id: str, *, member: str = CONVERSATION) -> str:
     """Return W3C baggage that also names the conversation, for what the application calls in turn.
 
-    Other members stay as they are, but for those that no header may hold. One that had this name is
-    replaced. Where there is no room left, what others have put there stays and ours is left out.
+    Other members stay as they are, but for those that no header may hold; one that had this name is replaced. Without
+    room left, what others have put there stays and ours is left out.
 
     Args:
         baggage: The baggage so far, such as `"userId=alice,isProduction=false"`, or None.

@@ -1,8 +1,8 @@
 """Which requests need a session: the option `require=`, checked once, then asked about each message.
 
-A rule is not an access control: every caller that the server admits may create a session, so authentication stays the
-server's. Source: the data-layer sessions draft, where a server may require a session; narrowed to where a session can
-exist, and to where clients do not merely discover what the server offers.
+A rule is not an access control: every caller that the server admits may create a session.
+Source: the data-layer sessions draft, where a server may require a session; narrowed to where a session can exist, and
+to where clients do not merely discover what the server offers.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Policy:
 
         Args:
             method: The JSON-RPC method.
-            target: Reads the tool's or prompt's name or the resource's URI; called only where a rule depends on it.
+            target: Reads what the message acts on; called only where a rule depends on it.
             notification: Whether the message has no id.
 
         Raises:
@@ -115,13 +115,6 @@ def _compile(require: object) -> tuple[Rule, Summary]:
     raise ConfigurationError(f"{_FORMS}, not {require!r}")
 
 
-# --- one word ------------------------------------------------------------------------------------
-
-
-def _never(_method: str, _target: Target, _notification: bool) -> bool:
-    return False
-
-
 def _always(method: str, _target: Target, notification: bool) -> bool:
     passes = _is_beyond_rules(method) or method in DISCOVERY_METHODS
     return not (passes or (notification and method.startswith(NOTIFICATIONS)))
@@ -131,10 +124,10 @@ def _is_beyond_rules(method: str) -> bool:
     return method in HANDSHAKE_METHODS or method.startswith(SESSION_METHODS)
 
 
-_WORDS: Final[Mapping[str, tuple[Rule, Summary]]] = {"never": (_never, "never"), "always": (_always, "always")}
-
-
-# --- a function ----------------------------------------------------------------------------------
+_WORDS: Final[Mapping[str, tuple[Rule, Summary]]] = {
+    "never": (lambda _method, _target, _notification: False, "never"),
+    "always": (_always, "always"),
+}
 
 
 def _judged(judge: Callable[..., object]) -> Rule:
@@ -172,8 +165,6 @@ bypassed, and one that parsed URIs itself would differ from some server's parser
 only where its spelling is plain.
 """
 
-_Matcher: TypeAlias = Callable[[Target], bool]
-
 
 def _named(rules: Iterable[tuple[object, object]]) -> tuple[Rule, Summary]:
     checked = {_method(method): names for method, names in rules}
@@ -202,7 +193,7 @@ def _method(method: object) -> str:
     )
 
 
-def _matcher(method: str, names: object) -> _Matcher:
+def _matcher(method: str, names: object) -> Callable[[Target], bool]:
     if names is True:
         return lambda _target: True
     wanted = _names(method, names)
@@ -211,7 +202,16 @@ def _matcher(method: str, names: object) -> _Matcher:
             f"require={{{method!r}: ...}} cannot go by name, only {', '.join(TARGETS)} can; "
             "write True or use a function"
         )
-    return _matches_uri(method, wanted) if TARGETS[method] == "uri" else _matches_name(wanted)
+    if TARGETS[method] == "name":
+        return lambda target: (name := target()) is None or name in wanted
+    for uri in wanted:
+        if not PLAIN_URI.fullmatch(uri):
+            raise ConfigurationError(
+                f"require={{{method!r}: [{uri!r}]}} must spell the URI plainly: scheme and host in lower case, no dot "
+                "segments, no user, no default port, percent-encoded where it is not ASCII; or write True for all"
+            )
+    folded = frozenset(map(str.casefold, wanted))
+    return lambda target: (uri := target()) is None or not PLAIN_URI.fullmatch(uri) or uri.casefold() in folded
 
 
 def _names(method: str, names: object) -> frozenset[str]:
@@ -223,27 +223,3 @@ def _names(method: str, names: object) -> frozenset[str]:
         f"require={{{method!r}: {names!r}}} must be a list of names, such as ['checkout']; "
         "write True for all of them, False for none"
     )
-
-
-def _matches_name(wanted: frozenset[str]) -> _Matcher:
-    def matches(target: Target) -> bool:
-        name = target()
-        return name is None or name in wanted
-
-    return matches
-
-
-def _matches_uri(method: str, wanted: frozenset[str]) -> _Matcher:
-    for uri in wanted:
-        if not PLAIN_URI.fullmatch(uri):
-            raise ConfigurationError(
-                f"require={{{method!r}: [{uri!r}]}} must spell the URI plainly: scheme and host in lower case, no dot "
-                "segments, no user, no default port, percent-encoded where it is not ASCII; or write True for all"
-            )
-    folded = frozenset(map(str.casefold, wanted))
-
-    def matches(target: Target) -> bool:
-        uri = target()
-        return uri is None or not PLAIN_URI.fullmatch(uri) or uri.casefold() in folded
-
-    return matches

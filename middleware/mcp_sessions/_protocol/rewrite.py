@@ -1,8 +1,7 @@
 """Writing into JSON-RPC messages without touching what others wrote.
 
 Objects are taken apart into names and value slices, changed, and joined again: a value that is not ours keeps its exact
-bytes, since a JSON round trip would change 1e400, 2^64 and escapes. An answer that cannot be read is not ours to judge,
-and the caller sends it as it was.
+bytes, since a JSON round trip would change 1e400, 2^64 and escapes. An answer that cannot be read passes as it was.
 Sources: the data-layer sessions draft (2026-02-23); JSON-RPC 2.0 section 5; RFC 8259; MCP 2026-07-28 for cache hints.
 """
 
@@ -36,9 +35,6 @@ _NEW_META: Final = b',"_meta":{"%b":' % SESSION_KEY.encode()
 _MORE_META: Final = b',"%b":' % SESSION_KEY.encode()
 
 
-# --- answers of the server -----------------------------------------------------------------------
-
-
 def same_id(left: bytes, right: bytes) -> bool:
     """Whether two ids, as JSON text, are one, however their characters are escaped."""
     if bytes(left) == right:
@@ -51,12 +47,7 @@ def same_id(left: bytes, right: bytes) -> bool:
 
 
 def answers(members: Mapping[str, Raw], request_id: bytes) -> bool:
-    """Whether a message is the success that answers a request.
-
-    Args:
-        members: The members of a JSON-RPC message.
-        request_id: JSON text of the request's id.
-    """
+    """Whether these are the members of the success that answers a request, by the JSON text of its id."""
     if "result" not in members or "method" in members or "id" not in members:
         return False
     return same_id(members["id"], request_id)
@@ -68,7 +59,6 @@ def is_answer(text: bytes, request_id: bytes) -> bool:
 
 
 def _answer(text: bytes, request_id: bytes) -> dict[str, Any] | None:
-    """Take apart the success that answers a request; None for any other message, or one that cannot be read."""
     if text.startswith(_WITH_METHOD):
         return None
     try:
@@ -79,7 +69,6 @@ def _answer(text: bytes, request_id: bytes) -> dict[str, Any] | None:
 
 
 def _result(text: bytes, request_id: bytes) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Take apart an answer and the object that is its result."""
     envelope = _answer(text, request_id)
     if envelope is None:
         return None
@@ -90,7 +79,7 @@ def _result(text: bytes, request_id: bytes) -> tuple[dict[str, Any], dict[str, A
 
 
 def _inner(members: dict[str, Any], name: str) -> dict[str, Any]:
-    """Take apart, in its place, the object of that name; an empty one where none stands."""
+    """Take apart the object of that name in its place; an empty one where none stands."""
     value = members.get(name, _NOTHING)
     members[name] = inner = last_members(value) if bytes(value).startswith(b"{") else {}
     return inner
@@ -117,8 +106,7 @@ def echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> by
     Args:
         response: A JSON-RPC message of the server.
         request_id: JSON text of the request's id.
-        session: Gives the JSON text of the session's metadata; called only for that answer, since
-            giving it closes the session's state.
+        session: Gives the JSON text of the session's metadata, and closes its state; called for that answer only.
 
     Returns:
         The new message, or None where the response is not the success that answers the request.
@@ -138,9 +126,7 @@ def echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> by
 def _member(response: bytes, result_text: bytes | memoryview, ending: bytes) -> bytes | None:
     """Return what comes before the session in an answer of the common form, or None in any other.
 
-    What stands between the opening and the last brace is one object and nothing more, or the decoder would not read
-    it: so it is the result, the envelope has no other members, and both end with the text.
-
+    What stands between the opening and the last brace is the result, as the decoder reads one object and nothing more.
     The text that comes last may look like `_meta` and yet lie deeper, or within a string. It does neither: its first
     quote would have to be escaped, or the rest would not be JSON; and its value ends just before the result does.
     """
@@ -162,7 +148,6 @@ def _member(response: bytes, result_text: bytes | memoryview, ending: bytes) -> 
 
 
 def _echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> bytes | None:
-    """Echo into an answer of any form."""
     found = _result(response, request_id)
     if found is None:
         return None
@@ -178,16 +163,13 @@ def _echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> b
 
 
 def advertise(response: bytes, request_id: bytes, settings: bytes, capability: bytes = b"{}") -> bytes | None:
-    """Return the answer to `initialize` or `server/discover` with sessions among its capabilities.
+    """Return the answer to `initialize` or `server/discover` with sessions among its capabilities, or None as `echo`.
 
     Args:
         response: A JSON-RPC message of the server.
         request_id: JSON text of the request's id.
         settings: JSON text for `capabilities.experimental.sessions`.
         capability: JSON text for `capabilities.sessions`.
-
-    Returns:
-        The new message, or None where the response is not the success that answers the request.
     """
     found = _result(response, request_id)
     if found is None:
@@ -204,16 +186,7 @@ def advertise(response: bytes, request_id: bytes, settings: bytes, capability: b
 
 
 def with_field(response: bytes, request_id: bytes, session_id: str) -> bytes | None:
-    """Return the answer with its session in the top-level `sessionId` of SEP-1364; cache hints as with `echo`.
-
-    Args:
-        response: A JSON-RPC message of the server.
-        request_id: JSON text of the request's id.
-        session_id: The session's id.
-
-    Returns:
-        The new message, or None where the response is not the success that answers the request.
-    """
+    """Return the answer with its session in the top-level `sessionId` of SEP-1364; all else is as with `echo`."""
     found = _result(response, request_id)
     if found is None:
         return None
@@ -222,9 +195,6 @@ def with_field(response: bytes, request_id: bytes, session_id: str) -> bytes | N
         envelope["result"] = result
     envelope["sessionId"] = session_id
     return join(envelope)
-
-
-# --- messages of the client ----------------------------------------------------------------------
 
 
 def without_session(message: Message) -> bytes:
@@ -241,11 +211,7 @@ def without_field(body: bytes) -> bytes:
 
 
 def with_capabilities(body: bytes) -> bytes:
-    """Return an `initialize` with empty capabilities of its client, where it states none.
-
-    Args:
-        body: The message, with an object for `params` or none.
-    """
+    """Return an `initialize` with empty capabilities of its client, where it states none."""
     envelope: dict[str, Any] = last_members(body)
     params = _inner(envelope, "params")
     if bytes(params.get("capabilities", b"null")) != b"null":
@@ -255,19 +221,10 @@ def with_capabilities(body: bytes) -> bytes:
 
 
 def with_meta(body: bytes, name: str, value: str) -> bytes:
-    """Return a request or notification with one member of `params._meta` set to a text.
-
-    Args:
-        body: The message, with members that were found to be objects where objects belong.
-        name: The member.
-        value: Its text.
-    """
+    """Return a request or notification with one member of `params._meta` set to a text."""
     envelope: dict[str, Any] = last_members(body)
     _inner(_inner(envelope, "params"), "_meta")[name] = value
     return join(envelope)
-
-
-# --- messages of our own -------------------------------------------------------------------------
 
 
 def result(request_id: bytes, result: Mapping[str, Any]) -> bytes:
@@ -276,14 +233,7 @@ def result(request_id: bytes, result: Mapping[str, Any]) -> bytes:
 
 
 def error(request_id: bytes | None, code: int, message: str, data: Mapping[str, Any] | None = None) -> bytes:
-    """Return an error.
-
-    Args:
-        request_id: JSON text of the request's id; None where it is not known, and null is sent.
-        code: JSON-RPC error code.
-        message: The text, which may be the application's own words, so a lone surrogate becomes `?`.
-        data: Members of `error.data`; None leaves it out.
-    """
+    """Return an error for an id, as JSON text, or for null; a lone surrogate in the message becomes `?`."""
     members: dict[str, Any] = {"code": code, "message": message.encode(errors="replace").decode()}
     if data is not None:
         members["data"] = dict(data)
@@ -296,13 +246,7 @@ def notification(method: str) -> bytes:
 
 
 def ping(message: Message, request_id: bytes, method: str) -> bytes:
-    """Return a question in the name of a message's sender: its envelope without the session, and no params.
-
-    Args:
-        message: What the client sent.
-        request_id: JSON text of the question's id.
-        method: The question: `ping` or `server/discover`.
-    """
+    """Return a question in the name of a message's sender: its envelope without the session, and no params."""
     sent = (message.params.meta or {}).items()
     meta = {name: value for name, value in sent if name.startswith(ENVELOPE_PREFIX) and name != SESSION_KEY}
     params = {"params": {"_meta": meta}} if meta else {}

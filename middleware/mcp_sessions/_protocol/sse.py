@@ -1,7 +1,7 @@
 """Splitting an event stream into its events, without reading what they say.
 
-Bytes in, events out. Every byte comes out again, in order and unchanged, so that one event can be rewritten while all
-the others pass as the server wrote them. An event leaves with the byte that completes it, not with the next one.
+Every byte that goes in comes out again, in order and unchanged, so that one event can be rewritten while all others
+pass as the server wrote them. An event leaves with the byte that completes it.
 Source: WHATWG HTML, section "Server-sent events" (parsing, and interpreting an event stream).
 """
 
@@ -31,8 +31,7 @@ class Event(RedactedRepr, msgspec.Struct):
 
     Args:
         raw: The exact bytes, ending with the blank line that completes the event.
-        data: The values of its `data` fields, joined by line feeds. None when there is nothing in them (comments,
-            `retry`, priming events) and when the piece is not a whole event.
+        data: The values of its `data` fields, joined by line feeds; None without any, and for part of an event.
         oversized: Whether this is the first piece of an event that is too large to be held.
         at: Where in `raw` the data begins, if it is one value in the last line; else 0.
     """
@@ -55,8 +54,7 @@ class Event(RedactedRepr, msgspec.Struct):
         """Return the event with other data; its other lines, their order and their line endings stay.
 
         Args:
-            data: What the `data` fields shall hold together. A carriage return, which they cannot hold, becomes a
-                line break; in JSON the two are the same white space.
+            data: What the `data` fields shall hold together; a carriage return in it becomes a line break.
 
         Raises:
             ValueError: The event has no data to replace.
@@ -82,8 +80,6 @@ class Event(RedactedRepr, msgspec.Struct):
 
 class EventStream(RedactedRepr, msgspec.Struct):
     """One response's event stream, split as it passes.
-
-    The `raw` of all events and then `end()`, joined, are the bytes that were fed.
 
     Args:
         max_event_bytes: Bytes of an event, its blank line not counted, that are held at the most. A longer one passes
@@ -132,9 +128,12 @@ class EventStream(RedactedRepr, msgspec.Struct):
         pieces: list[Event] = []
         if self.opening:
             chunk = self._open(chunk, pieces)
-        if self.last == CR and chunk.startswith(LF):
-            self._complete_crlf(pieces)
-            chunk = chunk[1:]
+        if self.last == CR and chunk.startswith(LF):  # the LF whose CR came with the chunk before ends no second line
+            self.last, chunk = LF, chunk[1:]
+            if self.held:
+                self._keep(LF, pieces)
+            else:  # it follows an event that has left, and a parser that waits for it has not seen that event yet
+                pieces.append(Event(LF))
         start = end = 0
         at_line_start = self.last in (LF, CR)
         for line in chunk.splitlines(keepends=True):
@@ -161,27 +160,18 @@ class EventStream(RedactedRepr, msgspec.Struct):
         pieces.append(Event(BYTE_ORDER_MARK))
         return start[len(BYTE_ORDER_MARK) :]
 
-    def _complete_crlf(self, pieces: list[Event]) -> None:
-        """Take the LF whose CR came with the chunk before: it ends no second line."""
-        self.last = LF
-        if self.held:
-            self._keep(LF, pieces)
-        else:
-            # It follows an event that has left, and a parser that waits for it has not seen that event yet.
-            pieces.append(Event(LF))
-
     def _complete(self, rest: bytes, blank_bytes: int) -> Event:
         if self.passing:
             self.passing = False
             return Event(rest)
-        raw = rest
-        if self.held:
-            raw = b"".join((self.held, rest))
-            self.held.clear()
+        raw = b"".join((self.held, rest)) if self.held else rest
+        self.held.clear()
         # Counted without the blank line, so that it makes no difference how the stream is cut.
-        if len(raw) - blank_bytes <= self.max_event_bytes:
-            return Event(raw, _data(raw.splitlines()))
-        return Event(raw, oversized=True)
+        if len(raw) - blank_bytes > self.max_event_bytes:
+            return Event(raw, oversized=True)
+        lines = raw.splitlines()
+        values = [line[5:].removeprefix(b" ") for line in lines if line[:5] == b"data:" or line == b"data"]
+        return Event(raw, b"\n".join(values) if any(values) else None)
 
     def _keep(self, rest: bytes, pieces: list[Event]) -> None:
         if self.passing:
@@ -201,12 +191,3 @@ def _are_fields(lines: bytes) -> bool:
     fields = lines.splitlines()
     is_event = lines.endswith(LF) and all(fields) and not any(field.startswith(b"data") for field in fields)
     return is_event and not lines.startswith(_MARK_START)
-
-
-def _data(lines: list[bytes]) -> bytes | None:
-    values = [_data_value(line) for line in lines if line[:5] == b"data:" or line == b"data"]
-    return b"\n".join(values) if any(values) else None
-
-
-def _data_value(line: bytes) -> bytes:
-    return line[6:] if line[:6] == b"data: " else line[5:]

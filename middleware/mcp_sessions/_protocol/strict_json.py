@@ -1,8 +1,8 @@
 """Reading one JSON object so that no other parser can read it differently.
 
-One level at a time: names are resolved, every value stays the slice of the text that it was. What two parsers could
-understand differently (not UTF-8, a name given twice, a lone surrogate where it would be read, nesting that exhausts
-a stack) is refused here and never repaired. Sources: RFC 8259 sections 4, 7 and 8, RFC 7493 (I-JSON).
+Names are resolved level by level, and values stay slices of the text. What two parsers could understand differently is
+refused and never repaired: text that is not UTF-8, a name given twice, a lone surrogate where it would be read, nesting
+that exhausts a stack. Sources: RFC 8259 sections 4, 7 and 8, RFC 7493 (I-JSON).
 """
 
 from __future__ import annotations
@@ -51,8 +51,7 @@ def members(text: bytes, wrong: str = NOT_JSONRPC) -> dict[str, Raw]:
     Raises:
         ParseError: `not_json`, `not_utf8` or `nesting_too_deep`.
         InvalidRequest: `duplicate_member`, where two names are equal once their escapes are resolved, or
-            `lone_surrogate`, where a name holds one. Where a value does, names with an escaped backslash or surrogate
-            pair are refused too: no client sends both, and reading them would take another parser.
+            `lone_surrogate`, where a name holds one or, beside a value that does, an escaped backslash or pair.
         Refusal: With the reason `wrong`.
     """
     found = last_members(text, wrong)
@@ -61,7 +60,7 @@ def members(text: bytes, wrong: str = NOT_JSONRPC) -> dict[str, Raw]:
 
 
 def last_members(text: bytes, wrong: str = NOT_JSONRPC) -> dict[str, Raw]:
-    """Return members as `members` does, but the last of several of one name, as in most parsers.
+    """Return members as `members` does, but the last of several of one name, as most parsers do.
 
     For what a server answers, which is read to be added to and not to be judged.
 
@@ -71,7 +70,11 @@ def last_members(text: bytes, wrong: str = NOT_JSONRPC) -> dict[str, Raw]:
     try:
         return read_object(text)
     except DECODE_ERRORS as error:
-        return _recover(error, bytes(text), wrong)
+        found, mask = masked(read_object, error, bytes(text), wrong)
+    names = "".join(found).encode()
+    if any(mark in names for mark in mask.marks):  # a name may be another one than it seems
+        raise refuse("lone_surrogate")
+    return dict(zip(found, mask.unmask(found.values()), strict=True))
 
 
 def string(raw: bytes) -> str | None:
@@ -95,13 +98,10 @@ def string(raw: bytes) -> str | None:
 
 
 def check_utf8(body: bytes) -> None:
-    """Refuse a text that is not UTF-8 (`not_utf8`) or begins with a `byte_order_mark`.
-
-    In pieces, since the decoded whole could take four times the body's size.
-    """
+    """Refuse a text that is not UTF-8 (`not_utf8`) or begins with a `byte_order_mark`."""
     if body.startswith(b"\xef\xbb\xbf"):
         raise refuse("byte_order_mark")
-    decoder = getincrementaldecoder("utf-8")()
+    decoder = getincrementaldecoder("utf-8")()  # in pieces: the decoded whole could take four times the body's size
     try:
         for start in range(0, len(body), 65536):
             decoder.decode(body[start : start + 65536])
@@ -112,16 +112,23 @@ def check_utf8(body: bytes) -> None:
 
 def check_level(text: bytes, found: dict[str, Raw]) -> None:
     """Refuse an object that has more members than those found (`duplicate_member`)."""
-    if not is_all(text, found) and _count(bytes(text)) != len(found):
+    if is_all(text, found):
+        return
+    body = bytes(text)
+    check_utf8(body)
+    try:
+        number = len(_every_member(body))
+    except DECODE_ERRORS as error:
+        number = len(masked(_every_member, error, body, NOT_JSONRPC)[0])
+    if number != len(found):
         raise refuse("duplicate_member")
 
 
 def is_all(text: bytes, found: Any) -> bool:
     """Whether the length of a text proves that it has no members but those found, whatever their order.
 
-    No object of these members is shorter than they are joined, with white space or without, and each
-    further member takes 5 bytes at least: `"":0,`. Long escapes can spoil the proof, and nothing can feign it:
-    no text is joined longer than it can be sent.
+    No object of these members is shorter than they are joined, with white space or without, and each further member
+    takes 5 bytes at least: `"":0,`. Long escapes can spoil the proof, and nothing can feign it.
 
     Args:
         text: JSON text of an object.
@@ -132,15 +139,6 @@ def is_all(text: bytes, found: Any) -> bool:
     if len(text) - len(joined) < SHORTEST_MEMBER:
         return True
     return len(bytes(text).translate(None, _SPACE)) - len(joined.translate(None, _SPACE)) < SHORTEST_MEMBER
-
-
-def _count(text: bytes) -> int:
-    """Count the members of an object, duplicates included. What lies deeper is skipped, not read."""
-    check_utf8(text)
-    try:
-        return len(_every_member(text))
-    except DECODE_ERRORS as error:
-        return len(masked(_every_member, error, text, NOT_JSONRPC)[0])
 
 
 def _refusal(error: Exception, wrong: str) -> Refusal:
@@ -154,37 +152,24 @@ def _refusal(error: Exception, wrong: str) -> Refusal:
 class Mask:
     """A text with its surrogate escapes hidden, and the way back.
 
-    msgspec refuses an escaped lone surrogate anywhere, even in what it skips, and TypeScript clients
-    send them in arguments. Three marks, none of which the text contains, stand for an escaped
-    backslash and for the beginnings of the escapes of U+D000 to U+DFFF. Their last three digits stay
-    in an escape, so no flaw of the text can hide behind the mask.
+    msgspec refuses an escaped lone surrogate anywhere, even in what it skips, and TypeScript clients send them in
+    arguments. Three marks, none of which the text contains, stand for an escaped backslash and for the beginnings of
+    the escapes of U+D000 to U+DFFF, whose last three digits stay: no flaw of the text can hide behind the mask.
     """
 
     def __init__(self, text: bytes) -> None:
-        self._marks = list(islice((mark for mark in _UNASSIGNED if text.isascii() or mark not in text), 3))
-        if len(self._marks) < 3:
+        self.marks = list(islice((mark for mark in _UNASSIGNED if text.isascii() or mark not in text), 3))
+        if len(self.marks) < 3:
             raise ParseError
-        pair, lower, upper = self._marks
+        pair, lower, upper = self.marks
         text = text.replace(b"\\\\", pair)  # every backslash that is left begins an escape
         self.text = text.replace(b"\\ud", lower + b"\\u0").replace(b"\\uD", upper + b"\\u0")
 
-    def touches(self, names: Iterable[str]) -> bool:
-        """Whether a mark stands in a name, which may be another one than it seems."""
-        text = "".join(names).encode()
-        return any(mark in text for mark in self._marks)
-
     def unmask(self, values: Iterable[bytes]) -> list[Raw]:
         """Return the values as they were sent. All at once: no JSON text contains NUL."""
-        pair, lower, upper = self._marks
+        pair, lower, upper = self.marks
         text = b"\x00".join(values).replace(lower + b"\\u0", b"\\ud").replace(upper + b"\\u0", b"\\uD")
         return list(map(Raw, text.replace(pair, b"\\\\").split(b"\x00")))
-
-
-def _recover(error: Exception, text: bytes, wrong: str) -> dict[str, Raw]:
-    found, mask = masked(read_object, error, text, wrong)
-    if mask.touches(found):
-        raise refuse("lone_surrogate")
-    return dict(zip(found, mask.unmask(found.values()), strict=True))
 
 
 def masked(decode: Callable[[bytes], _T], error: Exception, text: bytes, wrong: str) -> tuple[_T, Mask]:
@@ -212,7 +197,6 @@ def is_deeper(text: bytes, limit: int) -> bool:
     """Whether arrays and objects lie in each other more than `limit` levels deep, found without building them.
 
     A parser that recurses spends stack on every level, so a text that is too deep is refused before any sees it.
-    Almost every text is proved shallow by counting its brackets; one with many is measured in linear time.
 
     Args:
         text: JSON text; for one that is not valid the answer does not matter, since it is refused all the same.
@@ -225,24 +209,18 @@ def is_deeper(text: bytes, limit: int) -> bool:
     while brackets:
         shorter = brackets.replace(b"[]", b"")
         if len(brackets) - len(shorter) <= len(brackets) // _MANY:
-            return _is_deeper(brackets, limit - levels)
+            break
         brackets, levels = shorter, levels + 1
+    for bracket in brackets:
+        levels += 1 if bracket == _OPENING else -1
+        if levels > limit:
+            return True
     return levels > limit
 
 
 def _brackets(text: bytes) -> bytes:
-    """Return the brackets of a text that stand outside of strings, all of one kind."""
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     skeleton = text.translate(None, _OTHERS)
     # Two quotes side by side are an empty string, or the end of one and the beginning of the next; neither matters.
     return _STRING.sub(b"", skeleton.replace(b'""', b"")).translate(_ONE_KIND, b'"')
-
-
-def _is_deeper(brackets: bytes, limit: int) -> bool:
-    depth = 0
-    for bracket in brackets:
-        depth += 1 if bracket == _OPENING else -1
-        if depth > limit:
-            return True
-    return False

@@ -1,7 +1,6 @@
 """The identity of a session: the claims of its token, its principal, its lineage, and its id among other texts.
 
-A fork is a session of the same principal that ends by itself when its root does. So what is kept for one member of a
-lineage lasts as long as for any other, and forking does not prolong anything.
+A fork is a session of the same principal that ends by itself when its root does, so forking prolongs nothing.
 """
 
 from __future__ import annotations
@@ -129,16 +128,8 @@ def utc(seconds: int) -> datetime:
     return datetime.fromtimestamp(seconds, tz=timezone.utc)
 
 
-# --- lineages ------------------------------------------------------------------------------------
-
-
 def below(parent: Claims, mode: Mode) -> dict[str, Any]:
-    """Return the claims of a fork that follow from its parent: all but its name, its times of making and its subject.
-
-    Args:
-        parent: The session that it is made from.
-        mode: What it begins with.
-    """
+    """Return the claims of a fork that follow from its parent: all but its name, its time of making and its subject."""
     return {
         "kind": SESSION,
         "expires_at": parent.expires_at,
@@ -161,12 +152,9 @@ def owner(claims: Claims) -> str:
 
 
 def mark(claims: Claims) -> Claims:
-    """Return the claims by which a store keeps that all forks of a lineage have ended.
+    """Return the claims by which a store keeps that all forks of a lineage have ended, the same for every member.
 
-    They are the same for every member of the lineage, and no session's: a session's `jti` has no slash.
-
-    Args:
-        claims: Any member of the lineage.
+    They are no session's, whose `jti` has no slash.
     """
     return Claims(
         kind=SESSION,
@@ -191,8 +179,7 @@ def looks_like_session_id(value: str | bytes) -> bool:
     """Whether a value is or contains one of our tokens by its envelope's `typ` alone, verified or not.
 
     This is decided generously (any padding, any order of members, any case of `typ`, further segments, any text
-    around it), since what looks like ours is kept from the wrapped server, whose logs it could reach. What verifies
-    is decided strictly, by `Tokens`.
+    around it), since what looks like ours is kept from the wrapped server, whose logs it could reach.
 
     Args:
         value: A header's value or another text.
@@ -210,7 +197,6 @@ def looks_like_session_id(value: str | bytes) -> bool:
 
 
 def _is_header(data: bytes, start: int) -> bool:
-    """Whether the text from there to the next dot, or to the end, is a header of ours."""
     segment = data[start:].partition(b".")[0]
     if not len(segment) <= MAX_TOKEN_BYTES:
         return False
@@ -219,8 +205,5 @@ def _is_header(data: bytes, start: int) -> bool:
         header = json.loads(b64decode(alphabet_only + b"=="), object_pairs_hook=tuple)
     except (ValueError, RecursionError):
         return False
-    return isinstance(header, tuple) and any(name == "typ" and _is_ours(value) for name, value in header)
-
-
-def _is_ours(typ: object) -> bool:
-    return isinstance(typ, str) and typ.strip().lower().removeprefix("application/") == TYP
+    types = [value for name, value in header if name == "typ"] if isinstance(header, tuple) else []
+    return any(isinstance(typ, str) and typ.strip().lower().removeprefix("application/") == TYP for typ in types)

@@ -1,8 +1,7 @@
 """`session.data`: JSON that the server keeps for a session, changed by parallel calls without loss.
 
-Each change is one atomic step in the store, across tasks, processes and machines; `update`, which cannot be one step,
-is tried again until no other change came in between. A value that JSON would change on the way (a tuple, a date, NaN,
-a number as a key) is refused where it is written. Source: RFC 8259.
+Each change is one atomic step in the store; `update`, which cannot be, is tried again until no other change came in
+between. A value that JSON would change (a tuple, a date, NaN, a number as a key) is refused. Source: RFC 8259.
 """
 
 from __future__ import annotations
@@ -49,14 +48,7 @@ class DataStore(Protocol):
     async def write(
         self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None
     ) -> None:
-        """Keep a value, or None to keep none.
-
-        Args:
-            namespace: The session's place.
-            key: The value's name.
-            value: Its JSON.
-            expires_at: When its time is over, Unix seconds, or None for as long as the session.
-        """
+        """Keep a value's JSON, or None to keep none, until `expires_at`, Unix seconds, or as long as the session."""
 
     async def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
         """Replace a value by another if it is still the old one, and return whether it was; its time stays."""
@@ -77,9 +69,8 @@ class DataStore(Protocol):
 class Data:
     """What the server keeps for one session, under names, until the session ends.
 
-    It belongs to the session and not to the request: all requests of the session share it, on every
-    worker, and parallel changes lose nothing. A value is anything that JSON can hold and give back as
-    it is, `None` included; what removes a value is `delete`.
+    All requests of the session share it, on every worker, and parallel changes lose nothing. A value is anything that
+    JSON can hold and give back as it is, `None` included; what removes a value is `delete`.
 
     Every method raises `DataError` for a name that cannot be one (text of 1 to 256 bytes in UTF-8) and
     `StoreUnavailable` where the store did not answer, in which case a change may or may not have been made.
@@ -90,24 +81,13 @@ class Data:
     def __init__(
         self, store: DataStore, namespace: Namespace, *, clock: Callable[[], float], max_value_bytes: int
     ) -> None:
-        """Args:
-        store: Where it is kept.
-        namespace: The session's place there.
-        clock: Unix seconds.
-        max_value_bytes: How long one value's JSON may be.
-        """
         self._store = store
         self._namespace = namespace
         self._clock = clock
         self._max_value_bytes = max_value_bytes
 
     async def get(self, key: str, default: Any = None) -> Any:
-        """Return the value under a name.
-
-        Args:
-            key: Its name.
-            default: What is returned where there is none.
-        """
+        """Return the value under a name, or the default where there is none."""
         kept = await self._store.read(self._namespace, _name(key))
         return default if kept is None else decode(kept)
 
@@ -142,8 +122,7 @@ class Data:
             await session.data.update("cart", lambda cart: cart + ["socks"], default=[])
 
         The function is called again, with the new value, whenever another change came in between: it must have no
-        effect but its result. It may change what it is given, which is a copy. What it returns is kept, `None`
-        included. The value's time (`ttl`) stays as it was.
+        effect but its result. It may change what it is given, which is a copy. The value's time (`ttl`) stays.
 
         Args:
             key: The value's name.

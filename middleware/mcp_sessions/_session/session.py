@@ -1,7 +1,6 @@
 """The session that an application sees.
 
-A `Session` is made anew for each request and is a view of the open session that the server holds. The id is a
-credential, so it stays out of `repr`, pickles and copies; `ref` is the name to log.
+The id is a credential, so it stays out of `repr`, pickles and copies; `ref` is the name to log.
 """
 
 from __future__ import annotations
@@ -48,9 +47,6 @@ class Session:
     __slots__ = ("_active", "_data", "_ended", "correlation")
 
     def __init__(self, active: OpenSession) -> None:
-        """Args:
-        active: The open session of the request.
-        """
         self._active = active
         self._ended = False
         self._data: Data | None = None
@@ -119,9 +115,6 @@ class Session:
     async def client_capabilities(self) -> dict[str, Any] | None:
         """Return the capabilities that the client of a SEP-1364 session stated last; None for other sessions.
 
-        They come from `sessions/create` (alternative 1) or `initialize` (alternative 2), and are kept in the store
-        until the session ends.
-
         Raises:
             StoreUnavailable: The store did not answer.
         """
@@ -140,11 +133,11 @@ class Session:
             descendants: Whether to end all that was forked from it, too: only for a session that is not a fork.
 
         Raises:
-            ValueError: It is a fork, whose own forks cannot be told from the others of its lineage.
+            ValueError: It is a fork, whose own forks look like the others of its lineage.
             StoreUnavailable: The store did not take it, so the session still lives.
         """
         if descendants and self.parent is not None:
-            raise ValueError("only a session that is itself no fork can end its descendants")
+            raise ValueError("only a session that is not itself a fork can end its descendants")
         if not self._ended:
             await self._active.end(reason, descendants=descendants)
             self._ended = True

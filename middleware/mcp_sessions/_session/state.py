@@ -49,8 +49,7 @@ class State(MutableMapping[str, Any]):
 
     def __setitem__(self, key: str, value: Any) -> None:
         values = self._writable()
-        changed = {**values, key: value}
-        self._check(encode_state(changed))
+        self._check(encode_state({**values, key: value}))
         values[key] = value
 
     def __delitem__(self, key: str) -> None:
@@ -107,11 +106,7 @@ class State(MutableMapping[str, Any]):
 
 
 class UnreadableState(State):
-    """A state that lies in a store which does not answer, so that reading or writing it is an error.
-
-    Args:
-        reason: Why the store did not answer.
-    """
+    """A state that lies in a store which does not answer, for the reason given: reading or writing it is an error."""
 
     __slots__ = ("_reason",)
 

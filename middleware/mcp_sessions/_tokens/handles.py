@@ -1,9 +1,7 @@
 """Explicit handles: their text, its tag, and the errors that tell a model how it misquoted one.
 
-    basket_kkrrrrrrrrrrrrrrrrrrrrrrrrrreeeeeeettttttttttttt        see `LAYOUT`; the docs show the same table
-
-A model copies handles from call to call, so the tag covers text, type and holder. Reading is strict, since a reader
-that mends case or look-alikes gives one object several names.
+The tag covers text, type and holder, since a model copies handles from call to call. Reading is strict: a reader that
+mends case or look-alikes gives one object several names.
 Sources: SEP-2567 (explicit state handles), RFC 2104 (HMAC), Crockford's base 32 for the alphabet.
 """
 
@@ -59,30 +57,17 @@ class Handle:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The holder of a handle; another holder's handle does not verify.
+    """The holder of a handle; another holder's handle does not verify."""
 
-    Args:
-        audience: The deployment.
-        principal: The caller, or None for an anonymous one.
-        session: The `ref` of the caller's session, or None.
-    """
-
-    audience: str
-    principal: Principal | None = None
-    session: str | None = None
-
-
-# --- errors --------------------------------------------------------------------------------------
+    audience: str  # the deployment
+    principal: Principal | None = None  # None is an anonymous caller
+    session: str | None = None  # the `ref` of the caller's session
 
 
 class HandleError(MCPSessionsError, ValueError):
-    """The argument is not the handle that is asked for. The text, which never repeats it, tells a model what to do.
+    """The argument is not the handle that is asked for. The text, which never repeats it, tells a model what to do."""
 
-    Attributes:
-        reason: Machine-readable cause.
-    """
-
-    reason: ClassVar[str]
+    reason: ClassVar[str]  # machine-readable
 
 
 class HandleMalformed(HandleError):
@@ -109,9 +94,6 @@ class HandleExpired(HandleError):
     reason = "expired"
 
 
-# --- minted and verified -------------------------------------------------------------------------
-
-
 def check_type(type: str) -> str:
     """Return a type that can stand in a handle, or raise ConfigurationError."""
     if isinstance(type, str) and len(type) <= MAX_TYPE_CHARS and re.fullmatch(_TYPE, type):  # type: ignore[redundant-expr]  # as it came
@@ -128,7 +110,7 @@ def pattern(type: str) -> str:
 
 
 def make_id() -> str:
-    """Return 130 random bits, as the part `id` of a new handle."""
+    """Return the part `id` of a new handle: 130 random bits."""
     return _digits(secrets.randbits(BITS * LAYOUT["id"]), "id")
 
 
@@ -142,8 +124,8 @@ def mint(key: Key, type: str, id: str, holder: Holder, *, expires_at: int | None
         holder: Its holder; with a session, it works there only.
         expires_at: The first second at which it is refused, Unix seconds above 0, or None.
     """
-    head = _short_name(key) + id + _digits(expires_at or 0, "expiry")
-    return f"{type}_{head}{_tag(key, type, head, holder)}"
+    body = _short_name(key) + id + _digits(expires_at or 0, "expiry")
+    return f"{type}_{body}{_tag(key, type, body, holder)}"
 
 
 def verify(
@@ -160,10 +142,7 @@ def verify(
         lifetime: Seconds for which this type's handles live, for the text of an error.
 
     Raises:
-        HandleMalformed: It does not have the form of a handle.
-        HandleUnknown: It does not verify.
-        HandleOfOtherType: It verifies, as another type.
-        HandleExpired: It verifies, and its time is over.
+        HandleError: It is not; the class says why.
     """
     shape = _shape(text)
     if shape is None:
@@ -186,7 +165,6 @@ def _shape(text: object) -> re.Match[str] | None:
 
 
 def _authentic(ring: KeyRing, shape: re.Match[str], holder: Holder) -> Handle | None:
-    """Return the handle, if a key made it for this holder, within the holder's session or for all of them."""
     kind, name, random, expiry, tag = shape.groups()
     anywhere = Holder(holder.audience, holder.principal)
     # One pair of keys in 1,024 shares a short name, and a public key makes no handles.
@@ -208,44 +186,31 @@ def _tag(key: Key, type: str, head: str, holder: Holder) -> str:
     return _cut(hmac.digest(key.handle_key, fields, "sha256"), "tag")
 
 
-# --- digits --------------------------------------------------------------------------------------
-
-
 def _digits(number: int, part: str) -> str:
     places = reversed(range(LAYOUT[part]))
     return "".join(ALPHABET[number >> BITS * place & len(ALPHABET) - 1] for place in places)
 
 
 def _number(digits: str) -> int:
-    number = 0
-    for digit in digits:
-        number = number << BITS | ALPHABET.index(digit)
-    return number
+    return sum(ALPHABET.index(digit) << BITS * place for place, digit in enumerate(reversed(digits)))
 
 
 def _cut(digest: bytes, part: str) -> str:
-    """Return the first bits of a digest, as many as the part has."""
     return _digits(int.from_bytes(digest, "big") >> len(digest) * 8 - BITS * LAYOUT[part], part)
 
 
-# --- words ---------------------------------------------------------------------------------------
-
 _AROUND: Final = " \t\r\n\"'`.,;:!?()[]{}<>*"  # what a model may write around a handle
-_LONGEST_READ: Final = 4 * MAX_CHARS  # of a text that is far too long, no more is looked at
-
-
-def _bare(text: str, _: str) -> bool:
-    bare = text.strip(_AROUND)
-    return bare != text and _shape(bare) is not None
-
-
-def _other_case(text: str, _: str) -> bool:
-    return text.isascii() and _shape(text.lower()) is not None
 
 
 _DIAGNOSES: Final[tuple[tuple[Callable[[str, str], bool], str], ...]] = (
-    (_bare, "not {one} handle as it stands: send it alone, with no spaces, quotes or punctuation around it"),
-    (_other_case, "not {one} handle as it stands: handles are lower case; copy it again exactly as it was given"),
+    (
+        lambda text, _: _shape(text.strip(_AROUND)) is not None,
+        "not {one} handle as it stands: send it alone, with no spaces, quotes or punctuation around it",
+    ),
+    (
+        lambda text, _: text.isascii() and _shape(text.lower()) is not None,
+        "not {one} handle as it stands: handles are lower case; copy it again exactly as it was given",
+    ),
     (
         lambda text, kind: not text.startswith(f"{kind}_"),
         "not {one} handle: those begin with {type}_; copy it again exactly as it was given, or create a new {words}",
@@ -266,7 +231,7 @@ _DIAGNOSES: Final[tuple[tuple[Callable[[str, str], bool], str], ...]] = (
 def _diagnosis(type: str, text: object) -> str:
     if not isinstance(text, str):
         return f"not {_one(type)} handle: a handle is a string"
-    read = text[:_LONGEST_READ]
+    read = text[: 4 * MAX_CHARS]  # of a text that is far too long, no more is looked at
     advice = next(advice for is_so, advice in _DIAGNOSES if is_so(read, type))
     return advice.format(one=_one(type), words=_words(type), type=type, length=_length(type))
 

@@ -1,8 +1,8 @@
 """Session ids: signed tokens that any worker verifies with nothing but the keys.
 
-A token is a JWS in compact form, signed and checked by PyJWT's algorithms. Everything around the signature is checked
-here, by conditions that state what is accepted. No error text holds a part of a token. Revocation must go by `jti`: an
-ES256 signature has two valid forms, so the exact text of a token proves nothing.
+PyJWT's algorithms sign and check a JWS in compact form; everything around the signature is checked here, by conditions
+that state what is accepted. No error text holds a part of a token. Revocation must go by `jti`: an ES256 signature has
+two valid forms, so the exact text of a token proves nothing.
 Sources: RFC 7515 (JWS), RFC 7519 (JWT), RFC 8725 (best practices), SEP data-layer sessions draft.
 """
 
@@ -51,6 +51,16 @@ class _Payload(msgspec.Struct, omit_defaults=True):
     up: Annotated[str, Meta(min_length=1, max_length=MAX_TOKEN_BYTES)] | UnsetType = UNSET
 
 
+# The claims that a token may lack, and their names in `Claims`.
+_OPTIONAL: Final = {
+    "sub": "subject",
+    "tp": "trace",
+    "cli": "client",
+    "par": "parent",
+    "root": "root",
+    "own": "owner",
+    "up": "upstream",
+}
 _HEADERS: Final = msgspec.json.Decoder(_Header)
 _PAYLOADS: Final = msgspec.json.Decoder(_Payload)
 _CLAIM: Final = re.compile(rf"\b({'|'.join(_Payload.__struct_fields__)})`\Z")
@@ -66,8 +76,7 @@ class _Authentic:
         self.ring = ring
         self.key = key
         self.claims = claims
-        # The principal that was last found to own it.
-        self.owner: object = None if claims.subject is None else _UNPROVED
+        self.owner: object = None if claims.subject is None else _UNPROVED  # the principal that was last found to be it
 
     def belongs_to(self, principal: Principal | None) -> bool:
         owned = self.claims.subject
@@ -80,9 +89,8 @@ class _Authentic:
 class Tokens:
     """Mints and verifies session ids for one issuer and audience, and caches verified ones.
 
-    The cache goes by the exact text of a token and saves its signature and parsing alone: principal, kind and times
-    are judged on every request, and what was verified under one ring counts for that ring only, so that nothing
-    outlives the removal of its key.
+    The cache saves the signature and parsing alone: principal, kind and times are judged on every request, and what was
+    verified under one ring counts for that ring only, so that nothing outlives the removal of its key.
     """
 
     __slots__ = ("_audience", "_generation", "_issuer", "_max_bytes", "_old", "_young")
@@ -91,14 +99,10 @@ class Tokens:
         self, *, issuer: str, audience: str, cache_entries: int = 10_000, max_bytes: int = MAX_TOKEN_BYTES
     ) -> None:
         """Args:
-            issuer: The claim `iss`.
-            audience: The claim `aud`.
-            cache_entries: Verified tokens that are kept at most, rounded up to an even number, each of up to
-                `max_bytes` and about as much for its claims; 0 keeps none.
-            max_bytes: Bytes that a token may have; a longer one is refused unread.
-
-        Raises:
-            ConfigurationError: An option is out of range.
+        issuer: The claim `iss`.
+        audience: The claim `aud`.
+        cache_entries: Verified tokens that are kept at most, rounded up to an even number; 0 keeps none.
+        max_bytes: Bytes that a token may have; a longer one is refused unread.
         """
         if not issuer or not audience:
             raise ConfigurationError("issuer and audience must be texts that are not empty")
@@ -107,18 +111,14 @@ class Tokens:
         self._max_bytes: Final = max_bytes
         self._issuer: Final = issuer
         self._audience: Final = audience
-        # Two generations: a full young one becomes the old one, whose entries are thereby dropped at
-        # once. Deleting the first key of a growing dict, one by one, rescans what was deleted before.
+        # Two generations: a full young one replaces the old one, whose entries go at once. Deleting the first key of
+        # a growing dict, one by one, rescans what was deleted before.
         self._generation: Final = (cache_entries + 1) // 2
         self._young: dict[str, _Authentic] = {}
         self._old: dict[str, _Authentic] = {}
 
     def mint(self, ring: KeyRing, claims: Claims) -> str:
-        """Return the token that holds these claims.
-
-        Args:
-            ring: The keys; its signing key signs.
-            claims: The claims; `kid` and `subject` are the signing key's.
+        """Return the token that holds these claims, whose `kid` and `subject` are the ring's signing key's.
 
         Raises:
             ConfigurationError: The claims would not verify, or their token would be too long.
@@ -126,9 +126,11 @@ class Tokens:
         key = ring.signing
         if claims.kid != key.kid:
             raise ConfigurationError("the claims were made for another key than the one that signs")
+        needed = self._issuer, self._audience, claims.jti, claims.issued_at, claims.expires_at, claims.kind
+        given = {name: value for name, other in _OPTIONAL.items() if (value := getattr(claims, other)) is not None}
         try:
-            payload = msgspec.json.encode(self._payload(claims))
-            _PAYLOADS.decode(payload)  # what we could not verify is never handed out
+            payload = msgspec.json.encode(_Payload(*needed, gen=claims.generation, **given))
+            _PAYLOADS.decode(payload)  # what would not verify is never handed out
         except (ValueError, TypeError) as error:
             raise ConfigurationError(f"the claims do not make a session id ({_claim_at_fault(error)})") from None
         header = msgspec.json.encode(_Header(alg=key.algorithm, kid=key.kid, typ=TYP))
@@ -137,24 +139,6 @@ class Tokens:
         if len(token) <= self._max_bytes:
             return token
         raise ConfigurationError(f"a session id would take {len(token)} bytes; the limit is {self._max_bytes}")
-
-    def _payload(self, claims: Claims) -> _Payload:
-        return _Payload(
-            iss=self._issuer,
-            aud=self._audience,
-            jti=claims.jti,
-            iat=claims.issued_at,
-            exp=claims.expires_at,
-            knd=claims.kind,
-            sub=UNSET if claims.subject is None else claims.subject,
-            tp=UNSET if claims.trace is None else claims.trace,
-            cli=UNSET if claims.client is None else claims.client,
-            par=UNSET if claims.parent is None else claims.parent,
-            root=UNSET if claims.root is None else claims.root,
-            gen=claims.generation,
-            own=UNSET if claims.owner is None else claims.owner,
-            up=UNSET if claims.upstream is None else claims.upstream,
-        )
 
     def verify(
         self, ring: KeyRing, token: str, *, now: float, principal: Principal | None, kind: str = SESSION
@@ -182,8 +166,7 @@ class Tokens:
             raise SessionNotFound("token_kind")
         if not claims.issued_at <= now + MAX_CLOCK_SKEW:
             raise SessionNotFound("token_from_the_future")
-        # Comparing plainly with the principal that owned it before saves a keyed hash on each
-        # request. Both sides are names, not secrets, so the time it takes gives nothing away.
+        # Comparing plainly with the last owner saves a keyed hash; names are not secrets, so timing gives nothing away.
         if not (principal == found.owner or found.belongs_to(principal)):
             raise SessionNotFound("token_principal", ref=claims.ref)
         if now < claims.expires_at:
@@ -199,29 +182,24 @@ class Tokens:
 
     def _found(self, ring: KeyRing, token: str) -> _Authentic:
         found = self._young.get(token) or self._old.get(token)
-        if found is None or found.ring is not ring:
-            found = self._authenticate(ring, token)
-            self._keep(token, found)
+        if found is not None and found.ring is ring:
+            return found
+        found = self._authenticate(ring, token)
+        if self._generation > 0:
+            if len(self._young) >= self._generation:
+                self._old, self._young = self._young, {}
+            self._young[token] = found
         return found
 
     def authentic(self, ring: KeyRing, token: str) -> Claims:
-        """Return the claims of a token that one of these keys signed, for this audience, by this issuer.
-
-        For looking at tokens, never for serving requests: principal, kind and times are not judged.
+        """Return the claims of a token that was signed for us; principal, kind and times are not judged.
 
         Raises:
-            SessionNotFound: It is not; `reason` says why.
+            SessionNotFound: It was not; `reason` says why.
         """
         if not len(token) <= self._max_bytes:
             raise SessionNotFound("token_size")
         return self._authenticate(ring, token).claims
-
-    def _keep(self, token: str, found: _Authentic) -> None:
-        if self._generation == 0:
-            return
-        if len(self._young) >= self._generation:
-            self._old, self._young = self._young, {}
-        self._young[token] = found
 
     def _authenticate(self, ring: KeyRing, token: str) -> _Authentic:
         segments = _SHAPE.fullmatch(token)
@@ -246,32 +224,25 @@ class Tokens:
             raise SessionNotFound("token_issuer")
         if not payload.aud == self._audience:
             raise SessionNotFound("token_audience")
+        given = {name: value for other, name in _OPTIONAL.items() if (value := getattr(payload, other)) is not UNSET}
         return Claims(
             kind=payload.knd,
             kid=key.kid,
             jti=payload.jti,
             issued_at=payload.iat,
             expires_at=payload.exp,
-            subject=None if payload.sub is UNSET else payload.sub,
-            trace=None if payload.tp is UNSET else payload.tp,
-            client=None if payload.cli is UNSET else payload.cli,
-            parent=None if payload.par is UNSET else payload.par,
-            root=None if payload.root is UNSET else payload.root,
             generation=payload.gen,
-            owner=None if payload.own is UNSET else payload.own,
-            upstream=None if payload.up is UNSET else payload.up,
             audience=self._audience,
+            **given,
         )
 
 
 def _signing_key(ring: KeyRing, text: bytes) -> Key:
-    """Return the key that a header names, if the header is exactly one of ours."""
     try:
         header = _HEADERS.decode(text)
     except (ValueError, RecursionError):
         raise SessionNotFound("token_header") from None
-    # Three members, each a name and a text, have twelve quotes; a member given twice brings more,
-    # and without a backslash no quote can hide in a text.
+    # Three members have twelve quotes; one given twice brings more, and without a backslash no quote hides in a text.
     if not (text.count(b'"') == 12 and b"\\" not in text):
         raise SessionNotFound("token_header")
     key = ring.get(header.kid)
@@ -283,6 +254,5 @@ def _signing_key(ring: KeyRing, text: bytes) -> Key:
 
 
 def _claim_at_fault(error: Exception) -> str:
-    """Return `claim_<name>` where the decoder names the member, else `claims`: no values."""
     named = _CLAIM.search(str(error))
     return f"claim_{named[1]}" if named else "claims"

@@ -1,8 +1,7 @@
 """The `keys=` option: where secrets come from, and when they are read again.
 
-A file is looked at no more than once a second and read again when it has changed, so that keys can be rotated without
-a restart; a changed file that cannot be used leaves the earlier keys in force, and is tried again at each look. No log
-line or error holds a part of a key.
+A file is looked at once a second and read again when it has changed, so that keys can be rotated without a restart; one
+that cannot be used leaves the earlier keys in force. No log line or error holds a part of a key.
 Source: the twelve-factor habit of keys in the environment, and mounted secrets that change in place.
 """
 
@@ -37,9 +36,8 @@ def key_source(keys: Keys, *, environ: Mapping[str, str] = os.environ) -> KeySou
     """Return the source of the keys in force, which is asked on each request with the current time in Unix seconds.
 
     Args:
-        keys: A secret, `"env:NAME"` (secrets separated by commas or lines), `"file:PATH"` (a secret
-            a line, `#` comments, PEM blocks), a list of any of these, a `KeyRing`, or None for
-            random keys that live and die with this process.
+        keys: A secret, `"env:NAME"` (secrets separated by commas or lines), `"file:PATH"` (a secret a line, `#`
+            comments, PEM blocks), a list of these, a `KeyRing`, or None for keys that die with this process.
         environ: The environment.
 
     Raises:
@@ -68,7 +66,6 @@ _Part = list[str | bytes] | Path  # secrets, or the file that holds some
 
 
 def _place(item: str | bytes, number: int) -> str:
-    """Return the name of a key in errors, which is never a secret."""
     if isinstance(item, str) and item.startswith(("env:", "file:")):
         return f'keys="{item}"'
     return f"keys[{number}]"
@@ -83,16 +80,14 @@ def _part(item: str | bytes, environ: Mapping[str, str]) -> _Part:
 
 
 def _from_environment(name: str, environ: Mapping[str, str]) -> list[str | bytes]:
+    value = environ.get(name, "").replace(",", "\n")
     # A PEM key in a variable is often one line, with its line ends written out.
-    value = environ.get(name, "")
-    text = value.replace("\\n", "\n") if "-----BEGIN" in value else value
-    if secrets := _split(text.replace(",", "\n")):
+    if secrets := _split(value.replace("\\n", "\n") if "-----BEGIN" in value else value):
         return secrets
     raise ConfigurationError(f'keys="env:{name}": the variable {name} is not set or empty; {REMEDY}')
 
 
 def _split(text: str) -> list[str | bytes]:
-    """Return the secrets in a text, in their order: PEM blocks, and one on each other line."""
     secrets: list[str | bytes] = []
     end = 0
     for block in _PEM_BLOCK.finditer(text):
@@ -150,7 +145,6 @@ class _WatchedKeys:
 
 
 def _mark(path: Path) -> tuple[int, int, int, int] | None:
-    """Return what changes when a file is written, replaced or given other permissions, or None without a file."""
     try:
         found = path.stat()
     except (OSError, ValueError):

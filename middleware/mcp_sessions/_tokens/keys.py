@@ -1,8 +1,7 @@
 """The keys that sign session ids, seal states, make handles and hide principals.
 
-One secret gives every key that is needed, by HKDF with a distinct purpose each. `keys[0]` signs and every key
-verifies, found by its `kid`; a key has one algorithm for its whole life, so no token can choose another. What is, or
-was cut from, an asymmetric key never serves as an HMAC secret. No `repr` or error shows material.
+One secret gives every key that is needed, by HKDF. `keys[0]` signs and every key verifies, found by its `kid`; a key
+has one algorithm for its whole life, so no token can choose another. No `repr` or error shows material.
 Sources: RFC 5869 (HKDF), RFC 7518 section 3 and RFC 8037 (HS256, ES256, EdDSA), RFC 8725 section 3.
 """
 
@@ -55,8 +54,7 @@ _ALGORITHMS: Final[Mapping[AlgorithmName, Algorithm]] = {
     "ES256": ECAlgorithm(ECAlgorithm.SHA256),
 }
 
-# Were a public key ever taken for an HMAC secret, everyone who has it could sign. PyJWT knows
-# whole keys; these are the beginnings of parts of one: of lines, and of P-256, Ed25519 and RSA keys.
+# Were a public key taken for an HMAC secret, everyone could sign. PyJWT knows whole keys; these begin parts of one.
 _NEVER_SECRET: Final = (
     *(b"ssh-", b"ecdsa-", b"sk-ssh-", b"sk-ecdsa-", b"---- BEGIN"),
     *(b"MIIBIjANBgkq", b"MIIBojANBgkq", b"MIICIjANBgkq"),
@@ -68,12 +66,7 @@ _NOWHERE_IN_SECRET: Final = (b"PUBLIC KEY", b"PRIVATE KEY", b"MFKWEWYHKOZI", b"M
 _BASE64URL: Final = re.compile(r"[A-Za-z0-9_-]+")
 # By length modulo 4: which last characters leave no bit unused, or only unused bits that are zero.
 _ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-_LAST_CHARACTERS: Final = (
-    frozenset(_ALPHABET),
-    frozenset[str](),
-    frozenset(_ALPHABET[::16]),
-    frozenset(_ALPHABET[::4]),
-)
+_LAST_CHARACTERS: Final = (_ALPHABET, "", _ALPHABET[::16], _ALPHABET[::4])
 
 
 def base64url(data: bytes) -> str:
@@ -82,22 +75,15 @@ def base64url(data: bytes) -> str:
 
 
 def from_base64url(text: str) -> bytes:
-    """Decode unpadded base64url in its one canonical form: no two texts decode alike.
-
-    Raises:
-        ValueError: It is padded, has other characters, or sets bits that a decoder would drop.
-    """
-    if _BASE64URL.fullmatch(text) and text[-1:] in _LAST_CHARACTERS[len(text) % 4]:
+    """Decode unpadded base64url in its one canonical form, so that no two texts decode alike, or raise ValueError."""
+    if _BASE64URL.fullmatch(text) and text[-1] in _LAST_CHARACTERS[len(text) % 4]:
         return urlsafe_b64decode(text + "==")
     raise ValueError("not canonical base64url")
 
 
 def encode_fields(*fields: str | None) -> bytes:
-    """Encode a row of texts such that no two rows share an encoding.
-
-    Every text is preceded by its length, and None differs from the empty text. Lone surrogates are
-    kept, because an issuer or user name from JSON may hold them.
-    """
+    """Encode a row of texts such that no two rows share an encoding, nor None and the empty text."""
+    # Lone surrogates are kept: an issuer or user name from JSON may hold them.
     parts = ["-" if field is None else f"{len(field)}:{field}" for field in fields]
     return "".join(parts).encode("utf-8", "surrogatepass")
 
@@ -149,8 +135,7 @@ class Key:
 class KeyRing:
     """The keys of a deployment; immutable.
 
-    Zero-downtime rotation, each step rolled out everywhere before the next: `[old, new]`,
-    `[new, old]`, and `[new]` once the longest lifetime has passed.
+    They rotate without downtime, each step rolled out everywhere: `[old, new]`, `[new, old]`, and at last `[new]`.
 
     Attributes:
         signing: The first key, which signs and seals.
@@ -163,9 +148,8 @@ class KeyRing:
         self, secrets: Sequence[str | bytes], *, ephemeral: bool = False, places: Sequence[str] | None = None
     ) -> None:
         """Args:
-            secrets: Secrets of at least 32 bytes (HS256), private PEM keys (Ed25519: EdDSA, P-256: ES256),
-                and after the first place also public PEM keys, which only verify. White space around
-                a `str` does not count; `bytes` count as they are.
+            secrets: Secrets of at least 32 bytes (HS256), private PEM keys (Ed25519: EdDSA, P-256: ES256), and after
+                the first place public PEM keys, which only verify. White space around a `str` does not count.
             ephemeral: Whether the keys live and die with this process.
             places: What an error calls each of the secrets; None calls them `keys[0]` and so on.
 
@@ -192,17 +176,15 @@ class KeyRing:
         return cls([randomness.token_bytes(MIN_SECRET_BYTES)], ephemeral=True)
 
     def get(self, kid: str) -> Key | None:
-        """Return the key of that name, or None."""
         return self._keys.get(kid)
 
-    def __iter__(self) -> Iterator[Key]:
-        """Yield every key, the one that signs first."""
+    def __iter__(self) -> Iterator[Key]:  # the one that signs comes first
         return iter(self._keys.values())
 
     def subjects(self, principal: Principal) -> list[str]:
         """Return the names under which stores may know a principal: each key that ever signed has another for it."""
         # No session was minted here under a key that only verifies.
-        names = [key.subject(principal) for key in self if key.principal_key is not None]
+        names = (key.subject(principal) for key in self if key.principal_key is not None)
         return [name for name in names if name is not None]
 
     def __repr__(self) -> str:
@@ -210,37 +192,25 @@ class KeyRing:
 
 
 def _key(place: str, secret: str | bytes) -> Key:
-    material = _material(place, secret)
-    if b"-----BEGIN" not in material and b"-----END" not in material:
-        return _symmetric(place, material)
-    return _public(place, material) if b"PUBLIC KEY-----" in material else _private(place, material)
-
-
-def _material(place: str, secret: str | bytes) -> bytes:
-    if isinstance(secret, bytes):
-        return secret
-    if not isinstance(secret, str):
+    if not isinstance(secret, (str, bytes)):
         raise ConfigurationError(f"{place} is neither str nor bytes; {REMEDY}")
     try:
-        return secret.strip().encode("utf-8")
+        material = secret.strip().encode("utf-8") if isinstance(secret, str) else secret
     except UnicodeEncodeError:
         raise ConfigurationError(f"{place} is not text that UTF-8 can hold; {REMEDY}") from None
-
-
-def _symmetric(place: str, secret: bytes) -> Key:
-    _check_secret(place, secret)
-    signing = _derive("HS256", secret, "signing")
-    kid = base64url(_derive("HS256", secret, "kid")[:6])
-    return _full_key(kid, "HS256", secret, signing=signing, verifying=signing)
+    if b"-----BEGIN" in material or b"-----END" in material:
+        return _public(place, material) if b"PUBLIC KEY-----" in material else _private(place, material)
+    _check_secret(place, material)
+    signing = _derive("HS256", material, "signing")
+    kid = base64url(_derive("HS256", material, "kid")[:6])
+    return _full_key(kid, "HS256", material, signing=signing, verifying=signing)
 
 
 def _check_secret(place: str, secret: bytes) -> None:
     if len(secret) < MIN_SECRET_BYTES:
         hint = ' (to name a variable or a file that holds it, write "env:NAME" or "file:PATH")'
-        raise ConfigurationError(
-            f"{place} is too short: a secret has at least {MIN_SECRET_BYTES} bytes; {REMEDY}"
-            f"{hint if place.startswith('keys[') else ''}"
-        )
+        problem = f"{place} is too short: a secret has at least {MIN_SECRET_BYTES} bytes; {REMEDY}"
+        raise ConfigurationError(problem + hint if place.startswith("keys[") else problem)
     if len(set(secret)) < MIN_DISTINCT_BYTES or secret in (secret + secret)[1:-1]:
         raise ConfigurationError(f"{place} is not random: it is one text repeated, or of very few characters; {REMEDY}")
     try:
@@ -264,7 +234,7 @@ def _private(place: str, pem: bytes) -> Key:
     else:
         raise ConfigurationError(f"{place} is a private key, but neither Ed25519 nor P-256; {_PEM_REMEDY}")
     public = private.public_key()
-    return _full_key(_public_kid(public), _algorithm(public), raw, signing=private, verifying=public)
+    return _full_key(*_name_of(public), raw, signing=private, verifying=public)
 
 
 def _public(place: str, pem: bytes) -> Key:
@@ -275,17 +245,13 @@ def _public(place: str, pem: bytes) -> Key:
     if isinstance(public, Ed25519PublicKey) or (
         isinstance(public, EllipticCurvePublicKey) and isinstance(public.curve, SECP256R1)
     ):
-        return Key(kid=_public_kid(public), algorithm=_algorithm(public), verifying=public)
+        return Key(*_name_of(public), verifying=public)
     raise ConfigurationError(f"{place} is a public key, but neither Ed25519 nor P-256; {_PEM_REMEDY}")
 
 
-def _algorithm(public: Ed25519PublicKey | EllipticCurvePublicKey) -> AlgorithmName:
-    return "EdDSA" if isinstance(public, Ed25519PublicKey) else "ES256"
-
-
-def _public_kid(public: Ed25519PublicKey | EllipticCurvePublicKey) -> str:
+def _name_of(public: Ed25519PublicKey | EllipticCurvePublicKey) -> tuple[str, AlgorithmName]:
     der = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    return base64url(hashlib.sha256(der).digest()[:6])
+    return base64url(hashlib.sha256(der).digest()[:6]), "EdDSA" if isinstance(public, Ed25519PublicKey) else "ES256"
 
 
 def _full_key(kid: str, algorithm: AlgorithmName, source: bytes, *, signing: Any, verifying: Any) -> Key:

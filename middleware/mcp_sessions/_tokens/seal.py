@@ -1,9 +1,8 @@
 """AES-256-GCM seals for what a client carries and may neither read nor change.
 
-A state token is `v1.<kid>.<base64url>` over the time the session was last seen and a JSON object; the claim `up` of a
-transport id holds the wrapped server's own id. Each is bound to its purpose, key, session, principal and audience:
-moved to another session it opens nowhere. An older state of the *same* session does open: it can make the session end
-sooner, never later, and what must not be turned back belongs on the server.
+A state token is `v1.<kid>.<base64url>` over the time the session was last seen and a JSON object. Each seal is bound to
+its purpose, key, session, principal and audience: moved to another session it opens nowhere. An older state of the
+*same* session does open: what must not be turned back belongs on the server.
 Sources: NIST SP 800-38D (GCM), RFC 5116 (AEAD), and the data-layer sessions draft ("state").
 """
 
@@ -64,15 +63,10 @@ UPSTREAM: Final = Seal("bridge", "mcp-sessions/bridge")
 
 
 class UnsealedState(msgspec.Struct, frozen=True):
-    """The contents of a state token.
+    """The contents of a state token."""
 
-    Attributes:
-        payload: A JSON object.
-        last_seen: Unix seconds at which the session was last used.
-    """
-
-    payload: bytes
-    last_seen: int
+    payload: bytes  # a JSON object
+    last_seen: int  # Unix seconds at which the session was last used
 
 
 def sealed_size(payload_bytes: int) -> int:
@@ -155,9 +149,6 @@ def open(  # noqa: A001  # the field's own pair of words: seal and open
     return UnsealedState(payload, last_seen)
 
 
-# --- the wrapped server's transport ids ----------------------------------------------------------
-
-
 def can_carry(server_id: str) -> bool:
     """Whether a server's id can be sealed: visible ASCII, as the specification asks, and not too long."""
     return _SERVER_ID.fullmatch(server_id) is not None
@@ -171,11 +162,7 @@ def seal_upstream(key: Key, server_id: str, *, jti: str, subject: str | None, au
 
 
 def open_upstream(ring: KeyRing, claims: Claims, *, audience: str) -> str | None:
-    """Return the server's id in a verified token, or None where it holds none.
-
-    Raises:
-        SessionNotFound: What it holds was not sealed for it.
-    """
+    """Return the server's id in a verified token, None where it holds none, or refuse one that was sealed otherwise."""
     if claims.upstream is None:
         return None
     key = ring.get(claims.kid)
@@ -194,5 +181,4 @@ def open_upstream(ring: KeyRing, claims: Claims, *, audience: str) -> str | None
 
 
 def _nonce(jti: str) -> bytes:
-    """Return the beginning of a `jti`, which is random and names one session only, so it is used once."""
-    return from_base64url(jti)[:_NONCE_BYTES]
+    return from_base64url(jti)[:_NONCE_BYTES]  # random, and of one session only, so it is used once

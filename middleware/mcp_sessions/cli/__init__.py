@@ -31,14 +31,10 @@ _UNVERIFIED: Final = "NOT VERIFIED: anybody could have written what follows. `ve
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out one command.
+    """Carry out one command, and return its exit code.
 
     Args:
         argv: The arguments; None takes the process's own.
-
-    Returns:
-        The exit code: 0 done or accepted, 1 refused, 2 the command cannot be carried out as given, 3 the
-        store did not answer.
     """
     try:
         arguments = _parser().parse_args(argv)
@@ -66,14 +62,8 @@ def _parser() -> argparse.ArgumentParser:
     inspect = commands.add_parser("inspect", help="show what a session id or a state token says, unverified")
     inspect.set_defaults(command=_inspect)
     verify = commands.add_parser("verify", help="check a session id with the keys")
-    verify.add_argument(
-        "--keys",
-        type=secret_location,
-        action="append",
-        required=True,
-        metavar="env:NAME|file:PATH",
-        help="may be repeated",
-    )
+    place: dict[str, Any] = {"type": secret_location, "metavar": "env:NAME|file:PATH"}
+    verify.add_argument("--keys", action="append", required=True, help="may be repeated", **place)
     verify.add_argument("--audience", default=AUDIENCE, help=f"the middleware's ({AUDIENCE})")
     verify.add_argument("--issuer", default="mcp-sessions", help="the middleware's (mcp-sessions)")
     verify.set_defaults(command=_verify)
@@ -83,9 +73,6 @@ def _parser() -> argparse.ArgumentParser:
     probe.add_command(commands)
     tail.add_command(commands)
     return parser
-
-
-# --- keygen --------------------------------------------------------------------------------------
 
 
 def _pem(key: Any) -> str:
@@ -105,9 +92,6 @@ def _keygen(arguments: argparse.Namespace) -> int:
     return OK
 
 
-# --- inspect -------------------------------------------------------------------------------------
-
-
 def _inspect(arguments: argparse.Namespace) -> int:
     token = text_in(arguments.file, option="--file ")
     content = _session_id(token) if looks_like_session_id(token) else _state(token)
@@ -125,15 +109,11 @@ def _session_id(token: str) -> dict[str, object] | None:
         return None
     if not (isinstance(header, dict) and isinstance(claims, dict)):
         return None
-    claims |= {name: _time(claims[name]) for name in ("iat", "exp") if name in claims}
+    for name in ("iat", "exp"):
+        if isinstance(seconds := claims.get(name), int) and 0 <= seconds <= _LAST_SECOND:
+            claims[name] = f"{seconds} ({utc(seconds).isoformat()})"
     parts = (("header", header), ("claim", claims))
     return {"token": "session id", **{f"{part} {name}": values[name] for part, values in parts for name in values}}
-
-
-def _time(seconds: object) -> object:
-    if isinstance(seconds, int) and 0 <= seconds <= _LAST_SECOND:
-        return f"{seconds} ({utc(seconds).isoformat()})"
-    return seconds
 
 
 def _state(token: str) -> dict[str, object] | None:
@@ -146,9 +126,6 @@ def _state(token: str) -> dict[str, object] | None:
     if version != "v1" or len(kid) != len(base64url(bytes(6))):
         return None
     return {"token": "state", "version": version, "kid": kid, "sealed bytes": size}
-
-
-# --- verify --------------------------------------------------------------------------------------
 
 
 def _verify(arguments: argparse.Namespace) -> int:

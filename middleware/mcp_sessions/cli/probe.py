@@ -1,8 +1,7 @@
 """`mcp-sessions probe URL`: what an MCP server speaks, which rules of sessions it keeps, and the clause of each.
 
-It asks the one address that was typed, with a bounded number of requests in a bounded time, and deletes the sessions
-that it made. It calls no tool and reads no resource. Of what a server wrote, the report shows its version where that
-is a date, and its settings, as ASCII.
+It asks the one address that was typed, within bounds, calls no tool, reads no resource, and deletes the sessions that
+it made. Of what a server wrote, the report shows its version where that is a date, and its settings, as ASCII.
 """
 
 from __future__ import annotations
@@ -90,7 +89,8 @@ def _examine(client: ProbeClient, report: Report) -> None:
 
 
 def _try(rule: Rule, run: ProbeRun) -> tuple[Outcome, str]:
-    if rule.needs_sessions and not run.client.offers_sessions:
+    offers_sessions = "sessions" in run.client.capabilities or run.client.settings is not None
+    if rule.needs_sessions and not offers_sessions:
         return "skipped", "no sessions are offered"
     try:
         seen = rule.check(run)
@@ -127,7 +127,6 @@ class Finding:
     seen: str = ""  # instead, or the reason to skip it
 
     def as_text(self) -> str:
-        """Return a line of the table, and a second one where there is more to say."""
         line = f"  {_MARKS[self.outcome]:<5} {self.rule:<15} {self.says:<50} {self.clause}"
         return f"{line}\n        {self.seen}" if self.seen else line
 
@@ -158,11 +157,9 @@ class Report:
         return self.stopped is None and bool(self.eras) and all(one.outcome != "fails" for one in self.findings)
 
     def as_json(self) -> str:
-        """Return the report for programs."""
         return json.dumps({"holds": self.holds, **asdict(self)}, indent=2)
 
     def as_text(self) -> str:
-        """Return the report for people."""
         lines = [self.url]
         for era in self.eras:
             offers = json.dumps(era.offers) if era.offers else ""

@@ -1,7 +1,6 @@
 """What a probe sends to one server, and reads from it: HTTP with bounds, and a client for each era.
 
-Only the address that was typed is asked: no redirect is followed, no proxy and no cookie is used. Each request has a
-connection of its own, so that several can be under way. Whatever comes back is untrusted.
+Only the address that was typed is asked, without redirects, proxies and cookies. Whatever comes back is untrusted.
 Sources: MCP 2025-11-25 and 2026-07-28, Streamable HTTP and Lifecycle.
 """
 
@@ -33,7 +32,6 @@ _PIECE: Final = 1 << 16
 _NOT_AN_ENDPOINT: Final = "the URL must be one of an MCP endpoint, as in https://host.example/mcp"
 _CAPABILITIES: Final[dict[str, Any]] = {"experimental": {"sessions": {}}}
 _VERSION: Final = re.compile(r"20\d\d-\d\d-\d\d", re.ASCII)
-_HARMLESS: Final = {"tools": "tools/list", "prompts": "prompts/list", "resources": "resources/list"}
 
 
 class Unanswered(MCPSessionsError):
@@ -54,28 +52,23 @@ class Answer:
 
     @property
     def result(self) -> dict[str, Any] | None:
-        """The result of a success, or None."""
         result = self.message.get("result")
         return result if isinstance(result, dict) else None
 
     @property
     def error(self) -> dict[str, Any] | None:
-        """The error, or None."""
         error = self.message.get("error")
         return error if isinstance(error, dict) else None
 
     @property
     def code(self) -> object:
-        """The code of the error, or None."""
         return None if self.error is None else self.error.get("code")
 
     @property
     def refuses(self) -> bool:
-        """Whether the request was refused, by JSON-RPC or by HTTP."""
         return self.error is not None or self.status in range(400, 500)
 
     def __str__(self) -> str:
-        """Describe the answer in a few words, none of them the server's."""
         if self.error is None:
             what = "a result" if self.result is not None else "no JSON-RPC answer"
         else:
@@ -87,21 +80,14 @@ class Answer:
 class Wire:
     """HTTP to one server, with bounds on requests, time and bytes.
 
-    Args:
-        url: Its MCP endpoint, as it was typed.
-        bearer: An access token for it, or None.
-        requests: How many may be sent.
-        seconds: How long all of it may take.
-        clock: Seconds, from anywhere.
-
     Raises:
         ConfigurationError: The URL does not name an HTTP server, or it holds a password.
     """
 
-    url: str
-    bearer: str | None = None
-    requests: int = 200
-    seconds: float = 60.0
+    url: str  # of the MCP endpoint, as it was typed
+    bearer: str | None = None  # an access token for it
+    requests: int = 200  # that may be sent
+    seconds: float = 60.0  # that all of it may take
     clock: Callable[[], float] = time.monotonic
     spent: int = 0
     last: Answer | None = None
@@ -235,17 +221,6 @@ class ProbeClient:
         settings = experimental.get("sessions") if isinstance(experimental, dict) else None
         return settings if isinstance(settings, dict) else None
 
-    @property
-    def offers_sessions(self) -> bool:
-        """Whether the server offers sessions at all."""
-        return "sessions" in self.capabilities or self.settings is not None
-
-    @property
-    def harmless_method(self) -> str:
-        """A method that the server has and that changes nothing."""
-        usual = "server/discover" if self.era == "modern" else "ping"
-        return next((method for name, method in _HARMLESS.items() if name in self.capabilities), usual)
-
     def request(
         self,
         method: str,
@@ -255,15 +230,7 @@ class ProbeClient:
         headers: Mapping[str, str] | None = None,
         envelope: bool = True,
     ) -> Answer:
-        """Send a request.
-
-        Args:
-            method: Its method.
-            params: `params` without `_meta`.
-            session: The session in `_meta`; None for none.
-            headers: Headers beside, or instead of, the era's own.
-            envelope: Whether the modern era's envelope is whole.
-        """
+        """Send a request, with `_meta` and the era's headers added, and the modern era's envelope whole or not."""
         meta: dict[str, Any] = {}
         if self.era == "modern":
             meta[PROTOCOL_VERSION_KEY] = self.version
@@ -285,7 +252,6 @@ class ProbeClient:
         return answer
 
     def headers(self, method: str) -> dict[str, str]:
-        """Return the era's own headers for a method."""
         about = {"Mcp-Method": method} if self.era == "modern" else {}
         named = {} if self.transport is None else {"Mcp-Session-Id": self.transport}
         return {"MCP-Protocol-Version": self.version, **about, **named}

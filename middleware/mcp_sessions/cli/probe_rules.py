@@ -1,7 +1,7 @@
 """The rules that a probe holds a server to: one check for each, and the clause that asks for it.
 
 Checks run in the order of `RULES`, in each era, and share the sessions that earlier ones made. A check returns None
-where its rule holds, else what was seen. That holds no id, since ids are credentials, and no text of the server's.
+where its rule holds, else what was seen, without ids, which are credentials, and without a text of the server's.
 Sources: the data-layer sessions draft; MCP 2026-07-28; SEP-2243.
 """
 
@@ -20,6 +20,7 @@ from .probe_client import Answer, ProbeClient
 NOT_FOUND: Final = -32043
 INVALID_PARAMS: Final = -32602
 PRINCIPAL_REQUIRED: Final = -31046
+HARMLESS: Final = {"tools": "tools/list", "prompts": "prompts/list", "resources": "resources/list"}
 PARALLEL: Final = 10  # requests at once
 OVERSIZED: Final = 20_000  # bytes of an id
 
@@ -44,12 +45,10 @@ class ProbeRun:
         return self.held[name]
 
     def use(self, session: object, **options: Any) -> Answer:
-        """Send a harmless request in a session."""
-        return self.client.request(self.client.harmless_method, session=session, **options)
-
-    def create(self, name: str) -> str | None:
-        """Create a session and hold it; return what was seen where there is none."""
-        return self.hold(name, self.client.request("sessions/create"))
+        """Send a harmless request in a session, of a method that the server has."""
+        usual = "server/discover" if self.client.era == "modern" else "ping"
+        method = next((method for name, method in HARMLESS.items() if name in self.client.capabilities), usual)
+        return self.client.request(method, session=session, **options)
 
     def hold(self, name: str, answer: Answer) -> str | None:
         """Hold the session in a result; return what was seen where there is none."""
@@ -70,7 +69,6 @@ class ProbeRun:
 
 
 def _sent(session: Session) -> Session:
-    """Return a session as requests carry it."""
     return {name: session[name] for name in ("sessionId", "state") if isinstance(session.get(name), str)}
 
 
@@ -100,9 +98,6 @@ def _forged_id(session: Session) -> str:
     return f"{session_id[:place]}{other}{session_id[place + 1 :]}"
 
 
-# --- create --------------------------------------------------------------------------------------
-
-
 def _advertised(run: ProbeRun) -> str | None:
     if "sessions" in run.client.capabilities:
         return None
@@ -111,7 +106,7 @@ def _advertised(run: ProbeRun) -> str | None:
 
 
 def _create(run: ProbeRun) -> str | None:
-    return run.create("A") or run.create("B")
+    return run.hold("A", run.client.request("sessions/create")) or run.hold("B", run.client.request("sessions/create"))
 
 
 def _unique(run: ProbeRun) -> str | None:
@@ -125,7 +120,7 @@ def _hint(run: ProbeRun) -> str | None:
     try:
         datetime.fromisoformat(str(expires).replace("Z", "+00:00"))
     except ValueError:
-        return "an expiresAt that is no ISO 8601 time"
+        return "an expiresAt that is not an ISO 8601 time"
     return None
 
 
@@ -134,9 +129,6 @@ def _create_within(run: ProbeRun) -> str | None:
     if answer.result is not None:
         run.hold("within", answer)
     return _unless(answer.code == INVALID_PARAMS, answer)
-
-
-# --- use -----------------------------------------------------------------------------------------
 
 
 def _use(run: ProbeRun) -> str | None:
@@ -169,9 +161,6 @@ def _parallel(run: ProbeRun) -> str | None:
         echoes = [_echo(answer) for answer in pool.map(run.use, sessions)]
     wrong = sum(echo.get("sessionId") != one["sessionId"] for echo, one in zip(echoes, sessions, strict=True))
     return None if wrong == 0 else f"{wrong} of {PARALLEL} answers without their own session"
-
-
-# --- refuse --------------------------------------------------------------------------------------
 
 
 def _malformed(run: ProbeRun) -> str | None:
@@ -238,9 +227,6 @@ def _strange_create(run: ProbeRun, **options: Any) -> str | None:
     return _unless(answer.refuses, answer)
 
 
-# --- delete --------------------------------------------------------------------------------------
-
-
 def _delete_nothing(run: ProbeRun) -> str | None:
     answer = run.client.request("sessions/delete")
     return _unless(answer.code == INVALID_PARAMS, answer)
@@ -267,9 +253,6 @@ def _delete_again(run: ProbeRun) -> str | None:
 def _survivor(run: ProbeRun) -> str | None:
     answer = run.use(_sent(run.session("A")))
     return _unless(answer.result is not None, answer)
-
-
-# --- beyond the draft ----------------------------------------------------------------------------
 
 
 def _need(run: ProbeRun, extension: str) -> None:
@@ -336,7 +319,7 @@ RULES: Final = (
     Rule("a state that was given out is taken back", "draft: Creating Sessions", _state),
     Rule("a request in no session is answered in none", "draft: Using Sessions 1", _without),
     Rule("parallel requests get their own session", "draft: Using Sessions 1, 3", _parallel),
-    Rule("a sessionId that is no text is refused, -32602", "draft: Schema", _malformed),
+    Rule("a sessionId that is not text is refused, -32602", "draft: Schema", _malformed),
     Rule("an unknown session is not found, -32043", "draft: Schema", _unknown),
     Rule("a forged session is not found, -32043", "draft: Schema, Data Types", _forged),
     Rule("unknown and forged look alike", "draft: Data Types (hijacking)", _alike),

@@ -1,8 +1,7 @@
 """`mcp-sessions tail`: live sessions as a tree in the terminal, from what a middleware with `tail=` sends.
 
-It listens on a UNIX socket until it is interrupted. A session's name is written once, with what happens in it below,
-until another session's event comes. Any process may write to the socket: what is not one of our events is passed over,
-and no text in an event steers the terminal.
+It listens on a UNIX socket until it is interrupted. Any process may write there: what is not one of our events is
+passed over, and no text in an event steers the terminal.
 """
 
 from __future__ import annotations
@@ -26,30 +25,22 @@ _RED, _GREEN, _DIM, _BOLD, _RESET = "\x1b[31m", "\x1b[32m", "\x1b[2m", "\x1b[1m"
 
 
 class Created(msgspec.Struct, tag_field="event", tag="created"):
-    """A session has begun."""
-
     ref: str
     parent: str | None
 
 
 class Ended(msgspec.Struct, tag_field="event", tag="ended"):
-    """A session is over."""
-
     ref: str
     reason: str
     seconds: float
 
 
-class Refused(msgspec.Struct, tag_field="event", tag="refused"):
-    """A request was refused before it could be handled as a message."""
-
+class Refused(msgspec.Struct, tag_field="event", tag="refused"):  # before it could be handled as a message
     ref: str | None
     reason: str
 
 
 class Call(msgspec.Struct, tag_field="event", tag="call"):
-    """A message was handled."""
-
     ref: str | None
     name: str
     seconds: float
@@ -106,18 +97,13 @@ def _listening(path: Path) -> Iterator[socket.socket]:
 
 
 class Tree:
-    """Events as lines, each below the name of its session.
-
-    Args:
-        colours: Whether to write the terminal's colour codes.
-    """
+    """Events as lines, each below the name of its session."""
 
     def __init__(self, *, colours: bool) -> None:
         self._colours = colours
         self._last: str | None = None
 
     def lines(self, event: Event) -> str:
-        """Return the lines of one event, headed by its session's name where the last event was another session's."""
         ref = plain(event.ref or "(no session)")
         head = "" if ref == self._last else f"{self._in(_BOLD, ref)}\n"
         self._last = ref

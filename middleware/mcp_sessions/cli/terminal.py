@@ -48,12 +48,8 @@ def text_at(location: str, *, option: str) -> str:
 def text_in(path: str | None, *, option: str) -> str:
     """Return the text of a file, or with None of standard input, without the white space around it.
 
-    Args:
-        path: The file.
-        option: What named it, for the message.
-
     Raises:
-        ConfigurationError: It cannot be read, or is not text.
+        ConfigurationError: It cannot be read, or is not text; the message names the option.
     """
     source = "standard input" if path is None else f"{option}{path}"
     try:

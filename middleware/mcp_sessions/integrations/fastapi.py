@@ -2,8 +2,7 @@
 
     async def endpoint(message: dict[str, Any], session: Annotated[Session, Depends(require_session)]) -> ...
 
-The middleware has verified the session before. Neither dependency appears in the OpenAPI document. FastAPI itself is
-not imported: it knows a request by Starlette's class.
+The middleware has verified the session before. FastAPI itself is not imported: it knows a request by Starlette's class.
 """
 
 from __future__ import annotations
@@ -69,7 +68,6 @@ async def _answer(request: Request, refusal: Exception) -> Response:
 
 
 async def _id(request: Request) -> Any:
-    """Return the id of the message that is answered; None where it is not a single message, or not readable again."""
     try:
         message = json.loads(await request.body())
     except (ValueError, RuntimeError, ClientDisconnect):

@@ -1,9 +1,8 @@
 """The session in handlers of FastMCP 3 and 4, and FastMCP's own `ctx.set_state` kept in it.
 
 A handler asks with FastMCP's own `Depends`: `session: Session = Depends(require_session)`. FastMCP keeps its state
-under an id that it takes from the connection: with stateless HTTP, and in the modern era, that is another one for each
-request, and what was set is never found again. `SessionStateStore` keeps it in the data of our session instead, and
-in another store what belongs to a user (`UserSession`) or to an id that the model passes on (`SessionId`).
+under an id of the connection: with stateless HTTP, and in the modern era, another one for each request, so that what
+was set is never found again. `SessionStateStore` keeps it in the data of our session instead.
 Sources: FastMCP's `session_state_store=`; the protocol `AsyncKeyValue` of py-key-value.
 """
 
@@ -29,8 +28,7 @@ def require_session() -> Session:
     """Return the session of the request that is being handled.
 
     Raises:
-        FastMCPError: The request named none; the call fails with the words "Session required". `require=` of the
-            middleware refuses with the JSON-RPC error before the server is reached.
+        FastMCPError: The request named none. `require=` of the middleware refuses before the server is reached.
     """
     session = current_session()
     if session is None:
@@ -44,15 +42,14 @@ class SessionStateStore:
     """FastMCP's state in the session's data: `FastMCP("cart", session_state_store=SessionStateStore())`.
 
     `ctx.set_state` and `ctx.get_state` then mean the session of the request, in both eras, on every worker, until it
-    ends; `ctx.enable_components` and its like do where the client shook hands. The limits are those of
-    `session.data`, under names that begin with `fastmcp:`. What `ctx.set_state` sets replaces what was there:
-    where parallel calls must lose nothing, use `session.data.update`.
+    ends; `ctx.enable_components` and its like do where the client shook hands. The limits are those of `session.data`.
+    `ctx.set_state` replaces what was there: where parallel calls must lose nothing, use `session.data.update`.
     """
 
     def __init__(self, otherwise: AsyncKeyValue | None = None) -> None:
         """Args:
-        otherwise: The store of what belongs to no session: the state of requests without one, and what FastMCP
-            keeps per user or under ids of its own. None keeps it in this process, as FastMCP does.
+        otherwise: The store of what belongs to no session: the state of requests without one, of users
+            (`UserSession`), of ids that the model passes on (`SessionId`). None keeps it in this process.
         """
         self._given = otherwise
 

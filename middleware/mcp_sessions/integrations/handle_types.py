@@ -1,8 +1,7 @@
 """Handles as the types of tool arguments, for whatever reads types with pydantic: the official SDK, FastMCP.
 
-A tool that asks for `Annotated[str, handles.type("basket")]` gets the verified id, one that asks for
-`Annotated[Handle, handles.type("basket")]` the whole handle; a wrong one is an error of the argument, in words for the
-model. pydantic quotes what it refuses, and frameworks log that, so what it may quote reveals nothing.
+A tool that asks for `Annotated[str, handles.type("basket")]` gets the verified id, with `Handle` for `str` the whole
+handle; a wrong one is an error of the argument. pydantic quotes what it refuses, so what it may quote reveals nothing.
 """
 
 from __future__ import annotations
@@ -41,12 +40,7 @@ class _Sent:
 
 
 class HandleType:
-    """The annotation of a handle, in `Annotated` beside `str` or `Handle`. Made by `Handles.type`.
-
-    Args:
-        type: The type of handle that the argument takes.
-        read: Verifies.
-    """
+    """The annotation of a handle, in `Annotated` beside `str` or `Handle`. Made by `Handles.type`."""
 
     __slots__ = ("_read", "_type")
 
@@ -83,7 +77,7 @@ class HandleType:
         try:
             return self._read(self._type, sent.value)
         except HandleError as error:
-            raise PydanticCustomError(f"handle_{error.reason}", "{said}", {"said": str(error)}) from None
+            raise PydanticCustomError(f"handle_{error.reason}", "{advice}", {"advice": str(error)}) from None
 
     def __repr__(self) -> str:
         return f"<HandleType {self._type}>"

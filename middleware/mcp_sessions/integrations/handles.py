@@ -2,8 +2,7 @@
 
     handles = Handles("env:MCP_SESSION_KEYS", lifetimes={"basket": DAY})
 
-It needs no middleware: keys come from where sessions' keys come from, and the caller is read from the session where
-there is one, else from what authentication left. A session's data can note which handles it holds. No handle is logged.
+It needs no middleware: the caller is read from the session where there is one, else from what authentication left.
 Source: SEP-2567 (explicit state handles).
 """
 
@@ -49,8 +48,7 @@ def current_principal() -> Principal | None:
 class Handles:
     """Mints and verifies the handles of one server.
 
-    A handle works for the principal it was minted for. With no principal (an open server) every holder of a handle
-    can use it: it is then a credential.
+    A handle works for the principal it was minted for. Without one it is a credential, which every holder can use.
     """
 
     __slots__ = ("_audience", "_clock", "_lifetime", "_lifetimes", "_principal", "_ring")
@@ -70,8 +68,7 @@ class Handles:
             audience: The server that the handles are for. Give each its own where several share keys.
             lifetime: Seconds or a `timedelta` for which a handle works; None for ever.
             lifetimes: The same for single types, as in `{"basket": timedelta(hours=24)}`.
-            principal: Returns the caller. By default the principal of the current session, or where there is no
-                session the user whom the SDK or FastMCP authenticated.
+            principal: Returns the caller; by default the session's principal, else the user whom the SDK authenticated.
             clock: Unix seconds.
 
         Raises:
@@ -138,11 +135,7 @@ class Handles:
         session: Session | EllipsisType | None = ...,
         principal: Principal | EllipsisType | None = ...,
     ) -> Handle:
-        """Like `verify`, with everything that the handle says.
-
-        Raises:
-            HandleError: It is not a handle of this type and caller.
-        """
+        """Like `verify`, with everything that the handle says."""
         now = self._clock()
         lifetime = self._lifetimes.get(check_type(type), self._lifetime)
         holder = self._holder(principal, current_session() if isinstance(session, EllipsisType) else session)
@@ -151,29 +144,18 @@ class Handles:
     def type(self, type: str) -> HandleType:
         """Return the annotation of an argument that is a handle, as in `Annotated[str, handles.type("basket")]`.
 
-        The tool gets the verified id, or a `Handle` where that stands in the place of `str`.
-
         Raises:
             ConfigurationError: The type cannot stand in a handle.
         """
         return HandleType(check_type(type), self.read)
 
     def install(self: _Self) -> _Self:  # noqa: PYI019  # Self comes with Python 3.11
-        """Let `HandleOf["basket"]` mean these handles, in arguments that are declared from now on.
-
-        Returns:
-            The same object.
-        """
+        """Let `HandleOf["basket"]` mean these handles, in arguments that are declared from now on, and return them."""
         handle_types.install(self.type)
         return self
 
-    # --- what a session holds: for a model whose context was compacted ---------------------------
-
     async def keep(self, session: Session, type: str, handle: str) -> str:
-        """Note in a session's data that it holds a handle, so that `of` finds it again.
-
-        Returns:
-            The same handle.
+        """Note in a session's data that it holds a handle, so that `of` finds it again, and return the handle.
 
         Raises:
             HandleError: It is not a handle of this type that works in this session.
@@ -185,9 +167,7 @@ class Handles:
         return handle
 
     async def of(self, session: Session, type: str | None = None) -> list[str]:
-        """Return the live handles that a session keeps, the longest kept first.
-
-        They are made anew under the key that signs now; each names what it named.
+        """Return the live handles that a session keeps, the longest kept first, under the key that signs now.
 
         Args:
             session: The session.
@@ -233,5 +213,4 @@ class Handles:
 
 
 def _seconds(option: str, value: object) -> int | None:
-    """A lifetime in whole seconds, as a handle says it."""
     return None if value is None else int(forms.LIFETIME.check(option, value))

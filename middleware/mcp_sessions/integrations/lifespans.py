@@ -1,7 +1,6 @@
 """Lifespans: several joined to one, and the middleware's own joined to an application's.
 
 A server starts the outermost application alone, and a mounted MCP server that was never started answers nothing.
-Nothing is looked up before the start, so the order in which an application is put together does not matter.
 Source: ASGI, Lifespan Protocol; Starlette's `lifespan=`.
 """
 

@@ -23,8 +23,7 @@ def require_session() -> Session:
 
     Raises:
         MCPError: The request named none (`McpError` with SDK 1.x). SDK 2.x hands it on as the JSON-RPC error "Session
-            required", on which `mcp_sessions.client` creates a session and calls again; tools of SDK 1.x
-            answer with a failed result. `require=` of the middleware refuses before the server is reached.
+            required"; tools of SDK 1.x answer with a failed result.
     """
     session = current_session()
     if session is not None:

@@ -1,9 +1,8 @@
 """`add_sessions`: the middleware put where the application's own authentication has already spoken.
 
 It goes in front of the innermost MCP app of a Starlette-like application: inside of what checks bearer tokens, where
-the scope names the caller. The route tree is walked down to the apps behind all middleware. Endpoints of the official
-SDK and of FastMCP are known by their class names, so neither has to be installed; no endpoint, or several, is an
-error that says what to do, never a guess.
+the scope names the caller. Endpoints of the official SDK and of FastMCP are known by their class names, so neither has
+to be installed; no endpoint, or several, is an error that says what to do.
 """
 
 from __future__ import annotations
@@ -59,7 +58,6 @@ def add_sessions(app: App, *, path: str | None = None, **options: Any) -> App:
 
 
 def _known(app: object) -> list[_Endpoint]:
-    """Return the endpoints of the one MCP server that is known by its class."""
     endpoints = [endpoint for endpoint in _find(app) if endpoint.serves_mcp]
     if not endpoints:
         raise ConfigurationError(
@@ -96,9 +94,6 @@ def _name(endpoint: _Endpoint) -> str:
     return endpoint.path or "/"
 
 
-# --- place ---------------------------------------------------------------------------------------
-
-
 class _AtEndpoint(MCPSessionMiddleware):
     """The middleware inside of a route: whatever comes here came for the endpoint."""
 
@@ -124,8 +119,6 @@ def _place(endpoints: list[_Endpoint], options: dict[str, Any]) -> MCPSessionMid
     return made
 
 
-# --- find ----------------------------------------------------------------------------------------
-
 _SERVES_MCP: Final = frozenset({"StreamableHTTPASGIApp", "StreamableHTTPSessionManager"})
 
 
@@ -145,13 +138,11 @@ class _Endpoint:
     above: frozenset[int] = frozenset()  # the ids of the apps around it
 
     @property
-    def owner(self) -> object:
-        """The application that serves, or the object whose method it is."""
+    def owner(self) -> object:  # the application that serves, or the object whose method it is
         return getattr(self.app, "__self__", self.app)
 
     @property
     def serves_mcp(self) -> bool:
-        """Whether it is the SDK's or FastMCP's endpoint, or holds the SDK's session manager."""
         things = (self.owner, getattr(self.owner, "session_manager", None))
         return any(cls.__name__ in _SERVES_MCP for thing in things for cls in type(thing).__mro__)
 

@@ -1,14 +1,13 @@
 """The attribute names of spans and metrics, and the attributes of sessions and messages.
 
 Names are OpenTelemetry's, from its semantic conventions for MCP, GenAI, JSON-RPC and sessions; ours begin with
-`mcp_sessions.`. A session is named by its `ref`, never by its id. A client may write anything into a message, a
-session id too: a word is used only where it looks like what it should be, and left out otherwise.
+`mcp_sessions.`. A client may write anything into a message, a session id too, so what looks unusual is left out.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
@@ -72,15 +71,14 @@ def session_attributes(ref: str, aliases: tuple[str, ...], is_foreign: bool) -> 
     Args:
         ref: The session.
         aliases: Further attributes with the same value, for tools that group by another one.
-        is_foreign: Whether `session.id` belongs to another system there, such as a chat application. That one then
-            keeps it, and the aliases with it; `mcp.session.id` alone names ours.
+        is_foreign: Whether `session.id` and the aliases belong to another system there; `mcp.session.id` is ours.
     """
     names = (MCP_SESSION_ID,) if is_foreign else (SESSION_ID, MCP_SESSION_ID, *aliases)
     return MappingProxyType(dict.fromkeys(names, ref))
 
 
 def with_foreign_marker(context: Context | None) -> Context | None:
-    """Return a context that keeps a foreign `session.id` in mind for a session that is created in it."""
+    """Return a context that marks a foreign `session.id` for a session that is created in it."""
     return set_value(_FOREIGN, True, context) if has_foreign_session_id(None, "", context) else context
 
 
@@ -109,7 +107,6 @@ def has_foreign_session_id(span: Any, ref: str, context: Context | None) -> bool
 
 
 def _attributes(span: Any) -> Mapping[str, Any]:
-    """Return a span's attributes; those of other processes and those not recorded have none."""
     attributes: Mapping[str, Any] = getattr(span, "attributes", None) or {}
     try:
         return attributes.copy()  # type: ignore[attr-defined,no-any-return]  # as quick as one look into the SDK's
@@ -118,9 +115,9 @@ def _attributes(span: Any) -> Mapping[str, Any]:
 
 
 def common_attributes(label: str, target: str | None, version: str | None) -> dict[str, str]:
-    """Return the attributes of all messages with the same method, the same target and the same protocol version."""
+    """Return the attributes of all messages with one method, one target and one version, as the header has it."""
     attributes = {METHOD: label, **HTTP}
-    if version is not None:
+    if version is not None and _VERSION.fullmatch(version):
         attributes[PROTOCOL_VERSION] = version
     if target is not None:
         attributes[TARGET_ATTRIBUTES[label]] = target
@@ -134,34 +131,25 @@ def message_attributes(common: dict[str, str], message: Message) -> dict[str, st
     attributes = common.copy()
     if message.given_id is not UNSET and (request_id := _request_id(message)) is not None:
         attributes[REQUEST_ID] = request_id
-    if message.method in _RESOURCE_METHODS and (uri := _text(message, _MAX_URI, _without_credentials)):
-        attributes[RESOURCE_URI] = uri
+    if message.method in _RESOURCE_METHODS and (uri := _text(message)):
+        bare = _USERINFO.sub("", re.split(r"[?#]", uri, maxsplit=1)[0])  # user, query and fragment may be credentials
+        if bare:
+            attributes[RESOURCE_URI] = bare[:_MAX_URI]
     return attributes
 
 
 def target_of(message: Message) -> str | None:
     """Return the tool or prompt that a message names; None for other messages and for unusual names."""
-    return _text(message, _MAX_NAME) if message.method in TARGET_ATTRIBUTES else None
+    text = _text(message) if message.method in TARGET_ATTRIBUTES else None
+    return None if text is None else text[:_MAX_NAME]
 
 
-def version_of(header: str | None) -> str | None:
-    """Return the `MCP-Protocol-Version` header where it looks like a version: a date of this century."""
-    return header if header is not None and _VERSION.fullmatch(header) else None
-
-
-def _text(message: Message, max_chars: int, cut: Callable[[str], str] = str) -> str | None:
+def _text(message: Message) -> str | None:
     try:
         text = message.target()
     except Refusal:  # a lone surrogate, which no exporter could write
         return None
-    if text is None or not text.isprintable() or looks_like_session_id(text):
-        return None
-    return cut(text)[:max_chars]
-
-
-def _without_credentials(uri: str) -> str:
-    """Cut what often holds credentials: a URI's user, query and fragment."""
-    return _USERINFO.sub("", re.split(r"[?#]", uri, maxsplit=1)[0])
+    return None if text is None or not text.isprintable() or looks_like_session_id(text) else text
 
 
 def _request_id(message: Message) -> str | None:

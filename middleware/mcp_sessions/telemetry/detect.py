@@ -1,7 +1,7 @@
 """What can be asked without importing OpenTelemetry: whether this process traces, and the words of the options.
 
-`is_traced` is asked at every request. An API that was never imported has no provider, and its own function looks into
-the environment each time, so its variable is read. A provider may be set at any time: no answer is cached.
+An API that was never imported has no provider, and its own function looks into the environment each time, so its
+variable is read. A provider may be set at any time: no answer is cached.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What wrapped servers need of telemetry: whether they make spans themselves, and the context of their handlers.
 
-SDK 2.x makes a server span by a middleware that an application may take out, FastMCP unless its setting
-`telemetry_mode` disables it. Both are recognised by class names, so neither has to be installed. In the stateful mode
-of SDK 1.x, and so of FastMCP 3, a handler runs in a task of its connection, in the context in which that began; so
-each handler is wrapped, once, to restore the context of its own message from the ASGI scope.
+SDK 2.x makes a server span by a middleware, FastMCP unless its setting `telemetry_mode` disables it. Both are known by
+class names, so neither has to be installed. In the stateful mode of SDK 1.x, and so of FastMCP 3, a handler runs in a
+task of its connection; so each is wrapped, once, to restore the context of its own message from the ASGI scope.
 """
 
 from __future__ import annotations
@@ -33,14 +32,7 @@ Handler = Callable[[Any], Awaitable[Any]]
 
 
 def wrap_handlers(servers: Iterable[object]) -> bool:
-    """Let the handlers of servers run in the context of their own message.
-
-    Args:
-        servers: The servers behind the endpoint; those of SDK 2.x need nothing.
-
-    Returns:
-        Whether any needs it, so that `store_context` has to be called.
-    """
+    """Let handlers run in the context of their own message; return whether any need it, and so `store_context`."""
     if not hasattr(sys.modules.get(_SDK), "request_ctx"):  # SDK 2.x, whose handlers run where their messages come in
         return False
     tables = [table for server in servers if isinstance(table := getattr(server, "request_handlers", None), dict)]
@@ -75,11 +67,7 @@ def restore_context(handler: Handler) -> Handler:
 
 
 def makes_server_spans(parts: Iterable[object]) -> bool:
-    """Whether the server makes a server span for each request, so that one of ours would be a second.
-
-    Args:
-        parts: What a request to the endpoint may reach, once the application has started: some make it only then.
-    """
+    """Whether the server makes a server span for each request, by what one may reach once the application runs."""
     return any(map(_traces, _reachable(parts)))
 
 
@@ -93,7 +81,7 @@ def _reachable(parts: Iterable[object]) -> Iterator[object]:
 
 
 def _referenced(part: object) -> Iterator[object]:
-    """Find what a plain function refers to, and whose method it is: servers are often called from a few such lines."""
+    """Find what a plain function refers to, and whose method it is."""
     if isinstance(part, MethodType):
         yield part.__self__
     if isinstance(part, FunctionType):

@@ -1,8 +1,7 @@
 """How a message is handled and how it ends: its `RequestTelemetry`, and what observes its response.
 
-An outcome is a success or a class of error, by OpenTelemetry's conventions for MCP: a JSON-RPC error is its code, a
-tool's own failure `tool_error`, a refusal of ours its code and its reason. Error texts may quote a client, so none is
-used. Arguments and results of tools are written only as the application's `redact=` returns them.
+An outcome is a success or a class of error, by OpenTelemetry's conventions for MCP. Error texts may quote a client, so
+none is used. Arguments and results of tools are written only as the application's `redact=` returns them.
 """
 
 from __future__ import annotations
@@ -104,7 +103,7 @@ class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
 
     @contextmanager
     def current(self) -> Iterator[None]:
-        """Make its span the current one where it is not: for what we do ourselves in an `initialize`."""
+        """Make its span the current one where it is not, for what we do ourselves in an `initialize`."""
         token = contexts.attach(contexts.get_current() if self.context is None else self.context)
         try:
             yield
@@ -112,20 +111,11 @@ class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
             contexts.detach(token)
 
     def refuse(self, refusal: Refusal, code: int) -> None:
-        """Record why we refuse it, of which the answer says less.
-
-        Args:
-            refusal: The reason.
-            code: The JSON-RPC code that this deployment answers it with.
-        """
+        """Record why we refuse it, and the JSON-RPC code that this deployment answers it with."""
         self.refusal = Outcome(str(code), str(code), refusal.reason, refusal.message)
 
     def end(self, error: BaseException | None = None) -> None:
-        """End it: the answer has left, or there is none.
-
-        Args:
-            error: The exception of the application, or None. Its class is recorded, its text is not.
-        """
+        """End it: the answer has left, or there is none. Of an application's exception the class is recorded."""
         if error is not None:
             outcome = Outcome(type(error).__qualname__)
         else:  # the status decides where there is no JSON-RPC answer: for a notification, and after a guard or a proxy
@@ -271,15 +261,8 @@ def read_outcome(text: bytes) -> Outcome | None:
     return _TOOL_ERROR if answer.result.isError else SUCCESS
 
 
-# --- arguments and results ---------------------------------------------------------------------------
-
-
 class RedactedContents:
-    """The attributes for a call's arguments and result, as JSON texts and never with `_meta`: our session is there.
-
-    Args:
-        redact: The application's function, without whose value nothing is written.
-    """
+    """The attributes for a call's arguments and result, as JSON texts and without `_meta`: our session is there."""
 
     def __init__(self, redact: Redact) -> None:
         self._redact: Final = redact

@@ -1,7 +1,7 @@
 """The session in what an application sets up itself: a span processor, a sampler and a log filter.
 
-Each finds the session as `current_session()` does, and not through baggage: that misses spans whose parent comes out
-of a message, and in the stateful mode of older frameworks names the session of another request.
+Each finds the session as `current_session()` does, and not through baggage, which misses spans whose parent comes out
+of a message, and in the stateful mode of older frameworks names another request's session.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ class SessionSpanProcessor(SpanProcessor):
     chat application. Ours is then in `mcp.session.id` alone, since tools give a trace to the first session in it.
 
     Args:
-        aliases: Further attributes that are given the same value, such as `gen_ai.conversation.id`
-            or `langsmith.metadata.session_id`.
+        aliases: Further attributes of the same value, such as `gen_ai.conversation.id`.
     """
 
     def __init__(self, *, aliases: Iterable[str] = ()) -> None:
@@ -100,7 +99,7 @@ def _keeping_session_id(base: type) -> type:
 
 
 def share(ref: str) -> float:
-    """Return a session's place between 0 and 1: evenly spread, and the same on every worker without agreement."""
+    """Return a session's place between 0 and 1: evenly spread, and the same on every worker."""
     return int.from_bytes(hashlib.sha256(ref.encode()).digest()[:7], "big") / (1 << 56)
 
 
@@ -111,8 +110,8 @@ class SessionSampler(Sampler):
 
     Args:
         ratio: The share of sessions that is recorded, from 0 to 1.
-        otherwise: Decides on spans that belong to no session, or start before it is known, as the span
-            of the HTTP request does. None decides as their parents do, and records what has none.
+        otherwise: Decides on spans that belong to no session, or start before it is known. None decides as their
+            parents do, and records what has none.
 
     Raises:
         ImportError: The OpenTelemetry SDK is not installed.
@@ -165,9 +164,8 @@ def _session(attributes: Attributes) -> str | None:
 class SessionLogFilter(logging.Filter):
     """Gives each record `session`: the ref of the session whose request is handled, or `"-"`.
 
-    Put it on a *handler*, so that it sees the records of every logger; a formatter can then write
-    `%(session)s`. A record that has a `session` already keeps it, so that `extra={"session": ref}` names
-    one outside of a request.
+    Put it on a *handler*, so that it sees the records of every logger; a formatter can then write `%(session)s`. A
+    record that has a `session` already keeps it, so that `extra={"session": ref}` names one outside of a request.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -66,15 +66,12 @@ class Telemetry:
         return self._makes_spans and is_traced()
 
     def _inspect_server(self) -> bool:
-        """Wrap the server's handlers where they need it; whether it makes server spans of its own."""
         self._wraps_handlers = wrap_handlers(servers(self._parts()))
         return makes_server_spans(self._parts())
 
     def store_context(self, scope: Scope, message: Message) -> None:
-        """Store the current context on a message's scope, where the server's handlers run elsewhere.
-
-        Not for an `initialize`, whose scope may be kept for as long as its transport session lasts.
-        """
+        """Store the current context on a message's scope, where the server's handlers run elsewhere."""
+        # The scope of an `initialize` may be kept for as long as its transport session lasts.
         if self._wraps_handlers and message.method != INITIALIZE:
             store_context(scope)
 

@@ -1,9 +1,8 @@
 """The spans of messages and of sessions, by OpenTelemetry's conventions.
 
-A message has one span, made by the wrapped server or here. Its parent is the caller's span where the message brings a
-trace context (`_meta.traceparent`, SEP-414), and else the current one; what is related and not the parent is linked.
-A session has two short spans, `session start` and `session end`, since one that stayed open for its whole life would
-be exported by one process at its end, or never. The token carries the context of the first (`Claims.trace`).
+A message has one span, made by the wrapped server or here, below the caller's (`_meta.traceparent`, SEP-414) or the
+current one; what else is related is linked. A session has two short spans, since one that stayed open for its whole
+life would be exported at its end, or never. The token carries the context of the first (`Claims.trace`).
 """
 
 from __future__ import annotations
@@ -50,7 +49,6 @@ from .attributes import (
     message_attributes,
     session_attributes,
     target_of,
-    version_of,
     with_foreign_marker,
 )
 from .detect import Spans, Trace, is_traced, takes_spans
@@ -96,11 +94,10 @@ def _make_call(  # noqa: PLR0917  # all of it is the key of a cache
     trace: str | None = None,
     client: str | None = None,
 ) -> Call:
-    """Make it from the method, JSON text of the name or nothing, and the version as sent; then from the session."""
     message = Message(b"", REQUEST, method, params=Params(name=Raw(name) if name else UNSET))
     label, target = message.label, target_of(message)
     span = label if target is None else f"{label} {target}"
-    common = common_attributes(label, target, version_of(version))
+    common = common_attributes(label, target, version)
     if ref is None:
         return Call(span, (common, common), Context(), ())
     if client is not None:
@@ -114,8 +111,7 @@ class Start:
     """A session that is being created.
 
     Attributes:
-        trace: The traceparent for the session's token, in W3C's format whatever this process propagates; None without
-            a span.
+        trace: The traceparent for the session's token, in W3C's format; None without a span.
     """
 
     __slots__ = ("_span", "trace")
@@ -128,11 +124,7 @@ class Start:
         self.trace = text if context.is_valid and not context.is_remote else None
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the creation: the session is complete, or refused.
-
-        Args:
-            error: Why it is refused, or None.
-        """
+        """End the creation: the session is complete, or refused with an error."""
         if error is not None:
             self._span.set_attribute(ERROR_TYPE, type(error).__qualname__)
             self._span.set_status(StatusCode.ERROR)
@@ -140,17 +132,15 @@ class Start:
 
 
 class Tracing:
-    """The spans of one middleware: one for each message, on a path that is short, and two for each session.
+    """The spans of one middleware: one for each message, and two for each session.
 
     Args:
-        spans: Which span a message gets.
-        trace: `"request"`: each span belongs to the trace of its request. `"session"`: a session's start is the root
-            of a trace of its own, and its messages and its end are below it.
+        spans: Which span a message gets; see `detect.Spans`.
+        trace: See `detect.Trace`.
         aliases: Further attributes that name a session.
         listeners: What receives each message when it has been handled.
         contents: What writes a call's arguments and result, or None for nothing.
-        makes_server_spans: Whether the wrapped server makes server spans itself. It is called once, at the first
-            message, since some servers make their endpoint as they start.
+        makes_server_spans: Whether the wrapped server makes server spans itself; called once, at the first message.
         tracer_provider: Where spans go; None is the process's own.
     """
 
@@ -191,7 +181,7 @@ class Tracing:
             message: The request or notification; a posted response has no span.
             version: The `MCP-Protocol-Version` header, or None.
             session: Its session, or None.
-            is_forwarded: Whether the wrapped server handles it; otherwise we answer it ourselves.
+            is_forwarded: Whether the wrapped server handles it, or we do.
 
         Returns:
             What must be ended in the same task, or None where there is nothing to end.
@@ -302,8 +292,6 @@ class Tracing:
         parent = with_session(session.ref, parent)
         return parent, links, has_foreign_session_id(None, session.ref, parent)
 
-    # --- sessions ------------------------------------------------------------------------------------
-
     def start_session(self, claims: Claims) -> Start:
         """Begin a session's creation, which ends when the session is complete, or refused."""
         more = {EXPIRES_AT: claims.expires_at, CLIENT: claims.client, PARENT: claims.parent}
@@ -318,19 +306,11 @@ class Tracing:
             span.set_attributes(session_attributes(claims.ref, tuple(self._aliases), is_foreign))
 
     def end_session(self, ref: str, *, start: str | None, reason: str) -> None:
-        """Mark a session's end.
-
-        Args:
-            ref: The session.
-            start: Its token's traceparent.
-            reason: Why it ended; a fixed word.
-        """
-        context, more = start_of(start), {REASON: reason}
-        if self._in_session and context is not None:
-            ambient = get_current_span().get_span_context()
-            self._session_span("session end", ref, below(context), ambient, more).end()
-        else:
-            self._session_span("session end", ref, None, context, more).end()
+        """Mark a session's end, by the traceparent of its token and a fixed word as the reason."""
+        parent, linked = None, start_of(start)
+        if self._in_session and linked is not None:
+            parent, linked = below(linked), get_current_span().get_span_context()
+        self._session_span("session end", ref, parent, linked, {REASON: reason}).end()
 
     def _session_span(
         self, name: str, ref: str, parent: Context | None, linked: SpanContext | None, more: Mapping[str, Any]
@@ -354,7 +334,7 @@ def has_trace_context(meta: Mapping[str, Any]) -> bool:
 
 
 def trace_context(message: Message) -> Context | None:
-    """Return the current context with the span and the baggage that a message brings, or None where it has neither."""
+    """Return the current context with a message's span and baggage, or None where it has neither."""
     meta = message.meta
     if meta is None or not has_trace_context(meta):
         return None
@@ -382,10 +362,7 @@ def below(start: SpanContext, context: Context | None = None) -> Context:
 
 
 def with_session(ref: str, context: Context | None = None) -> Context:
-    """Return a context, or the current one, that names a session before there is a span to ask.
-
-    Samplers are asked first, and giving the span its attributes that early costs a third of it.
-    """
+    """Return a context, or the current one, that names a session for samplers, which are asked before spans begin."""
     return set_value(_REF, ref, context)
 
 

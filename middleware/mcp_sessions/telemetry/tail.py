@@ -25,11 +25,7 @@ _EVENTFUL: Final = frozenset(
 
 
 class Tail:
-    """The sender.
-
-    Args:
-        path: The socket, whether anything reads it or not.
-    """
+    """The sender to a socket, whether anything reads it or not."""
 
     def __init__(self, path: str) -> None:
         self._path: Final = path
