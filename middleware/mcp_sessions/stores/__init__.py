@@ -6,8 +6,7 @@ Nothing is kept for a live session, unless sessions are tracked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 from typing import Any, Final
 
 from ..errors import ConfigurationError
@@ -16,7 +15,6 @@ from .memory import MemoryStore
 from .timeout import TimeoutStore
 
 Clock = Callable[[], float]
-
 REMEDY: Final = (
     "use 'memory:' (one process), 'sqlite:PATH' (one machine), 'redis://HOST:PORT/DATABASE' or its forms 'rediss://', "
     "'unix://' and 'redis+cluster://' (many machines), or an object that is a mcp_sessions.stores.base.Store"
@@ -38,12 +36,6 @@ def make(store: object, *, clock: Clock, timeout: float) -> Store:
     return made if isinstance(made, (MemoryStore, TimeoutStore)) else TimeoutStore(made, seconds=timeout)
 
 
-def _memory(name: str, clock: Clock, _timeout: float) -> Store:
-    if name == "memory:":
-        return MemoryStore(clock=clock)
-    raise ConfigurationError("store='memory:' takes nothing after the colon")
-
-
 def _sqlite(name: str, clock: Clock, timeout: float) -> Store:
     path = name.removeprefix("sqlite:")
     # "//" begins a URL in other libraries, where three slashes mean a relative path and four an absolute one.
@@ -54,28 +46,17 @@ def _sqlite(name: str, clock: Clock, timeout: float) -> Store:
     return SQLiteStore(path, clock=clock, busy_timeout=timeout)
 
 
-def _redis(name: str, clock: Clock, timeout: float) -> Store:
-    from .redis import RedisStore
-
-    return RedisStore(name, clock=clock, timeout=timeout)
-
-
-_MAKERS: Final[Mapping[str, Callable[[str, Clock, float], Store]]] = MappingProxyType(
-    {
-        "memory:": _memory,
-        "sqlite:": _sqlite,
-        "redis://": _redis,
-        "rediss://": _redis,
-        "unix://": _redis,
-        "redis+cluster://": _redis,
-    }
-)
-
-
 def _from_name(name: str, clock: Clock, timeout: float) -> Store:
-    for beginning, maker in _MAKERS.items():
-        if name.startswith(beginning):
-            return maker(name, clock, timeout)
+    if name == "memory:":
+        return MemoryStore(clock=clock)
+    if name.startswith("memory:"):
+        raise ConfigurationError("store='memory:' takes nothing after the colon")
+    if name.startswith("sqlite:"):
+        return _sqlite(name, clock, timeout)
+    if name.startswith(("redis://", "rediss://", "unix://", "redis+cluster://")):
+        from .redis import RedisStore
+
+        return RedisStore(name, clock=clock, timeout=timeout)
     raise ConfigurationError(f"store= names no store; {REMEDY}")
 
 

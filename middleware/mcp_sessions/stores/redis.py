@@ -93,7 +93,7 @@ class RedisStore:
         self._clock = clock
         self._vouches_always = forgotten == "accept"
         self._epoch = Epoch(self._keys, durability)
-        client = connect(url_or_client, self._epoch.on_connect, timeout=timeout, connections=connections)
+        client = connect(url_or_client, self._epoch, timeout=timeout, connections=connections)
         self._connection = RedisConnection(client, timeout=timeout, connections=connections)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened = False
@@ -128,7 +128,7 @@ class RedisStore:
         return (await self.statuses((claims,)))[0]
 
     async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
-        ended = [self._keys.ended(one.ref) for one in claims]
+        ended = [self._keys.session_keys(one.ref)[0] for one in claims]
         values, _ = await self._read([*ended, *(cut_off for one in claims for cut_off in self._cut_offs(one))])
         return [
             self._vouched(one, one.issued_at, values) if values[key] is None else Standing.ENDED
@@ -244,7 +244,7 @@ class RedisStore:
         return sorted(records, key=lambda record: (record.created_at, record.ref))
 
     async def _live_records(self, refs: Sequence[str]) -> list[Record]:
-        found = await self._run(*(("HMGET", self._keys.session(ref), *scripts.FIELDS) for ref in refs))
+        found = await self._run(*(("HMGET", self._keys.session_keys(ref)[1], *scripts.FIELDS) for ref in refs))
         records = [
             _record(ref, *fields)
             for ref, (*fields, ended) in zip(refs, found, strict=True)

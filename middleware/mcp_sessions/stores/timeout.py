@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from types import MappingProxyType, TracebackType
 from typing import Any, Final
 
 import anyio
@@ -24,46 +23,24 @@ STEPS: Final = 10  # times that the event loop comes round; an answer needs five
 BACKGROUND: Final = 0
 """For calls that no request waits for: the server's start and stop, sweeping, and questions from outside."""
 
-ROUND_TRIPS: Final[Mapping[str, int]] = MappingProxyType(
-    {
-        "open": BACKGROUND,  # the first time; a later one is a request's, which may take three round trips
-        "close": BACKGROUND,
-        "status": 1,
-        "statuses": 1,
-        "revoke": 3,
-        "revoke_before": BACKGROUND,
-        "register": 3,
-        "touch": 1,
-        "sessions": 3,
-        "forks": 3,
-        "find": BACKGROUND,
-        "claim_ended": BACKGROUND,
-        "purge": 3,
-        "elect": BACKGROUND,
-        "read": 1,
-        "write": 1,
-        "compare_and_swap": 1,
-        "add": 1,
-        "copy": 3,
-    }
-)
+ROUND_TRIPS: Final[Mapping[str, int]] = {
+    # `open` the first time; a later one is a request's, which may take three round trips.
+    **dict.fromkeys(("open", "close", "revoke_before", "find", "claim_ended", "elect"), BACKGROUND),
+    **dict.fromkeys(("status", "statuses", "touch", "read", "write", "compare_and_swap", "add"), 1),
+    **dict.fromkeys(("revoke", "register", "sessions", "forks", "purge", "copy"), 3),
+}
 """How many answers of the store each method waits for at the most."""
 
 
 class TimeoutStore(Delegating):
     """Another store, none of whose calls takes longer than it may.
 
-    Raises:
-        StoreUnavailable: From every method: the time is over (`store_timeout`), or the other store raised an
-            error that is not of this package (`store_error`). Whether a change was made is then unknown.
+    Every method raises `StoreUnavailable` when its time is over (`store_timeout`), or the other store raised an error
+    that is not of this package (`store_error`). Whether a change was made is then unknown.
     """
 
     def __init__(self, store: Store, *, seconds: float, background_timeout: float = 5.0) -> None:
-        """Args:
-        store: The other store.
-        seconds: How long one round trip may take; `ROUND_TRIPS` says how many a method has.
-        background_timeout: Seconds, unless `seconds` are more, for what no request waits for.
-        """
+        """Give one round trip so many seconds, and what no request waits for those in the background, or more."""
         super().__init__(store)
         background = max(seconds, background_timeout)
         self._limits = {name: trips * seconds if trips else background for name, trips in ROUND_TRIPS.items()}
@@ -104,10 +81,6 @@ class Timeout:
     A worker that is short of a processor handles everything late: a timer and the answer that came long before it, in
     the same moment. So the time is counted in steps, none of which begins before the event loop has come round once
     more. Trio, which has no timers of this kind, counts it in one.
-
-    Args:
-        scope: The scope.
-        seconds: The time.
     """
 
     __slots__ = ("_left", "_loop", "_scope", "_seconds", "_timer")
@@ -126,9 +99,7 @@ class Timeout:
         else:
             self._start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
