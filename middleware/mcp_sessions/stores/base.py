@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from .._session import claims as lineage
 from .._session.claims import AUDIENCE, Claims
@@ -31,6 +31,9 @@ class Standing(Enum):
 
 
 LIVE: Final = Standing.LIVE  # found once: each look-up of an enum's member costs a request more than the answer
+
+
+Forgotten = Literal["refuse", "accept"]  # what becomes of sessions from before a store lost data
 
 
 class Reach(Enum):
@@ -80,19 +83,14 @@ class Ended:
     reason: str  # "expired", "idle", or what was given to `revoke`
 
 
-# --- the contract --------------------------------------------------------------------------------
-
-
 class Revocations(Protocol):
     """Which sessions ended before their time."""
 
     async def status(self, claims: Claims) -> Standing:
         """Return whether a verified session was ended: LIVE, ENDED or LOST."""
-        ...
 
     async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
         """Return the status of many sessions in one round trip, in their order."""
-        ...
 
     async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
         """Make every request that begins after this returns see the session as ended. Durable on return.
@@ -107,7 +105,6 @@ class Revocations(Protocol):
         Raises:
             StoreFull: There is no room, and nothing is ever evicted to make some.
         """
-        ...
 
     async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
         """End all sessions of an audience, or of one principal in it, issued before a moment. Durable on return.
@@ -141,19 +138,15 @@ class Records(Protocol):
         A LIVE session's `seen_at` moves to now; it may lag by up to `resolution(idle_timeout)` seconds, and the
         session is then found idle that much later, never earlier.
         """
-        ...
 
     async def sessions(self, subject: str, *, audience: str) -> list[Record]:
         """Return the recorded sessions of a principal that have neither ended nor expired, oldest first."""
-        ...
 
     async def forks(self, root: str) -> list[Record]:
         """Return a lineage's recorded forks, of all generations, as `sessions` does; `root` itself need not live."""
-        ...
 
     async def find(self, ref: str) -> Record | None:
         """Return the record of a session that has neither ended nor expired, or None."""
-        ...
 
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         """Lease recorded sessions that ended and whose `on_end` no worker is running: each goes to one caller.
@@ -161,16 +154,11 @@ class Records(Protocol):
         Those are the sessions that expired or are idle, which end hereby (nothing revives them), and those that were
         ended by a worker whose lease, in seconds, has run out.
 
-        Args:
-            audience: Whom the sessions are for.
-            idle_timeout: Seconds, or None; the same for as long as the store is used.
-            lease: Seconds for which no other caller gets them.
-            limit: How many at most.
+        At most `limit` are given out; the idle timeout is the same for as long as the store is used.
 
         Raises:
             StoreFull: There is no room to keep that they ended.
         """
-        ...
 
     async def purge(self, ref: str) -> None:
         """Delete an ended session's record and its data: its `on_end` has run. The revocation stays."""
@@ -180,7 +168,6 @@ class Records(Protocol):
 
         A leader that asks again stays the leader. Each audience has one.
         """
-        ...
 
 
 class Store(Revocations, Records, DataStore, Protocol):
@@ -193,10 +180,9 @@ class Store(Revocations, Records, DataStore, Protocol):
     @property
     def reach(self) -> Reach:
         """Which processes share what is stored."""
-        ...
 
     async def open(self) -> None:
-        """Connect, and check whether the store is set up to keep what it is given; a store that is open stays so.
+        """Connect, and check whether the store is set up to keep what it is given. Twice is the same as once.
 
         Called when the server starts; a store that was never opened opens itself at its first use.
 
@@ -240,9 +226,6 @@ class Delegating(ByName):
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return getattr(self._store, name)(*args, **kwargs)
-
-
-# --- what every store decides alike --------------------------------------------------------------
 
 
 def resolution(idle_timeout: int | None) -> int:

@@ -21,11 +21,11 @@ NOT_A_URL: Final = (
     "store= is no Redis URL that can be read; it looks like 'redis://USER:PASSWORD@HOST:6379/0', 'rediss://...', "
     "'unix:///PATH' or 'redis+cluster://HOST:6379'"
 )
+REPLICAS: Final = "store= is a RedisCluster that reads from replicas, which may not know of a delete"
 _ABREAST: Final = 16  # commands to a cluster that are under way at once for one call
 _AGAIN: Final = 0.1  # seconds after which what is under way is cancelled once more
 _GOODBYE: Final = 5.0  # seconds for closing connections
 _PATIENCE: Final = 1.0  # seconds, unless requests are given more, after which the driver itself gives up
-
 UNREACHABLE: Final = "store_unreachable"
 TIMEOUT: Final = "store_timeout"
 READONLY: Final = "store_readonly"
@@ -55,9 +55,6 @@ def reason_of(error: BaseException) -> str:
     names = (cls.__name__ for cls in type(error).__mro__)
     known = next((_REASONS[name] for name in names if name in _REASONS), "store_error")
     return _CODES.get(str(error).split(" ", 1)[0], known)
-
-
-# --- servers and clusters ------------------------------------------------------------------------
 
 
 def connect(url: Any, epoch: Epoch, *, timeout: float, connections: int) -> Single:
@@ -127,7 +124,6 @@ class Single:
         await self._redis.ping()
 
     async def one(self, *words: Any) -> Any:
-        """Return what a command returns."""
         return await self._redis.execute_command(*words)
 
     async def several(self, commands: Sequence[Command]) -> list[Any]:
@@ -164,9 +160,7 @@ class Cluster(Single):
     def _configure(self, retry: Any) -> None:
         # By two names, of older and of newer drivers.
         if self._redis.read_from_replicas or getattr(self._redis, "load_balancing_strategy", None) is not None:
-            raise ConfigurationError(
-                "store= is a RedisCluster that reads from replicas, which may not know of a delete"
-            )
+            raise ConfigurationError(REPLICAS)
         for name, value in (("retry", retry), ("cluster_error_retry_attempts", 0)):
             with suppress(AttributeError):  # newer drivers go by the one, older ones by the other
                 setattr(self._redis, name, value)
@@ -191,7 +185,7 @@ class Cluster(Single):
             return
         if self._joining is None:
             self._joining = asyncio.get_running_loop().create_task(self._join())
-            self._joining.add_done_callback(lambda task: task.cancelled() or task.exception())
+            self._joining.add_done_callback(_retrieve)
         await asyncio.shield(self._joining)
 
     async def _join(self) -> None:
@@ -234,7 +228,8 @@ class Cluster(Single):
         await super().close()
 
 
-# --- commands ------------------------------------------------------------------------------------
+def _retrieve(task: asyncio.Task[Any]) -> object:
+    return task.cancelled() or task.exception()  # which its caller has, if it still waits
 
 
 class RedisConnection:
@@ -242,32 +237,21 @@ class RedisConnection:
 
     So a caller that gives up (a timeout, a client that hung up) cancels the driver once and leaves its clean-up in
     peace. Only what is idempotent is tried again, and only when a connection turns out to be dead.
-
-    Args:
-        client: A single server or a cluster.
-        timeout: Seconds after half of which a caller that gives up has not merely hung up.
-        connections: How many commands may be under way at once.
     """
 
     def __init__(self, client: Single, *, timeout: float, connections: int) -> None:
         self._client = client
-        self._suspicious_after = timeout / 2
-        self._free = asyncio.Semaphore(connections)
+        self._suspicious_after = timeout / 2  # who gives up so late has not merely hung up
+        self._free = asyncio.Semaphore(connections)  # how many commands may be under way at once
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def greet(self) -> None:
-        """Connect."""
         await self._detached(self._client.greet, idempotent=True)
 
     async def run(self, *commands: Command, idempotent: bool) -> list[Any]:
-        """Return what commands return, in their order and in one round trip.
+        """Return what commands return, in their order and in one round trip; on a cluster they run side by side.
 
-        Args:
-            commands: On a cluster they run side by side, else one after the other.
-            idempotent: Whether doing them twice is the same as doing them once.
-
-        Raises:
-            StoreUnavailable: One of them failed, and it is unknown which were done.
+        `StoreUnavailable` means that one of them failed, and that it is unknown which were done.
         """
         results: list[Any] = await self._detached(lambda: self._run(commands), idempotent=idempotent)
         return results
@@ -307,13 +291,9 @@ class RedisConnection:
     def _start(self, work: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_retrieve)
         return task
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # which its caller has, if it still waits
 
     async def _attempt(self, work: Callable[[], Awaitable[Any]], *, idempotent: bool) -> Any:
         await self._client.ready()
@@ -341,8 +321,8 @@ class RedisConnection:
 
     async def _recover(self, result: Any, command: Command) -> Any:
         """Return a result; a script that the server does not know, which it did not run, is sent in full."""
-        if not isinstance(result, Exception):
-            return result
-        if type(result).__name__ != "NoScriptError":
+        if type(result).__name__ == "NoScriptError":
+            return await self._client.one(*in_full(command))
+        if isinstance(result, Exception):
             raise result
-        return await self._client.one(*in_full(command))
+        return result

@@ -83,12 +83,10 @@ class Epoch:
 
     @property
     def never_connected(self) -> bool:
-        """Whether no connection was made that would have been noticed here."""
         return not (self._silent or self._runs or self._new)
 
     @property
     def is_current(self) -> bool:
-        """Whether what was read from Redis can be judged by the moment that was read with it."""
         return not self._new
 
     def on_connect(self, server: str, info: ServerInfo | None) -> None:

@@ -35,8 +35,6 @@ def in_full(command: Command) -> Command:
 FIELDS: Final = ("c", "e", "s", "u", "r", "t", "a", "x")
 """Of a record: created, expires, seen, subject, root, trace, audience, reason. Under "l": how long `on_end` may run."""
 
-# --- revocations ---------------------------------------------------------------------------------
-
 # ended session; mark ttl reason lease-until -> 1 where this call (known by its mark) ended it, and the record's lease
 REVOKE: Final = Script("""
 local mark = redis.call('GET', KEYS[1])
@@ -74,8 +72,6 @@ local moved = not since and ARGV[1] or tonumber(since) < tonumber(ARGV[lost and 
 if moved then redis.call('SET', KEYS[1], moved) end
 return moved or since
 """)
-
-# --- records -------------------------------------------------------------------------------------
 
 # ended session; ttl created expires seen audience subject root trace (each of the last three may be nothing)
 REGISTER: Final = Script("""
@@ -171,10 +167,8 @@ local now, ttl, kept, most, name = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber
 local function gone() return redis.call('EXISTS', ended) == 1 or redis.call('HEXISTS', session, 'x') == 1 end
 local function drop(what)
   local old = redis.call('HGET', data, what)
-  if old then
-    redis.call('HDEL', data, what)
-    redis.call('HINCRBY', times, '#', -#what - #old)
-  end
+  redis.call('HDEL', data, what)
+  if old then redis.call('HINCRBY', times, '#', -#what - #old) end
   redis.call('HDEL', times, '=' .. what)
 end
 local function live()
@@ -189,10 +183,7 @@ local function make_room()
     if string.sub(all[i], 1, 1) == '=' and not (now < tonumber(all[i + 1])) then drop(string.sub(all[i], 2)) end
   end
 end
-local function taken()
-  local old = redis.call('HGET', data, name)
-  return old and #name + #old or 0
-end
+local function taken() local old = redis.call('HGET', data, name); return old and #name + #old or 0 end
 local function fits(size)
   if total() - taken() + size <= most then return true end
   make_room()
@@ -200,8 +191,7 @@ local function fits(size)
 end
 local function keep()
   if redis.call('EXISTS', session) == 1 then ttl = kept end
-  redis.call('EXPIRE', data, ttl)
-  redis.call('EXPIRE', times, ttl)
+  for _, key in ipairs({data, times}) do redis.call('EXPIRE', key, ttl) end
 end
 local function put(value, ends)
   local size = #name + #value
@@ -227,9 +217,7 @@ local found, all = {}, redis.call('HGETALL', data)
 for i = 1, #all, 2 do
   name = all[i]
   local value, ends = live()
-  if value then
-    for _, word in ipairs({name, value, ends}) do found[#found + 1] = word end
-  end
+  for _, word in ipairs(value and {name, value, ends} or {}) do found[#found + 1] = word end
 end
 return found
 """

@@ -14,18 +14,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from sqlite3 import Connection
 from threading import Lock
-from typing import Any, Final, Literal, TypeVar, get_args
+from typing import Any, Final, TypeVar, get_args
 
 import anyio
 from anyio.lowlevel import current_token
 
 from ..errors import ConfigurationError
-from .base import ByName, Reach
+from .base import ByName, Forgotten, Reach
 from .sqlite_file import Setting, SQLiteFile, checked_path
 from .sqlite_tables import Transaction, sweep
 
 T = TypeVar("T")
-Forgotten = Literal["refuse", "accept"]
 _HOUR: Final = 3600  # seconds
 _LEAST_BYTES: Final = 1 << 18
 _READS: Final = {"status", "statuses", "look", "sessions", "forks", "find", "read"}  # all else may change something
@@ -101,17 +100,15 @@ with suppress(AttributeError):  # Windows has no forks
 class SQLiteStore(ByName):
     """Sessions of one machine, in one file, with its log (`-wal`) and an index (`-shm`) beside it.
 
-    A file that is made anew remembers nothing of what came before: a session that had been ended would work
-    again. So sessions that were issued before it was made are refused (`Standing.LOST`), as if not found. That
-    concerns you twice: **when you add this store to a deployment that has sessions, they end**, and when you
-    delete the file, those end that it knew. `forgotten="accept"` lets both in.
+    A file that is made anew remembers nothing of what came before: a session that had been ended would work again. So
+    sessions that were issued before it was made are refused (`Standing.LOST`), as if not found. That concerns you
+    twice: **when you add this store to a deployment that has sessions, they end**, and when you delete the file, those
+    end that it knew. `forgotten="accept"` lets both in.
 
-    The same holds for a file that is deleted or replaced while it is in use, which is noticed. A backup that is
-    put back while no process uses it is not: what was ended since then works again, so delete the file instead.
-    Never delete the log or the index alone.
-
-    The file and what is beside it can be read by its owner alone (mode 0600) where this made it. It does not
-    shrink: the room of what is over is used again. In a process that forks, the child gets connections of its own.
+    A file that is deleted or replaced while it is in use is noticed, and the same holds. A backup that is put back
+    while no process uses it is not: what was ended since then works again, so delete the file instead, and never the
+    log or the index alone. The file and what is beside it can be read by its owner alone (mode 0600) where this made
+    it. It does not shrink: the room of what is over is used again. A forked process gets connections of its own.
     """
 
     reach: Final = Reach.MACHINE
@@ -137,14 +134,14 @@ class SQLiteStore(ByName):
         Raises:
             ConfigurationError: An option is wrong, or the path cannot be one of a file; the message says the remedy.
         """
-        if forgotten not in get_args(Forgotten):
-            raise ConfigurationError(f"forgotten={forgotten!r} must be 'refuse' or 'accept'")
-        if not leeway >= 0:
-            raise ConfigurationError(f"leeway={leeway!r} must be a number of seconds, 0 or more")
-        if not 0 < busy_timeout <= _HOUR:
-            raise ConfigurationError(f"busy_timeout={busy_timeout!r} must be a number of seconds, more than 0")
-        if not max_bytes >= _LEAST_BYTES:
-            raise ConfigurationError(f"max_bytes={max_bytes!r} must be {_LEAST_BYTES} or more")
+        for is_right, rule in (
+            (forgotten in get_args(Forgotten), f"forgotten={forgotten!r} must be 'refuse' or 'accept'"),
+            (leeway >= 0, f"leeway={leeway!r} must be a number of seconds, 0 or more"),
+            (0 < busy_timeout <= _HOUR, f"busy_timeout={busy_timeout!r} must be a number of seconds, more than 0"),
+            (max_bytes >= _LEAST_BYTES, f"max_bytes={max_bytes!r} must be {_LEAST_BYTES} or more"),
+        ):
+            if not is_right:
+                raise ConfigurationError(rule)
         self._leeway = leeway
         self._vouches_always = forgotten == "accept"
         self._path = checked_path(path)
@@ -160,7 +157,6 @@ class SQLiteStore(ByName):
             """Other calls have their turn."""
 
     async def close(self) -> None:
-        """Close the file, after what was asked of it so far. A later call would open it again."""
         try:
             await self._reads.close()
         finally:

@@ -43,13 +43,9 @@ _LOG_BYTES: Final = 16 << 20  # what the write-ahead log may keep of its size af
 _STALE: Final = 10  # seconds after which a process that makes a file must have died
 
 logger = logging.getLogger("mcp_sessions")
-
 _left_behind: Final[list[sqlite3.Connection | None]] = []
 """Connections to files that are no longer in their place, or that a fork inherited. Closing one would delete the log
 that lies under its name, and that may be the log of the file that is there now."""
-
-
-# --- where the file lies -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +112,6 @@ def make_private(path: str) -> None:
     new.rename(path)
 
 
-# --- the connection ------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Setting:
     """How a file is used."""
@@ -142,20 +135,20 @@ class SQLiteFile:
 
     def open(self) -> None:
         """Connect; only here a file that is not ours to write is an error of configuration."""
-        with self._faults():
+        with self._faults(opening=True):
             self._current()
 
     def read(self, job: Job[T]) -> T:
         """Return what a job reads."""
-        with self._faults(), _misfits():
+        with self._faults():
             return job(self._current(), self._setting.clock())
 
     def change(self, job: Job[T], *, asked_at: float) -> T:
-        """Return what a job returns, once all that it changed is on the disk; when it raises, it changed nothing.
+        """Return what a job returns, once all that it changed is on the disk.
 
-        It may be called twice. The wait for a lock begins at `asked_at`, of `time.monotonic`.
+        A job may be called twice; where it raises, nothing changes. The wait for a lock is counted from `asked_at`.
         """
-        with self._faults(), _misfits():
+        with self._faults():
             try:
                 return self._transact(self._with_sweep(job), asked_at)
             except sqlite3.Error as error:
@@ -275,7 +268,7 @@ class SQLiteFile:
             logger.warning("the session store's file is new: sessions issued before now may be refused")
 
     @contextmanager
-    def _faults(self) -> Iterator[None]:
+    def _faults(self, *, opening: bool = False) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
@@ -285,6 +278,10 @@ class SQLiteFile:
             raise (StoreFull if reason == FULL else StoreUnavailable)(reason) from error
         except OSError as error:
             raise StoreUnavailable("store_cannot_open") from error
+        except ConfigurationError as error:
+            if opening:
+                raise
+            raise StoreUnavailable("store_misfit") from error
 
 
 def _same(before: Identity | None, after: Identity | None) -> Identity:
@@ -325,11 +322,3 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
             with suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
         raise
-
-
-@contextmanager
-def _misfits() -> Iterator[None]:
-    try:
-        yield
-    except ConfigurationError as error:
-        raise StoreUnavailable("store_misfit") from error

@@ -53,12 +53,7 @@ _OWNER: Final = """SELECT application_id, user_version, NOT EXISTS (SELECT 1 FRO
 
 
 def check(connection: Connection) -> bool:
-    """Return whether the tables are there; refuse a file that is not ours to write.
-
-    Raises:
-        ConfigurationError: It is another program's, or was written by another version of this one.
-        sqlite3.Error: It cannot be read.
-    """
+    """Return whether the tables are there; refuse with `ConfigurationError` a file that is not ours to write."""
     application, version, empty = connection.execute(_OWNER).fetchone()
     if application == APPLICATION_ID and version != VERSION:
         age, remedy = ("a newer", "install that version, or ") if version > VERSION else ("an older", "")
@@ -85,16 +80,13 @@ def create(connection: Connection, *, epoch: int) -> bool:
 
 def epoch_of(connection: Connection) -> int:
     """Return since when the file has forgotten nothing, Unix seconds."""
-    moment: int = connection.execute("SELECT value FROM facts WHERE name = 'fence'").fetchone()[0]
-    return moment
+    return int(connection.execute("SELECT value FROM facts WHERE name = 'fence'").fetchone()[0])
 
 
 def raise_epoch(connection: Connection, moment: int) -> None:
     """Vouch for no session issued before a moment."""
-    connection.execute(
-        "INSERT INTO facts VALUES ('fence', ?) ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)",
-        (moment,),
-    )
+    sql = "INSERT INTO facts VALUES ('fence', ?) ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)"
+    connection.execute(sql, (moment,))
 
 
 _EVERYBODY: Final = ""  # no subject: a keyed hash is never empty
@@ -106,10 +98,10 @@ _STATUS: Final = """
         OR EXISTS (SELECT 1 FROM cut_offs WHERE subject IN ('', ?2) AND audience = ?3 AND moment > ?4),
     (SELECT value FROM facts WHERE name = 'fence')
 """
-_RECORD: Final = (
-    "SELECT ref, subject, created_at, expires_at, CAST(seen_at AS INTEGER), root, trace, audience, reason "
-    "FROM records AS kept "
-)
+_RECORD: Final = """
+    SELECT ref, subject, created_at, expires_at, CAST(seen_at AS INTEGER), root, trace, audience, reason
+    FROM records AS kept
+"""
 _ALIVE: Final = """
     WHERE reason IS NULL AND expires_at > ?
         AND NOT EXISTS (SELECT 1 FROM revoked WHERE ref = kept.ref)
@@ -127,7 +119,12 @@ _CLAIMABLE: Final = (
     ),
     ("idle", "WHERE reason IS NULL AND audience = :audience AND seen_at <= :seen_by ORDER BY seen_at LIMIT :limit"),
 )
+_SIZE: Final = "SELECT total(length(CAST(key AS BLOB)) + length(value)) FROM items WHERE owner = ?"
 _ITEMS: Final = "SELECT key, value, expires_at FROM items WHERE owner = ? AND (expires_at IS NULL OR expires_at > ?)"
+_ELECT: Final = """
+    INSERT INTO leaders VALUES (?1, ?2, ?3)
+    ON CONFLICT (audience) DO UPDATE SET worker = ?2, until = ?3 WHERE worker = ?2 OR until <= ?4
+"""
 _DATA_GONE: Final = """
     SELECT EXISTS (SELECT 1 FROM revoked WHERE ref = ?1)
         OR EXISTS (SELECT 1 FROM records WHERE ref = ?1 AND reason IS NOT NULL)
@@ -243,12 +240,8 @@ class Transaction:
             self._execute(f"DELETE FROM {table} WHERE {column} = ?", (ref,))  # noqa: S608  # names from above
 
     def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
-        changed = self._execute(
-            "INSERT INTO leaders VALUES (:audience, :worker, :until) ON CONFLICT (audience) DO UPDATE "
-            "SET worker = :worker, until = :until WHERE worker = :worker OR until <= :now",
-            {"audience": audience, "worker": worker, "until": self._now + seconds, "now": self._now},
-        )
-        return changed.rowcount == 1
+        values = (audience, worker, self._now + seconds, self._now)
+        return self._execute(_ELECT, values).rowcount == 1
 
     def read(self, namespace: Namespace, key: str) -> bytes | None:
         return self._item(namespace, key)[0]
@@ -265,10 +258,9 @@ class Transaction:
     def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
         self._prepare(namespace)
         value, expires_at = self._item(namespace, key)
-        if value != old:
-            return False
-        self._save(namespace, key, new, expires_at)
-        return True
+        if value == old:
+            self._save(namespace, key, new, expires_at)
+        return value == old
 
     def add(self, namespace: Namespace, key: str, by: int) -> int:
         self._prepare(namespace)
@@ -293,9 +285,7 @@ class Transaction:
         self._execute("DELETE FROM items WHERE owner = ? AND key = ?", (namespace.owner, key))
         if value is None or (expires_at is not None and not self._now < expires_at):
             return
-        others = self._execute(
-            "SELECT total(length(CAST(key AS BLOB)) + length(value)) FROM items WHERE owner = ?", (namespace.owner,)
-        ).fetchone()[0]
+        (others,) = self._execute(_SIZE, (namespace.owner,)).fetchone()
         check_size(namespace, int(others) + size_of(key, value))
         self._execute(
             "INSERT OR IGNORE INTO shelves SELECT ?1, iif(EXISTS (SELECT 1 FROM records WHERE ref = ?1), NULL, ?2)",
@@ -307,9 +297,8 @@ class Transaction:
 def sweep(connection: Connection, over: float) -> bool:
     """Delete some of what ended by a moment, and return whether there may be more."""
     counts = [connection.execute(forget, (over, _ROWS_AT_ONCE)).rowcount for forget in _FORGET]
-    owners = connection.execute(
-        "SELECT owner FROM shelves WHERE until <= ? LIMIT ?", (over, _NAMESPACES_AT_ONCE)
-    ).fetchall()
+    ended = "SELECT owner FROM shelves WHERE until <= ? LIMIT ?"
+    owners = connection.execute(ended, (over, _NAMESPACES_AT_ONCE)).fetchall()
     for table in ("items", "shelves"):
         connection.executemany(f"DELETE FROM {table} WHERE owner = ?", owners)  # noqa: S608  # names from above
     return _ROWS_AT_ONCE in counts or len(owners) == _NAMESPACES_AT_ONCE
