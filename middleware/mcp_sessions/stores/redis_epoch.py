@@ -94,10 +94,10 @@ class Epoch:
         if info is not None:
             if self._runs.get(server) != info.run:
                 self._new[server] = info
-        elif not self._silent:
-            self._silent = True
-            if self._durability != "ignore":
+        else:
+            if not self._silent and self._durability != "ignore":
                 logger.info(UNKNOWN)
+            self._silent = True
 
     async def advance(self, run: Callable[..., Awaitable[list[Any]]], now: float) -> None:
         """Set the moment where it is missing, and move it on where a run began that may have forgotten.
