@@ -19,6 +19,7 @@ import anyio
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import StoreFull
+from mcp_sessions.stores.base import Store
 from mcp_sessions.stores.sqlite import SQLiteStore
 
 FOREVER = 2_000_000_000
@@ -29,7 +30,7 @@ def session(name: str) -> Claims:
     return Claims(kind="session", kid="k", jti=name.ljust(22, "A"), issued_at=FOREVER - 1, expires_at=FOREVER)
 
 
-async def revoke(store: SQLiteStore, name: str) -> bool:
+async def revoke(store: Store, name: str) -> bool:
     return await store.revoke(session(name).ref, audience=AUDIENCE, expires_at=FOREVER, reason="deleted", lease=30)
 
 

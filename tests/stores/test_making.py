@@ -13,9 +13,9 @@ from clients import Clock
 
 from mcp_sessions import stores
 from mcp_sessions.errors import ConfigurationError
+from mcp_sessions.stores import TimeoutStore
 from mcp_sessions.stores.base import Reach, Store
 from mcp_sessions.stores.memory import MemoryStore
-from mcp_sessions.stores.timeout import TimeoutStore
 
 CLOCK = Clock()
 PASSWORD = "a-password-of-the-store"

@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from mcp_sessions.errors import StoreUnavailable
+from mcp_sessions.stores import TimeoutStore
 from mcp_sessions.stores.base import Store
 from mcp_sessions.stores.redis_connection import RedisConnection
-from mcp_sessions.stores.timeout import TimeoutStore
 
 PING = ("PING",)
 

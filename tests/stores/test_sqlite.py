@@ -28,7 +28,7 @@ from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import ConfigurationError, DataGone, StoreUnavailable
 from mcp_sessions.stores import sqlite as sqlite_module
 from mcp_sessions.stores import sqlite_file
-from mcp_sessions.stores.base import Ended, Reach, Record, Standing
+from mcp_sessions.stores.base import Ended, Reach, Record, Standing, Store
 from mcp_sessions.stores.sqlite import SQLiteStore
 from mcp_sessions.stores.sqlite_file import SQLiteFile
 from stores import revoke
@@ -469,7 +469,7 @@ def test_processes_that_start_at_once_on_a_new_file_lose_nothing(path: Path) -> 
     assert told.split() == ["0"] * 4
 
     async def total() -> bytes | None:
-        store = SQLiteStore(path)
+        store: Store = SQLiteStore(path)
         try:
             return await store.read(SHELF, "n")
         finally:
@@ -488,7 +488,7 @@ def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
     assert worker("revoke", path, 3).communicate(timeout=PATIENCE)[0].split() == ["0", "1", "2"]
 
     async def statuses() -> list[Standing]:
-        store = SQLiteStore(path)
+        store: Store = SQLiteStore(path)
         try:
             return await store.statuses([workers_session(f"s{n}") for n in acknowledged])
         finally:

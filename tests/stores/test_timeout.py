@@ -11,12 +11,12 @@ import anyio
 import pytest
 from clients import START
 
+from mcp_sessions import stores
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import ConfigurationError, DataGone, StoreFull, StoreUnavailable
-from mcp_sessions.stores import timeout
+from mcp_sessions.stores import ROUND_TRIPS, STEPS, Timeout, TimeoutStore
 from mcp_sessions.stores.base import Reach, Record, Store
-from mcp_sessions.stores.timeout import ROUND_TRIPS, STEPS, Timeout, TimeoutStore
 
 CLAIMS = Claims(kind="session", kid="k", jti="j", issued_at=START, expires_at=START + 60)
 RECORD = Record(ref="r", subject=None, created_at=START, expires_at=START + 60, seen_at=START)
@@ -123,7 +123,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         counted.append(seconds)
         return Timeout(scope, seconds)
 
-    monkeypatch.setattr(timeout, "Timeout", counting)
+    monkeypatch.setattr(stores, "Timeout", counting)
     return counted
 
 

@@ -1,26 +1,40 @@
-"""Stores of revocations, records and session data; `make` turns the `store=` option into one.
+"""Stores of revocations, records and session data; `make` turns the `store=` option into one whose calls end in time.
 
-A driver is imported only where it is asked for, and a URL may hold a password, so no error repeats what was given.
-Nothing is kept for a live session, unless sessions are tracked.
+A driver is imported only where it is asked for. A store across a network may hang, and a foreign one may raise
+anything: what is not an error of this package becomes `StoreUnavailable`, which a caller never takes for "no". No text
+here or in the log repeats what was given or what a driver says, since a URL may hold a password.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
-from ..errors import ConfigurationError
-from .base import METHODS, Reach, Store
+import anyio
+
+from ..errors import ConfigurationError, MCPSessionsError, StoreUnavailable
+from .base import METHODS, Delegating, Reach, Store
 from .memory import MemoryStore
-from .timeout import TimeoutStore
 
+logger = logging.getLogger("mcp_sessions")
 Clock = Callable[[], float]
-
 REMEDY: Final = (
     "use 'memory:' (one process), 'sqlite:PATH' (one machine), 'redis://HOST:PORT/DATABASE' or its forms 'rediss://', "
     "'unix://' and 'redis+cluster://' (many machines), or an object that is a mcp_sessions.stores.base.Store"
 )
+STEPS: Final = 10  # times that the event loop comes round; an answer needs five or so from the socket to its caller
+BACKGROUND: Final = 0
+"""For calls that no request waits for: the server's start and stop, sweeping, and questions from outside."""
+
+ROUND_TRIPS: Final[Mapping[str, int]] = {
+    # `open` the first time; a later one is a request's, which may take three round trips.
+    **dict.fromkeys(("open", "close", "revoke_before", "find", "claim_ended", "elect"), BACKGROUND),
+    **dict.fromkeys(("status", "statuses", "touch", "read", "write", "compare_and_swap", "add"), 1),
+    **dict.fromkeys(("revoke", "register", "sessions", "forks", "purge", "copy"), 3),
+}
+"""How many answers of the store each method waits for at the most."""
 
 
 def make(store: object, *, clock: Clock, timeout: float) -> Store:
@@ -38,12 +52,6 @@ def make(store: object, *, clock: Clock, timeout: float) -> Store:
     return made if isinstance(made, (MemoryStore, TimeoutStore)) else TimeoutStore(made, seconds=timeout)
 
 
-def _memory(name: str, clock: Clock, _timeout: float) -> Store:
-    if name == "memory:":
-        return MemoryStore(clock=clock)
-    raise ConfigurationError("store='memory:' takes nothing after the colon")
-
-
 def _sqlite(name: str, clock: Clock, timeout: float) -> Store:
     path = name.removeprefix("sqlite:")
     # "//" begins a URL in other libraries, where three slashes mean a relative path and four an absolute one.
@@ -54,40 +62,109 @@ def _sqlite(name: str, clock: Clock, timeout: float) -> Store:
     return SQLiteStore(path, clock=clock, busy_timeout=timeout)
 
 
-def _redis(name: str, clock: Clock, timeout: float) -> Store:
-    from .redis import RedisStore
-
-    return RedisStore(name, clock=clock, timeout=timeout)
-
-
-_MAKERS: Final[Mapping[str, Callable[[str, Clock, float], Store]]] = MappingProxyType(
-    {
-        "memory:": _memory,
-        "sqlite:": _sqlite,
-        "redis://": _redis,
-        "rediss://": _redis,
-        "unix://": _redis,
-        "redis+cluster://": _redis,
-    }
-)
-
-
 def _from_name(name: str, clock: Clock, timeout: float) -> Store:
-    for beginning, maker in _MAKERS.items():
-        if name.startswith(beginning):
-            return maker(name, clock, timeout)
+    if name == "memory:":
+        return MemoryStore(clock=clock)
+    if name.startswith("memory:"):
+        raise ConfigurationError("store='memory:' takes nothing after the colon")
+    if name.startswith("sqlite:"):
+        return _sqlite(name, clock, timeout)
+    if name.startswith(("redis://", "rediss://", "unix://", "redis+cluster://")):
+        from .redis import RedisStore
+
+        return RedisStore(name, clock=clock, timeout=timeout)
     raise ConfigurationError(f"store= names no store; {REMEDY}")
 
 
-def _checked(store: Any) -> Store:
+def _checked(store: Any) -> Any:
     if store is None or isinstance(store, type):
         raise ConfigurationError(f"store= takes a store, not {'None' if store is None else 'a class'}; {REMEDY}")
     lacks = [name for name in METHODS if not callable(getattr(store, name, None))]
     if not isinstance(getattr(store, "reach", None), Reach):
         lacks.append("reach")
     if lacks:
-        raise ConfigurationError(
-            f"store= is a {type(store).__name__}, which lacks {', '.join(lacks)}; see mcp_sessions.stores.base.Store"
-        )
-    checked: Store = store
-    return checked
+        of, parts = type(store).__name__, ", ".join(lacks)
+        raise ConfigurationError(f"store= is a {of}, which lacks {parts}; see mcp_sessions.stores.base.Store")
+    return store
+
+
+class TimeoutStore(Delegating):
+    """Another store, none of whose calls takes longer than it may.
+
+    Every method raises `StoreUnavailable` when its time is over (`store_timeout`), or the other store raised an error
+    that is not of this package (`store_error`). Whether a change was made is then unknown.
+    """
+
+    def __init__(self, store: Store, *, seconds: float, background_timeout: float = 5.0) -> None:
+        """Give one round trip so many seconds, and what no request waits for those in the background, or more."""
+        super().__init__(store)
+        background = max(seconds, background_timeout)
+        self._limits = {name: trips * seconds if trips else background for name, trips in ROUND_TRIPS.items()}
+        self._reopening = 3 * seconds
+
+    async def open(self) -> None:
+        """Open the other store."""
+        limit, self._limits["open"] = self._limits["open"], self._reopening
+        await _within(limit, self._store.open, (), {})
+
+    def _call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return _within(self._limits[name], getattr(self._store, name), args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<TimeoutStore of {type(self._store).__name__}>"
+
+
+async def _within(
+    limit: float, call: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    try:
+        with anyio.CancelScope() as scope, Timeout(scope, limit):
+            return await call(*args, **kwargs)
+    except MCPSessionsError:
+        raise
+    except TimeoutError:
+        """The driver gave up first."""
+    except Exception as error:  # noqa: BLE001  # whatever a driver or a foreign store raises
+        kind = type(error)
+        logger.error("the session store failed with %s.%s", kind.__module__, kind.__qualname__)
+        raise StoreUnavailable("store_error") from None
+    raise StoreUnavailable("store_timeout")
+
+
+class Timeout:
+    """Cancels a scope when its time is over, counted only while its answer could arrive.
+
+    A worker that is short of a processor handles everything late: a timer and the answer that came long before it, in
+    the same moment. So the time is counted in steps, none of which begins before the event loop has come round once
+    more. Trio, which has no timers of this kind, counts it in one.
+    """
+
+    __slots__ = ("_left", "_loop", "_scope", "_seconds", "_timer")
+
+    def __init__(self, scope: anyio.CancelScope, seconds: float) -> None:
+        self._scope = scope
+        self._seconds = seconds
+        self._left = STEPS
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __enter__(self) -> None:
+        try:
+            self._loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._scope.deadline = anyio.current_time() + self._seconds
+        else:
+            self._start()
+
+    def __exit__(self, *_error: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _start(self) -> None:
+        self._timer = self._loop.call_later(self._seconds / STEPS, self._step)
+
+    def _step(self) -> None:
+        self._left -= 1
+        if self._left:
+            self._start()
+        else:
+            self._scope.cancel()

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from .._session import claims as lineage
 from .._session.claims import AUDIENCE, Claims
@@ -31,6 +31,9 @@ class Standing(Enum):
 
 
 LIVE: Final = Standing.LIVE  # found once: each look-up of an enum's member costs a request more than the answer
+
+
+Forgotten = Literal["refuse", "accept"]  # what becomes of sessions from before a store lost data
 
 
 class Reach(Enum):
@@ -68,32 +71,16 @@ class Record:
     @classmethod
     def of(cls, claims: Claims) -> Record:
         """Return the record of a new session."""
-        return cls(
-            ref=claims.ref,
-            subject=claims.subject,
-            created_at=claims.issued_at,
-            expires_at=claims.expires_at,
-            seen_at=claims.issued_at,
-            root=claims.root,
-            trace=claims.trace,
-            audience=claims.audience,
-        )
+        times = (claims.issued_at, claims.expires_at, claims.issued_at)
+        return cls(claims.ref, claims.subject, *times, claims.root, claims.trace, claims.audience)
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A recorded session that has ended, and whose `on_end` the caller now has to run.
-
-    Args:
-        record: The session.
-        reason: Why it ended: `"expired"`, `"idle"`, or the reason that was given to `revoke`.
-    """
+    """A recorded session that has ended, and whose `on_end` the caller now has to run."""
 
     record: Record
-    reason: str
-
-
-# --- the contract --------------------------------------------------------------------------------
+    reason: str  # "expired", "idle", or what was given to `revoke`
 
 
 class Revocations(Protocol):
@@ -101,24 +88,16 @@ class Revocations(Protocol):
 
     async def status(self, claims: Claims) -> Standing:
         """Return whether a verified session was ended: LIVE, ENDED or LOST."""
-        ...
 
     async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
         """Return the status of many sessions in one round trip, in their order."""
-        ...
 
     async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
         """Make every request that begins after this returns see the session as ended. Durable on return.
 
         Where the session is recorded, its record stays, with the reason, until `purge`: the caller has `lease` seconds
-        to run its `on_end`, and after that `claim_ended` gives it to another.
-
-        Args:
-            ref: The session's public name.
-            audience: Whom the session is for.
-            expires_at: The token's own end, Unix seconds; the entry may go some leeway after that.
-            reason: Why it ends.
-            lease: Seconds.
+        to run its `on_end`, and after that `claim_ended` gives it to another. The entry may go some leeway after the
+        token's own end.
 
         Returns:
             Whether this call ended it; False where it had been revoked by name before.
@@ -126,7 +105,6 @@ class Revocations(Protocol):
         Raises:
             StoreFull: There is no room, and nothing is ever evicted to make some.
         """
-        ...
 
     async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
         """End all sessions of an audience, or of one principal in it, issued before a moment. Durable on return.
@@ -136,7 +114,7 @@ class Revocations(Protocol):
         Args:
             moment: Unix seconds; a session issued in that second or later stays as it is.
             audience: Whom the sessions are for.
-            subject: The keyed hash of the principal, or None for the sessions of all.
+            subject: Whose they are, or None for the sessions of all.
             until: When the last session concerned ends by itself, Unix seconds; the entry may go then.
 
         Raises:
@@ -160,72 +138,53 @@ class Records(Protocol):
         A LIVE session's `seen_at` moves to now; it may lag by up to `resolution(idle_timeout)` seconds, and the
         session is then found idle that much later, never earlier.
         """
-        ...
 
     async def sessions(self, subject: str, *, audience: str) -> list[Record]:
         """Return the recorded sessions of a principal that have neither ended nor expired, oldest first."""
-        ...
 
     async def forks(self, root: str) -> list[Record]:
-        """Return a lineage's recorded forks, of every generation, that have neither ended nor expired, oldest first.
-
-        Args:
-            root: The session at its top, by its `ref`. It need not live.
-        """
-        ...
+        """Return a lineage's recorded forks, of all generations, as `sessions` does; `root` itself need not live."""
 
     async def find(self, ref: str) -> Record | None:
         """Return the record of a session that has neither ended nor expired, or None."""
-        ...
 
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         """Lease recorded sessions that ended and whose `on_end` no worker is running: each goes to one caller.
 
         Those are the sessions that expired or are idle, which end hereby (nothing revives them), and those that were
-        ended by a worker whose lease has run out.
+        ended by a worker whose lease, in seconds, has run out.
 
-        Args:
-            audience: Whom the sessions are for.
-            idle_timeout: Seconds, or None; the same for as long as the store is used.
-            lease: Seconds for which no other caller gets them.
-            limit: How many at most.
+        At most `limit` are given out; the idle timeout is the same for as long as the store is used.
 
         Raises:
             StoreFull: There is no room to keep that they ended.
         """
-        ...
 
     async def purge(self, ref: str) -> None:
         """Delete an ended session's record and its data: its `on_end` has run. The revocation stays."""
 
     async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
-        """Return whether this worker is the one that sweeps for an audience, for so many seconds from now on.
+        """Return whether this worker, by a name of its own, is the one that sweeps for so many seconds from now on.
 
-        Args:
-            worker: A name that no other worker has. A leader that asks again stays the leader.
-            audience: Whom the sessions are for that it sweeps.
-            seconds: How long no other worker may lead.
+        A leader that asks again stays the leader. Each audience has one.
         """
-        ...
 
 
 class Store(Revocations, Records, DataStore, Protocol):
     """Revocations, records and data, shared by every worker that verifies the same tokens.
 
-    Any method but `open` and `close` may raise `StoreUnavailable`: the answer is unknown, or it is not certain that
-    the change will be seen. The caller must never take that for "no".
+    Any method but `open` and `close` may raise `StoreUnavailable`: the answer is unknown, or a change may not be seen.
+    The caller must never take that for "no".
     """
 
     @property
     def reach(self) -> Reach:
         """Which processes share what is stored."""
-        ...
 
     async def open(self) -> None:
-        """Connect, and check whether the store is set up to keep what it is given.
+        """Connect, and check whether the store is set up to keep what it is given. Twice is the same as once.
 
         Called when the server starts; a store that was never opened opens itself at its first use.
-        Opening twice is the same as once.
 
         Raises:
             ConfigurationError: It is not, and the options ask to refuse that; the message says the remedy.
@@ -239,40 +198,34 @@ class Store(Revocations, Records, DataStore, Protocol):
 METHODS: Final = tuple(name for name in dir(Store) if not name.startswith("_") and name != "reach")
 
 
-class Delegating:
-    """A store that hands on to another whatever it does not define itself."""
-
-    def __init__(self, store: Store) -> None:
-        """Args:
-        store: The other store.
-        """
-        self._store = store
-
-    @property
-    def reach(self) -> Reach:
-        """The other store's."""
-        return self._store.reach
-
-    def _call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        return getattr(self._store, name)(*args, **kwargs)
+class ByName:
+    """A store in which `_call(name, args, kwargs)` answers for every method that a subclass does not define itself."""
 
     if TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any: ...
 
 
-def _delegated(name: str) -> Any:
-    def method(self: Delegating, *args: Any, **kwargs: Any) -> Any:
-        return self._call(name, args, kwargs)
-
-    return method
+def _by_name(name: str) -> Any:
+    return lambda self, *args, **kwargs: self._call(name, args, kwargs)
 
 
 for _name in METHODS:
-    setattr(Delegating, _name, _delegated(_name))
+    setattr(ByName, _name, _by_name(_name))
 
 
-# --- what every store decides alike --------------------------------------------------------------
+class Delegating(ByName):
+    """A store that hands on to another whatever it does not define itself."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @property
+    def reach(self) -> Reach:
+        return self._store.reach
+
+    def _call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        return getattr(self._store, name)(*args, **kwargs)
 
 
 def resolution(idle_timeout: int | None) -> int:
@@ -300,11 +253,7 @@ INT64: Final = range(-(1 << 63), 1 << 63)  # what every store can add
 
 
 def added(value: bytes | None, by: int) -> int:
-    """Return the sum of a value, as JSON or None for 0, and a number.
-
-    Raises:
-        DataNotInteger: The value or the sum is not an integer of 64 bits.
-    """
+    """Return the sum of a value, as JSON or None for 0, and a number; `DataNotInteger` where it takes over 64 bits."""
     if value is not None and _INTEGER.fullmatch(value) is None:
         raise DataNotInteger("increment needs a value that is a whole number")
     before = 0 if value is None else int(value)
@@ -319,11 +268,7 @@ def size_of(key: str, value: bytes) -> int:
 
 
 def check_size(namespace: Namespace, size: int) -> None:
-    """Refuse data that does not fit.
-
-    Raises:
-        DataTooLarge: The session's data would take more bytes than it may.
-    """
+    """Raise `DataTooLarge` where a session's data would take more bytes than it may."""
     if size > namespace.max_bytes:
         raise DataTooLarge(f"session data would take {size} bytes; the limit is {namespace.max_bytes}")
 
@@ -332,9 +277,6 @@ async def statuses(store: Store, claims: Sequence[Claims]) -> list[Standing]:
     """Return the status of many sessions in one round trip; a fork has also ended where all of its lineage's have.
 
     The store knows nothing of lineages: what ends one is a revocation under a name of its own (`lineage.mark`).
-
-    Raises:
-        StoreUnavailable: The answer is unknown.
     """
     forks = [place for place, one in enumerate(claims) if one.root is not None]
     found = await store.statuses([*claims, *(lineage.mark(claims[place]) for place in forks)])
@@ -346,5 +288,4 @@ async def statuses(store: Store, claims: Sequence[Claims]) -> list[Standing]:
 
 async def status(store: Store, claims: Claims) -> Standing:
     """Return the status of one session, as `statuses` does."""
-    (found,) = await statuses(store, (claims,))
-    return found
+    return (await statuses(store, (claims,)))[0]

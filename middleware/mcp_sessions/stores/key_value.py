@@ -23,7 +23,6 @@ COLLECTION: Final = "mcp_sessions"
 GRACE: Final = 24 * 3600  # seconds that data outlives its session, so that `on_end` can read it
 LOCKS: Final = 64  # sessions share them by chance; a session always has the same
 _ENDING: Final = "ending"  # a name under which the other store keeps nothing
-
 _Values = dict[str, tuple[str, float | None]]  # by name: its JSON, and when its time is over
 
 
@@ -32,7 +31,6 @@ class KeyValue(Protocol):
 
     async def get(self, key: str, *, collection: str | None = None) -> dict[str, Any] | None:
         """Return an entry, or None."""
-        ...
 
     async def put(
         self, key: str, value: Mapping[str, Any], *, collection: str | None = None, ttl: SupportsFloat | None = None
@@ -41,7 +39,6 @@ class KeyValue(Protocol):
 
     async def delete(self, key: str, *, collection: str | None = None) -> bool:
         """Delete an entry."""
-        ...
 
 
 class KeyValueStore(Delegating):
@@ -52,8 +49,7 @@ class KeyValueStore(Delegating):
 
     Args:
         entries: The key-value store, such as those of py-key-value. Who made it closes it.
-        beside: The store of revocations and records, as the middleware's `store=`. Where there are several processes,
-            one that all of them share.
+        beside: The store of revocations and records, as the middleware's `store=`; one that all processes share.
         timeout: Seconds within which a `beside` that is given as text must answer.
         clock: Unix seconds. For tests.
     """

@@ -7,6 +7,7 @@ again. What has an end is found without a look at everything else, since a scan 
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,7 +24,6 @@ VALUE_COST: Final = 200  # bytes that keeping a value takes besides its name and
 _SPAN: Final = 3600  # seconds of expiry that share one set of revocations
 _MINUTE: Final = 60  # seconds between two times of forgetting
 _SLACK: Final = 1000  # entries that an index may hold in vain
-_Listing = tuple[str, ...]  # what is listed, and of whom
 
 
 class ExpiryIndex:
@@ -34,7 +34,6 @@ class ExpiryIndex:
         self._moments: dict[str, float] = {}
 
     def put(self, name: str, moment: float) -> None:
-        """Enter a name, or move it to another moment."""
         self._moments[name] = moment
         heapq.heappush(self._heap, (moment, name))
         if len(self._heap) > 2 * len(self._moments) + _SLACK:
@@ -42,8 +41,7 @@ class ExpiryIndex:
             heapq.heapify(self._heap)
 
     def remove(self, name: str) -> None:
-        """Remove a name; what the heap holds of it is passed over."""
-        del self._moments[name]
+        del self._moments[name]  # what the heap holds of it is passed over
 
     def expired(self, now: float) -> str | None:
         """Return the name whose moment came first, or None where none has come. It stays until it is moved."""
@@ -126,15 +124,13 @@ class _Data:
         self._ends = ExpiryIndex()
 
     def read(self, owner: str, key: str, now: float) -> bytes | None:
-        values = self._values.get(owner)
-        if values is None or key not in values.items:
-            return None
-        return values.items[key] if key not in values.ends or now < values.ends[key] else None
+        values = self._values.get(owner, _Values())
+        return values.items.get(key) if now < values.ends.get(key, math.inf) else None
 
     def items(self, owner: str, now: float) -> list[tuple[str, bytes, float | None]]:
         values = self._values.get(owner, _Values())
         there = ((key, value, values.ends.get(key)) for key, value in values.items.items())
-        return [(key, value, end) for key, value, end in there if end is None or now < end]
+        return [item for item in there if item[2] is None or now < item[2]]
 
     def replace(self, namespace: Namespace, key: str, value: bytes | None, now: float) -> None:
         """Keep another value, or none, and the end that the old one had."""
@@ -159,11 +155,9 @@ class _Data:
             self._ends.put(namespace.owner, namespace.until)
 
     def set_end(self, owner: str, key: str, expires_at: float | None) -> None:
-        ends = self._values[owner].ends
-        if expires_at is None:
-            ends.pop(key, None)
-        else:
-            ends[key] = expires_at
+        self._values[owner].ends.pop(key, None)
+        if expires_at is not None:
+            self._values[owner].ends[key] = expires_at
 
     def drop(self, owner: str) -> None:
         values = self._values.pop(owner, None)
@@ -203,8 +197,7 @@ class _Kept(msgspec.Struct):
         if self.reason is not None:
             return (self.reason if self.lease_until <= now else None), self.lease_until
         ends, idles = self.record.expires_at, idle_at(self.seen_at, idle_timeout)
-        reason = "expired" if ends <= now else "idle" if idles <= now else None
-        return reason, min(ends, idles)
+        return "expired" if ends <= now else "idle" if idles <= now else None, min(ends, idles)
 
 
 class MemoryStore:
@@ -217,6 +210,8 @@ class MemoryStore:
         leeway: Seconds for which what is kept outlives its token, for clocks that disagree.
         clock: Unix seconds; a test passes its own.
     """
+
+    reach: Final = Reach.PROCESS
 
     def __init__(
         self,
@@ -232,14 +227,10 @@ class MemoryStore:
         self._clock = clock
         self._revoked = _Revoked(max_entries)
         self._records: dict[str, _Kept] = {}
-        self._listings: dict[_Listing, dict[str, None]] = {}
+        self._listings: dict[tuple[str, ...], dict[str, None]] = {}  # by what is listed, and of whom
         self._looks: dict[str, ExpiryIndex] = {}  # by audience: when to look at its records
         self._data = _Data(max_data_bytes)
         self._tidied = 0.0
-
-    @property
-    def reach(self) -> Reach:
-        return Reach.PROCESS
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
@@ -255,11 +246,10 @@ class MemoryStore:
 
     async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:  # noqa: ARG002  # a record knows it
         now = self._tidy()
-        kept = self._records.get(ref)
-        if self._revoked.has(ref, expires_at) or (kept is not None and kept.reason is not None):
+        if self._is_ended(ref, expires_at):
             return False
         self._revoked.add(ref, expires_at)
-        if kept is not None:
+        if (kept := self._records.get(ref)) is not None:
             self._lease(kept, reason, until=now + lease)
         return True
 
@@ -286,20 +276,23 @@ class MemoryStore:
         if kept.reason is not None:
             return Standing.ENDED
         now = self._clock()
-        if now < idle_at(kept.seen_at, idle_timeout):
-            if is_touch_due(kept.seen_at, now, idle_timeout):
-                kept.seen_at = max(kept.seen_at, now)
-            return LIVE
-        return Standing.IDLE
+        if not now < idle_at(kept.seen_at, idle_timeout):
+            return Standing.IDLE
+        if is_touch_due(kept.seen_at, now, idle_timeout):
+            kept.seen_at = max(kept.seen_at, now)
+        return LIVE
 
     async def sessions(self, subject: str, *, audience: str) -> list[Record]:
-        return self._live_records(("subject", audience, subject))
+        return await self._listed("subject", audience, subject)
 
     async def forks(self, root: str) -> list[Record]:
-        return self._live_records(("root", root))
+        return await self._listed("root", root)
 
     async def find(self, ref: str) -> Record | None:
-        return self._live_record(ref)
+        kept = self._records.get(ref)
+        if kept is None or kept.reason is not None or kept.record.expires_at <= self._clock():
+            return None
+        return None if self._revoked.is_cut_off(kept.record, kept.record.created_at) else kept.current()
 
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         now, looks = self._tidy(), self._looks.get(audience, ExpiryIndex())
@@ -329,15 +322,9 @@ class MemoryStore:
     async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:  # noqa: ARG002  # there is one worker
         return True
 
-    def _live_records(self, listing: _Listing) -> list[Record]:
-        found = [self._live_record(ref) for ref in self._listings.get(listing, ())]
+    async def _listed(self, *listing: str) -> list[Record]:
+        found = [await self.find(ref) for ref in self._listings.get(listing, ())]
         return sorted((record for record in found if record is not None), key=lambda record: record.created_at)
-
-    def _live_record(self, ref: str) -> Record | None:
-        kept = self._records.get(ref)
-        if kept is None or kept.reason is not None or kept.record.expires_at <= self._clock():
-            return None
-        return None if self._revoked.is_cut_off(kept.record, kept.record.created_at) else kept.current()
 
     def _lease(self, kept: _Kept, reason: str, *, until: float) -> None:
         kept.reason, kept.lease_until = reason, until
@@ -375,13 +362,14 @@ class MemoryStore:
             self._data.set_end(target.owner, key, expires_at)
 
     def _check_changeable(self, namespace: Namespace) -> float:
-        """Refuse where the session has ended; else return the time."""
         now = self._tidy()
-        kept = self._records.get(namespace.owner)
-        ended = self._revoked.has(namespace.owner, namespace.until) or (kept is not None and kept.reason is not None)
-        if ended or namespace.until + self._leeway <= now:
+        if self._is_ended(namespace.owner, namespace.until) or namespace.until + self._leeway <= now:
             raise DataGone("the session has ended; its data can no longer be changed")
         return now
+
+    def _is_ended(self, ref: str, expires_at: int) -> bool:
+        kept = self._records.get(ref)
+        return self._revoked.has(ref, expires_at) or (kept is not None and kept.reason is not None)
 
     def _tidy(self) -> float:
         """Forget what is over, once a minute at most, and return the time."""
@@ -394,6 +382,6 @@ class MemoryStore:
         return now
 
 
-def _listings(record: Record) -> list[_Listing]:
+def _listings(record: Record) -> list[tuple[str, ...]]:
     listings = (("subject", record.audience, record.subject), ("root", record.root))
     return [(*by, of) for *by, of in listings if of is not None]

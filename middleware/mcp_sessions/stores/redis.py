@@ -14,36 +14,31 @@ import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 
 from .._session.claims import Claims
 from .._session.data import Namespace
 from ..errors import ConfigurationError, DataError, DataGone, DataNotInteger, DataTooLarge, StoreUnavailable
 from . import redis_scripts as scripts
-from .base import INT64, Ended, Reach, Record, Standing, resolution
+from .base import INT64, LIVE, Ended, Forgotten, Reach, Record, Standing, resolution
 from .redis_connection import FORBIDDEN, RedisConnection, connect
 from .redis_epoch import Durability, Epoch
 from .redis_scripts import Command, Keys, Script, Word
 
 logger = logging.getLogger("mcp_sessions")
-Forgotten = Literal["refuse", "accept"]
 KEPT: Final = 7 * 86_400  # seconds that a record and its data outlive the session, for an `on_end` that was not run
 TRIO: Final = "store='redis://...' runs on asyncio alone; serve with asyncio, or use 'sqlite:PATH'"
 LOOPS: Final = "store= is a Redis store that another event loop uses; make one store for each loop"
 USED: Final = "store= is a Redis client that was connected before; give the store one of its own"
 DENIED: Final = "Redis refuses this user: look at the user and the password in the store's URL, and at its permissions"
 PREFIX: Final = "prefix= begins the names of keys: some text without braces, such as 'mcp-sessions:'"
-
 _PAGES: Final = 4  # of the list of deadlines that one `claim_ended` looks at
 _STATUS: Final = {b"live": Standing.LIVE, b"ended": Standing.ENDED, b"idle": Standing.IDLE, b"lost": Standing.LOST}
-_ERRORS: Final[Mapping[bytes, tuple[type[DataError], str]]] = MappingProxyType(
-    {
-        b"gone": (DataGone, "the session has ended"),
-        b"large": (DataTooLarge, "the session's data would exceed its limit"),
-        b"not-integer": (DataNotInteger, "the value or the sum is no integer of 64 bits"),
-    }
-)
+_ERRORS: Final[Mapping[bytes, tuple[type[DataError], str]]] = {
+    b"gone": (DataGone, "the session has ended"),
+    b"large": (DataTooLarge, "the session's data would exceed its limit"),
+    b"not-integer": (DataNotInteger, "the value or the sum is no integer of 64 bits"),
+}
 
 
 class RedisStore:
@@ -57,14 +52,12 @@ class RedisStore:
     across clocks of workers that disagree by more than a second.
 
     Args:
-        url_or_client: `redis://`, `rediss://` (TLS), `unix://` or `redis+cluster://`, or a `redis.asyncio` client that
-            was not used before. The store takes such a client's retries away, which could count an increment
-            twice; who made it closes it.
+        url_or_client: `redis://`, `rediss://` (TLS), `unix://` or `redis+cluster://`, or an unused `redis.asyncio`
+            client; its retries, which could count an increment twice, are taken away, and who made it closes it.
         prefix: What the names of all keys begin with; deployments that share a Redis differ in it.
         leeway: Seconds for which a revocation outlives its token, for clocks that disagree.
         clock: Unix seconds; a test passes its own.
-        durability: What to do about a server that may forget: `"warn"` logs it, `"refuse"` does not start, `"ignore"`
-            says nothing.
+        durability: Of a server that may forget, `"warn"` logs it, `"refuse"` does not start, `"ignore"` says nothing.
         forgotten: What to do with sessions issued before Redis forgot: `"refuse"` calls them LOST, `"accept"` takes
             the risk that some of them had been ended.
         timeout: Seconds after which the driver gives up one round trip, 1 at least; the middleware's `store_timeout`
@@ -74,6 +67,8 @@ class RedisStore:
     Raises:
         ConfigurationError: The driver is missing, or an option cannot be used; the message says the remedy.
     """
+
+    reach: Final = Reach.NETWORK
 
     def __init__(
         self,
@@ -93,17 +88,12 @@ class RedisStore:
         self._clock = clock
         self._vouches_always = forgotten == "accept"
         self._epoch = Epoch(self._keys, durability)
-        client = connect(url_or_client, self._epoch.on_connect, timeout=timeout, connections=connections)
+        client = connect(url_or_client, self._epoch, timeout=timeout, connections=connections)
         self._connection = RedisConnection(client, timeout=timeout, connections=connections)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened = False
         self._advancing = asyncio.Lock()
-        # Seconds without use after which a new session is first looked at: at once, until an idle timeout is known.
-        self._first_look = 0.0
-
-    @property
-    def reach(self) -> Reach:
-        return Reach.NETWORK
+        self._first_look = 0.0  # seconds without use after which a new session is; 0 until an idle timeout is known
 
     async def open(self) -> None:
         """Connect, check whether Redis keeps what it is given, and set the epoch where there is none."""
@@ -128,7 +118,7 @@ class RedisStore:
         return (await self.statuses((claims,)))[0]
 
     async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
-        ended = [self._keys.ended(one.ref) for one in claims]
+        ended = [self._keys.session_keys(one.ref)[0] for one in claims]
         values, _ = await self._read([*ended, *(cut_off for one in claims for cut_off in self._cut_offs(one))])
         return [
             self._vouched(one, one.issued_at, values) if values[key] is None else Standing.ENDED
@@ -177,7 +167,7 @@ class RedisStore:
         if standing is Standing.ENDED:
             return standing
         vouched = self._vouched(claims, claims.issued_at, values)
-        return standing if vouched is Standing.LIVE else vouched
+        return standing if vouched is LIVE else vouched
 
     async def sessions(self, subject: str, *, audience: str) -> list[Record]:
         return await self._listed(self._keys.sessions(audience, subject))
@@ -244,7 +234,7 @@ class RedisStore:
         return sorted(records, key=lambda record: (record.created_at, record.ref))
 
     async def _live_records(self, refs: Sequence[str]) -> list[Record]:
-        found = await self._run(*(("HMGET", self._keys.session(ref), *scripts.FIELDS) for ref in refs))
+        found = await self._run(*(("HMGET", self._keys.session_keys(ref)[1], *scripts.FIELDS) for ref in refs))
         records = [
             _record(ref, *fields)
             for ref, (*fields, ended) in zip(refs, found, strict=True)
@@ -252,11 +242,8 @@ class RedisStore:
         ]
         values, _ = await self._read([cut_off for record in records for cut_off in self._cut_offs(record)])
         now = self._clock()
-        return [
-            record
-            for record in records
-            if now < record.expires_at and self._vouched(record, record.created_at, values) is Standing.LIVE
-        ]
+        live = [one for one in records if now < one.expires_at]
+        return [one for one in live if self._vouched(one, one.created_at, values) is LIVE]
 
     async def _postpone(self, due: str, looked: Sequence[tuple[bytes, bytes, list[bytes]]], now: float) -> int:
         """Set when to look next. Returns how many entries stay as they are: their records may be on the way."""
@@ -354,13 +341,11 @@ class RedisStore:
         if not all(cut_off is None or int(cut_off) <= issued_at for cut_off in cut_offs):
             return Standing.ENDED
         since = values[self._keys.since]
-        if self._vouches_always or (since is not None and int(since) <= issued_at):
-            return Standing.LIVE
-        return Standing.LOST
+        known = self._vouches_always or (since is not None and int(since) <= issued_at)
+        return LIVE if known else Standing.LOST
 
     def _ttl(self, until: float, now: float, *, recorded: bool = False) -> int:
-        """Return the seconds until what belongs to a session that ends at `until` may be forgotten."""
-        # At least one: Redis deletes at once what has none left.
+        """Return the seconds until what belongs to a session may be forgotten: at least one, or Redis does at once."""
         return max(1, math.ceil(until + self._leeway - now + (KEPT if recorded else 0)))
 
 
@@ -374,11 +359,10 @@ async def _or_unavailable(call: Callable[[], Awaitable[None]]) -> None:
 
 
 def _check(*, prefix: str, durability: str, forgotten: str, timeout: float, connections: int) -> None:
-    durabilities, choices = get_args(Durability), get_args(Forgotten)
     for is_right, remedy in (
         (prefix and not {"{", "}"}.intersection(prefix), PREFIX),
-        (durability in durabilities, f"durability= is one of {', '.join(map(repr, durabilities))}"),
-        (forgotten in choices, f"forgotten= is one of {', '.join(map(repr, choices))}"),
+        (durability in get_args(Durability), "durability= is one of 'warn', 'refuse', 'ignore'"),
+        (forgotten in get_args(Forgotten), "forgotten= is one of 'refuse', 'accept'"),
         (timeout > 0, "timeout= is a number of seconds above 0, such as 0.25"),
         (connections >= 1, "connections= is at least 1"),
     ):
@@ -387,14 +371,6 @@ def _check(*, prefix: str, durability: str, forgotten: str, timeout: float, conn
 
 
 def _record(ref: str, *fields: bytes) -> Record:
-    created, expires, seen, subject, root, trace, audience = fields
-    return Record(
-        ref=ref,
-        subject=subject.decode() if subject else None,
-        created_at=int(created),
-        expires_at=int(expires),
-        seen_at=int(float(seen)),
-        root=root.decode() if root else None,
-        trace=trace.decode() if trace else None,
-        audience=audience.decode(),
-    )
+    created, expires, seen, *texts, audience = fields
+    subject, root, trace = (text.decode() if text else None for text in texts)
+    return Record(ref, subject, int(created), int(expires), int(float(seen)), root, trace, audience.decode())

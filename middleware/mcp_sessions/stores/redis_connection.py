@@ -1,8 +1,7 @@
 """How commands get to Redis and back, on one server or a cluster.
 
-Here alone redis-py is used. Its own retries are off, since they stall for seconds and would repeat an increment. Each
-new connection first asks which run of the server it leads to. What goes wrong becomes `StoreUnavailable` with a reason
-from one table; no text of a driver's error leaves here, since it may quote an address.
+Here alone redis-py is used. Its own retries are off, since they stall for seconds and would repeat an increment. What
+goes wrong becomes `StoreUnavailable` with a reason from one table; a driver's text, which may quote an address, stays.
 """
 
 from __future__ import annotations
@@ -10,15 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Any, Final
 
 from ..errors import ConfigurationError, StoreFull, StoreUnavailable
-from .redis_epoch import ServerInfo, ask
+from .redis_epoch import Epoch, ask
 from .redis_scripts import Command, in_full
-
-OnConnect = Callable[[str, ServerInfo | None], None]
-"""Called at each new connection with the server's name, the same after a restart, and what it says of itself."""
 
 CLUSTER: Final = "redis+cluster://"
 INSTALL: Final = "store='redis://...' needs a driver: pip install \"mcp-sessions[redis]\""
@@ -26,11 +21,11 @@ NOT_A_URL: Final = (
     "store= is no Redis URL that can be read; it looks like 'redis://USER:PASSWORD@HOST:6379/0', 'rediss://...', "
     "'unix:///PATH' or 'redis+cluster://HOST:6379'"
 )
+REPLICAS: Final = "store= is a RedisCluster that reads from replicas, which may not know of a delete"
 _ABREAST: Final = 16  # commands to a cluster that are under way at once for one call
 _AGAIN: Final = 0.1  # seconds after which what is under way is cancelled once more
 _GOODBYE: Final = 5.0  # seconds for closing connections
 _PATIENCE: Final = 1.0  # seconds, unless requests are given more, after which the driver itself gives up
-
 UNREACHABLE: Final = "store_unreachable"
 TIMEOUT: Final = "store_timeout"
 READONLY: Final = "store_readonly"
@@ -40,40 +35,29 @@ STALE: Final = frozenset({UNREACHABLE, TIMEOUT, READONLY})
 """After these, connections that are still open likely lead nowhere, or to a server that became a replica."""
 
 # By the driver's names, so that this table needs no driver; the most special class of an error counts.
-REASONS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "TimeoutError": TIMEOUT,
-        "ConnectionError": UNREACHABLE,
-        "OSError": UNREACHABLE,
-        "RedisClusterException": UNREACHABLE,
-        "BusyLoadingError": "store_loading",
-        "ReadOnlyError": READONLY,
-        "OutOfMemoryError": FULL,
-        "AuthenticationError": FORBIDDEN,
-        "AuthorizationError": FORBIDDEN,
-        "AuthenticationWrongNumberOfArgsError": FORBIDDEN,
-        "NoPermissionError": FORBIDDEN,
-        "ClusterDownError": "store_cluster_down",
-        "SlotNotCoveredError": "store_cluster_down",
-    }
-)
-# Errors for which the driver has no class.
-CODES: Final[Mapping[str, str]] = MappingProxyType({"MISCONF": "store_cannot_save", "NOAUTH": FORBIDDEN})
+_REASONS: Final = {
+    **dict.fromkeys(("ConnectionError", "OSError", "RedisClusterException"), UNREACHABLE),
+    **dict.fromkeys(("AuthenticationError", "AuthenticationWrongNumberOfArgsError"), FORBIDDEN),
+    **dict.fromkeys(("AuthorizationError", "NoPermissionError"), FORBIDDEN),
+    **dict.fromkeys(("ClusterDownError", "SlotNotCoveredError"), "store_cluster_down"),
+    "TimeoutError": TIMEOUT,
+    "BusyLoadingError": "store_loading",
+    "ReadOnlyError": READONLY,
+    "OutOfMemoryError": FULL,
+}
+_CODES: Final = {"MISCONF": "store_cannot_save", "NOAUTH": FORBIDDEN}  # for these the driver has no class
 
 
 def reason_of(error: BaseException) -> str:
     """Return why a call failed, as a reason for logs and spans."""
     if type(error).__name__ == "RedisClusterException" and type(error.__cause__).__name__ == "TimeoutError":
         return TIMEOUT  # no node of the cluster answered when it was asked for the layout
-    code = str(error).split(" ", 1)[0]
     names = (cls.__name__ for cls in type(error).__mro__)
-    return CODES.get(code) or next((REASONS[name] for name in names if name in REASONS), "store_error")
+    known = next((_REASONS[name] for name in names if name in _REASONS), "store_error")
+    return _CODES.get(str(error).split(" ", 1)[0], known)
 
 
-# --- servers and clusters ------------------------------------------------------------------------
-
-
-def connect(url: Any, on_connect: OnConnect, *, timeout: float, connections: int) -> Single | Cluster:
+def connect(url: Any, epoch: Epoch, *, timeout: float, connections: int) -> Single:
     """Return a client for a URL, or around a `redis.asyncio.Redis` or `RedisCluster`, not yet connected.
 
     Raises:
@@ -93,7 +77,7 @@ def connect(url: Any, on_connect: OnConnect, *, timeout: float, connections: int
     }
     clustered = url.startswith(CLUSTER) if isinstance(url, str) else hasattr(url, "nodes_manager")
     try:
-        return (Cluster if clustered else Single)(url, on_connect, options)
+        return (Cluster if clustered else Single)(url, epoch, options)
     except ConfigurationError:
         raise
     except (ValueError, TypeError, AttributeError):  # their texts may quote the URL
@@ -103,14 +87,25 @@ def connect(url: Any, on_connect: OnConnect, *, timeout: float, connections: int
 class Single:
     """One server."""
 
-    def __init__(self, url: Any, on_connect: OnConnect, options: Mapping[str, Any]) -> None:
+    def __init__(self, url: Any, epoch: Epoch, options: Mapping[str, Any]) -> None:
+        self._epoch = epoch
+        self._own = isinstance(url, str)
+        self._redis: Any = self._from_url(url, options) if self._own else url
+        self._configure(options["retry"])
+
+    def _from_url(self, url: str, options: Mapping[str, Any]) -> Any:
         from redis.asyncio import Redis
 
-        self._on_connect = on_connect
-        self._own = isinstance(url, str)
-        self._redis: Any = Redis.from_url(url, **options) if self._own else url
-        self._redis.set_retry(options["retry"])
-        _introduce(self._redis.connection_pool.connection_kwargs, self._connected)
+        return Redis.from_url(url, **options)
+
+    def _configure(self, retry: Any) -> None:
+        self._redis.set_retry(retry)
+        self._introduce(self._redis.connection_pool.connection_kwargs)
+
+    def _introduce(self, kwargs: dict[str, Any]) -> None:
+        if kwargs.get("decode_responses"):
+            raise ConfigurationError("store= is a Redis that decodes responses; leave decode_responses=True away")
+        kwargs["redis_connect_func"] = self._connected
 
     async def _connected(self, connection: Any) -> None:
         from redis.exceptions import ReadOnlyError
@@ -119,7 +114,7 @@ class Single:
         info = await ask(connection)
         if info is not None and info.is_replica:  # it would answer, from the past
             raise ReadOnlyError
-        self._on_connect("", info)
+        self._epoch.on_connect("", info)
 
     async def ready(self) -> None:
         """Learn what has to be known before the first command: nothing."""
@@ -129,7 +124,6 @@ class Single:
         await self._redis.ping()
 
     async def one(self, *words: Any) -> Any:
-        """Return what a command returns."""
         return await self._redis.execute_command(*words)
 
     async def several(self, commands: Sequence[Command]) -> list[Any]:
@@ -155,28 +149,24 @@ class Single:
             await self._redis.aclose()
 
 
-class Cluster:
-    """A cluster, with the methods of `Single`."""
+class Cluster(Single):
+    """A cluster."""
 
-    def __init__(self, url: Any, on_connect: OnConnect, options: Mapping[str, Any]) -> None:
+    def _from_url(self, url: str, options: Mapping[str, Any]) -> Any:
         from redis.asyncio import RedisCluster
 
-        self._on_connect = on_connect
-        self._own = isinstance(url, str)
-        self._redis: Any = url
-        if self._own:
-            self._redis = RedisCluster.from_url("redis://" + url.removeprefix(CLUSTER), **options)
+        return RedisCluster.from_url("redis://" + url.removeprefix(CLUSTER), **options)
+
+    def _configure(self, retry: Any) -> None:
         # By two names, of older and of newer drivers.
         if self._redis.read_from_replicas or getattr(self._redis, "load_balancing_strategy", None) is not None:
-            raise ConfigurationError(
-                "store= is a RedisCluster that reads from replicas, which may not know of a delete"
-            )
-        for name, value in (("retry", options["retry"]), ("cluster_error_retry_attempts", 0)):
+            raise ConfigurationError(REPLICAS)
+        for name, value in (("retry", retry), ("cluster_error_retry_attempts", 0)):
             with suppress(AttributeError):  # newer drivers go by the one, older ones by the other
                 setattr(self._redis, name, value)
         nodes = self._redis.nodes_manager
         for place in (nodes, *nodes.startup_nodes.values()):
-            _introduce(place.connection_kwargs, self._connected)
+            self._introduce(place.connection_kwargs)
         self._first = dict(nodes.startup_nodes)
         self._joined = False
         self._joining: asyncio.Task[None] | None = None
@@ -187,7 +177,7 @@ class Cluster:
         if info is None or not info.is_replica:  # replicas are asked for the layout alone
             await connection.send_command("CLUSTER", "MYID")
             name = await connection.read_response()
-            self._on_connect(name if isinstance(name, str) else str(name, "ascii"), info)
+            self._epoch.on_connect(name if isinstance(name, str) else str(name, "ascii"), info)
 
     async def ready(self) -> None:
         """Learn the layout. A caller that gives up leaves it to go on for the next."""
@@ -195,7 +185,7 @@ class Cluster:
             return
         if self._joining is None:
             self._joining = asyncio.get_running_loop().create_task(self._join())
-            self._joining.add_done_callback(lambda task: task.cancelled() or task.exception())
+            self._joining.add_done_callback(_retrieve)
         await asyncio.shield(self._joining)
 
     async def _join(self) -> None:
@@ -210,9 +200,6 @@ class Cluster:
 
     async def greet(self) -> None:
         await self._redis.ping(target_nodes=self._redis.PRIMARIES)
-
-    async def one(self, *words: Any) -> Any:
-        return await self._redis.execute_command(*words)
 
     async def several(self, commands: Sequence[Command]) -> list[Any]:
         """Run commands side by side. Each alone follows slots that move; a pipeline does not."""
@@ -238,17 +225,11 @@ class Cluster:
     async def close(self) -> None:
         if self._joining is not None:
             self._joining.cancel()
-        if self._own:
-            await self._redis.aclose()
+        await super().close()
 
 
-def _introduce(kwargs: dict[str, Any], connected: Any) -> None:
-    if kwargs.get("decode_responses"):
-        raise ConfigurationError("store= is a Redis that decodes responses; leave decode_responses=True away")
-    kwargs["redis_connect_func"] = connected
-
-
-# --- commands ------------------------------------------------------------------------------------
+def _retrieve(task: asyncio.Task[Any]) -> object:
+    return task.cancelled() or task.exception()  # which its caller has, if it still waits
 
 
 class RedisConnection:
@@ -256,32 +237,21 @@ class RedisConnection:
 
     So a caller that gives up (a timeout, a client that hung up) cancels the driver once and leaves its clean-up in
     peace. Only what is idempotent is tried again, and only when a connection turns out to be dead.
-
-    Args:
-        client: A single server or a cluster.
-        timeout: Seconds after half of which a caller that gives up has not merely hung up.
-        connections: How many commands may be under way at once.
     """
 
-    def __init__(self, client: Single | Cluster, *, timeout: float, connections: int) -> None:
+    def __init__(self, client: Single, *, timeout: float, connections: int) -> None:
         self._client = client
-        self._suspicious_after = timeout / 2
-        self._free = asyncio.Semaphore(connections)
+        self._suspicious_after = timeout / 2  # who gives up so late has not merely hung up
+        self._free = asyncio.Semaphore(connections)  # how many commands may be under way at once
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def greet(self) -> None:
-        """Connect."""
         await self._detached(self._client.greet, idempotent=True)
 
     async def run(self, *commands: Command, idempotent: bool) -> list[Any]:
-        """Return what commands return, in their order and in one round trip.
+        """Return what commands return, in their order and in one round trip; on a cluster they run side by side.
 
-        Args:
-            commands: On a cluster they run side by side, else one after the other.
-            idempotent: Whether doing them twice is the same as doing them once.
-
-        Raises:
-            StoreUnavailable: One of them failed, and it is unknown which were done.
+        `StoreUnavailable` means that one of them failed, and that it is unknown which were done.
         """
         results: list[Any] = await self._detached(lambda: self._run(commands), idempotent=idempotent)
         return results
@@ -321,13 +291,9 @@ class RedisConnection:
     def _start(self, work: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_retrieve)
         return task
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # which its caller has, if it still waits
 
     async def _attempt(self, work: Callable[[], Awaitable[Any]], *, idempotent: bool) -> Any:
         await self._client.ready()
@@ -355,8 +321,8 @@ class RedisConnection:
 
     async def _recover(self, result: Any, command: Command) -> Any:
         """Return a result; a script that the server does not know, which it did not run, is sent in full."""
-        if not isinstance(result, Exception):
-            return result
-        if type(result).__name__ != "NoScriptError":
+        if type(result).__name__ == "NoScriptError":
+            return await self._client.one(*in_full(command))
+        if isinstance(result, Exception):
             raise result
-        return await self._client.one(*in_full(command))
+        return result

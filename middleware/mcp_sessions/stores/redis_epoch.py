@@ -2,8 +2,8 @@
 
 A revocation that Redis forgets is a deleted session that works again. So the moment since which nothing was forgotten
 lies in Redis itself: what empties Redis takes it away, it is then set to now, and sessions issued before are not
-vouched for. A server that was restarted without an append-only file may have brought back an old copy of the moment
-along with old revocations: the run of each server, which lies beside it, tells, and it moves on. It never moves back.
+vouched for. A server that was restarted without an append-only file may have brought back an old copy of it along with
+old revocations: the run of each server, which lies beside it, tells, and it moves on, never back.
 Source: Redis, "INFO", "Redis persistence", "Key eviction".
 """
 
@@ -18,9 +18,7 @@ from ..errors import ConfigurationError
 from .redis_scripts import EPOCH, Keys, Word
 
 logger = logging.getLogger("mcp_sessions")
-
 Durability = Literal["warn", "refuse", "ignore"]
-
 FORGETS: Final = (
     "Redis keeps no append-only file, so a restart loses what was revoked and every session issued before it is then "
     "refused; set 'appendonly yes' (and 'appendfsync always' against power failures)"
@@ -33,24 +31,16 @@ UNKNOWN: Final = (
     "Redis does not let this user read INFO, so it cannot be known whether it keeps what it is given, nor whether it "
     "was restarted; allow it with '+info', or make sure of 'appendonly yes' and 'maxmemory-policy noeviction'"
 )
-_SECTIONS: Final = ("server", "persistence", "memory", "replication")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """One run of one server.
+    """One run of one server."""
 
-    Args:
-        run: A name that no other run has.
-        keeps: Whether it keeps an append-only file.
-        evicts: Whether it may evict keys to make room.
-        is_replica: Whether it only copies another server.
-    """
-
-    run: str
-    keeps: bool
-    evicts: bool
-    is_replica: bool
+    run: str  # a name that no other run has
+    keeps: bool  # whether it keeps an append-only file
+    evicts: bool  # whether it may evict keys to make room
+    is_replica: bool  # whether it only copies another server
 
     @classmethod
     def parse(cls, text: str) -> ServerInfo | None:
@@ -72,7 +62,7 @@ async def ask(connection: Any) -> ServerInfo | None:
     """Return what the server at the other end of a new connection says of itself, or None if it does not."""
     from redis.exceptions import ResponseError
 
-    await connection.send_command("INFO", *_SECTIONS)
+    await connection.send_command("INFO", "server", "persistence", "memory", "replication")
     try:
         info = await connection.read_response()
     except ResponseError:
@@ -93,29 +83,24 @@ class Epoch:
 
     @property
     def never_connected(self) -> bool:
-        """Whether no connection was made that would have been noticed here."""
         return not (self._silent or self._runs or self._new)
 
     @property
     def is_current(self) -> bool:
-        """Whether what was read from Redis can be judged by the moment that was read with it."""
         return not self._new
 
     def on_connect(self, server: str, info: ServerInfo | None) -> None:
-        """Note a new connection."""
-        if info is None:
-            if not self._silent:
-                self._judge(None)
+        """Note a new connection to a server, by a name that a restart does not change."""
+        if info is not None:
+            if self._runs.get(server) != info.run:
+                self._new[server] = info
+        else:
+            if not self._silent and self._durability != "ignore":
+                logger.info(UNKNOWN)
             self._silent = True
-        elif self._runs.get(server) != info.run:
-            self._new[server] = info
 
     async def advance(self, run: Callable[..., Awaitable[list[Any]]], now: float) -> None:
         """Set the moment where it is missing, and move it on where a run began that may have forgotten.
-
-        Args:
-            run: `RedisConnection.run`.
-            now: Unix seconds.
 
         Raises:
             ConfigurationError: A server may forget, and the options ask to refuse that.
@@ -137,15 +122,9 @@ class Epoch:
         self._runs.update({server: info.run for server, info in new.items()})
         self._new = dict(self._new.items() - new.items())  # less what connected meanwhile
 
-    def _judge(self, info: ServerInfo | None) -> None:
-        """Log what is wrong with a server, or refuse it."""
-        if self._durability == "ignore":
-            return
-        if info is None:
-            logger.info(UNKNOWN)
-            return
+    def _judge(self, info: ServerInfo) -> None:
         wrong = [text for text, is_so in ((FORGETS, not info.keeps), (EVICTS, info.evicts)) if is_so]
         if wrong and self._durability == "refuse":
             raise ConfigurationError("; ".join(wrong))
-        for text in wrong:
+        for text in wrong if self._durability == "warn" else ():
             logger.warning(text)

@@ -35,19 +35,14 @@ def in_full(command: Command) -> Command:
 FIELDS: Final = ("c", "e", "s", "u", "r", "t", "a", "x")
 """Of a record: created, expires, seen, subject, root, trace, audience, reason. Under "l": how long `on_end` may run."""
 
-# --- revocations ---------------------------------------------------------------------------------
-
 # ended session; mark ttl reason lease-until -> 1 where this call (known by its mark) ended it, and the record's lease
 REVOKE: Final = Script("""
 local mark = redis.call('GET', KEYS[1])
 if not mark then
   mark = ARGV[1]
   if redis.call('EXISTS', KEYS[2]) == 1 then
-    if redis.call('HSETNX', KEYS[2], 'x', ARGV[3]) == 1 then
-      redis.call('HSET', KEYS[2], 'l', ARGV[4])
-    else
-      mark = '0'
-    end
+    if redis.call('HSETNX', KEYS[2], 'x', ARGV[3]) == 0 then mark = '0'
+    else redis.call('HSET', KEYS[2], 'l', ARGV[4]) end
   end
   redis.call('SET', KEYS[1], mark, 'EX', ARGV[2])
 end
@@ -73,17 +68,10 @@ for i = 4, #ARGV, 3 do
   end
   if known ~= found then redis.call('HSET', KEYS[2], ARGV[i], found) end
 end
-if not since then
-  since = ARGV[1]
-  redis.call('SET', KEYS[1], since)
-elseif tonumber(since) < tonumber(ARGV[lost and 2 or 3]) then
-  since = ARGV[2]
-  redis.call('SET', KEYS[1], since)
-end
-return since
+local moved = not since and ARGV[1] or tonumber(since) < tonumber(ARGV[lost and 2 or 3]) and ARGV[2]
+if moved then redis.call('SET', KEYS[1], moved) end
+return moved or since
 """)
-
-# --- records -------------------------------------------------------------------------------------
 
 # ended session; ttl created expires seen audience subject root trace (each of the last three may be nothing)
 REGISTER: Final = Script("""
@@ -129,13 +117,9 @@ local now, ends, reason = tonumber(ARGV[1]), tonumber(r[2]), r[5]
 local idles = ARGV[2] ~= '' and tonumber(r[3]) + tonumber(ARGV[2]) + tonumber(ARGV[3]) or ends
 if reason then
   if now < tonumber(r[6]) then return {'later', r[6]} end
-elseif not (now < ends) then
-  reason = 'expired'
-elseif not (now < idles) then
-  reason = 'idle'
-else
-  return {'later', text(math.min(ends, idles))}
-end
+elseif not (now < ends) then reason = 'expired'
+elseif not (now < idles) then reason = 'idle'
+else return {'later', text(math.min(ends, idles))} end
 local lease = text(now + tonumber(ARGV[4]))
 redis.call('HSET', KEYS[2], 'x', reason, 'l', lease)
 local ttl = math.max(1, math.ceil(ends + tonumber(ARGV[5]) - now))
@@ -148,11 +132,8 @@ POSTPONE: Final = Script("""
 for i = 1, #ARGV, 3 do
   local score = redis.call('ZSCORE', KEYS[1], ARGV[i])
   if score and tonumber(score) == tonumber(ARGV[i + 1]) then
-    if ARGV[i + 2] == '' then
-      redis.call('ZREM', KEYS[1], ARGV[i])
-    else
-      redis.call('ZADD', KEYS[1], ARGV[i + 2], ARGV[i])
-    end
+    if ARGV[i + 2] == '' then redis.call('ZREM', KEYS[1], ARGV[i])
+    else redis.call('ZADD', KEYS[1], ARGV[i + 2], ARGV[i]) end
   end
 end
 return 1
@@ -176,7 +157,6 @@ redis.call('SET', KEYS[1], ARGV[2] .. ' ' .. ARGV[1], 'PX', ARGV[4])
 return 1
 """)
 
-
 # --- data ----------------------------------------------------------------------------------------
 
 # A name's time lies in `times` under '=' and the name; under '#' the bytes of all names and values.
@@ -187,10 +167,8 @@ local now, ttl, kept, most, name = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber
 local function gone() return redis.call('EXISTS', ended) == 1 or redis.call('HEXISTS', session, 'x') == 1 end
 local function drop(what)
   local old = redis.call('HGET', data, what)
-  if old then
-    redis.call('HDEL', data, what)
-    redis.call('HINCRBY', times, '#', -#what - #old)
-  end
+  redis.call('HDEL', data, what)
+  if old then redis.call('HINCRBY', times, '#', -#what - #old) end
   redis.call('HDEL', times, '=' .. what)
 end
 local function live()
@@ -205,10 +183,7 @@ local function make_room()
     if string.sub(all[i], 1, 1) == '=' and not (now < tonumber(all[i + 1])) then drop(string.sub(all[i], 2)) end
   end
 end
-local function taken()
-  local old = redis.call('HGET', data, name)
-  return old and #name + #old or 0
-end
+local function taken() local old = redis.call('HGET', data, name); return old and #name + #old or 0 end
 local function fits(size)
   if total() - taken() + size <= most then return true end
   make_room()
@@ -216,8 +191,7 @@ local function fits(size)
 end
 local function keep()
   if redis.call('EXISTS', session) == 1 then ttl = kept end
-  redis.call('EXPIRE', data, ttl)
-  redis.call('EXPIRE', times, ttl)
+  for _, key in ipairs({data, times}) do redis.call('EXPIRE', key, ttl) end
 end
 local function put(value, ends)
   local size = #name + #value
@@ -232,29 +206,27 @@ end
 """
 
 
-def _data_script(source: str) -> Script:
-    return Script(_DATA + source)
-
-
 # All take the four data keys; now ttl ttl-while-recorded max-bytes name, and what is named above each.
-READ: Final = _data_script("return (live())")
+READ: Final = Script(_DATA + "return (live())")
 
 # -> {name value expires-or-nothing}...
-ITEMS: Final = _data_script("""
-local found = {}
-local all = redis.call('HGETALL', data)
+ITEMS: Final = Script(
+    _DATA
+    + """
+local found, all = {}, redis.call('HGETALL', data)
 for i = 1, #all, 2 do
   name = all[i]
   local value, ends = live()
-  if value then
-    for _, word in ipairs({name, value, ends}) do found[#found + 1] = word end
-  end
+  for _, word in ipairs(value and {name, value, ends} or {}) do found[#found + 1] = word end
 end
 return found
-""")
+"""
+)
 
 # {name value expires-or-nothing}... -> done, large or gone
-FILL: Final = _data_script("""
+FILL: Final = Script(
+    _DATA
+    + """
 if gone() then return {'gone'} end
 for i = 6, #ARGV, 3 do
   name = ARGV[i]
@@ -262,37 +234,44 @@ for i = 6, #ARGV, 3 do
   if done[1] ~= 'done' then return done end
 end
 return {'done'}
-""")
+"""
+)
 
 # value expires (each may be nothing) -> done, large or gone
-WRITE: Final = _data_script("""
+WRITE: Final = Script(
+    _DATA
+    + """
 if gone() then return {'gone'} end
 if ARGV[6] ~= '' and (ARGV[7] == '' or now < tonumber(ARGV[7])) then return put(ARGV[6], ARGV[7]) end
 drop(name)
 return {'done'}
-""")
+"""
+)
 
 # old new (each may be nothing) -> done, changed, large or gone
-COMPARE_AND_SWAP: Final = _data_script("""
+COMPARE_AND_SWAP: Final = Script(
+    _DATA
+    + """
 if gone() then return {'gone'} end
 local value, ends = live()
 if (value or '') ~= ARGV[6] then return {'changed'} end
 if ARGV[7] ~= '' then return put(ARGV[7], ends) end
 drop(name)
 return {'done'}
-""")
+"""
+)
 
 # by -> done and the sum (as text: Lua's numbers are doubles), not-integer, large or gone
-ADD: Final = _data_script("""
+ADD: Final = Script(
+    _DATA
+    + """
 if gone() then return {'gone'} end
 local old, ends = live()
 if not old and taken() > 0 then drop(name) end
 local sum = redis.pcall('HINCRBY', data, name, ARGV[6])
 if type(sum) == 'table' then
-  if string.find(sum.err, 'integer', 1, true) or string.find(sum.err, 'overflow', 1, true) then
-    return {'not-integer'}
-  end
-  return sum
+  local wrong = string.find(sum.err, 'integer', 1, true) or string.find(sum.err, 'overflow', 1, true)
+  return wrong and {'not-integer'} or sum
 end
 local new = redis.call('HGET', data, name)
 local more = old and #new - #old or #name + #new
@@ -304,13 +283,15 @@ end
 redis.call('HINCRBY', times, '#', more)
 keep()
 return {'done', new}
-""")
+"""
+)
 
 
 class Keys:
     """The names under which one deployment keeps its sessions.
 
-    Keys of one session share the tag `{ref}`, those of one principal `{subject}`, the rest `{all}`.
+    Keys of one session share the tag `{ref}`, those of one principal `{subject}`, the rest `{all}`. Lists of sessions
+    are sorted by their ends, that of the due ones by when to look at them next.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -319,39 +300,25 @@ class Keys:
         self.since = f"{prefix}{{all}}:since:2"
         self.servers = f"{prefix}{{all}}:servers"
 
-    def ended(self, ref: str) -> str:
-        """A revocation. Its value names the call that made it, so that a repeated call knows itself."""
-        return f"{self._prefix}{{{ref}}}:ended"
+    def data_keys(self, ref: str) -> tuple[str, ...]:
+        """Return what the scripts on a session's data are given."""
+        return tuple(f"{self._prefix}{{{ref}}}:{part}" for part in ("ended", "session", "data", "times"))
 
-    def session(self, ref: str) -> str:
-        """A record."""
-        return f"{self._prefix}{{{ref}}}:session"
-
-    def session_keys(self, ref: str) -> tuple[str, str]:
-        """What the scripts on a session are given."""
-        return self.ended(ref), self.session(ref)
-
-    def data_keys(self, ref: str) -> tuple[str, str, str, str]:
-        """What the scripts on a session's data are given."""
-        tagged = f"{self._prefix}{{{ref}}}"
-        return *self.session_keys(ref), f"{tagged}:data", f"{tagged}:times"
+    def session_keys(self, ref: str) -> tuple[str, ...]:
+        """Return what the scripts on a session are given: a revocation, whose value names its call, and a record."""
+        return self.data_keys(ref)[:2]
 
     def due(self, audience: str) -> str:
-        """An audience's recorded sessions, by when to look at them next."""
         return f"{self._prefix}{{all}}:due:{audience}"
 
     def sweeper(self, audience: str) -> str:
-        """The worker that looks at them."""
         return f"{self._prefix}{{all}}:sweeper:{audience}"
 
     def ended_before(self, audience: str, subject: str | None) -> str:
-        """A moment before which all sessions ended, of one principal or of all."""
         return f"{self._prefix}{{{subject or 'all'}}}:ended-before:{audience}"
 
     def sessions(self, audience: str, subject: str) -> str:
-        """A principal's recorded sessions, by their ends."""
         return f"{self._prefix}{{{subject}}}:sessions:{audience}"
 
     def forks(self, root: str) -> str:
-        """A lineage's recorded forks, by their ends."""
         return f"{self._prefix}{{{root}}}:forks"

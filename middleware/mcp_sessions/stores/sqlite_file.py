@@ -29,14 +29,11 @@ Inode = tuple[int, int]
 
 LOCKED: Final = "store_locked"
 FULL: Final = "store_full_disk"
-CAUSES: Final = {
-    # Words of SQLite's own messages: its codes cannot be read before Python 3.11.
-    "locked": LOCKED,
-    "locking": LOCKED,
+CAUSES: Final = {  # by words of SQLite's own messages: its codes cannot be read before Python 3.11
+    **dict.fromkeys(("locked", "locking"), LOCKED),
     "full": FULL,
     "readonly": "store_read_only",
-    "not a database": "store_corrupt",
-    "malformed": "store_corrupt",
+    **dict.fromkeys(("not a database", "malformed"), "store_corrupt"),
     "unable to open": "store_cannot_open",
     "disk I/O": "store_io_error",
 }
@@ -46,13 +43,9 @@ _LOG_BYTES: Final = 16 << 20  # what the write-ahead log may keep of its size af
 _STALE: Final = 10  # seconds after which a process that makes a file must have died
 
 logger = logging.getLogger("mcp_sessions")
-
 _left_behind: Final[list[sqlite3.Connection | None]] = []
 """Connections to files that are no longer in their place, or that a fork inherited. Closing one would delete the log
 that lies under its name, and that may be the log of the file that is there now."""
-
-
-# --- where the file lies -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +57,7 @@ class Identity:
 
 
 def checked_path(path: object) -> str:
-    """Return the absolute path of a file that could be made or opened.
-
-    Raises:
-        ConfigurationError: It could not; the message says the remedy.
-    """
+    """Return the absolute path of a file that could be made or opened; `ConfigurationError` if it could not."""
     if not isinstance(path, (str, os.PathLike)):
         raise ConfigurationError("SQLiteStore takes the path of a file, as in SQLiteStore('/var/lib/app/sessions.db')")
     given = os.fspath(path)
@@ -104,10 +93,6 @@ def make_private(path: str) -> None:
     The log and the index of a file that was there before are removed first: processes that still have that file open
     share the index with any that opens it, under its name. One process at a time does this: another that finds `-new`
     there waits for it. (`O_EXCL` on the file itself would let that other one open it before they are removed.)
-
-    Raises:
-        sqlite3.OperationalError: Another process is about to make it; to be tried again.
-        OSError: It cannot be made.
     """
     if _inode(path) is not None:
         return
@@ -127,26 +112,15 @@ def make_private(path: str) -> None:
     new.rename(path)
 
 
-# --- the connection ------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Setting:
-    """How a file is used.
+    """How a file is used."""
 
-    Args:
-        path: Where it is, absolute.
-        clock: Unix seconds.
-        busy_timeout: Seconds to wait for another process's lock.
-        max_bytes: How large the file may grow.
-        sweep: Deletes some of what is over; returns whether there may be more.
-    """
-
-    path: str
-    clock: Callable[[], float]
-    busy_timeout: float
-    max_bytes: int
-    sweep: Job[bool]
+    path: str  # absolute
+    clock: Callable[[], float]  # Unix seconds
+    busy_timeout: float  # seconds to wait for another process's lock
+    max_bytes: int  # how large the file may grow
+    sweep: Job[bool]  # deletes some of what is over; returns whether there may be more
 
 
 class SQLiteFile:
@@ -161,26 +135,20 @@ class SQLiteFile:
 
     def open(self) -> None:
         """Connect; only here a file that is not ours to write is an error of configuration."""
-        with self._faults():
+        with self._faults(opening=True):
             self._current()
 
     def read(self, job: Job[T]) -> T:
         """Return what a job reads."""
-        with self._faults(), _misfits():
+        with self._faults():
             return job(self._current(), self._setting.clock())
 
     def change(self, job: Job[T], *, asked_at: float) -> T:
         """Return what a job returns, once all that it changed is on the disk.
 
-        Args:
-            job: Changes all or, when it raises, nothing. It may be called twice.
-            asked_at: When this was asked for (`time.monotonic`): the wait for a lock begins there.
-
-        Raises:
-            StoreFull: There is no room.
-            StoreUnavailable: It was not done, or it is not certain that it was.
+        A job may be called twice; where it raises, nothing changes. The wait for a lock is counted from `asked_at`.
         """
-        with self._faults(), _misfits():
+        with self._faults():
             try:
                 return self._transact(self._with_sweep(job), asked_at)
             except sqlite3.Error as error:
@@ -300,7 +268,7 @@ class SQLiteFile:
             logger.warning("the session store's file is new: sessions issued before now may be refused")
 
     @contextmanager
-    def _faults(self) -> Iterator[None]:
+    def _faults(self, *, opening: bool = False) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
@@ -310,13 +278,16 @@ class SQLiteFile:
             raise (StoreFull if reason == FULL else StoreUnavailable)(reason) from error
         except OSError as error:
             raise StoreUnavailable("store_cannot_open") from error
+        except ConfigurationError as error:
+            if opening:
+                raise
+            raise StoreUnavailable("store_misfit") from error
 
 
 def _same(before: Identity | None, after: Identity | None) -> Identity:
-    """Return the file that was opened, if it is certain which that is."""
     if before is not None and after is not None and before.file == after.file:
         return after
-    raise StoreUnavailable("store_vanished")
+    raise StoreUnavailable("store_vanished")  # which file was opened is not certain
 
 
 def cause(error: sqlite3.Error) -> str:
@@ -351,11 +322,3 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
             with suppress(sqlite3.Error):
                 connection.execute("ROLLBACK")
         raise
-
-
-@contextmanager
-def _misfits() -> Iterator[None]:
-    try:
-        yield
-    except ConfigurationError as error:
-        raise StoreUnavailable("store_misfit") from error

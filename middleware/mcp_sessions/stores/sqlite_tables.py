@@ -7,7 +7,7 @@ see them. A file that is not ours is refused untouched.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple
 from sqlite3 import Connection
 from typing import Final
@@ -15,7 +15,7 @@ from typing import Final
 from .._session.claims import Claims
 from .._session.data import Namespace
 from ..errors import ConfigurationError, DataGone
-from .base import Ended, Record, Standing, added, check_size, idle_at, idle_since, is_touch_due, size_of
+from .base import LIVE, Ended, Record, Standing, added, check_size, idle_at, idle_since, is_touch_due, size_of
 
 APPLICATION_ID: Final = 0x6D637073  # "mcps"
 VERSION: Final = 2  # 1 knew no audiences
@@ -53,12 +53,7 @@ _OWNER: Final = """SELECT application_id, user_version, NOT EXISTS (SELECT 1 FRO
 
 
 def check(connection: Connection) -> bool:
-    """Return whether the tables are there; refuse a file that is not ours to write.
-
-    Raises:
-        ConfigurationError: It is another program's, or was written by another version of this one.
-        sqlite3.Error: It cannot be read.
-    """
+    """Return whether the tables are there; refuse with `ConfigurationError` a file that is not ours to write."""
     application, version, empty = connection.execute(_OWNER).fetchone()
     if application == APPLICATION_ID and version != VERSION:
         age, remedy = ("a newer", "install that version, or ") if version > VERSION else ("an older", "")
@@ -85,16 +80,13 @@ def create(connection: Connection, *, epoch: int) -> bool:
 
 def epoch_of(connection: Connection) -> int:
     """Return since when the file has forgotten nothing, Unix seconds."""
-    moment: int = connection.execute("SELECT value FROM facts WHERE name = 'fence'").fetchone()[0]
-    return moment
+    return int(connection.execute("SELECT value FROM facts WHERE name = 'fence'").fetchone()[0])
 
 
 def raise_epoch(connection: Connection, moment: int) -> None:
     """Vouch for no session issued before a moment."""
-    connection.execute(
-        "INSERT INTO facts VALUES ('fence', ?) ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)",
-        (moment,),
-    )
+    sql = "INSERT INTO facts VALUES ('fence', ?) ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)"
+    connection.execute(sql, (moment,))
 
 
 _EVERYBODY: Final = ""  # no subject: a keyed hash is never empty
@@ -102,18 +94,16 @@ _ROWS_AT_ONCE: Final = 200  # that one sweep deletes of a table
 _NAMESPACES_AT_ONCE: Final = 20  # of which each has many rows
 
 _STATUS: Final = """
-    SELECT EXISTS (SELECT 1 FROM revoked WHERE ref = :ref)
-        OR EXISTS (
-            SELECT 1 FROM cut_offs WHERE subject IN ('', :subject) AND audience = :audience AND moment > :issued_at
-        ),
+    SELECT EXISTS (SELECT 1 FROM revoked WHERE ref = ?1)
+        OR EXISTS (SELECT 1 FROM cut_offs WHERE subject IN ('', ?2) AND audience = ?3 AND moment > ?4),
     (SELECT value FROM facts WHERE name = 'fence')
 """
-_RECORD: Final = (
-    "SELECT ref, subject, created_at, expires_at, CAST(seen_at AS INTEGER), root, trace, audience, reason "
-    "FROM records AS kept "
-)
+_RECORD: Final = """
+    SELECT ref, subject, created_at, expires_at, CAST(seen_at AS INTEGER), root, trace, audience, reason
+    FROM records AS kept
+"""
 _ALIVE: Final = """
-    WHERE reason IS NULL AND expires_at > :now
+    WHERE reason IS NULL AND expires_at > ?
         AND NOT EXISTS (SELECT 1 FROM revoked WHERE ref = kept.ref)
         AND NOT EXISTS (
             SELECT 1 FROM cut_offs
@@ -122,14 +112,19 @@ _ALIVE: Final = """
 """
 # Which `on_end` may be claimed, and why if that is not on record: an expired session counts as that, even if idle.
 _CLAIMABLE: Final = (
-    ("WHERE reason IS NOT NULL AND audience = :audience AND lease_until <= :now ORDER BY lease_until LIMIT :limit", ""),
+    ("", "WHERE reason IS NOT NULL AND audience = :audience AND lease_until <= :now ORDER BY lease_until LIMIT :limit"),
     (
-        "WHERE reason IS NULL AND audience = :audience AND expires_at <= :now ORDER BY expires_at LIMIT :limit",
         "expired",
+        "WHERE reason IS NULL AND audience = :audience AND expires_at <= :now ORDER BY expires_at LIMIT :limit",
     ),
-    ("WHERE reason IS NULL AND audience = :audience AND seen_at <= :seen_by ORDER BY seen_at LIMIT :limit", "idle"),
+    ("idle", "WHERE reason IS NULL AND audience = :audience AND seen_at <= :seen_by ORDER BY seen_at LIMIT :limit"),
 )
-_THERE: Final = " FROM items WHERE owner = ? AND (expires_at IS NULL OR expires_at > ?)"
+_SIZE: Final = "SELECT total(length(CAST(key AS BLOB)) + length(value)) FROM items WHERE owner = ?"
+_ITEMS: Final = "SELECT key, value, expires_at FROM items WHERE owner = ? AND (expires_at IS NULL OR expires_at > ?)"
+_ELECT: Final = """
+    INSERT INTO leaders VALUES (?1, ?2, ?3)
+    ON CONFLICT (audience) DO UPDATE SET worker = ?2, until = ?3 WHERE worker = ?2 OR until <= ?4
+"""
 _DATA_GONE: Final = """
     SELECT EXISTS (SELECT 1 FROM revoked WHERE ref = ?1)
         OR EXISTS (SELECT 1 FROM records WHERE ref = ?1 AND reason IS NOT NULL)
@@ -148,35 +143,28 @@ class Transaction:
     A recorded session's data stays until `purge`, since its `on_end` may read it; other data goes with its session.
     """
 
-    def __init__(self, connection: Connection, now: float, *, leeway: float, vouches_always: bool) -> None:
+    def __init__(self, connection: Connection, now: float, leeway: float, vouches_always: bool) -> None:
         self._execute = connection.execute
         self._now = now
         self._leeway = leeway
         self._vouches_always = vouches_always
 
     def status(self, claims: Claims) -> Standing:
-        ended, epoch = self._execute(
-            _STATUS,
-            {
-                "ref": claims.ref,
-                "subject": claims.subject or _EVERYBODY,
-                "audience": claims.audience,
-                "issued_at": claims.issued_at,
-            },
-        ).fetchone()
+        of = (claims.ref, claims.subject or _EVERYBODY, claims.audience, claims.issued_at)
+        ended, epoch = self._execute(_STATUS, of).fetchone()
         if ended:
             return Standing.ENDED
         known = self._vouches_always or (epoch is not None and epoch <= claims.issued_at)
-        return Standing.LIVE if known else Standing.LOST
+        return LIVE if known else Standing.LOST
 
     def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
         return [self.status(one) for one in claims]
 
-    def revoke(self, ref: str, *, expires_at: int, reason: str, lease: float) -> bool:
+    def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:  # noqa: ARG002  # a record knows it
         row = self._execute("SELECT reason FROM records WHERE ref = ?", (ref,)).fetchone()
         if row is not None and row[0] is not None:
             return False
-        new = self._execute("INSERT OR IGNORE INTO revoked VALUES (?, ?)", (ref, expires_at)).rowcount == 1
+        new = self._revoke(ref, expires_at)
         if new:
             self._lease(ref, reason, lease)
         return new
@@ -196,10 +184,10 @@ class Transaction:
         )
         self._execute("UPDATE shelves SET until = NULL WHERE owner = ?", (record.ref,))
 
-    def look(self, claims: Claims, idle_timeout: int | None) -> tuple[Standing, bool]:
+    def look(self, claims: Claims, *, idle_timeout: int | None) -> tuple[Standing, bool]:
         """Return a recorded session's status, and whether this use of it must be noted."""
         general = self.status(claims)
-        if general is not Standing.LIVE:
+        if general is not LIVE:
             return general, False
         row = self._execute("SELECT seen_at, reason FROM records WHERE ref = ?", (claims.ref,)).fetchone()
         if row is None:
@@ -208,31 +196,41 @@ class Transaction:
         if reason is not None:
             return Standing.ENDED, False
         if self._now < idle_at(seen_at, idle_timeout):
-            return Standing.LIVE, is_touch_due(seen_at, self._now, idle_timeout)
+            return LIVE, is_touch_due(seen_at, self._now, idle_timeout)
         return Standing.IDLE, False
 
-    def touch(self, claims: Claims, idle_timeout: int | None) -> Standing:
-        standing, _ = self.look(claims, idle_timeout)
-        if standing is Standing.LIVE:
+    def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
+        standing, _ = self.look(claims, idle_timeout=idle_timeout)
+        if standing is LIVE:
             self._execute("UPDATE records SET seen_at = max(seen_at, ?) WHERE ref = ?", (self._now, claims.ref))
         return standing
 
-    def records(self, which: str, values: Mapping[str, str]) -> list[Record]:
-        """Return the records of live sessions, oldest first."""
-        rows = self._execute(f"{_RECORD} {_ALIVE} AND {which} ORDER BY created_at, ref", {"now": self._now, **values})
+    def sessions(self, subject: str, *, audience: str) -> list[Record]:
+        return self._alive("subject = ? AND audience = ?", subject, audience)
+
+    def forks(self, root: str) -> list[Record]:
+        return self._alive("root = ?", root)
+
+    def find(self, ref: str) -> Record | None:
+        return next(iter(self._alive("ref = ?", ref)), None)
+
+    def _alive(self, which: str, *values: str) -> list[Record]:
+        rows = self._execute(f"{_RECORD} {_ALIVE} AND {which} ORDER BY created_at, ref", (self._now, *values))
         return [Record(*kept) for *kept, _ in rows]
 
     def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         taken: list[Ended] = []
         bounds = {"audience": audience, "now": self._now, "seen_by": idle_since(self._now, idle_timeout)}
-        for where, why in _CLAIMABLE:
+        for why, where in _CLAIMABLE:
             for *kept, reason in self._execute(_RECORD + where, {**bounds, "limit": limit - len(taken)}).fetchall():
                 ended = Ended(Record(*kept), reason or why)
-                revocation = (ended.record.ref, ended.record.expires_at)
-                self._execute("INSERT OR IGNORE INTO revoked VALUES (?, ?)", revocation)
+                self._revoke(ended.record.ref, ended.record.expires_at)
                 self._lease(ended.record.ref, ended.reason, lease)
                 taken.append(ended)
         return taken
+
+    def _revoke(self, ref: str, expires_at: int) -> bool:
+        return self._execute("INSERT OR IGNORE INTO revoked VALUES (?, ?)", (ref, expires_at)).rowcount == 1
 
     def _lease(self, ref: str, reason: str, lease: float) -> None:
         self._execute("UPDATE records SET reason = ?, lease_until = ? WHERE ref = ?", (reason, self._now + lease, ref))
@@ -242,44 +240,38 @@ class Transaction:
             self._execute(f"DELETE FROM {table} WHERE {column} = ?", (ref,))  # noqa: S608  # names from above
 
     def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
-        changed = self._execute(
-            "INSERT INTO leaders VALUES (:audience, :worker, :until) ON CONFLICT (audience) DO UPDATE "
-            "SET worker = :worker, until = :until WHERE worker = :worker OR until <= :now",
-            {"audience": audience, "worker": worker, "until": self._now + seconds, "now": self._now},
-        )
-        return changed.rowcount == 1
+        values = (audience, worker, self._now + seconds, self._now)
+        return self._execute(_ELECT, values).rowcount == 1
 
-    def items(self, owner: str) -> list[tuple[str, bytes, float | None]]:
-        """Return all values of a session, each with its name and its end."""
-        return self._execute("SELECT key, value, expires_at" + _THERE, (owner, self._now)).fetchall()
+    def read(self, namespace: Namespace, key: str) -> bytes | None:
+        return self._item(namespace, key)[0]
 
-    def item(self, owner: str, key: str) -> tuple[bytes | None, float | None]:
+    def _item(self, namespace: Namespace, key: str) -> tuple[bytes | None, float | None]:
         """Return a value and its end; None and None where there is none."""
-        found = self._execute("SELECT value, expires_at" + _THERE + " AND key = ?", (owner, self._now, key)).fetchone()
-        return found or (None, None)
+        found = self._execute(_ITEMS + " AND key = ?", (namespace.owner, self._now, key)).fetchone()
+        return found[1:] if found else (None, None)
 
-    def write(self, namespace: Namespace, key: str, value: bytes | None, expires_at: float | None) -> None:
+    def write(self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
         self._prepare(namespace)
         self._save(namespace, key, value, expires_at)
 
     def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
         self._prepare(namespace)
-        value, expires_at = self.item(namespace.owner, key)
-        if value != old:
-            return False
-        self._save(namespace, key, new, expires_at)
-        return True
+        value, expires_at = self._item(namespace, key)
+        if value == old:
+            self._save(namespace, key, new, expires_at)
+        return value == old
 
     def add(self, namespace: Namespace, key: str, by: int) -> int:
         self._prepare(namespace)
-        value, expires_at = self.item(namespace.owner, key)
+        value, expires_at = self._item(namespace, key)
         total = added(value, by)
         self._save(namespace, key, b"%d" % total, expires_at)
         return total
 
     def copy(self, namespace: Namespace, target: Namespace) -> None:
         self._prepare(target)
-        for item in self.items(namespace.owner):
+        for item in self._execute(_ITEMS, (namespace.owner, self._now)).fetchall():
             self._save(target, *item)
 
     def _prepare(self, namespace: Namespace) -> None:
@@ -293,9 +285,7 @@ class Transaction:
         self._execute("DELETE FROM items WHERE owner = ? AND key = ?", (namespace.owner, key))
         if value is None or (expires_at is not None and not self._now < expires_at):
             return
-        others = self._execute(
-            "SELECT total(length(CAST(key AS BLOB)) + length(value)) FROM items WHERE owner = ?", (namespace.owner,)
-        ).fetchone()[0]
+        (others,) = self._execute(_SIZE, (namespace.owner,)).fetchone()
         check_size(namespace, int(others) + size_of(key, value))
         self._execute(
             "INSERT OR IGNORE INTO shelves SELECT ?1, iif(EXISTS (SELECT 1 FROM records WHERE ref = ?1), NULL, ?2)",
@@ -307,9 +297,8 @@ class Transaction:
 def sweep(connection: Connection, over: float) -> bool:
     """Delete some of what ended by a moment, and return whether there may be more."""
     counts = [connection.execute(forget, (over, _ROWS_AT_ONCE)).rowcount for forget in _FORGET]
-    owners = connection.execute(
-        "SELECT owner FROM shelves WHERE until <= ? LIMIT ?", (over, _NAMESPACES_AT_ONCE)
-    ).fetchall()
+    ended = "SELECT owner FROM shelves WHERE until <= ? LIMIT ?"
+    owners = connection.execute(ended, (over, _NAMESPACES_AT_ONCE)).fetchall()
     for table in ("items", "shelves"):
         connection.executemany(f"DELETE FROM {table} WHERE owner = ?", owners)  # noqa: S608  # names from above
     return _ROWS_AT_ONCE in counts or len(owners) == _NAMESPACES_AT_ONCE
