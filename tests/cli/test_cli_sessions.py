@@ -13,7 +13,7 @@ from clients import SECRET
 from mcp_sessions import cli
 from mcp_sessions._session.claims import Claims, Principal
 from mcp_sessions._tokens.keys import KeyRing
-from mcp_sessions.stores.base import Record, Standing
+from mcp_sessions.stores.base import Record, Standing, Store
 from mcp_sessions.stores.sqlite import SQLiteStore
 
 NOW = 1_800_000_000  # 2027-01-15T08:00:00Z
@@ -79,7 +79,7 @@ def ended(path: Path) -> list[Claims]:
     """Which of the three a server refuses now."""
 
     async def judge() -> list[Standing]:
-        store = SQLiteStore(path, clock=lambda: NOW)
+        store: Store = SQLiteStore(path, clock=lambda: NOW)
         standings = await store.statuses([ONE, OTHER, ANONYMOUS])
         await store.close()
         return standings

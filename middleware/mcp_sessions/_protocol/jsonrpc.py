@@ -39,7 +39,8 @@ TARGETS: Final[dict[str, Literal["name", "uri"]]] = {
     "resources/subscribe": "uri",
     "resources/unsubscribe": "uri",
 }
-_READ: Final = frozenset(TARGETS.values())
+_READ: Final = {"name": "name", "uri": "uri", "clientInfo": "client_info"}  # the field of each in `Params`
+_RENAMED: Final = {"meta": "_meta", "protocol_version": "protocolVersion", "client_info": "clientInfo"}
 
 _VERSION: Final = Raw(b'"2.0"')
 _NULL: Final = Raw(b"null")
@@ -71,13 +72,16 @@ NOTIFICATION: Final = MessageKind.NOTIFICATION
 RESPONSE: Final = MessageKind.RESPONSE
 
 
-class Params(msgspec.Struct, omit_defaults=True, frozen=True, gc=False, rename={"meta": "_meta"}):
+class Params(msgspec.Struct, omit_defaults=True, frozen=True, gc=False, rename=_RENAMED):
     """The members that the `params` of MCP's common methods have, each value as sent."""
 
     name: _Value = UNSET
     uri: _Value = UNSET
     arguments: _Value = UNSET
     cursor: _Value = UNSET
+    protocol_version: _Value = UNSET
+    capabilities: _Value = UNSET
+    client_info: _Value = UNSET
     meta: _Members = None
 
 
@@ -280,7 +284,7 @@ def _message(body: bytes) -> Message:
     _check_distinct(body, envelope, params, meta)
     given_id = UNSET if "id" not in envelope else _checked_id(envelope["id"])
     params = params or {}
-    read = Params(**{name: params[name] for name in _READ if name in params}, meta=meta)
+    read = Params(**{field: params[name] for name, field in _READ.items() if name in params}, meta=meta)
     kind = NOTIFICATION if given_id is UNSET else REQUEST
     return Message(body, kind, method, given_id, read, field, (body, envelope, params))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from .._session.claims import MAX_CLIENT_CHARS, Correlation, looks_like_session_id
 from ..errors import ConfigurationError, Refusal
@@ -37,13 +37,14 @@ def client_of(message: Message) -> str | None:
     Args:
         message: An `initialize` of the legacy era, or any message of the modern one.
     """
-    place, key = message.meta or {}, CLIENT_INFO_KEY
     if message.method == INITIALIZE:
-        place, key = message.all_params, "clientInfo"
-    if key not in place:
+        given = message.params.client_info
+    else:
+        given = (message.params.meta or {}).get(CLIENT_INFO_KEY, UNSET)
+    if given is UNSET:
         return None
     try:
-        client = _client(place[key])
+        client = _client(given)
     except DECODE_ERRORS:  # not as the protocol has it, which is not a reason to refuse the request
         return None
     text = f"{client.name} {client.version}".strip()

@@ -209,7 +209,18 @@ class Tokens:
             header, payload, signature = map(from_base64url, segments.groups())
         except ValueError:
             raise SessionNotFound("token_shape") from None
-        key = _signing_key(ring, header)
+        try:
+            stated = _HEADERS.decode(header)
+        except (ValueError, RecursionError):
+            raise SessionNotFound("token_header") from None
+        # Three members have twelve quotes; one given twice brings more, and without a backslash no text hides a quote.
+        if not (header.count(b'"') == 12 and b"\\" not in header):
+            raise SessionNotFound("token_header")
+        key = ring.get(stated.kid)
+        if key is None:
+            raise SessionNotFound("token_key_unknown")
+        if not stated.alg == key.algorithm:
+            raise SessionNotFound("token_algorithm")
         if not key.verify(token[: segments.end(2)].encode("ascii"), signature):
             raise SessionNotFound("token_signature")
         return _Authentic(ring, key, self._claims(key, payload))
@@ -235,22 +246,6 @@ class Tokens:
             audience=self._audience,
             **given,
         )
-
-
-def _signing_key(ring: KeyRing, text: bytes) -> Key:
-    try:
-        header = _HEADERS.decode(text)
-    except (ValueError, RecursionError):
-        raise SessionNotFound("token_header") from None
-    # Three members have twelve quotes; one given twice brings more, and without a backslash no quote hides in a text.
-    if not (text.count(b'"') == 12 and b"\\" not in text):
-        raise SessionNotFound("token_header")
-    key = ring.get(header.kid)
-    if key is None:
-        raise SessionNotFound("token_key_unknown")
-    if not header.alg == key.algorithm:
-        raise SessionNotFound("token_algorithm")
-    return key
 
 
 def _claim_at_fault(error: Exception) -> str:
