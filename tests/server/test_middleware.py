@@ -8,6 +8,8 @@ import anyio
 import pytest
 from apps import Server, reply, sessions
 from asgiref.testing import ApplicationCommunicator
+from asgiref.typing import ASGIReceiveCallable, ASGISendCallable
+from asgiref.typing import Scope as ASGIScope
 from clients import SECRET, START, Answer, Client, Clock, Header, Incoming, call, http
 from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
@@ -409,6 +411,16 @@ class TestUnderAnotherDriver:
         assert start["status"] == 200
         assert b'"session":{"sessionId":"' in (await peer.receive_output())["body"]
         await peer.wait()
+
+    async def test_an_application_with_the_types_of_asgiref_is_wrapped(self) -> None:
+        """Type checkers accept it as they do one with Starlette's."""
+
+        async def app(scope: ASGIScope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+            await send({"type": "http.response.start", "status": 204, "headers": [], "trailers": False})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        peer = driven(MCPSessionMiddleware(app, keys=SECRET), http(method="GET"))
+        assert (await peer.receive_output())["status"] == 204
 
     async def test_a_stream_passes_event_by_event(self) -> None:
         """The first event is there before the second exists."""

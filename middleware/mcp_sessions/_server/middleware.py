@@ -48,6 +48,8 @@ from .runtime import make_runtime
 from .transport import cross, handle_get_or_delete, handle_other
 
 if TYPE_CHECKING:
+    from asgiref.typing import ASGI3Application
+
     from .._protocol.sep1364 import Dialect
 
 DEFAULT_WIRE: Final = Wire()
@@ -109,7 +111,7 @@ class MCPSessionMiddleware:
     @names_moved
     def __init__(
         self,
-        app: ASGIApp,
+        app: ASGIApp | ASGI3Application,
         *,
         keys: Keys = None,
         path: str | None = "/mcp",
@@ -141,7 +143,7 @@ class MCPSessionMiddleware:
         self.beside: Final = Beside(self._options.store, self._options.sweeper, closes=self._options.closes_store)
 
     @classmethod
-    def from_env(cls, app: ASGIApp, **options: Any) -> MCPSessionMiddleware:
+    def from_env(cls, app: ASGIApp | ASGI3Application, **options: Any) -> MCPSessionMiddleware:
         """Wrap an application, with the options that the environment holds: `MCP_SESSIONS_LIFETIME=12h` and so on.
 
         Args:
