@@ -128,13 +128,14 @@ class Server:
 
 
 def grouped(**options: Any) -> dict[str, Any]:
-    """Return the middleware's options from flat names, with the short names of tests for those of option objects."""
-    flat = {name: value for name, value in options.items() if name not in MOVED}
+    """The middleware's options, with the fields of option objects by their path (`limits.batch`) or former name."""
+    paths = {name: MOVED.get(name, name) for name in options}
+    flat = {name: value for name, value in options.items() if "." not in paths[name]}
     for group, kind in GROUPS.items():
-        moved = {name: MOVED[name].partition(".")[2] for name in options if MOVED.get(name, "").startswith(f"{group}.")}
+        fields = {name: path.partition(".")[2] for name, path in paths.items() if path.startswith(f"{group}.")}
         off = {"header": False} if group == "transport" and flat.get(group) == "off" else {}
-        made = kind(**off, **{field: options[name] for name, field in moved.items()})
-        if moved and (group != "tracked" or flat.get(group)):
+        made = kind(**off, **{field: options[name] for name, field in fields.items()})
+        if fields and (group != "tracked" or flat.get(group)):
             flat[group] = made
     return flat
 
