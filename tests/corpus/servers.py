@@ -129,8 +129,6 @@ async def _tool(session: Session | None, name: str, given: dict[str, Any]) -> An
         return "nobody"
     if name == "remember":
         session.state.update(given)
-    elif name == "forget":
-        session.state.clear()
     elif name == "grow":
         session.state["long"] = "x" * 5000
     elif name == "unwritable":
@@ -143,7 +141,7 @@ async def _tool(session: Session | None, name: str, given: dict[str, Any]) -> An
         await session.end("by tool")
     elif name == "can":
         return await session.client_capabilities()
-    return dict(session.state) if name in {"remember", "look", "forget", "nest"} else session.ref
+    return dict(session.state) if name in {"remember", "look", "nest"} else session.ref
 
 
 class Server:

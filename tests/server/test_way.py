@@ -38,7 +38,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def is_of_the_tests(frame: FrameType | None) -> bool:
+def is_of_the_tests(frame: FrameType | None) -> bool:  # pragma: no cover  # called by a profiler, which is not traced
     """Whether a function is entered by what listens for leaks in this process."""
     while frame is not None:
         if frame.f_code.co_filename == leaks.__file__ and frame.f_code.co_name != "wrapped":
@@ -53,7 +53,7 @@ class Way:
 
     entered: list[tuple[str, str]] = field(default_factory=list)
 
-    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:  # pragma: no cover  # as above
         """Note a function that begins."""
         file, function = frame.f_code.co_filename, frame.f_code.co_name
         if event == "call" and PACKAGE in file and not is_of_the_tests(frame.f_back):
@@ -79,7 +79,7 @@ class Way:
             last = file
         return found
 
-    def __str__(self) -> str:
+    def __str__(self) -> str:  # pragma: no cover  # what a failure prints
         listed = "\n".join(f"  {file}: {function}" for file, function in self.entered)
         return f"{self.functions} functions in {len(self.files)} files, {self.returns} returns\n{listed}"
 

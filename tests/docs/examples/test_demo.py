@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,12 +55,13 @@ def test_the_demo_prints_every_step() -> None:
     assert len({(name, url) for name, _, url in served}) == 2
 
 
-def test_a_server_that_loses_notes_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_loses_notes_is_reported(tmp_path: Path) -> None:
     """The demo prints what it expected and what it got, and exits with 1."""
     arguments = copied(tmp_path, "notebook.py", '[*session.state.get("notes", []), note]', "[note]")
-    assert demo.main(arguments) == 1
-    printed = capsys.readouterr().out
-    assert printed.endswith('notebook, session A, append("eggs"): expected ["milk", "eggs"], and got ["eggs"]\n')
+    command = [sys.executable, str(EXAMPLES / "demo.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stdout.endswith('notebook, session A, append("eggs"): expected ["milk", "eggs"], and got ["eggs"]\n')
 
 
 def test_a_server_that_does_not_start_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
