@@ -1,7 +1,7 @@
 """The server's start and stop: what runs beside the application begins after it and ends before it.
 
 A hook may need what the application opens at its start, so none of ours runs before that or after the
-application was told to stop; the store opens first and closes last. An application that does not speak this protocol
+application was asked to stop; the store opens first and closes last. An application that does not speak this protocol
 returns or raises at once and is served all the same, so only a stop that was asked for stops anything. Inside of a
 route no start is seen: there the router that the server starts is made to tell.
 Source: ASGI, Lifespan Protocol.
@@ -30,7 +30,7 @@ _log: Final = logging.getLogger("mcp_sessions")
 
 
 class Beside:
-    """What lives beside an application: its store is open, and where sessions are tracked somebody sweeps.
+    """What lives beside an application: its store is open, and where sessions are tracked ended ones are swept.
 
     Args:
         store: The store.
@@ -45,7 +45,7 @@ class Beside:
         self._lives = 0
 
     async def open(self) -> None:
-        """Before the application starts: open the store. One that does not answer yet keeps nobody from starting.
+        """Open the store before the application starts. One that does not answer yet does not keep it from starting.
 
         Raises:
             ConfigurationError: It is set up wrongly; the message says the remedy.

@@ -82,7 +82,7 @@ class MCPSessionMiddleware:
             `"own"` trusts the guards outside of this middleware.
         store: Where ended sessions are remembered, and what sessions keep on the server: `"memory:"` (one
             process), `"sqlite:PATH"` (one machine), `"redis://..."` (many machines), or a `Store`.
-        on_store_error: `"refuse"` a request whose session nobody knows to be alive, or `"allow"` it, with
+        on_store_error: `"refuse"` a request whose session is not known to be alive, or `"allow"` it, with
             a warning in the log, unless `require` asks for a session there.
         tracked: Whether sessions are recorded in the store: one without a record is refused, idle time
             counts there and not in the state, and `on_end` runs for sessions that expire, too. True, or a `Tracking`.
@@ -98,7 +98,7 @@ class MCPSessionMiddleware:
             them none; a `TransportSessions` says more.
         wire: What is spoken with clients: a `Wire`.
         limits: What one process will hold: a `Limits`.
-        telemetry: What is traced, counted and told of sessions: a `Telemetry`.
+        telemetry: What is traced, counted and reported of sessions: a `Telemetry`.
         clock: Unix seconds. For tests.
 
     Raises:

@@ -298,7 +298,7 @@ _MAX_METHOD: Final = 64  # characters of a client's method name that are worth a
 
 
 def log_fact(fact: Fact) -> None:
-    """Write one fact down at INFO: a refusal, a creation or an end. A use is no news."""
+    """Write one fact down at INFO: a refusal, a creation or an end. A use is not logged."""
     if isinstance(fact, RequestRefused):
         of = "" if fact.ref is None else f" of session {fact.ref}"
         method = "a body that was not read" if fact.method is None else ascii(fact.method[:_MAX_METHOD])
@@ -311,7 +311,7 @@ def log_fact(fact: Fact) -> None:
 
 
 WINDOW: Final = 60  # seconds
-MAX_CALLERS: Final = 10_000  # told apart within one window
+MAX_CALLERS: Final = 10_000  # counted separately within one window
 
 _OTHERS: Final = ""  # no subject is empty
 
@@ -321,7 +321,7 @@ class CreateLimit:
 
     Args:
         per_minute: Sessions that a caller may create within one window.
-        max_callers: How many callers are told apart within one window.
+        max_callers: How many callers are counted separately within one window.
     """
 
     __slots__ = ("_created", "_max_callers", "_per_minute", "_window")
