@@ -46,6 +46,11 @@ class NewSession:
     session: Session
     start: Start | None
 
+    async def admit(self) -> None:
+        """Note its name where the store needs it; a store that does not answer now may refuse the session later."""
+        with suppress(StoreUnavailable):
+            await self.active.runtime.store.admit(self.active.claims)
+
     async def record(self) -> None:
         """Register it in the store, where sessions are tracked.
 
@@ -112,6 +117,7 @@ async def mint(
         runtime, principal, now=now, server_id=server_id, kind=kind, expires_at=now + int(lasts), client=client
     )
     try:
+        await made.admit()
         if runtime.tracked:
             await made.record()  # before the hook: what it makes is freed by `on_end`, which only a record leads to
         if runtime.on_create is not None:
@@ -224,6 +230,7 @@ async def fork(parent: ActiveSession, mode: Mode, *, params: dict[str, Any], sco
     made = _make(runtime, parent.principal, now=int(runtime.clock()), **claims.below(parent.claims, mode))
     child = made.active
     try:
+        await made.admit()
         await made.record()
         try:
             await _fill(child, parent, mode)
