@@ -81,15 +81,16 @@ async def test_an_empty_redis_is_a_beginning(clock: Clock) -> None:
             assert await store.statuses([]) == []
 
 
-async def test_what_an_older_format_keeps_vouches_for_nobody(clock: Clock) -> None:
-    """Its ends of everybody's sessions bore no audience, so they are not found where they are looked for now."""
+@pytest.mark.parametrize(("suffix", "found"), [("", LOST), (":2", LIVE)])
+async def test_an_older_format_vouches_for_what_is_still_read(clock: Clock, suffix: str, found: Standing) -> None:
+    """The first's ends bore no audience, so they are not found where they are looked for now; the second's are."""
     old = claims("old", clock)
     with serving() as server:
-        server.command("SET", "mcp-sessions:{all}:since", int(clock.now) - 60)
+        server.command("SET", f"mcp-sessions:{{all}}:since{suffix}", int(clock.now) - 60)
         server.command("SET", "mcp-sessions:{all}:ended-before", int(clock.now) + 1)
         clock.now += 1.5
         async with opened(server, clock) as store:
-            assert await store.statuses([old, claims("new", clock)]) == [LOST, LIVE]
+            assert await store.statuses([old, await begun(store, "new", clock)]) == [found, LIVE]
 
 
 async def test_opening_twice_is_the_same_as_once(clock: Clock) -> None:
@@ -255,17 +256,9 @@ async def test_a_run_that_may_forget_is_refused_while_it_lasts(clock: Clock, cap
 
 def test_a_server_that_does_not_say_it_all_is_taken_for_one_that_says_nothing() -> None:
     """Such as a service that speaks Redis's protocol and is something else."""
-    lines = (
-        "# Server",
-        "run_id:a:b",
-        "aof_enabled:1",
-        "maxmemory:0",
-        "maxmemory_policy:x",
-        "role:master",
-        "loading:0",
-        "",
+    told = "# Server|run_id:a:b|aof_enabled:1|maxmemory:0|maxmemory_policy:x|role:master|loading:0|".replace(
+        "|", "\r\n"
     )
-    told = "\r\n".join(lines)
     found = ServerInfo.parse(told)
     assert found is not None
     assert (found.run, found.keeps, found.evicts, found.is_replica) == ("a:b", True, False, False)

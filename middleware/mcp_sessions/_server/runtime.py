@@ -27,6 +27,7 @@ from .._tokens.keys import KeyRing
 from ..errors import CreateLimited, Refusal, SessionNotFound, SessionRequired
 from ..stores import base
 from ..stores.base import Standing, Store
+from ..stores.turns import Turns
 from ..telemetry.detect import is_traced
 from . import placement, principal
 from .context import PendingInitialized
@@ -211,7 +212,7 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
     tells, telemetry = _telemetry(app, options)
     emit = partial(_emit, options.telemetry.listen, tells, telemetry)
     store = stores.make(options.store, clock=clock, timeout=as_seconds(limits.store_timeout))
-    data = partial(_data, store, limits, clock)
+    data = partial(_data, store, Turns(), limits, clock)
     streams = Streams(store)
     terminator = Terminator(store, streams, on_end=options.on_end, emit=emit, data=data, clock=clock)
     return {
@@ -247,8 +248,11 @@ def _namespace(limits: Limits, owner: str, until: int) -> Namespace:
     return Namespace(owner, until, limits.data_bytes)
 
 
-def _data(store: Store, limits: Limits, clock: Callable[[], float], owner: str, until: int) -> Data:
-    return Data(store, _namespace(limits, owner, until), clock=clock, max_value_bytes=limits.value_bytes)
+def _data(  # noqa: PLR0917  # filled in twice
+    store: Store, turns: Turns, limits: Limits, clock: Callable[[], float], owner: str, until: int
+) -> Data:
+    namespace = _namespace(limits, owner, until)
+    return Data(store, namespace, clock=clock, max_value_bytes=limits.value_bytes, turns=turns)
 
 
 def _sweeper(store: Store, terminator: Terminator, options: Options) -> Sweeper | None:
