@@ -20,6 +20,7 @@ from .redis_connection import FORBIDDEN, RedisConnection
 from .redis_durability import Durability, Promise
 from .redis_epoch import Epoch
 from .redis_scripts import Command, Keys
+from .turns import Turns
 
 logger = logging.getLogger("mcp_sessions")
 KEPT: Final = 7 * 86_400  # seconds that a record and its data outlive the session, for an `on_end` that was not run
@@ -70,6 +71,7 @@ class RedisBase:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened = False
         self._advancing = asyncio.Lock()
+        self._purging = Turns()  # many sessions end in the same moment
         self._unsure: dict[str, int] = {}  # the marks of revocations whose outcome is unknown, by what they revoke
         self._first_look = 0.0  # seconds without use after which a new session is; 0 until an idle timeout is known
 

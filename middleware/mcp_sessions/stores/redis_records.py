@@ -87,10 +87,17 @@ class RedisRecords(RedisBase):
 
     async def purge(self, ref: str) -> None:
         await self._ready()
-        (of,) = await self._run(scripts.PURGE(*self._keys.data_keys(ref)))
-        audience, subject, root = (word.decode() for word in of)
-        lists = [self._keys.due(audience), *self._lists(audience, subject, root)]
-        await self._run(*(("ZREM", key, ref) for key in lists))
+        await self._purging.take(("", ""), ref, self._purge)
+
+    async def _purge(self, refs: Sequence[str]) -> int:
+        found = await self._run(*(scripts.PURGE(*self._keys.data_keys(ref)) for ref in refs))
+        lists: dict[str, list[str]] = {}
+        for ref, of in zip(refs, found, strict=True):
+            audience, subject, root = (word.decode() for word in of)
+            for key in (self._keys.due(audience), *self._lists(audience, subject, root)):
+                lists.setdefault(key, []).append(ref)
+        await self._run(*(("ZREM", key, *of_key) for key, of_key in lists.items()))
+        return 1
 
     async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
         now = await self._ready()
