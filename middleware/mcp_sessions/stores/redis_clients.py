@@ -159,18 +159,19 @@ class Sentinels(Single):
 
         scheme, _, rest = url.partition("+sentinel://")
         parts = urlsplit(f"{scheme}://{rest}")
-        name, _, database = parts.path.lstrip("/").partition("/")
+        name, _, number = parts.path.lstrip("/").partition("/")
+        database = int(number or 0)
         if not name:
             raise ValueError
         users, _, hosts = parts.netloc.rpartition("@")
-        given: Any = parse_url(f"{scheme}://{users}@sentinel/{database or 0}?{parts.query}")
+        given: Any = parse_url(f"{scheme}://{users}@sentinel/{database}?{parts.query}")
         kwargs: dict[str, Any] = {**options, **given, "ssl": scheme == "rediss"}
         for fixed in ("host", "port", "connection_class"):
             kwargs.pop(fixed, None)
         own = {part: kwargs.pop(f"sentinel_{part}", None) for part in ("username", "password")}
         of_sentinels = {key: value for key, value in kwargs.items() if key.startswith(("socket_", "ssl"))} | own
         addresses = [_address(host) for host in hosts.split(",")]
-        self._where = f"Redis '{name}' of the Sentinels {hosts}, database {database or 0}"
+        self._where = f"Redis '{name}' of the Sentinels {hosts}, database {database}"
         self._sentinels: Any = Sentinel(addresses, sentinel_kwargs=of_sentinels)  # type: ignore[no-untyped-call]
         return self._sentinels.master_for(name, **kwargs)
 
@@ -268,8 +269,7 @@ class Cluster(Single):
             if type(results[0]).__name__ not in _ELSEWHERE:
                 break
             await asyncio.sleep(_MOVING)
-            self._joined = False
-            await self.ready()
+            await self._redis.execute_command("EXISTS", command[3])  # by which the driver learns where it went
         return results
 
     def groups(self, keys: Sequence[str]) -> list[list[str]]:
