@@ -1,8 +1,7 @@
 """The sessions of one connection: the one that each message goes in, and what its answer says of that session.
 
-A session is created in a task of its own when the first request needs it, so that a caller who gives up takes nothing
-from the others who wait for it. Only two errors lead to a second try, once, and both mean that the server has not begun
-to run the request: the session was not found, or one was required.
+A session is created in a task of its own, so that a caller who gives up takes nothing from others who wait for it. A
+request is repeated once, after two errors that mean that it was not begun: session not found, and session required.
 Source: the data-layer sessions draft, "Using Sessions" and "Schema"; MCP 2026-07-28.
 """
 
@@ -21,9 +20,9 @@ from anyio.abc import TaskGroup
 
 from .._protocol.jsonrpc import SESSION_KEY
 from . import messages
-from .connection import GONE, Connection
 from .jar import JarSync
 from .session import ClientError, Creation, HeldSession, Metadata, NoAnswer, NotOffered, Refused, SessionLost
+from .transport import GONE, Connection
 
 OnLost = Literal["raise", "recreate"]
 
@@ -102,15 +101,11 @@ class SessionRouter:
             raise
 
     async def _offers_sessions(self) -> bool:
-        """Whether the server is known to offer sessions.
-
-        A client that knew the server beforehand does not ask, so we do. An error says nothing of what a server offers,
-        and transports make errors of their own, so where we are refused the next request asks again.
-        """
+        """Whether the server is known to offer sessions; a client that knew it beforehand did not ask, so we do."""
         if self.offered is None and messages.is_modern(messages.body(self._pattern())):
             async with self._discovering:
                 if self.offered is None:  # another task may have asked meanwhile
-                    with suppress(Refused):
+                    with suppress(Refused):  # which says nothing of what the server offers: the next request asks again
                         result = await self.connection.request(self._pattern(), messages.DISCOVER, {})
                         self.offered, self.extensions = messages.offer(result)
         return self.offered is True
@@ -122,7 +117,6 @@ class SessionRouter:
         return self._latest
 
     async def _metadata_of(self, held: HeldSession) -> Metadata:
-        """Return what a request in a session carries; the session is created where it has not begun."""
         if held.ended:
             raise SessionLost("this session has ended; begin another with new()")
         if held.metadata is not None:
