@@ -40,8 +40,6 @@ class Rules:
 
 @dataclass(frozen=True)
 class _Pending:
-    """A request of the client, whose answer is awaited."""
-
     item: Any
     held: HeldSession | None
     session_id: str | None = None
@@ -51,7 +49,7 @@ class _Pending:
 
 @dataclass(eq=False)
 class SessionRouter:
-    """Puts sessions into requests and takes them out of results."""
+    """Adds sessions to requests and removes them from results."""
 
     connection: Connection
     tasks: TaskGroup  # where sessions are created and requests repeated
@@ -71,7 +69,7 @@ class SessionRouter:
     async def send(self, item: Any) -> None:
         """Send a message of the client; raises `ClientError` where the chosen session cannot be used."""
         message = messages.body(item)
-        if not messages.is_request(message):
+        if not (hasattr(message, "method") and hasattr(message, "id")):  # not a request
             if (cancelled := messages.cancelled_id(message)) is not None:
                 self._pending.pop(cancelled, None)
                 if cancelled in self._repeating:
@@ -81,8 +79,9 @@ class SessionRouter:
         declares = self.offered is not False or message.method in messages.HANDSHAKE_METHODS
         self._latest = messages.declaring_sessions(item) if declares else item
         self._client_info = messages.client_info(message) or self._client_info
-        held = self.current() if messages.goes_in_session(message) else None
-        await self._transmit(_Pending(self._latest, held))
+        about_sessions = message.method.startswith("sessions/") or SESSION_KEY in messages.meta(message)
+        goes_alone = about_sessions or message.method in messages.SESSIONLESS_METHODS
+        await self._transmit(_Pending(self._latest, None if goes_alone else self.current()))
 
     async def _transmit(self, request: _Pending) -> None:
         item = request.item
@@ -111,7 +110,7 @@ class SessionRouter:
         return self.offered is True
 
     def _pattern(self) -> Any:
-        """Return the client's latest request, whose envelope and headers ours have."""
+        """Return the client's latest request, as the pattern of ours."""
         if self._latest is None:
             raise NoAnswer("nothing was sent on this connection yet, so it is not known how to speak to the server")
         return self._latest
@@ -173,7 +172,6 @@ class SessionRouter:
         return messages.result_for_client(item, cacheable=cacheable, had_session=request.session_id is not None)
 
     async def _update(self, held: HeldSession, session_id: str, result: dict[str, Any]) -> None:
-        """Take over what a result says of the session that its request carried."""
         if held.metadata is not None and held.id == session_id:
             metadata = held.metadata.updated(messages.members(result.get("_meta")).get(SESSION_KEY))
             if metadata != held.metadata:
@@ -268,7 +266,7 @@ class SessionRouter:
 
     async def leave(self, held: HeldSession) -> None:
         """Save a session that the jar keeps, and delete any other."""
-        if not self.jar.is_persistent(held):
+        if held.name is None or not self.jar.is_persistent:
             with suppress(ClientError):
                 await self.delete(held)
             return

@@ -102,7 +102,6 @@ def _of_fastmcp(transport: Any) -> Callable[[], Transport]:
 
 @asynccontextmanager
 async def _connected(url: str, make_client: Callable[[], Any] | None, client: Any = None) -> AsyncIterator[Any]:
-    """Connect with a client made for this connection, with that of the program, or with the SDK's own."""
     connect = import_module("mcp.client.streamable_http").streamable_http_client
     if make_client is None:
         async with connect(url, http_client=client) as streams:
@@ -116,7 +115,6 @@ async def _connected(url: str, make_client: Callable[[], Any] | None, client: An
 
 
 def _split(url: str) -> SplitResult | None:
-    """Return the parts of an HTTP URL, or None for anything else."""
     with suppress(ValueError):  # no number as the port, or half an address
         parts = urlsplit(url)
         if parts.scheme in _PORTS and parts.hostname and parts.port != 0:
