@@ -17,13 +17,14 @@ from itertools import count
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 from anyio import to_thread
 
 from ..errors import ConfigurationError
 from .session import HeldSession, JarUnreadable, Metadata
-from .transport import server_of, url_of, user_of
+from .transport import server_of, url_of
 
 logger = logging.getLogger("mcp_sessions")
 
@@ -289,7 +290,7 @@ class JarSync:
             )
         if len(servers) > 1:
             raise ConfigurationError("server= names another server than the one that the transport connects to")
-        users = (self._identity, *map(user_of, urls))
+        users = (self._identity, *(unquote(urlsplit(url).username or "") for url in urls))
         key = JarKey(servers.pop(), next(filter(None, users), ""))
         if self._key not in {None, key}:
             raise ConfigurationError(

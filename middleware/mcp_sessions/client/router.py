@@ -212,13 +212,9 @@ class SessionRouter:
     # --- requests of our own ---
 
     async def ask(self, extension: str, method: str, params: dict[str, Any], held: HeldSession | None) -> Any:
-        """Send a request about sessions, and return its result. Raises as `ClientSessions.fork`.
+        """Send a request of an extension, about a session or none, and return its result; create the session if needed.
 
-        Args:
-            extension: What the server must offer for it.
-            method: The method.
-            params: `params` without `_meta`.
-            held: The session that it is about, created where it has not begun, or None.
+        Raises as `ClientSessions.fork`.
         """
         await self._require(extension, f"the server does not offer {method}")
         if held is None:

@@ -152,8 +152,8 @@ class ListedSession(msgspec.Struct, frozen=True, rename="camel"):
         created_at: When it was created.
         last_seen_at: When it was last used; it may lag by a minute.
         expires_at: When it ends by itself.
-        root: The public name of the session at the top of its lineage, or None where it was not forked.
-        current: Whether it is the session that the request was made in.
+        root: The `ref` of the session at the top of its lineage, or None where it was not forked.
+        current: Whether the request was made in it.
     """
 
     ref: str

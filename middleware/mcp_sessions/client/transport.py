@@ -13,7 +13,7 @@ from functools import partial
 from importlib import import_module
 from inspect import signature
 from typing import Any, Final, cast
-from urllib.parse import SplitResult, quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 import anyio
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
@@ -137,11 +137,6 @@ def server_of(url: str) -> str:
     return f"{parts.scheme}://{host}:{parts.port or _PORTS[parts.scheme]}{parts.path or '/'}{query}"
 
 
-def user_of(url: str) -> str:
-    """Return the user that a URL names, or `""`."""
-    return unquote(urlsplit(url).username or "")
-
-
 def url_of(transport: Any) -> str | None:
     """Return the URL that a transport was made with, or None where it does not show."""
     shown = getattr(transport, "url", None)
@@ -156,12 +151,8 @@ def url_of(transport: Any) -> str | None:
 class Connection:
     """A transport's pair of streams, and the client's pair in its place, with our own requests between them.
 
-    The transport stays open when the client closes its pair: sessions are still to be ended then.
-
-    Args:
-        read: The transport's stream of messages from the server.
-        write: The transport's stream of messages to the server.
-        timeout: Seconds to wait for the answer to a request of our own.
+    The transport stays open when the client closes its pair: sessions are still to be ended then. An answer to a
+    request of our own is awaited for `timeout` seconds.
     """
 
     def __init__(self, read: Any, write: Any, *, timeout: float) -> None:
