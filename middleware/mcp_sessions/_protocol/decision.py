@@ -294,10 +294,9 @@ def _is_required(message: Message, rules: Rules) -> bool:
 
 
 def ours_of(session_ids: Sequence[str]) -> str | None:
-    """Return the `Mcp-Session-Id` header where it is one of ours, else None. Args and Raises are those of `any_of`.
+    """Return the `Mcp-Session-Id` header where it looks like ours, and must not reach the application, else None.
 
-    The token's envelope alone decides, not whether it verifies: a value that looks like ours must not reach the
-    application, its logs or its spans.
+    Raises as `any_of`.
     """
     found = any_of(session_ids)
     return found if found is not None and looks_like_session_id(found) else None

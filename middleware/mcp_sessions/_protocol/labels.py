@@ -93,11 +93,7 @@ _PLAIN: Final = frozenset(b"!#$&'()*-./0123456789:<=>?@ABCDEFGHIJKLMNOPQRSTUVWXY
 
 
 class Correlate:
-    """Finds the name that a client gives its conversation.
-
-    Args:
-        sources: Where to look, in order: `"baggage:MEMBER"`, `"meta:KEY"`, `"header:NAME"`, or functions.
-    """
+    """Finds a conversation's name: in baggage, `_meta` or headers, or by functions of the application."""
 
     __slots__ = ("_chain",)
 

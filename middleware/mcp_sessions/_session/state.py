@@ -61,11 +61,7 @@ class State(MutableMapping[str, Any]):
         return self._load()
 
     def section(self, name: str) -> MutableMapping[str, Any]:
-        """Return a part of the state, a mapping too, that one library can use without knowing the others.
-
-        Args:
-            name: The section's name, best the name of the library.
-        """
+        """Return the part of the state, a mapping too, that the library of this name can use by itself."""
         return Section(self, name)
 
     def close(self) -> bytes | None:

@@ -145,9 +145,8 @@ class JarFile:
     """Sessions in a file that several programs may use at once.
 
     A change is made under a lock that the programs share, and the file is replaced as a whole, so that a reader and a
-    crash find the old one or the new one. Only its owner can read it. A file that is not a jar is moved aside.
-
-    The file's folder is made when there is none.
+    crash find the old one or the new one. Only its owner can read it. A file that is not a jar is moved aside, and a
+    missing folder is made.
     """
 
     blocks = True

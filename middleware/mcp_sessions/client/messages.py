@@ -113,11 +113,7 @@ def in_session(item: Any, session: dict[str, str]) -> Any:
 
 
 def request(pattern: Any, id: str, method: str, params: Mapping[str, Any], session: dict[str, str] | None) -> Any:
-    """Return a request of our own, with the envelope and the headers of `pattern`, a request of the client.
-
-    The `_meta` of `params` stands where there is no envelope. The current trace context goes along, as in the SDK's own
-    requests. `session` is what it is about, or None.
-    """
+    """Return a request of our own, with the envelope and headers of one of the client's and the trace context."""
     like = body(pattern)
     envelope = {name: meta(like)[name] for name in _ENVELOPE if name in meta(like)}
     own = (envelope or members(params.get("_meta"))) | _trace_context()

@@ -100,9 +100,7 @@ class HeldSession:
 
     The server is not asked for a handle: the session is created when the first request needs it, and resumed where a
     jar holds it. Where the server has lost the session, a handle with a name begins anew, and one without is done.
-
-    Attributes:
-        name: The program's name for it, `""` for the default session, or None.
+    `name` is the program's name for it, `""` for the default session, or None.
     """
 
     def __init__(self, owner: object, name: str | None, params: Mapping[str, Any] | None = None) -> None:
