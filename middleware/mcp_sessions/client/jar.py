@@ -26,7 +26,7 @@ from ..errors import ConfigurationError
 from .session import HeldSession, JarUnreadable, Metadata
 from .transport import server_of, url_of
 
-logger = logging.getLogger("mcp_sessions")
+logger: Final = logging.getLogger("mcp_sessions")
 
 LEEWAY: Final = timedelta(minutes=5)
 """How long past its hint a session is still tried: clocks differ, and a hint that only moved is not always written."""
@@ -266,7 +266,7 @@ class JarSync:
     """
 
     def __init__(self, jar: SessionJar | None, *, server: str | None, identity: str) -> None:
-        self.is_persistent = jar is not None
+        self.is_persistent: bool = jar is not None
         self._jar = jar
         self._server = server
         self._identity = identity

@@ -106,7 +106,7 @@ class HeldSession:
     def __init__(self, owner: object, name: str | None, params: Mapping[str, Any] | None = None) -> None:
         self.name = name
         self.owner = owner
-        self.params = dict(params or {})
+        self.params: dict[str, Any] = dict(params or {})
         self.metadata: Metadata | None = None
         self.creation: Creation | None = None
         self._ended = False

@@ -160,7 +160,7 @@ class Connection:
         self._read = read
         self._timeout = timeout
         self._deliveries, deliveries = anyio.create_memory_object_stream[tuple[Context | None, Any]](0)
-        self.client_reads = ClientReadStream(deliveries)
+        self.client_reads: ClientReadStream = ClientReadStream(deliveries)
         self._answered: dict[str, anyio.Event] = {}
         self._answers: dict[str, Any] = {}
         self._count = 0

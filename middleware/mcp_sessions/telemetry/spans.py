@@ -110,7 +110,7 @@ class Start:
         context = span.get_span_context()
         text = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
         # Without an SDK a "new" span is the caller's, from another process, or none at all.
-        self.trace = text if context.is_valid and not context.is_remote else None
+        self.trace: str | None = text if context.is_valid and not context.is_remote else None
 
     def end(self, error: BaseException | None = None) -> None:
         """End the creation, with an error where the session is refused."""
