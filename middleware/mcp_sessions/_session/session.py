@@ -182,7 +182,11 @@ def current_session() -> Session | None:
     Works inside tools, resources, prompts and completions of the official SDK 1.x and 2.x and of
     FastMCP 3 and 4, in plain ASGI handlers, and in tasks and threads that these start.
     """
-    return current_both()[0]
+    scope = framework_scope()
+    if scope is None:
+        return session_variable.get()
+    found: Session | None = scope.get("mcp_session")
+    return found
 
 
 def current_correlation() -> Correlation | None:
