@@ -11,6 +11,7 @@ import inspect
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +22,7 @@ from .._session.claims import Claims, utc
 from .._session.data import Data
 from .._session.events import Fact, SessionDeleted
 from .._session.session import EndedSession
-from ..errors import StoreUnavailable
+from ..errors import StoreFull, StoreUnavailable
 from ..stores.base import Ended, Record, Store
 from .streams import Streams, start
 
@@ -93,16 +94,33 @@ class Terminator:
             reason: Why, for the log and for `on_end`.
 
         Raises:
-            StoreUnavailable: The store did not take it, so the session still lives.
+            StoreFull: The store did not take it, so the session still lives.
+            StoreUnavailable: It may have ended. This worker goes on asking, so that it ends and `on_end` runs.
         """
         with anyio.CancelScope(shield=True):  # a client that leaves now must not keep the session half ended
-            is_first = await self._store.revoke(
-                claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason=reason, lease=LEASE
-            )
-            await self._streams.end(claims.ref)
-            if is_first:
-                self.report(claims.ref, claims.issued_at, claims.expires_at, reason, claims.trace)
-                await self.finish(claims.ref, claims.issued_at, claims.expires_at, reason)
+            try:
+                await self._end(claims, reason)
+            except StoreFull:
+                raise
+            except StoreUnavailable:
+                start(partial(self._end_later, claims, reason))
+                raise
+
+    async def _end(self, claims: Claims, reason: str) -> None:
+        is_first = await self._store.revoke(
+            claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason=reason, lease=LEASE
+        )
+        await self._streams.end(claims.ref)
+        if is_first:
+            self.report(claims.ref, claims.issued_at, claims.expires_at, reason, claims.trace)
+            await self.finish(claims.ref, claims.issued_at, claims.expires_at, reason)
+
+    async def _end_later(self, claims: Claims, reason: str) -> None:
+        for _ in range(TRIES):
+            await anyio.sleep(self._pause)
+            with suppress(StoreUnavailable):
+                await self._end(claims, reason)
+                return
 
     async def end_below(self, root: Claims, *, tracked: bool) -> None:
         """End all forks of a lineage. The root itself lives on, and can have no more.
@@ -202,7 +220,7 @@ async def _call_on_end(on_end: OnEnd, ended: EndedSession, reason: str) -> None:
         _log.exception("on_end of session %s raised %s", ended.ref, type(error).__name__)
 
 
-SWEEP_BATCH: Final = 20  # endings that run side by side
+SWEEP_BATCH: Final = 100  # endings that run side by side in one worker
 
 
 class Sweeper:
@@ -232,6 +250,7 @@ class Sweeper:
         self._interval = interval
         self._worker = secrets.token_hex(8)
         self._is_running = False
+        self._leads = False
 
     def start(self) -> None:
         """Sweep beside the server, once however often this is called."""
@@ -241,9 +260,13 @@ class Sweeper:
             start(self._run)
 
     async def stop(self) -> None:
-        """Finish what was taken, and take no more. A hook that is cut off would run again elsewhere."""
+        """Let another worker lead, finish what was taken, and take no more.
+
+        A hook that is cut off would run again elsewhere.
+        """
         if self._is_running:
             self._stopping.set()
+            await self._give_up()
             await self._stopped.wait()
 
     async def _run(self) -> None:
@@ -252,6 +275,7 @@ class Sweeper:
                 if not await self._took_all():
                     with anyio.move_on_after(self._interval):
                         await self._stopping.wait()
+            await self._give_up()  # the lead of a look that began before
         finally:
             self._is_running = False
             self._stopped.set()
@@ -274,15 +298,25 @@ class Sweeper:
         Raises:
             StoreUnavailable: The store did not answer; the next look goes on.
         """
-        if not await self._store.elect(self._worker, audience=self._audience, seconds=LEASE):
+        self._leads = await self._store.elect(self._worker, audience=self._audience, seconds=LEASE)
+        if not self._leads:
             return False
         batch = await self._store.claim_ended(
             audience=self._audience, idle_timeout=self._idle_timeout, lease=LEASE, limit=SWEEP_BATCH
         )
+        is_full = len(batch) == SWEEP_BATCH
+        if is_full:  # while the hooks run here, other workers take what is left
+            await self._give_up()
         async with anyio.create_task_group() as group:
             for ended in batch:
                 group.start_soon(self._finish, ended)
-        return len(batch) == SWEEP_BATCH
+        return is_full
+
+    async def _give_up(self) -> None:
+        if self._leads:
+            self._leads = False
+            with suppress(StoreUnavailable):
+                await self._store.elect(self._worker, audience=self._audience, seconds=0)
 
     async def _finish(self, ended: Ended) -> None:
         record = ended.record
