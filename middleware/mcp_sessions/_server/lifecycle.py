@@ -220,7 +220,7 @@ async def _call_on_end(on_end: OnEnd, ended: EndedSession, reason: str) -> None:
         _log.exception("on_end of session %s raised %s", ended.ref, type(error).__name__)
 
 
-SWEEP_BATCH: Final = 100  # endings that run side by side in one worker
+SWEEP_BATCH: Final = 200  # endings that run side by side in one worker
 
 
 class Sweeper:

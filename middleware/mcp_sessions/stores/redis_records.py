@@ -71,9 +71,10 @@ class RedisRecords(RedisBase):
                 args = (repr(now), *self._idle(idle_timeout), repr(float(lease)), repr(float(self._leeway)))
                 commands = [scripts.CLAIM(*self._keys.session_keys(ref.decode()), args=args) for ref in refs]
                 # Not idempotent: a claim that was made would look like another's.
-                claims = await self._run(*commands, idempotent=False)
+                # One text each: the driver takes longer to read ten words than Redis to find them.
+                claims = [claim.split(b"\0", 9) for claim in await self._run(*commands, idempotent=False)]
                 taken += [
-                    Ended(_record(ref.decode(), *claim[3:]), reason=claim[2].decode())
+                    Ended(_record(ref.decode(), *claim[2:9]), reason=claim[9].decode())
                     for ref, claim in zip(refs, claims, strict=True)
                     if claim[0] == b"taken"
                 ]
@@ -93,7 +94,7 @@ class RedisRecords(RedisBase):
         found = await self._run(*(scripts.PURGE(*self._keys.data_keys(ref)) for ref in refs))
         lists: dict[str, list[str]] = {}
         for ref, of in zip(refs, found, strict=True):
-            audience, subject, root = (word.decode() for word in of)
+            audience, subject, root = of.decode().split("\0")
             for key in (self._keys.due(audience), *self._lists(audience, subject, root)):
                 lists.setdefault(key, []).append(ref)
         await self._run(*(("ZREM", key, *of_key) for key, of_key in lists.items()))

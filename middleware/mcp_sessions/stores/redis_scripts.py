@@ -116,25 +116,26 @@ DUE: Final = Script("""
 return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'WITHSCORES', 'LIMIT', ARGV[2], ARGV[3])
 """)
 
-# ended session; now idle resolution lease leeway -> gone | later, when | taken, when, reason, fields...
+# ended session; now idle resolution lease leeway -> gone | later, when | taken, when, fields..., reason; by NULs
 CLAIM: Final = Script(
     _EVEN_FULL
     + """
 local function text(moment) return string.format('%.3f', moment) end
 local r = redis.call('HMGET', KEYS[2], 'c', 'e', 's', 'u', 'x', 'l', 'r', 't', 'a')
-if not r[1] then return {'gone'} end
+if not r[1] then return 'gone' end
 local now, ends, reason = tonumber(ARGV[1]), tonumber(r[2]), r[5]
 local idles = ARGV[2] ~= '' and tonumber(r[3]) + tonumber(ARGV[2]) + tonumber(ARGV[3]) or ends
 if reason then
-  if now < tonumber(r[6]) then return {'later', r[6]} end
+  if now < tonumber(r[6]) then return 'later\\0' .. r[6] end
 elseif not (now < ends) then reason = 'expired'
 elseif not (now < idles) then reason = 'idle'
-else return {'later', text(math.min(ends, idles))} end
+else return 'later\\0' .. text(math.min(ends, idles)) end
 local lease = text(now + tonumber(ARGV[4]))
 redis.call('HSET', KEYS[2], 'x', reason, 'l', lease)
 local ttl = math.max(1, math.ceil(ends + tonumber(ARGV[5]) - now))
 redis.call('SET', KEYS[1], '0', 'EX', string.format('%d', ttl), 'NX')
-return {'taken', lease, reason, r[1], r[2], r[3], r[4] or '', r[7] or '', r[8] or '', r[9]}
+local found = {'taken', lease, r[1], r[2], r[3], r[4] or '', r[7] or '', r[8] or '', r[9], reason}
+return table.concat(found, '\\0')
 """
 )
 
@@ -153,11 +154,11 @@ return 1
 """
 )
 
-# ended session data times -> the audience, the subject and the root, each or nothing
+# ended session data times -> the audience, the subject and the root, each or nothing; by NULs
 PURGE: Final = Script("""
 local of = redis.call('HMGET', KEYS[2], 'a', 'u', 'r')
 redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
-return {of[1] or '', of[2] or '', of[3] or ''}
+return table.concat({of[1] or '', of[2] or '', of[3] or ''}, '\\0')
 """)
 
 # sweeper; worker until now milliseconds -> 1 where it leads
