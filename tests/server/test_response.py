@@ -15,8 +15,7 @@ from starlette.types import Message, Send
 
 from mcp_sessions._server import response as responder_module
 from mcp_sessions._server.answers import respond, send_refusal
-from mcp_sessions._server.response import ResponseFilter, StreamGuard
-from mcp_sessions._server.rewrites import Rewrite
+from mcp_sessions._server.response import ResponseFilter, Rewrite, StreamGuard
 from mcp_sessions._server.streams import Origin, Streams
 from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions.errors import CreateRefused, StoreUnavailable

@@ -181,7 +181,7 @@ async def preflight(ctx: RequestContext, message: Message, also: frozenset[int] 
     await ctx.app(question, Replay(body, ctx.receive), found)
     if found.admits or found.status in also:
         return True
-    await found.relay(ctx.send)
+    await found.relay(ctx)
     return False
 
 
@@ -197,7 +197,7 @@ async def may_delete(ctx: RequestContext, also: frozenset[int]) -> bool:
     await ctx.app({**_question(ctx.scope, b""), "headers": kept}, ctx.receive, found)
     if found.allows_delete or found.status in also:
         return True
-    await found.relay(ctx.send)
+    await found.relay(ctx)
     return False
 
 
@@ -269,7 +269,8 @@ class Answer(msgspec.Struct):
         except (Refusal, KeyError):
             return False
 
-    async def relay(self, send: Send) -> None:
-        """Give the caller the server's answer, as it came."""
+    async def relay(self, ctx: RequestContext) -> None:
+        """Give the caller the server's answer, as it came but for the ids of the bridge."""
         for message in self.messages:
-            await send(message)
+            is_translated = ctx.runtime.bridges and message["type"] == "http.response.start"
+            await ctx.send(ctx.translated(message) if is_translated else message)

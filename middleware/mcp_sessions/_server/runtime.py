@@ -29,9 +29,8 @@ from ..stores import base
 from ..stores.base import Standing, Store
 from ..telemetry.detect import is_traced
 from . import placement, principal
-from .context import PendingInitialized
+from .context import Conversation, PendingInitialized
 from .forms import as_seconds
-from .labels import Conversation
 from .lifecycle import Sweeper, Terminator
 from .options import Limits, OnCreate, Options
 from .principal import ReadPrincipal

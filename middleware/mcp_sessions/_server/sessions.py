@@ -33,7 +33,7 @@ from ..errors import (
     refuse,
 )
 from ..stores.base import LIVE, Standing
-from .context import RequestContext, bridged
+from .context import Bridged, RequestContext
 from .runtime import Runtime
 
 STATE_KEY: Final = ""
@@ -167,13 +167,14 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             raise SessionEnded(ref=self.claims.ref) from None
 
     @property
-    def server_id(self) -> str | None:
-        """The wrapped server's own id of the transport session, or None where it has none.
+    def bridge(self) -> Bridged | None:
+        """How its requests cross the bridge, or None where the wrapped server has no session of its own for it.
 
         Raises:
-            SessionNotFound: It was not sealed for this session.
+            SessionNotFound: The server's id in it was not sealed for it.
         """
-        return seal.open_upstream(self.ring, self.claims, audience=self.runtime.audience)
+        server_id = seal.open_upstream(self.ring, self.claims, audience=self.runtime.audience)
+        return None if server_id is None else Bridged(self.token, server_id)
 
     def metadata(self) -> dict[str, Any]:
         """Return its `SessionMetadata` as it stands now; closes the state, since it leaves with the response.
@@ -281,14 +282,11 @@ async def open_others(ctx: RequestContext, decision: Decision) -> ActiveSession 
         SessionNotFound: One of them is not live.
         StoreUnavailable: The store did not answer.
     """
-    session, runtime = None, ctx.runtime
+    session = None
     if decision.transport_id is not None:
         session = await open_transport(ctx, decision.transport_id, fail_open=decision.fail_open)
     if decision.metadata is not None and decision.kind != SESSION:
-        principal, fail_open, kind = runtime.principal(ctx.scope), decision.fail_open, decision.kind
-        session = await open_session(decision.metadata, runtime, principal=principal, fail_open=fail_open, kind=kind)
-        if runtime.bridges and kind == TRANSPORT:
-            ctx.bridge = bridged(session)
+        session = await _open_across(ctx, decision.metadata, decision.kind, fail_open=decision.fail_open)
     return session
 
 
@@ -299,19 +297,17 @@ async def open_transport(ctx: RequestContext, session_id: str, *, fail_open: boo
         SessionNotFound: It is over or was never ours; the status tells clients to begin anew.
         StoreUnavailable: The store did not answer.
     """
-    runtime = ctx.runtime
     try:
-        session = await open_session(
-            SessionMetadata(session_id),
-            runtime,
-            principal=runtime.principal(ctx.scope),
-            fail_open=fail_open,
-            kind=TRANSPORT,
-        )
-        if runtime.bridges:
-            ctx.bridge = bridged(session)
+        return await _open_across(ctx, SessionMetadata(session_id), TRANSPORT, fail_open=fail_open)
     except SessionNotFound as refusal:
         raise SessionNotFound(refusal.reason, ref=refusal.ref, http_status=404) from None
+
+
+async def _open_across(ctx: RequestContext, named: SessionMetadata, kind: Kind, *, fail_open: bool) -> ActiveSession:
+    runtime, principal = ctx.runtime, ctx.runtime.principal(ctx.scope)
+    session = await open_session(named, runtime, principal=principal, fail_open=fail_open, kind=kind)
+    if runtime.bridges and kind == TRANSPORT:
+        ctx.bridge = session.bridge
     return session
 
 

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
 from .._protocol import decision, draft, rewrite
-from .._protocol.headers import SESSION_HEADER
+from .._protocol.headers import SESSION_HEADER, edit
 from .._session.claims import FIELD
 from .._session.events import RequestRefused
 from ..errors import Refusal, SessionEnded, SessionExpired, SessionNotFound, StoreUnavailable
@@ -24,7 +24,7 @@ from ..stores.base import LIVE
 from .answers import Answer, may_delete, refuse_bodyless, refuse_unread, send_refusal, send_status
 from .context import Bridged, BridgedInitialize, RequestContext
 from .response import ResponseFilter, StreamGuard
-from .rewrites import TranslateIds
+from .rewrites import TranslateIds, passing_filter
 from .sessions import ActiveSession, open_transport, refusal_of
 from .streams import Origin
 
@@ -68,7 +68,7 @@ async def handle_other(ctx: RequestContext) -> None:
     transport = ctx.headers.first(SESSION_HEADER)
     origin = ctx.runtime.streams.origin_of(transport, ctx.headers.first(LAST_EVENT_ID))
     if origin is None or ctx.scope["method"] != "GET":
-        await ctx.app(ctx.scope, ctx.receive, ctx.send)
+        await ctx.app(ctx.scope, ctx.receive, passing_filter(ctx) or ctx.send)
     else:
         await _serve_stream(ctx, origin, transport)
 
@@ -110,7 +110,8 @@ async def _serve_stream(ctx: RequestContext, origin: Origin, transport: str | No
         await send_refusal(ctx.send, refusal, status=_GONE, code=_record(ctx, origin, refusal))
         return
     guard = StreamGuard(origin, transport, runtime.streams, partial(_cut_body, ctx, origin), lambda: False)
-    response = ResponseFilter(ctx.send, b"", None, (), lambda: guard, runtime.max_event_bytes)
+    rewrites = (TranslateIds(ctx=ctx),) if runtime.bridges else ()
+    response = ResponseFilter(ctx.send, b"", None, rewrites, lambda: guard, runtime.max_event_bytes)
     try:
         await ctx.app(ctx.scope, ctx.receive, response)
     finally:
@@ -134,7 +135,7 @@ def _record(ctx: RequestContext, origin: Origin, refusal: Refusal) -> int:
 
 
 async def cross(ctx: RequestContext, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Call the wrapped server, with its own id in place of ours.
+    """Call the wrapped server, with its own id in place of ours; responses are translated where they leave.
 
     A live session of ours has the server's id sealed inside, and a successful `initialize` begins one. Any other
     request reaches the server without an id, and its client sees none. Two clients never share a transport session,
@@ -145,24 +146,19 @@ async def cross(ctx: RequestContext, app: ASGIApp, scope: Scope, receive: Receiv
         app: The wrapped server.
         scope: The ASGI scope.
         receive: The server's `receive`.
-        send: Where the response goes; that of an `initialize` is translated by its own filter.
+        send: Where the response goes.
     """
     bridge = ctx.bridge
-    if isinstance(bridge, BridgedInitialize):
-        await app(scope, receive, send)
-        if bridge.orphaned_id is not None:
-            await delete_upstream_session(app, scope, bridge.orphaned_id)
-        return
-    if bridge is not None:
+    if isinstance(bridge, Bridged):
         scope = {**scope, "headers": [*scope["headers"], (SESSION_HEADER, bridge.server_id.encode("ascii"))]}
-    translated = ResponseFilter(send, b"", None, (TranslateIds(bridge=bridge),), None, 0, reads_body=False)
-    await app(scope, receive, translated)
+    await app(scope, receive, send)
+    if isinstance(bridge, BridgedInitialize) and bridge.orphaned_id is not None:
+        await _delete_upstream_session(app, scope, bridge.orphaned_id)
 
 
-async def delete_upstream_session(app: ASGIApp, scope: Scope, server_id: str) -> None:
+async def _delete_upstream_session(app: ASGIApp, scope: Scope, server_id: str) -> None:
     """End a transport session of the wrapped server that no client will ever use; its answer is dropped."""
-    kept = [(name, value) for name, value in scope["headers"] if name not in _OF_A_BODY]
-    headers = [*kept, (SESSION_HEADER, server_id.encode("ascii"))]
+    headers = edit(scope["headers"], drop=_OF_A_BODY, add=[(SESSION_HEADER, server_id.encode("ascii"))])
     await app({**scope, "mcp_session": None, "method": "DELETE", "headers": headers}, _no_body, Answer(b""))
 
 

@@ -51,16 +51,6 @@ class _Payload(msgspec.Struct, omit_defaults=True):
     up: Annotated[str, Meta(min_length=1, max_length=MAX_TOKEN_BYTES)] | UnsetType = UNSET
 
 
-# The claims that a token may lack, and their names in `Claims`.
-_OPTIONAL: Final = {
-    "sub": "subject",
-    "tp": "trace",
-    "cli": "client",
-    "par": "parent",
-    "root": "root",
-    "own": "owner",
-    "up": "upstream",
-}
 _HEADERS: Final = msgspec.json.Decoder(_Header)
 _PAYLOADS: Final = msgspec.json.Decoder(_Payload)
 _CLAIM: Final = re.compile(rf"\b({'|'.join(_Payload.__struct_fields__)})`\Z")
@@ -126,10 +116,24 @@ class Tokens:
         key = ring.signing
         if claims.kid != key.kid:
             raise ConfigurationError("the claims were made for another key than the one that signs")
-        needed = self._issuer, self._audience, claims.jti, claims.issued_at, claims.expires_at, claims.kind
-        given = {name: value for name, other in _OPTIONAL.items() if (value := getattr(claims, other)) is not None}
+        stated = _Payload(
+            iss=self._issuer,
+            aud=self._audience,
+            jti=claims.jti,
+            iat=claims.issued_at,
+            exp=claims.expires_at,
+            knd=claims.kind,
+            sub=UNSET if claims.subject is None else claims.subject,
+            tp=UNSET if claims.trace is None else claims.trace,
+            cli=UNSET if claims.client is None else claims.client,
+            par=UNSET if claims.parent is None else claims.parent,
+            root=UNSET if claims.root is None else claims.root,
+            gen=claims.generation,
+            own=UNSET if claims.owner is None else claims.owner,
+            up=UNSET if claims.upstream is None else claims.upstream,
+        )
         try:
-            payload = msgspec.json.encode(_Payload(*needed, gen=claims.generation, **given))
+            payload = msgspec.json.encode(stated)
             _PAYLOADS.decode(payload)  # what would not verify is never handed out
         except (ValueError, TypeError) as error:
             raise ConfigurationError(f"the claims do not make a session id ({_claim_at_fault(error)})") from None
@@ -235,16 +239,21 @@ class Tokens:
             raise SessionNotFound("token_issuer")
         if not payload.aud == self._audience:
             raise SessionNotFound("token_audience")
-        given = {name: value for other, name in _OPTIONAL.items() if (value := getattr(payload, other)) is not UNSET}
         return Claims(
             kind=payload.knd,
             kid=key.kid,
             jti=payload.jti,
             issued_at=payload.iat,
             expires_at=payload.exp,
+            subject=None if payload.sub is UNSET else payload.sub,
+            trace=None if payload.tp is UNSET else payload.tp,
+            client=None if payload.cli is UNSET else payload.cli,
+            parent=None if payload.par is UNSET else payload.par,
+            root=None if payload.root is UNSET else payload.root,
             generation=payload.gen,
+            owner=None if payload.own is UNSET else payload.own,
+            upstream=None if payload.up is UNSET else payload.up,
             audience=self._audience,
-            **given,
         )
 
 
