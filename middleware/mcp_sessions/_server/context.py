@@ -36,27 +36,17 @@ MAX_WAITING: Final = 10_000  # transport sessions; those of clients that never c
 
 
 class Bridged(RedactedRepr, msgspec.Struct, frozen=True):
-    """A request of a transport session that is sealed in one of ours.
+    """A request of a transport session that is sealed in one of ours."""
 
-    Args:
-        client_id: The id that its client holds. A credential.
-        server_id: The id that the wrapped server knows.
-    """
-
-    client_id: str
+    client_id: str  # a credential
     server_id: str
 
 
 class BridgedInitialize(RedactedRepr, msgspec.Struct):
-    """An `initialize` that may begin a transport session of the wrapped server.
+    """An `initialize` that may begin a transport session of the wrapped server."""
 
-    Args:
-        session: Ours, once it is minted for the server's.
-        orphaned_id: The server's id that no client holds, since ours was refused.
-    """
-
-    session: ActiveSession | None = None
-    orphaned_id: str | None = None
+    session: ActiveSession | None = None  # ours, once it is minted for the server's
+    orphaned_id: str | None = None  # the server's, which no client holds, since ours was refused
 
 
 class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
@@ -123,12 +113,9 @@ def named_ids(start: ASGIMessage) -> list[str]:
 
 
 class PendingInitialized:
-    """The wrapped server's transport sessions that wait for `notifications/initialized`.
+    """The wrapped server's transport sessions that wait for `notifications/initialized`; the oldest go first.
 
     A server that keeps transport sessions keeps them in its process, and so does this.
-
-    Args:
-        max_waiting: How many are remembered at most; the oldest go first.
     """
 
     def __init__(self, *, max_waiting: int = MAX_WAITING) -> None:
@@ -165,23 +152,12 @@ class Conversation(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, correlate: Any, propagate: Any) -> Conversation | None:
-        """Return the checked form of the two options, or None where both are off.
-
-        Raises:
-            ConfigurationError: One is wrong; the message says what to write instead.
-        """
+        """Return the checked form of the two options, or None where both are off."""
         found, member = Correlate.of(correlate), baggage_member(propagate)
         return None if found is None and member is None else cls(found, member)
 
     def label(self, ctx: RequestContext, message: Message, body: bytes, session: Session | None) -> bytes:
-        """Leave the name where handlers look, and return the body with our session's name in its baggage, or that one.
-
-        Args:
-            ctx: The request.
-            message: The message.
-            body: What would be forwarded of it.
-            session: The session that is attached, or None.
-        """
+        """Leave the name where handlers look, and return the body with the name of our session, else that one, in its baggage."""
         found = None if self.correlate is None else self._found(self.correlate, ctx, message, session)
         name = None if found is None else found.id
         name = name if session is None else session.ref

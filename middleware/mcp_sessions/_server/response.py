@@ -1,8 +1,8 @@
 """The response on its way out: JSON as a whole, an event stream event by event, all else untouched.
 
-`ResponseFilter` is what stands in for `send`. It alone holds the start of a response, since its length may change and a
-new session may have to be named in its headers; it alone splits event streams, and it ends one whose session has ended.
-What a message of the response becomes is up to its rewrites; where they leave it alone the server's bytes go out.
+`ResponseFilter` stands in for `send`. It holds the start of a response, since its length may change and a new session
+may have to be named in its headers; it splits event streams, and ends one whose session has ended. What a message
+becomes is up to its rewrites; where they leave it alone the server's bytes go out.
 """
 
 from __future__ import annotations
@@ -64,21 +64,13 @@ class Rewrite(msgspec.Struct, eq=False):
 
 
 class StreamGuard(msgspec.Struct, frozen=True):
-    """What ends a response before its time.
+    """What ends a response before its time."""
 
-    Args:
-        origin: The request that is answered.
-        transport: The wrapped server's transport session that it came by, or None.
-        streams: The streams of this process, among which it is listed while it is open.
-        cut_body: Gives the last message to a client whose stream is cut, as JSON, or nothing.
-        survives_end: Whether the response goes on all the same.
-    """
-
-    origin: Origin
-    transport: str | None
-    streams: Streams
-    cut_body: Callable[[], bytes]
-    survives_end: Callable[[], bool]
+    origin: Origin  # the request that is answered
+    transport: str | None  # the wrapped server's transport session that it came by
+    streams: Streams  # of this process, among which it is listed while it is open
+    cut_body: Callable[[], bytes]  # gives the last message to a client whose stream is cut, as JSON, or nothing
+    survives_end: Callable[[], bool]  # whether the response goes on all the same
 
     async def is_over(self) -> bool:
         """Whether the session has ended meanwhile, so that its answer must not leave."""
@@ -92,26 +84,13 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
         send: The server's `send`.
         request_id: The request's id as JSON.
         echoed: The session to write into the answer where there are no rewrites, or None.
-        rewrites: What the answer needs, in this order.
+        rewrites: What the answer needs, in this order; what translates ids comes first.
         make_guard: Gives what ends the response, when that is looked at; None where it ends by itself only.
         max_event_bytes: Bytes of one event that are held at the most; a longer one passes unchanged.
         late_at: When the session may have ended since the store was asked, Unix seconds.
         clock: Unix seconds.
         observer: What learns how the request ended, or None.
         is_passing: Whether the body leaves part by part as it came, and is observed at the most.
-        is_opaque: Whether the body has a type that is not changed.
-        start: The start of the response while it is held.
-        kept: Its headers that stay true of a changed body.
-        named: The header that names a new session; it comes last.
-        session_id: The session that the headers name.
-        answer: The success, as far as it is changed, once it was recognized.
-        pieces: What there is of a JSON body that comes in several.
-        size: The bytes of these, where they are observed.
-        events: What splits an event stream.
-        waiting: Parts of an event stream that wait for its start.
-        guard: What ends the stream, from when it is open.
-        is_sending: Whether events are on their way just now.
-        is_over: Whether the response was ended before its time.
     """
 
     send: Send
@@ -124,19 +103,21 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
     clock: Callable[[], float] = time.time
     observer: RequestTelemetry | None = None
     is_passing: bool = False
-    is_opaque: bool = False
-    start: ASGIMessage | None = None
-    kept: Headers = []  # each struct gets its own
-    named: Headers = []
-    session_id: str | None = None
-    answer: bytes | None = None
-    pieces: list[bytes] = []
-    size: int = 0
+
+    # What is known of the response so far.
+    is_opaque: bool = False  # its body has a type that is not changed
+    start: ASGIMessage | None = None  # while it is held
+    kept: Headers = []  # that stay true of a changed body; each struct gets its own
+    named: Headers = []  # what names a new session comes last
+    session_id: str | None = None  # that the headers name
+    answer: bytes | None = None  # the success, as far as it is changed, once it was recognized
+    pieces: list[bytes] = []  # of a JSON body that comes in several
+    size: int = 0  # the bytes of these, where they are observed
     events: EventStream | None = None
-    waiting: list[ASGIMessage] = []
-    guard: StreamGuard | None = None
-    is_sending: bool = False
-    is_over: bool = False
+    waiting: list[ASGIMessage] = []  # parts of an event stream that wait for its start
+    guard: StreamGuard | None = None  # from when the stream is open
+    is_sending: bool = False  # events are on their way just now
+    is_over: bool = False  # it was ended before its time
 
     def __call__(self, message: ASGIMessage) -> Awaitable[None]:
         # It picks the coroutine that does the work: to be one itself would cost each part of a response a second.

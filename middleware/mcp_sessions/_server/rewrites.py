@@ -91,11 +91,7 @@ class NameTransport(Rewrite, kw_only=True):
 class TranslateIds(Rewrite, kw_only=True):
     """Ids of ours in place of the wrapped server's, on every response that crosses the bridge.
 
-    Args:
-        ctx: The request, whose bridge says how it crosses.
-        message: For an `initialize`: the message.
-        mint: For an `initialize`: mints a session with the server's id sealed inside.
-        server_id: The id that the server named for the transport session that it begins.
+    For an `initialize` it has the message, what mints a session with the server's id sealed inside, and that id.
     """
 
     ctx: RequestContext
@@ -193,14 +189,7 @@ def passing_filter(ctx: RequestContext) -> ResponseFilter | None:
 def rewrites_for(
     ctx: RequestContext, message: Message, session: ActiveSession | None, echoed: ActiveSession | None
 ) -> tuple[Rewrite, ...]:
-    """Return what the answer to a request needs, in the order in which it is done; nothing where it is the echo alone.
-
-    Args:
-        ctx: The request.
-        message: The message.
-        session: Its session, or None.
-        echoed: The same where it is written back, or None.
-    """
+    """Return what the answer to a request needs, in this order; nothing where that is the echo of its session alone."""
     runtime, sep1364, first, last = ctx.runtime, ctx.runtime.rules.sep1364, list[Rewrite](), list[Rewrite]()
     begins = sep1364 is not None and sep1364.begins_session(message, modern=ctx.headers.is_modern)
     if message.method == INITIALIZE and ctx.bridge is None:  # else it goes on with a session that it has
@@ -230,10 +219,6 @@ def rewrites_for(
 async def begin_session(
     ctx: RequestContext, message: Message, kind: Kind, server_id: str | None = None
 ) -> ActiveSession:
-    """Mint the session that an `initialize` begins, and keep what its client can do.
-
-    Raises:
-        Refusal: The caller gets none.
-    """
+    """Mint the session that an `initialize` begins, and keep what its client can do."""
     mint, value = partial(initialize_session, ctx, message, kind, server_id), capabilities(message)
     return await (mint() if value is None else mint_with_capabilities(value, mint))

@@ -1,7 +1,7 @@
-"""Sessions during one request: opened from what it names, written back, ended.
+"""Sessions during one request: opened from what it names, written back, ended; `minting` makes new ones.
 
 What is known about a session comes from its token and the state that its client carries; the store is asked for its
-status alone. How a session is named on the wire is decided elsewhere, and `minting` makes new ones.
+status alone.
 """
 
 from __future__ import annotations
@@ -36,13 +36,10 @@ from ..stores.base import LIVE, Standing
 from .context import Bridged, RequestContext
 from .runtime import Runtime
 
+# Where the state of a transport session and its client's capabilities are stored; `session.data` has no such names.
 STATE_KEY: Final = ""
-"""Where the state of a transport session lies in the store: a name that `session.data` cannot have."""
 CAPABILITIES_KEY: Final = "\0client_capabilities"
-"""Where the capabilities lie that the client of a session has stated: another such name."""
-MAX_CAPABILITIES_BYTES: Final = 16 * 1024
-"""A caller who may create sessions may have so much kept for each, without the application's doing."""
-
+MAX_CAPABILITIES_BYTES: Final = 16 * 1024  # that any caller who may create sessions can have kept for each
 LATE: Final = 1.0  # seconds after which the status that the store gave at the beginning is asked for again
 
 _log: Final = logging.getLogger("mcp_sessions")
@@ -130,10 +127,10 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         except StoreUnavailable as error:
             if not fail_open:
                 raise
-            _log.warning(
-                "session %s goes on without its state, which is out of reach (%s)", self.claims.ref, error.reason
-            )
             self.unread = error.reason
+            _log.warning(
+                "session %s goes on without its state, which is out of reach (%s)", self.claims.ref, self.unread
+            )
 
     async def save(self) -> None:
         """Keep a state that changed in the store, for a client that carries none.
@@ -148,10 +145,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             await self.runtime.store.write(self._namespace, STATE_KEY, changed)
 
     async def keep_capabilities(self, value: bytes) -> None:
-        """Keep what the client states that it can do, in place of what it stated before.
-
-        Args:
-            value: A JSON object.
+        """Keep what the client states that it can do, a JSON object, in place of what it stated before.
 
         Raises:
             Refusal: `capabilities_too_large`: There is no room for it.
@@ -168,20 +162,12 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
 
     @property
     def bridge(self) -> Bridged | None:
-        """How its requests cross the bridge, or None where the wrapped server has no session of its own for it.
-
-        Raises:
-            SessionNotFound: The server's id in it was not sealed for it.
-        """
+        """How its requests cross the bridge, or None where the wrapped server has no session of its own for it."""
         server_id = seal.open_upstream(self.ring, self.claims, audience=self.runtime.audience)
         return None if server_id is None else Bridged(self.token, server_id)
 
     def metadata(self) -> dict[str, Any]:
-        """Return its `SessionMetadata` as it stands now; closes the state, since it leaves with the response.
-
-        Raises:
-            StateError: What the application wrote cannot be kept.
-        """
+        """Return its `SessionMetadata` as it stands now; closes the state, since it leaves with the response."""
         changed, runtime = self.state.close(), self.runtime
         now = int(runtime.clock())
         ends_at = end_of(self.claims, runtime, now)
@@ -189,18 +175,12 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             return draft.metadata(self.token, expires_at=ends_at, state=None)
         # The state must also carry that the session was seen.
         payload = self.state.payload if changed is None else changed
-        sealed = seal.seal(
-            self.ring.signing,
-            payload,
-            jti=self.claims.jti,
-            subject=self.claims.subject,
-            audience=runtime.audience,
-            last_seen=now,
-        )
+        owned: dict[str, Any] = {"jti": self.claims.jti, "subject": self.claims.subject, "audience": runtime.audience}
+        sealed = seal.seal(self.ring.signing, payload, **owned, last_seen=now)
         return draft.metadata(self.token, expires_at=ends_at, state=sealed)
 
     def echo(self) -> bytes:
-        """Return the JSON of `metadata`; the bytes that were made before where the state was not looked at."""
+        """Return the JSON of `metadata`: the bytes that were made before where the state was not looked at."""
         if self.opened is None and self.runtime.idle_timeout is None:
             self.is_shut = True
             return draft.without_state(self.token, self.ends_at)
@@ -254,15 +234,8 @@ async def open_session(
             raise refusal_of(status, claims)
     payload, last_seen = None, claims.issued_at
     if metadata.state is not None:
-        unsealed = seal.open(
-            ring,
-            metadata.state,
-            jti=claims.jti,
-            subject=claims.subject,
-            audience=runtime.audience,
-            max_bytes=runtime.max_state_bytes,
-            now=now,
-        )
+        owned: dict[str, Any] = {"jti": claims.jti, "subject": claims.subject, "audience": runtime.audience}
+        unsealed = seal.open(ring, metadata.state, **owned, max_bytes=runtime.max_state_bytes, now=now)
         payload, last_seen = unsealed.payload, unsealed.last_seen
     if runtime.tracked or kind != SESSION:  # the record has when it was seen, if anything does
         last_seen = int(now)
@@ -276,12 +249,7 @@ async def open_session(
 
 
 async def open_others(ctx: RequestContext, decision: Decision) -> ActiveSession | None:
-    """Return the live session that a header or a field names, and let the request cross the bridge.
-
-    Raises:
-        SessionNotFound: One of them is not live.
-        StoreUnavailable: The store did not answer.
-    """
+    """Return the live session that a header or a field names, and let the request cross the bridge."""
     session = None
     if decision.transport_id is not None:
         session = await open_transport(ctx, decision.transport_id, fail_open=decision.fail_open)
@@ -291,15 +259,10 @@ async def open_others(ctx: RequestContext, decision: Decision) -> ActiveSession 
 
 
 async def open_transport(ctx: RequestContext, session_id: str, *, fail_open: bool = False) -> ActiveSession:
-    """Return the live transport session that a header names, and let the request cross the bridge.
-
-    Raises:
-        SessionNotFound: It is over or was never ours; the status tells clients to begin anew.
-        StoreUnavailable: The store did not answer.
-    """
+    """Return the live transport session that a header names, and let the request cross the bridge."""
     try:
         return await _open_across(ctx, SessionMetadata(session_id), TRANSPORT, fail_open=fail_open)
-    except SessionNotFound as refusal:
+    except SessionNotFound as refusal:  # the status makes clients begin anew
         raise SessionNotFound(refusal.reason, ref=refusal.ref, http_status=404) from None
 
 

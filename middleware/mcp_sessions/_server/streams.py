@@ -31,26 +31,18 @@ _running: Final[set[asyncio.Task[None]]] = set()  # the event loop keeps weak re
 
 
 def start(work: Callable[[], Awaitable[None]]) -> None:
-    """Start work that belongs to no request and ends with the event loop, on asyncio or trio.
-
-    Args:
-        work: An async function without arguments. An error in it is logged and ends it, never the server.
-    """
+    """Start work that belongs to no request and ends with the event loop; an error in it is logged and ends it."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        _start_on_trio(work)
+        import trio
+
+        trio.lowlevel.spawn_system_task(_logged, work, context=Context())
         return
     # A context of its own: the work must not be taken for a part of the request that happened to start it.
     task = Context().run(loop.create_task, _logged(work))
     _running.add(task)
     task.add_done_callback(_running.discard)
-
-
-def _start_on_trio(work: Callable[[], Awaitable[None]]) -> None:
-    import trio
-
-    trio.lowlevel.spawn_system_task(_logged, work, context=Context())
 
 
 async def _logged(work: Callable[[], Awaitable[Any]]) -> None:
@@ -80,12 +72,10 @@ class Stream(Protocol):
     @property
     def claims(self) -> Claims:
         """The session that it belongs to."""
-        ...
 
     @property
     def survives_end(self) -> bool:
         """Whether it goes on when its session ends: its own request ended it, and still gets its answer."""
-        ...
 
     async def cut(self) -> None:
         """End it: its session has ended. Raises nothing, and does not wait long for its client."""
@@ -101,9 +91,7 @@ class Streams:
     """
 
     def __init__(self, store: Store, *, interval: float = INTERVAL, max_events: int = MAX_EVENTS) -> None:
-        self._store = store
-        self._interval = interval
-        self._max_events = max_events
+        self._store, self._interval, self._max_events = store, interval, max_events
         self._open: dict[str, list[Stream]] = {}
         self._origins: OrderedDict[tuple[str | None, str], Origin] = OrderedDict()
         self._watching = False
@@ -125,11 +113,7 @@ class Streams:
             self._open.pop(ref, None)
 
     async def end(self, ref: str) -> None:
-        """End the streams of a session that has ended, but for that of the request that ended it.
-
-        Args:
-            ref: The session's public name.
-        """
+        """End the streams of a session that has ended, but for that of the request that ended it."""
         ending = [stream for stream in self._open.get(ref, ()) if not stream.survives_end]
         async with anyio.create_task_group() as group:  # side by side, or slow clients would add up
             for stream in ending:
@@ -155,28 +139,20 @@ class Streams:
 
     async def _look(self) -> None:
         claims = [of_session[0].claims for of_session in self._open.values()]
-        for start in range(0, len(claims), BATCH):
-            await self._ask(claims[start : start + BATCH])
-
-    async def _ask(self, claims: list[Claims]) -> None:
-        try:
-            statuses = await base.statuses(self._store, claims)
-        except StoreUnavailable:  # the streams go on until the store says otherwise
-            return
-        for claim, status in zip(claims, statuses, strict=True):
-            if status is not Standing.LIVE:
-                await self.end(claim.ref)
+        for first in range(0, len(claims), BATCH):
+            asked = claims[first : first + BATCH]
+            try:
+                statuses = await base.statuses(self._store, asked)
+            except StoreUnavailable:  # the streams go on until the store says otherwise
+                continue
+            for claim, status in zip(asked, statuses, strict=True):
+                if status is not Standing.LIVE:
+                    await self.end(claim.ref)
 
     # --- what can be resumed ------------------------------------------------------------------
 
     def remember(self, transport: str | None, event_id: str, origin: Origin) -> None:
-        """Remember that an event was sent in answer to a request of a session.
-
-        Args:
-            transport: The wrapped server's own transport session, within which event ids are unique.
-            event_id: The event's id.
-            origin: The request.
-        """
+        """Remember which request an event answered; its id is unique within the wrapped server's transport session."""
         self._origins[transport, event_id] = origin
         if len(self._origins) > self._max_events:
             self._origins.popitem(last=False)

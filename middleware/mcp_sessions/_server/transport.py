@@ -1,9 +1,8 @@
 """Transport sessions: requests without a body that name one of ours, resumed streams, and the bridge.
 
-A stateless server keeps a GET open for as long as the client lives and never writes to it, so the client learns that
-there is no stream; a server behind the bridge is asked for its own. DELETE ends the session on every worker. A client
+A stateless server would keep a GET open and never write to it, so the client learns that there is no stream. A client
 that resumes a stream (`Last-Event-ID`) is not served the results of a session that has ended. Across the bridge the
-wrapped server's ids are translated in both directions: it never sees ours, and its client never sees its own.
+wrapped server never sees our ids, and its client never sees its own.
 Source: MCP 2025-11-25, Streamable HTTP, "Session Management" and "Resumability and Redelivery".
 """
 
@@ -13,7 +12,6 @@ from functools import partial
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.types import Message as ASGIMessage
 
 from .._protocol import decision, draft, rewrite
 from .._protocol.headers import SESSION_HEADER, edit
@@ -22,6 +20,7 @@ from .._session.events import RequestRefused
 from ..errors import Refusal, SessionEnded, SessionExpired, SessionNotFound, StoreUnavailable
 from ..stores.base import LIVE
 from .answers import Answer, may_delete, refuse_bodyless, refuse_unread, send_refusal, send_status
+from .body import Replay
 from .context import Bridged, BridgedInitialize, RequestContext
 from .response import ResponseFilter, StreamGuard
 from .rewrites import TranslateIds, passing_filter
@@ -30,8 +29,7 @@ from .streams import Origin
 
 LAST_EVENT_ID: Final = b"last-event-id"
 _METHOD_NOT_ALLOWED: Final = 405
-_GONE: Final = 404  # what a server answers for a stream that it does not have
-_FORGOTTEN: Final = frozenset({404})
+_GONE: Final = 404  # what a server answers for a stream or a session that it does not have
 _OF_A_BODY: Final = frozenset({b"content-length", b"content-type", b"transfer-encoding", b"accept-encoding"})
 
 
@@ -76,7 +74,7 @@ async def handle_other(ctx: RequestContext) -> None:
 async def _delete(ctx: RequestContext, session: ActiveSession) -> None:
     """End a transport session whose client is done with it."""
     # Behind the bridge, a server that has forgotten its own has nothing left to end.
-    if await may_delete(ctx, frozenset() if ctx.bridge is None else _FORGOTTEN):
+    if await may_delete(ctx, frozenset() if ctx.bridge is None else frozenset({_GONE})):
         try:
             await session.session.end("deleted")
         except StoreUnavailable as refusal:
@@ -89,13 +87,7 @@ async def _delete(ctx: RequestContext, session: ActiveSession) -> None:
 
 
 async def _serve_stream(ctx: RequestContext, origin: Origin, transport: str | None) -> None:
-    """Serve a new or resumed stream while its session lives.
-
-    Args:
-        ctx: The request.
-        origin: The request whose answer the stream carries.
-        transport: The wrapped server's transport session, or None.
-    """
+    """Serve the stream that carries the answer to a request, new or resumed, while the request's session lives."""
     runtime, claims = ctx.runtime, origin.claims
     try:
         status = await runtime.status(claims)
@@ -103,11 +95,9 @@ async def _serve_stream(ctx: RequestContext, origin: Origin, transport: str | No
             raise refusal_of(status, claims)
         if not runtime.clock() < claims.expires_at:
             raise SessionExpired(ref=claims.ref)
-    except StoreUnavailable as refusal:
-        await send_refusal(ctx.send, refusal, status=refusal.http_status, code=_record(ctx, origin, refusal))
-        return
-    except SessionNotFound as refusal:
-        await send_refusal(ctx.send, refusal, status=_GONE, code=_record(ctx, origin, refusal))
+    except (StoreUnavailable, SessionNotFound) as refusal:
+        http_status = _GONE if isinstance(refusal, SessionNotFound) else refusal.http_status
+        await send_refusal(ctx.send, refusal, status=http_status, code=_record(ctx, origin, refusal))
         return
     guard = StreamGuard(origin, transport, runtime.streams, partial(_cut_body, ctx, origin), lambda: False)
     rewrites = (TranslateIds(ctx=ctx),) if runtime.bridges else ()
@@ -140,27 +130,13 @@ async def cross(ctx: RequestContext, app: ASGIApp, scope: Scope, receive: Receiv
     A live session of ours has the server's id sealed inside, and a successful `initialize` begins one. Any other
     request reaches the server without an id, and its client sees none. Two clients never share a transport session,
     since each of ours is minted for one of the server's.
-
-    Args:
-        ctx: The request on whose behalf it is called.
-        app: The wrapped server.
-        scope: The ASGI scope.
-        receive: The server's `receive`.
-        send: Where the response goes.
     """
     bridge = ctx.bridge
     if isinstance(bridge, Bridged):
         scope = {**scope, "headers": [*scope["headers"], (SESSION_HEADER, bridge.server_id.encode("ascii"))]}
     await app(scope, receive, send)
     if isinstance(bridge, BridgedInitialize) and bridge.orphaned_id is not None:
-        await _delete_upstream_session(app, scope, bridge.orphaned_id)
-
-
-async def _delete_upstream_session(app: ASGIApp, scope: Scope, server_id: str) -> None:
-    """End a transport session of the wrapped server that no client will ever use; its answer is dropped."""
-    headers = edit(scope["headers"], drop=_OF_A_BODY, add=[(SESSION_HEADER, server_id.encode("ascii"))])
-    await app({**scope, "mcp_session": None, "method": "DELETE", "headers": headers}, _no_body, Answer(b""))
-
-
-async def _no_body() -> ASGIMessage:
-    return {"type": "http.request", "body": b"", "more_body": False}
+        # No client will ever use it, so it ends; the server's answer is dropped.
+        headers = edit(scope["headers"], drop=_OF_A_BODY, add=[(SESSION_HEADER, bridge.orphaned_id.encode("ascii"))])
+        delete = {**scope, "mcp_session": None, "method": "DELETE", "headers": headers}
+        await app(delete, Replay(b"", receive), Answer(b""))
