@@ -155,10 +155,7 @@ def _also_admitted(ctx: RequestContext) -> frozenset[int]:
 async def preflight(ctx: RequestContext, message: Message, also: frozenset[int] = _NONE) -> bool:
     """Whether the wrapped server would serve the caller; where it would not, the caller has been answered.
 
-    Args:
-        ctx: The request.
-        message: The message.
-        also: Statuses of the server's that admit, too.
+    Some more statuses of the server's may admit, too.
     """
     modern = ctx.headers.is_modern
     if modern and message.kind is REQUEST:
@@ -208,14 +205,9 @@ def _question(scope: Scope, body: bytes) -> Scope:
 
 
 class Answer(msgspec.Struct):
-    """A `send` that keeps what the server answers, to be judged and, if need be, passed on as it came.
+    """A `send` that keeps what the server answers, to be judged and, if need be, passed on as it came."""
 
-    Args:
-        request_id: JSON text of the id that was asked with.
-        messages: What the server has sent.
-    """
-
-    request_id: bytes
+    request_id: bytes  # that was asked with, as JSON
     messages: list[ASGIMessage] = []  # each struct gets its own
 
     async def __call__(self, message: ASGIMessage) -> None:

@@ -50,29 +50,17 @@ class BridgedInitialize(RedactedRepr, msgspec.Struct):
 
 
 class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
-    """One request. (A struct: a dataclass takes three times as long to make.)
-
-    Args:
-        runtime: What all requests share.
-        app: The wrapped application, across the bridge where there is one.
-        scope: The ASGI scope; the session is put on it.
-        receive: The server's `receive`.
-        send: The server's `send`.
-        headers: The request's headers.
-        strict: Whether a body that is not JSON-RPC is refused; where the path may serve other things, it passes.
-        telemetry: What records the message, once it is known; None where nothing does.
-        bridge: How the request crosses the bridge; None where no id crosses.
-    """
+    """One request. (A struct: a dataclass takes three times as long to make.)"""
 
     runtime: Runtime
-    app: ASGIApp
-    scope: Scope
+    app: ASGIApp  # the wrapped application, across the bridge where there is one
+    scope: Scope  # the session is put on it
     receive: Receive
     send: Send
     headers: RequestHeaders
-    strict: bool
-    telemetry: RequestTelemetry | None = None
-    bridge: Bridged | BridgedInitialize | None = None
+    strict: bool  # a body that is not JSON-RPC is refused; where the path may serve other things, it passes
+    telemetry: RequestTelemetry | None = None  # what records the message, if anything does, once it is known
+    bridge: Bridged | BridgedInitialize | None = None  # how the request crosses the bridge, if an id crosses
 
     @property
     def has_upstream_session(self) -> bool:
@@ -141,14 +129,10 @@ class Conversation(msgspec.Struct, frozen=True):
 
     Handlers and spans find the name on the session, or on the scope where there is none. What the application calls
     in turn gets it by W3C baggage in the forwarded `_meta`.
-
-    Args:
-        correlate: Finds the name, or None where it is not looked for.
-        member: The baggage member that is written for what the application calls, or None for none.
     """
 
-    correlate: Correlate | None
-    member: str | None
+    correlate: Correlate | None  # finds the name, where it is looked for
+    member: str | None  # of the baggage that is written for what the application calls
 
     @classmethod
     def of(cls, correlate: Any, propagate: Any) -> Conversation | None:
@@ -157,7 +141,7 @@ class Conversation(msgspec.Struct, frozen=True):
         return None if found is None and member is None else cls(found, member)
 
     def label(self, ctx: RequestContext, message: Message, body: bytes, session: Session | None) -> bytes:
-        """Leave the name where handlers look, and return the body with the name of our session, else that one, in its baggage."""
+        """Leave the name where handlers look, and return the body with it, or our session's, in its baggage."""
         found = None if self.correlate is None else self._found(self.correlate, ctx, message, session)
         name = None if found is None else found.id
         name = name if session is None else session.ref

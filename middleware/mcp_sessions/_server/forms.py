@@ -26,17 +26,11 @@ _FLAGS: Final[Mapping[str, bool]] = MappingProxyType({"true": True, "false": Fal
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How the value of an option may be given.
+    """How the value of an option may be given."""
 
-    Args:
-        words: What may be written in a variable, for people, or nothing where no variable can hold it.
-        check: Called with the option's name and its value.
-        read: Returns the value that a variable's text stands for; raises `ValueError` where it stands for none.
-    """
-
-    words: str = ""
+    words: str = ""  # what may be written in a variable, for people; nothing where no variable can hold it
     check: Check = lambda option, value: value
-    read: Callable[[str], Any] = str
+    read: Callable[[str], Any] = str  # what a variable's text stands for; raises `ValueError` where it is nothing
 
 
 def form_of(owner: type, field: str) -> Form:

@@ -33,13 +33,7 @@ from .sessions import ActiveSession
 
 
 class MethodCall(msgspec.Struct):
-    """A request about sessions.
-
-    Args:
-        ctx: The request.
-        message: The message.
-        carried: The session that it carries, or None.
-    """
+    """A request about sessions."""
 
     ctx: RequestContext
     message: Message
@@ -124,11 +118,7 @@ async def list_sessions(call: MethodCall) -> dict[str, Any]:
 
 
 async def end_all(call: MethodCall) -> dict[str, Any]:
-    """End all sessions of the caller; on return every worker refuses them. Their `on_end` is run by a server, soon.
-
-    Raises:
-        StoreUnavailable: The store did not take it, or new ones keep coming. Some sessions may live.
-    """
+    """End all sessions of the caller; on return every worker refuses them. Their `on_end` is run by a server, soon."""
     runtime, principal = call.ctx.runtime, call.principal()
     for _ in range(ROUNDS):
         records = await _records(runtime, principal)

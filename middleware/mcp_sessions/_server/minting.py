@@ -40,28 +40,12 @@ class NewSession:
     session: Session
     start: Start | None
 
-    async def record(self) -> None:
-        """Register it in the store, where sessions are tracked."""
-        if self.active.runtime.tracked:
-            await self.active.runtime.store.register(Record.of(self.active.claims))
-
-    async def prepare(self, params: dict[str, Any], scope: Scope) -> None:
-        """Let the application fill it, or raise `CreateRefused`."""
-        on_create = self.active.runtime.on_create
-        if on_create is not None:
-            await call_hook(on_create, self.session, params, scope)
-
     def commit(self) -> None:
         """Announce that it is complete."""
         claims, runtime = self.active.claims, self.active.runtime
         if self.start is not None:
             runtime.telemetry().created(claims, self.start)
         runtime.emit(SessionCreated(claims.ref, claims.expires_at, claims.parent))
-
-    def abort(self, error: BaseException) -> None:
-        """Trace that it came to nothing."""
-        if self.start is not None:
-            self.start.end(error)
 
 
 async def mint(
@@ -74,16 +58,9 @@ async def mint(
     client: str | None = None,
     server_id: str | None = None,
 ) -> ActiveSession:
-    """Mint a session for a caller, as far as the application lets it.
+    """Mint a session for a caller, with the params and the scope that `on_create` gets.
 
-    Args:
-        runtime: What all requests share.
-        principal: The caller.
-        params: The params of `sessions/create`, for `on_create`.
-        scope: The ASGI scope, for `on_create`.
-        kind: What its token may be used as.
-        client: The name that the client gives itself, or None.
-        server_id: The wrapped server's own transport session, to be sealed inside.
+    A transport session may have the wrapped server's own id sealed inside.
 
     Raises:
         CreateLimited: The caller has made too many.
@@ -98,16 +75,18 @@ async def mint(
     made = _make(runtime, principal, now=now, server_id=server_id, **given)
     try:
         if runtime.tracked:
-            await made.record()  # before the hook: what it makes is freed by `on_end`, which only a record leads to
+            # Before the hook: what it makes is freed by `on_end`, which only a record leads to.
+            await runtime.store.register(Record.of(made.active.claims))
         if runtime.on_create is not None:
             try:
-                await made.prepare(params, scope)
+                await call_hook(runtime.on_create, made.session, params, scope)
             except BaseException:
                 if runtime.tracked or made.session.has_data:  # what was kept for a session that never was
                     await runtime.terminator.forget(made.active.claims.ref)
                 raise
     except BaseException as error:
-        made.abort(error)
+        if made.start is not None:
+            made.start.end(error)
         raise
     made.commit()
     return made.active
@@ -130,11 +109,7 @@ async def initialize_session(
 
 
 async def mint_with_capabilities(value: bytes, mint: Callable[[], Awaitable[ActiveSession]]) -> ActiveSession:
-    """Mint a session and keep what its client can do; where that is not kept, no session is left.
-
-    Args:
-        value: What the client can do, a JSON object.
-        mint: Mints the session.
+    """Mint a session and keep what its client can do, a JSON object; where that is not kept, no session is left.
 
     Raises:
         Refusal: `capabilities_too_large`: There is no room for it.
@@ -180,12 +155,6 @@ def _make(
 async def fork(parent: ActiveSession, mode: Mode, *, params: dict[str, Any], scope: Scope) -> ActiveSession:
     """Make a session from a live one of the same caller, which shares its data, copies it or begins empty.
 
-    Args:
-        parent: The session that it is made from.
-        mode: What it begins with.
-        params: The params of `sessions/fork`, for `on_create`.
-        scope: The ASGI scope, for `on_create`.
-
     Raises:
         CreateLimited: The caller has made too many sessions.
         CreateRefused: The application refuses.
@@ -196,17 +165,20 @@ async def fork(parent: ActiveSession, mode: Mode, *, params: dict[str, Any], sco
     made = _make(runtime, parent.principal, now=int(runtime.clock()), **claims.below(parent.claims, mode))
     child = made.active
     try:
-        await made.record()
+        if runtime.tracked:
+            await runtime.store.register(Record.of(child.claims))
         try:
             await _fill(child, parent, mode)
             if runtime.tracked:  # else what ends the lineage ends this fork, too, at its first request
                 await _check_again(child, parent)
-            await made.prepare(params, scope)
+            if runtime.on_create is not None:
+                await call_hook(runtime.on_create, made.session, params, scope)
         except BaseException:  # leave nothing behind
             await runtime.terminator.forget(child.claims.ref)
             raise
     except BaseException as error:
-        made.abort(error)
+        if made.start is not None:
+            made.start.end(error)
         raise
     made.commit()
     return child

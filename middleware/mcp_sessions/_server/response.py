@@ -78,31 +78,18 @@ class StreamGuard(msgspec.Struct, frozen=True):
 
 
 class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
-    """A `send` for one response. (A struct, since one is made per request, and a class takes three times as long.)
-
-    Args:
-        send: The server's `send`.
-        request_id: The request's id as JSON.
-        echoed: The session to write into the answer where there are no rewrites, or None.
-        rewrites: What the answer needs, in this order; what translates ids comes first.
-        make_guard: Gives what ends the response, when that is looked at; None where it ends by itself only.
-        max_event_bytes: Bytes of one event that are held at the most; a longer one passes unchanged.
-        late_at: When the session may have ended since the store was asked, Unix seconds.
-        clock: Unix seconds.
-        observer: What learns how the request ended, or None.
-        is_passing: Whether the body leaves part by part as it came, and is observed at the most.
-    """
+    """A `send` for one response. (A struct, since one is made per request, and a class takes three times as long.)"""
 
     send: Send
-    request_id: bytes
-    echoed: ActiveSession | None
-    rewrites: tuple[Rewrite, ...]
-    make_guard: Callable[[], StreamGuard] | None = None
-    max_event_bytes: int = _OBSERVED
-    late_at: float = inf
+    request_id: bytes  # as JSON
+    echoed: ActiveSession | None  # the session to write into the answer where there are no rewrites
+    rewrites: tuple[Rewrite, ...]  # what the answer needs, in this order; what translates ids comes first
+    make_guard: Callable[[], StreamGuard] | None = None  # gives what ends the response before its time
+    max_event_bytes: int = _OBSERVED  # that are held; a longer event passes unchanged
+    late_at: float = inf  # when the session may have ended since the store was asked, Unix seconds
     clock: Callable[[], float] = time.time
-    observer: RequestTelemetry | None = None
-    is_passing: bool = False
+    observer: RequestTelemetry | None = None  # what learns how the request ended
+    is_passing: bool = False  # the body leaves part by part as it came, and is observed at the most
 
     # What is known of the response so far.
     is_opaque: bool = False  # its body has a type that is not changed

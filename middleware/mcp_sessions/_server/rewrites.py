@@ -38,7 +38,6 @@ class Advertise(Rewrite, kw_only=True):
     capability: bytes
 
     async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
-        """Return the answer with the draft's capability and the experimental one."""
         response.answer = rewrite.advertise(text, response.request_id, self.settings, self.capability)
         return response.answer
 
@@ -49,7 +48,6 @@ class EchoSession(Rewrite, kw_only=True):
     session: ActiveSession
 
     async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
-        """Return the answer with the session, as the filter does where nothing else is to be done."""
         return response.echo(text, self.session)
 
 
@@ -126,21 +124,13 @@ class TranslateIds(Rewrite, kw_only=True):
 
 
 class Sep1364Field(Rewrite, kw_only=True):
-    """The session in the top-level field of the answer, and in its headers if they mirror it.
-
-    Args:
-        ctx: The request.
-        message: The message.
-        session: The session that it names, or None.
-        begins: Whether it is an `initialize`, which begins a session where it names none.
-        named_id: The session that was named in the headers.
-    """
+    """The session in the top-level field of the answer, and in its headers if they mirror it."""
 
     ctx: RequestContext
     message: Message
-    session: ActiveSession | None
-    begins: bool
-    named_id: str | None = None
+    session: ActiveSession | None  # that the message names
+    begins: bool  # it is an `initialize`, which begins a session where it names none
+    named_id: str | None = None  # the session that was named in the headers
 
     async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
         """Return the answer with the session, or with the refusal where there is none to be had."""

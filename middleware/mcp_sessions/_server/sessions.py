@@ -46,35 +46,20 @@ _log: Final = logging.getLogger("mcp_sessions")
 
 
 class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
-    """One session during one request; what the application sees of it is made of this.
+    """One session during one request; what the application sees of it is made of this."""
 
-    Args:
-        token: The session id as the client holds it.
-        claims: Its verified claims.
-        ring: The keys that are valid now.
-        runtime: What all requests share.
-        principal: The caller.
-        payload: The state that came with it or was kept for it, a JSON object, or None.
-        ends_at: The earlier of absolute and idle expiry, Unix seconds.
-        late_at: From when on the store has to be asked again, since the session may have ended, Unix seconds.
-        ended_by_own_request: Whether the request goes on when its session ends: it ends it itself.
-        unread: Why its state could not be read from the store, or None.
-        opened: Its state, once it was looked at.
-        is_shut: Whether the response has left, so that nothing changes any more.
-    """
-
-    token: str
-    claims: Claims
-    ring: KeyRing
+    token: str  # the session id as the client holds it
+    claims: Claims  # verified
+    ring: KeyRing  # the keys that are valid now
     runtime: Runtime
-    principal: Principal | None
-    payload: bytes | None
-    ends_at: int
-    late_at: float
-    ended_by_own_request: bool = False
-    unread: str | None = None
-    opened: State | None = None
-    is_shut: bool = False
+    principal: Principal | None  # the caller
+    payload: bytes | None  # the state that came with it or was kept for it, a JSON object
+    ends_at: int  # the earlier of absolute and idle expiry, Unix seconds
+    late_at: float  # from when on the store has to be asked again, since the session may have ended, Unix seconds
+    ended_by_own_request: bool = False  # so that the request goes on when its session ends
+    unread: str | None = None  # why its state could not be read from the store
+    opened: State | None = None  # its state, once it was looked at
+    is_shut: bool = False  # the response has left, so that nothing changes any more
 
     # --- what the application sees -----------------------------------------------------------
 
@@ -100,11 +85,9 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             self.opened.shut()
 
     def data(self) -> Data:
-        """Return what the server keeps for it, or for the session whose data it shares."""
         return self.runtime.data(claims.owner(self.claims), self.claims.expires_at)
 
     async def capabilities(self) -> bytes | None:
-        """Return the capabilities that its client has stated, as JSON."""
         return await self.runtime.store.read(self._namespace, CAPABILITIES_KEY)
 
     async def end(self, reason: str, *, descendants: bool = False) -> None:
@@ -133,13 +116,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             )
 
     async def save(self) -> None:
-        """Keep a state that changed in the store, for a client that carries none.
-
-        Raises:
-            StateError: What the application wrote cannot be kept.
-            DataError: The session has ended, or there is no room.
-            StoreUnavailable: The store did not take it.
-        """
+        """Keep a state that changed in the store, for a client that carries none."""
         changed = self.state.close()
         if changed is not None and not self.ended_by_own_request:  # which keeps nothing
             await self.runtime.store.write(self._namespace, STATE_KEY, changed)
@@ -203,14 +180,7 @@ async def open_session(
     fail_open: bool = False,
     kind: Kind = SESSION,
 ) -> ActiveSession:
-    """Return the live session that a request names.
-
-    Args:
-        metadata: What the request names.
-        runtime: What all requests share.
-        principal: The caller.
-        fail_open: Whether the request may go on where the store does not answer.
-        kind: What the token is used as.
+    """Return the live session that a request names; with `fail_open` also where the store does not answer.
 
     Raises:
         SessionNotFound: It does not verify, belongs to another caller, or is over.

@@ -53,17 +53,11 @@ async def _logged(work: Callable[[], Awaitable[Any]]) -> None:
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The request that a stream answers. Kept long after it, so it holds no more than it must.
+    """The request that a stream answers. Kept long after it, so it holds no more than it must."""
 
-    Args:
-        claims: The session that it named.
-        id: Its id, as JSON; None for a GET, which nothing answers.
-        label: Its method, as it may be logged.
-    """
-
-    claims: Claims
-    id: bytes | None
-    label: str
+    claims: Claims  # the session that it named
+    id: bytes | None  # as JSON; None for a GET, which nothing answers
+    label: str  # its method, as it may be logged
 
 
 class Stream(Protocol):
@@ -82,13 +76,7 @@ class Stream(Protocol):
 
 
 class Streams:
-    """The open streams of one middleware.
-
-    Args:
-        store: What knows which sessions have ended.
-        interval: Seconds between two questions to it.
-        max_events: Event ids that are remembered at the most; the oldest go first.
-    """
+    """The open streams of one middleware."""
 
     def __init__(self, store: Store, *, interval: float = INTERVAL, max_events: int = MAX_EVENTS) -> None:
         self._store, self._interval, self._max_events = store, interval, max_events
