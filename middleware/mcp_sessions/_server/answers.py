@@ -16,8 +16,8 @@ import msgspec
 from starlette.types import Message as ASGIMessage
 from starlette.types import Scope, Send
 
-from .._protocol import decision, headers, rewrite
-from .._protocol.headers import SESSION_HEADER, edit
+from .._protocol import decision, rewrite
+from .._protocol.headers import HANDSHAKE_VERSIONS, SESSION_HEADER, edit
 from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.sep1364 import FIELD_NAME, TERMINATE
 from .._protocol.sse import EventStream
@@ -73,7 +73,7 @@ async def refuse_at_once(ctx: RequestContext, message: Message, refusal: Refusal
         status = max(status, 400)
     elif isinstance(refusal, InvalidParams) and not ctx.headers.is_modern:
         status = 200  # handshake-era clients raise on a 4xx and lose the code that says what to mend
-    await respond(ctx.send, status, refused_body(ctx, message, refusal), *_retry(refusal))
+    await respond(ctx.send, status, refused_body(ctx, message, refusal), refusal.retry_after)
 
 
 async def refuse_unread(ctx: RequestContext, refusal: Refusal) -> None:
@@ -101,7 +101,7 @@ def refused_body(ctx: RequestContext, message: Message, refusal: Refusal) -> byt
 def _data(ctx: RequestContext, message: Message, refusal: Refusal) -> dict[str, Any] | None:
     """Return `error.data`: the id as its sender wrote it, and the reason where the session is authentically its own."""
     if isinstance(refusal, EraRefused):
-        return {"supported": sorted(headers.HANDSHAKE_VERSIONS), "requested": ctx.headers.version}
+        return {"supported": sorted(HANDSHAKE_VERSIONS), "requested": ctx.headers.version}
     if not isinstance(refusal, SessionNotFound):
         return None
     sep1364, named = ctx.runtime.rules.sep1364, None
@@ -114,23 +114,18 @@ def _data(ctx: RequestContext, message: Message, refusal: Refusal) -> dict[str, 
     return {**data, "reason": refusal.reason} if isinstance(refusal, _OWNER_LEARNS) else data
 
 
-# --- sent ------------------------------------------------------------------------------------------
-
-
-async def respond(send: Send, status: int, body: bytes, *more: tuple[bytes, bytes]) -> None:
-    """Send a JSON answer of our own."""
-    every = [_JSON, (b"content-length", b"%d" % len(body)), _NO_STORE, *more]
-    await send({"type": "http.response.start", "status": status, "headers": every})
+async def respond(send: Send, status: int, body: bytes, retry_after: int | None = None) -> None:
+    """Send a JSON answer of our own, with the seconds after which it may be tried again."""
+    headers = [_JSON, (b"content-length", b"%d" % len(body)), _NO_STORE]
+    if retry_after is not None:
+        headers.append((b"retry-after", b"%d" % retry_after))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
 async def send_refusal(send: Send, refusal: Refusal, *, status: int, code: int) -> None:
     """Send a refusal of a request whose id is not known."""
-    await respond(send, status, rewrite.error(None, code, refusal.client_message), *_retry(refusal))
-
-
-def _retry(refusal: Refusal) -> list[tuple[bytes, bytes]]:
-    return [] if refusal.retry_after is None else [(b"retry-after", b"%d" % refusal.retry_after)]
+    await respond(send, status, rewrite.error(None, code, refusal.client_message), refusal.retry_after)
 
 
 async def send_status(send: Send, status: int, *more: tuple[bytes, bytes]) -> None:
@@ -153,10 +148,7 @@ def _also_admitted(ctx: RequestContext) -> frozenset[int]:
 
 
 async def preflight(ctx: RequestContext, message: Message, also: frozenset[int] = _NONE) -> bool:
-    """Whether the wrapped server would serve the caller; where it would not, the caller has been answered.
-
-    Some more statuses of the server's may admit, too.
-    """
+    """Whether the wrapped server would serve the caller, or answers so; where not, the caller has been answered."""
     modern = ctx.headers.is_modern
     if modern and message.kind is REQUEST:
         try:
@@ -178,14 +170,11 @@ async def preflight(ctx: RequestContext, message: Message, also: frozenset[int] 
 
 
 async def may_delete(ctx: RequestContext, also: frozenset[int]) -> bool:
-    """Whether the wrapped server would let this caller end something; where not, the caller has been answered.
-
-    The caller's DELETE is put to it without the id that is ours.
-    """
+    """Whether the wrapped server would let this caller end something; where not, the caller has been answered."""
     if not ctx.runtime.asks and ctx.bridge is None:
         return True
     found = Answer(_ID_FOR_NOTIFICATIONS)
-    kept = edit(ctx.scope["headers"], drop=(SESSION_HEADER,))  # also where given twice
+    kept = edit(ctx.scope["headers"], drop=(SESSION_HEADER,))  # ours, also where it is given twice
     await ctx.app({**_question(ctx.scope, b""), "headers": kept}, ctx.receive, found)
     # It did, or it only lacks the method.
     allows = found.status in range(200, 300) or found.status == HTTPStatus.METHOD_NOT_ALLOWED

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from .runtime import Runtime
     from .sessions import ActiveSession
 
+# ASGI extensions by which a body would leave without passing here
 BODY_AROUND_US: Final = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
-"""ASGI extensions by which a body would leave without passing here."""
 MAX_WAITING: Final = 10_000  # transport sessions; those of clients that never came back go first
 
 
@@ -101,10 +101,7 @@ def named_ids(start: ASGIMessage) -> list[str]:
 
 
 class PendingInitialized:
-    """The wrapped server's transport sessions that wait for `notifications/initialized`; the oldest go first.
-
-    A server that keeps transport sessions keeps them in its process, and so does this.
-    """
+    """The transport sessions of the wrapped server's process that wait for `notifications/initialized`."""
 
     def __init__(self, *, max_waiting: int = MAX_WAITING) -> None:
         self._max_waiting: Final = max_waiting

@@ -54,7 +54,6 @@ class MethodCall(msgspec.Struct):
         return {name: value for name, value in params.items() if name != "_meta"}
 
     def principal(self) -> Principal:
-        """Return the caller, or raise `PrincipalRequired` for an anonymous one."""
         principal = self.ctx.runtime.principal(self.ctx.scope)
         if principal is None:
             raise PrincipalRequired
@@ -80,8 +79,7 @@ Method = Callable[[MethodCall], Awaitable[dict[str, Any]]]
 PAGE: Final = 100  # sessions
 ROUNDS: Final = 10  # of looking for sessions that were made while others ended
 _CURSOR: Final = re.compile(r"([0-9]{1,15}) ([!-~]{1,64})", re.ASCII)
-Cursor = tuple[int, str]
-"""A position in the list: oldest first, and then by name."""
+Cursor = tuple[int, str]  # a position in the list: oldest first, and then by name
 
 
 async def create(call: MethodCall) -> dict[str, Any]:
@@ -151,9 +149,6 @@ METHODS: Final[Mapping[Step, Method]] = {
     Step.SESSIONS: list_sessions,
     Step.END_ALL: end_all,
 }
-
-
-# --- listed ----------------------------------------------------------------------------------------
 
 
 async def _page(call: MethodCall, own: str | None) -> dict[str, Any]:

@@ -109,13 +109,7 @@ async def initialize_session(
 
 
 async def mint_with_capabilities(value: bytes, mint: Callable[[], Awaitable[ActiveSession]]) -> ActiveSession:
-    """Mint a session and keep what its client can do, a JSON object; where that is not kept, no session is left.
-
-    Raises:
-        Refusal: `capabilities_too_large`: There is no room for it.
-        SessionEnded: The session ended meanwhile.
-        StoreUnavailable: The store did not take it.
-    """
+    """Mint a session and keep what its client can do, a JSON object; where that is not kept, no session is left."""
     check_capabilities(value)
     session = await mint()
     try:
@@ -149,17 +143,11 @@ def _make(
     return NewSession(active, Session(active), start)
 
 
-# --- forked ----------------------------------------------------------------------------------------
-
-
 async def fork(parent: ActiveSession, mode: Mode, *, params: dict[str, Any], scope: Scope) -> ActiveSession:
     """Make a session from a live one of the same caller, which shares its data, copies it or begins empty.
 
     Raises:
-        CreateLimited: The caller has made too many sessions.
-        CreateRefused: The application refuses.
-        SessionEnded: The parent was ended meanwhile.
-        StoreUnavailable: The fork cannot be recorded, or the data cannot be copied.
+        Refusal: As for `mint`, or the parent was ended meanwhile.
     """
     runtime = parent.runtime
     made = _make(runtime, parent.principal, now=int(runtime.clock()), **claims.below(parent.claims, mode))

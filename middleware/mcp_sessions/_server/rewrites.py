@@ -57,7 +57,6 @@ class SaveState(Rewrite, kw_only=True):
     session: ActiveSession
 
     async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
-        """Leave the answer as it is, or return an error where the state cannot be kept."""
         try:
             if response.is_answer(text):
                 await self.session.save()

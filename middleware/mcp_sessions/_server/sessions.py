@@ -61,8 +61,6 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     opened: State | None = None  # its state, once it was looked at
     is_shut: bool = False  # the response has left, so that nothing changes any more
 
-    # --- what the application sees -----------------------------------------------------------
-
     @property
     def session(self) -> Session:
         """The session, made anew: to keep it here would be a circle, which only the garbage collector ends."""
@@ -101,8 +99,6 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             self.ended_by_own_request = False
             raise
 
-    # --- what is kept and written back -------------------------------------------------------
-
     async def load_state(self, *, fail_open: bool) -> None:
         """Read the state of a session whose client carries none."""
         try:
@@ -122,13 +118,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             await self.runtime.store.write(self._namespace, STATE_KEY, changed)
 
     async def keep_capabilities(self, value: bytes) -> None:
-        """Keep what the client states that it can do, a JSON object, in place of what it stated before.
-
-        Raises:
-            Refusal: `capabilities_too_large`: There is no room for it.
-            SessionEnded: The session ended meanwhile.
-            StoreUnavailable: The store did not take it.
-        """
+        """Keep what the client states that it can do, a JSON object, in place of what it stated before."""
         check_capabilities(value, self.claims.ref)
         try:
             await self.runtime.store.write(self._namespace, CAPABILITIES_KEY, value)
@@ -167,9 +157,6 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     def _namespace(self) -> Namespace:
         """Its own place in the store, also where it shares another session's data."""
         return self.runtime.namespace(self.claims.ref, self.claims.expires_at)
-
-
-# --- opened ----------------------------------------------------------------------------------------
 
 
 async def open_session(

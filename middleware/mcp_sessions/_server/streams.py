@@ -115,8 +115,6 @@ class Streams:
         except StoreUnavailable:
             return False
 
-    # --- what another worker ended ------------------------------------------------------------
-
     async def _watch(self) -> None:
         try:
             while self._open:
@@ -136,8 +134,6 @@ class Streams:
             for claim, status in zip(asked, statuses, strict=True):
                 if status is not Standing.LIVE:
                     await self.end(claim.ref)
-
-    # --- what can be resumed ------------------------------------------------------------------
 
     def remember(self, transport: str | None, event_id: str, origin: Origin) -> None:
         """Remember which request an event answered; its id is unique within the wrapped server's transport session."""

@@ -33,9 +33,6 @@ _GONE: Final = 404  # what a server answers for a stream or a session that it do
 _OF_A_BODY: Final = frozenset({b"content-length", b"content-type", b"transfer-encoding", b"accept-encoding"})
 
 
-# --- requests without a body -----------------------------------------------------------------------
-
-
 async def handle_get_or_delete(ctx: RequestContext) -> None:
     """Answer a request without a body whose header names a session of ours."""
     runtime, header, method = ctx.runtime, ctx.headers.session_id or "", ctx.scope["method"]
@@ -83,9 +80,6 @@ async def _delete(ctx: RequestContext, session: ActiveSession) -> None:
             await send_status(ctx.send, 200)
 
 
-# --- streams that a client opens by GET ------------------------------------------------------------
-
-
 async def _serve_stream(ctx: RequestContext, origin: Origin, transport: str | None) -> None:
     """Serve the stream that carries the answer to a request, new or resumed, while the request's session lives."""
     runtime, claims = ctx.runtime, origin.claims
@@ -119,9 +113,6 @@ def _record(ctx: RequestContext, origin: Origin, refusal: Refusal) -> int:
     code = ctx.runtime.code(refusal)
     ctx.runtime.emit(RequestRefused(refusal.reason, code, origin.label, origin.claims.ref))
     return code
-
-
-# --- the bridge ------------------------------------------------------------------------------------
 
 
 async def cross(ctx: RequestContext, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
