@@ -427,7 +427,7 @@ class TestEverythingElse:
 async def test_an_answer_of_our_own_is_json_that_nobody_may_cache() -> None:
     """It may hold a credential, so `no-store` stands there."""
     answer = Answer()
-    await respond(answer, 503, b"{}", (b"retry-after", b"1"))
+    await respond(answer, 503, b"{}", retry_after=1)
     assert answer.messages == [
         {
             "type": "http.response.start",

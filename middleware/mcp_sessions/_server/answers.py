@@ -136,7 +136,7 @@ async def send_status(send: Send, status: int, *more: tuple[bytes, bytes]) -> No
 
 # --- asked of the wrapped server before ------------------------------------------------------------
 
-_DROPPED: Final = (b"content-length", b"transfer-encoding", b"accept-encoding", b"mcp-method", b"mcp-name")
+_DROPPED: Final = frozenset({b"content-length", b"transfer-encoding", b"accept-encoding", b"mcp-method", b"mcp-name"})
 _METHOD_NOT_FOUND: Final = b"-32601"
 _ID_FOR_NOTIFICATIONS: Final = b'"admission"'
 
@@ -189,7 +189,8 @@ async def notify(ctx: RequestContext, method: str) -> None:
 
 def _question(scope: Scope, body: bytes) -> Scope:
     """Return a copy of a caller's scope with headers for another body and another method."""
-    kept = edit(scope["headers"], drop=_DROPPED, add=[(b"content-length", b"%d" % len(body))])
+    kept = [(name, value) for name, value in scope["headers"] if name not in _DROPPED]
+    kept.append((b"content-length", b"%d" % len(body)))
     return {**scope, "mcp_session": None, "state": {**scope.get("state", {}), "mcp_session": None}, "headers": kept}
 
 
@@ -198,14 +199,16 @@ class Answer(msgspec.Struct):
 
     request_id: bytes  # that was asked with, as JSON
     messages: list[ASGIMessage] = []  # each struct gets its own
+    body: list[bytes] = []
 
     async def __call__(self, message: ASGIMessage) -> None:
         self.messages.append(message)
+        self.body.append(message.get("body", b""))
 
     @property
     def admits(self) -> bool:
         """Whether the server would serve this caller: it succeeded, or it only lacks the method."""
-        body = b"".join([message.get("body", b"") for message in self.messages])
+        body = b"".join(self.body)
         if body == b'{"jsonrpc":"2.0","id":%b,"result":{}}' % self.request_id or self._is_admission(body):
             return True
         events = EventStream(max_event_bytes=len(body) + 1).feed(body)

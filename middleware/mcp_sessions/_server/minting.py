@@ -47,6 +47,11 @@ class NewSession:
             runtime.telemetry().created(claims, self.start)
         runtime.emit(SessionCreated(claims.ref, claims.expires_at, claims.parent))
 
+    def abort(self, error: BaseException) -> None:
+        """Trace that it came to nothing."""
+        if self.start is not None:
+            self.start.end(error)
+
 
 async def mint(
     runtime: Runtime,
@@ -85,8 +90,7 @@ async def mint(
                     await runtime.terminator.forget(made.active.claims.ref)
                 raise
     except BaseException as error:
-        if made.start is not None:
-            made.start.end(error)
+        made.abort(error)
         raise
     made.commit()
     return made.active
@@ -165,8 +169,7 @@ async def fork(parent: ActiveSession, mode: Mode, *, params: dict[str, Any], sco
             await runtime.terminator.forget(child.claims.ref)
             raise
     except BaseException as error:
-        if made.start is not None:
-            made.start.end(error)
+        made.abort(error)
         raise
     made.commit()
     return child

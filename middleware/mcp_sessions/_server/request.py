@@ -47,12 +47,13 @@ async def handle_post(ctx: RequestContext) -> None:
         return
     passes = message is None or runtime.rules.passes(message, headers)
     if message is None or (passes and not runtime.tells()):
-        ctx.scope["mcp_session"] = None
-        ctx.scope.setdefault("state", {})["mcp_session"] = None
+        scope = ctx.scope
+        scope["mcp_session"] = None
+        scope.setdefault("state", {})["mcp_session"] = None
         if runtime.bridges or session_variable.get() is not None:
             await _forward_untouched(ctx, body)
         else:  # from here, since most requests are such
-            await ctx.app(ctx.scope, Replay(body, ctx.receive), ctx.send)
+            await ctx.app(scope, Replay(body, ctx.receive), ctx.send)
         return
     decision, session, refused = PASS, None, None
     try:

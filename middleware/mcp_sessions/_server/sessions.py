@@ -142,8 +142,8 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             return draft.metadata(self.token, expires_at=ends_at, state=None)
         # The state must also carry that the session was seen.
         payload = self.state.payload if changed is None else changed
-        owned: dict[str, Any] = {"jti": self.claims.jti, "subject": self.claims.subject, "audience": runtime.audience}
-        sealed = seal.seal(self.ring.signing, payload, **owned, last_seen=now)
+        jti, subject, audience = self.claims.jti, self.claims.subject, runtime.audience
+        sealed = seal.seal(self.ring.signing, payload, jti=jti, subject=subject, audience=audience, last_seen=now)
         return draft.metadata(self.token, expires_at=ends_at, state=sealed)
 
     def echo(self) -> bytes:
@@ -191,8 +191,10 @@ async def open_session(
             raise refusal_of(status, claims)
     payload, last_seen = None, claims.issued_at
     if metadata.state is not None:
-        owned: dict[str, Any] = {"jti": claims.jti, "subject": claims.subject, "audience": runtime.audience}
-        unsealed = seal.open(ring, metadata.state, **owned, max_bytes=runtime.max_state_bytes, now=now)
+        max_bytes, jti, subject, audience = runtime.max_state_bytes, claims.jti, claims.subject, runtime.audience
+        unsealed = seal.open(
+            ring, metadata.state, jti=jti, subject=subject, audience=audience, max_bytes=max_bytes, now=now
+        )
         payload, last_seen = unsealed.payload, unsealed.last_seen
     if runtime.tracked or kind != SESSION:  # the record has when it was seen, if anything does
         last_seen = int(now)
