@@ -35,6 +35,9 @@ _NAMELESS: Final = frozenset({400, 404})
 """What a server that keeps transport sessions answers, past its guards, to a request that names none."""
 _JSON: Final = (b"content-type", b"application/json")
 _NO_STORE: Final = (b"cache-control", b"no-store")  # an answer may hold a credential
+_DROPPED: Final = frozenset({b"content-length", b"transfer-encoding", b"accept-encoding", b"mcp-method", b"mcp-name"})
+_METHOD_NOT_FOUND: Final = b"-32601"
+_ID_FOR_NOTIFICATIONS: Final = b'"admission"'
 
 
 async def answer(ctx: RequestContext, message: Message, method: Method, session: ActiveSession | None) -> None:
@@ -132,13 +135,6 @@ async def send_status(send: Send, status: int, *more: tuple[bytes, bytes]) -> No
     """Send a status and nothing else."""
     await send({"type": "http.response.start", "status": status, "headers": [(b"content-length", b"0"), *more]})
     await send({"type": "http.response.body", "body": b""})
-
-
-# --- asked of the wrapped server before ------------------------------------------------------------
-
-_DROPPED: Final = frozenset({b"content-length", b"transfer-encoding", b"accept-encoding", b"mcp-method", b"mcp-name"})
-_METHOD_NOT_FOUND: Final = b"-32601"
-_ID_FOR_NOTIFICATIONS: Final = b'"admission"'
 
 
 def _also_admitted(ctx: RequestContext) -> frozenset[int]:

@@ -48,7 +48,6 @@ class NewSession:
         runtime.emit(SessionCreated(claims.ref, claims.expires_at, claims.parent))
 
     def abort(self, error: BaseException) -> None:
-        """Trace that it came to nothing."""
         if self.start is not None:
             self.start.end(error)
 

@@ -86,14 +86,11 @@ class NameTransport(Rewrite, kw_only=True):
 
 
 class TranslateIds(Rewrite, kw_only=True):
-    """Ids of ours in place of the wrapped server's, on every response that crosses the bridge.
-
-    For an `initialize` it has the message, what mints a session with the server's id sealed inside, and that id.
-    """
+    """Ids of ours in place of the wrapped server's, on every response that crosses the bridge."""
 
     ctx: RequestContext
-    message: Message | None = None
-    mint: Callable[[str], Awaitable[ActiveSession]] | None = None
+    message: Message | None = None  # an `initialize`
+    mint: Callable[[str], Awaitable[ActiveSession]] | None = None  # for it: seals the server's id in a session
     server_id: str = ""
 
     def on_start(self, start: ASGIMessage) -> ASGIMessage:
