@@ -17,9 +17,8 @@ from .._protocol.headers import ACCEPT_CODING, SESSION_HEADER
 from .._protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, Message
 from .._protocol.strict_json import join
 from .._session.claims import SESSION
-from .._session.current import correlation_variable, session_variable
 from .._session.events import SessionUsed
-from .._session.session import Session
+from .._session.session import Session, correlation_variable, session_variable
 from ..errors import Refusal, SessionEnded
 from .answers import answer, notify, refuse, refuse_unread, refused_body
 from .body import Replay, read_body, read_message
