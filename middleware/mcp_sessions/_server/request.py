@@ -40,7 +40,7 @@ async def handle_post(ctx: RequestContext) -> None:
     """Handle one POST to the MCP endpoint, from its first byte to the last byte of the response."""
     runtime, headers = ctx.runtime, ctx.headers
     try:
-        body = read_body(ctx.receive, headers, max_bytes=runtime.max_body_bytes, timeout=runtime.body_timeout)
+        body = read_body(ctx.receive, headers, max_bytes=runtime.limits.body_bytes, timeout=runtime.body_timeout)
         if not isinstance(body, bytes):  # it did not come with the headers
             body = await body
         message = read_message(body, ctx)

@@ -67,7 +67,7 @@ def response_filter(
         None if rewrites else session,
         rewrites,
         None if session is None else partial(_guard, ctx, message, session),
-        runtime.max_event_bytes,
+        runtime.limits.event_bytes,
         inf if session is None else session.late_at,
         runtime.clock,
     )

@@ -90,7 +90,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     def state(self) -> State:
         """The state that its client carried, or that the store has for it; the latter may be out of reach."""
         if self.opened is None:
-            check = partial(check_state, limit=self.runtime.max_state_bytes)  # and nothing that leads back here
+            check = partial(check_state, limit=self.runtime.limits.state_bytes)  # and nothing that leads back here
             self.opened = State(self.payload, check=check) if self.unread is None else UnreadableState(self.unread)
             if self.is_shut:
                 self.opened.shut()
@@ -259,7 +259,7 @@ async def open_session(
             jti=claims.jti,
             subject=claims.subject,
             audience=runtime.audience,
-            max_bytes=runtime.max_state_bytes,
+            max_bytes=runtime.limits.state_bytes,
             now=now,
         )
         payload, last_seen = unsealed.payload, unsealed.last_seen

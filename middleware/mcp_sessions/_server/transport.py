@@ -110,7 +110,7 @@ async def _serve_stream(ctx: RequestContext, origin: Origin, transport: str | No
         await send_refusal(ctx.send, refusal, status=_GONE, code=_record(ctx, origin, refusal))
         return
     guard = StreamGuard(origin, transport, runtime.streams, partial(_cut_body, ctx, origin), lambda: False)
-    response = ResponseFilter(ctx.send, b"", None, (), lambda: guard, runtime.max_event_bytes)
+    response = ResponseFilter(ctx.send, b"", None, (), lambda: guard, runtime.limits.event_bytes)
     try:
         await ctx.app(ctx.scope, ctx.receive, response)
     finally:
