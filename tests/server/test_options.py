@@ -78,8 +78,8 @@ def test_a_store_is_a_name_or_an_object() -> None:
     store = MemoryStore()
     app = sessions(Server(), store=store)
     assert app._options.store is store
-    assert not app.beside.closes
-    assert sessions(Server(), store="memory:").beside.closes
+    assert not app.services.closes
+    assert sessions(Server(), store="memory:").services.closes
 
 
 def test_sessions_are_recorded_and_swept_where_they_are_tracked() -> None:
@@ -98,7 +98,7 @@ async def test_how_a_session_stands_is_asked_of_its_record_where_there_is_one(id
 
 async def test_data_has_the_limits_that_were_asked_for() -> None:
     """Of all that a session keeps, and of one value."""
-    data = options_of(max_data_bytes=20, max_value_bytes=10).keep("ses_a", START + 60)
+    data = options_of(max_data_bytes=20, max_value_bytes=10).data("ses_a", START + 60)
     await data.set("a", "x" * 8)
     with pytest.raises(DataTooLarge, match="max_value_bytes"):
         await data.set("a", "x" * 9)

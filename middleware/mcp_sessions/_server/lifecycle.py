@@ -64,7 +64,7 @@ class Terminator:
     streams: Streams
     on_end: OnEnd | None
     emit: Callable[[Fact], None]
-    keep: Callable[[str, int], Data]  # returns the data of a session, given its `ref` and its end
+    data: Callable[[str, int], Data]  # returns the data of a session, given its `ref` and its end
     clock: Callable[[], float]  # Unix seconds
     patience: float = PATIENCE  # seconds that the hook may take
     pause: float = 1.0  # seconds between two attempts to purge a session
@@ -120,7 +120,7 @@ class Terminator:
         ended_at = min(int(self.clock()), expires_at)
         self.emit(SessionDeleted(ref, reason, max(ended_at - created_at, 0), trace))
         if self.on_end is not None:
-            ended = EndedSession(ref, utc(created_at), utc(expires_at), self.keep(ref, expires_at))
+            ended = EndedSession(ref, utc(created_at), utc(expires_at), self.data(ref, expires_at))
             await self._run(self.on_end, ended, reason)
         await self.forget(ref)
 
@@ -224,7 +224,7 @@ class Sweeper:
 
 
 @dataclass(eq=False)
-class Beside:
+class Services:
     """What runs beside an application: the open store and, where sessions are tracked, the sweeper.
 
     A hook may need what the application opens at its start, so none runs before that or after the application was asked
@@ -235,7 +235,7 @@ class Beside:
     store: Store
     sweeper: Sweeper | None
     closes: bool  # whether the store is ours to close; one that was given as an object belongs to its maker
-    _lives: int = field(default=0, init=False)  # lifespans that run now
+    _active: int = field(default=0, init=False)  # lifespans that run now
 
     async def open(self) -> None:
         """Open the store before the application starts, which it does even if the store does not answer yet.
@@ -278,18 +278,18 @@ class Beside:
             ConfigurationError: The store is set up wrongly; the message says the remedy.
         """
         await self.open()
-        self._lives += 1
+        self._active += 1
         try:
             async with context(app) as state:
                 self.started()
                 try:
                     yield state
                 finally:
-                    if self._lives == 1:
+                    if self._active == 1:
                         await self.stopping()
         finally:
-            self._lives -= 1
-            if self._lives == 0:
+            self._active -= 1
+            if self._active == 0:
                 await self.stopped()
 
     async def run(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

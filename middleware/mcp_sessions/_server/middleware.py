@@ -24,7 +24,7 @@ from . import forms, placement
 from .answers import refuse_bodyless
 from .context import RequestContext
 from .forms import Seconds
-from .lifecycle import Beside
+from .lifecycle import Services
 from .options import (
     DAY,
     Admission,
@@ -136,7 +136,7 @@ class MCPSessionMiddleware:
         self.path: Final = options.path
         self._sweeps: Final = self._options.sweeper is not None
         self._header_of: Final = decision.any_of if self._options.bridges else decision.ours_of
-        self.beside: Final = Beside(self._options.store, self._options.sweeper, closes=isinstance(store, str))
+        self.services: Final = Services(self._options.store, self._options.sweeper, closes=isinstance(store, str))
 
     @classmethod
     def from_env(cls, app: ASGIApp | ASGI3Application, **options: Any) -> MCPSessionMiddleware:
@@ -179,7 +179,7 @@ class MCPSessionMiddleware:
         if self.fault is not None:  # mounted applications, and servers without a lifespan, come here unwarned
             raise ConfigurationError(self.fault)
         if self._sweeps:
-            self.beside.started()
+            self.services.started()
         runtime, headers = self._options, RequestHeaders(scope["headers"], dict(scope["headers"]))
         ctx = RequestContext(runtime, self._server, scope, receive, send, headers, where == "endpoint")
         if runtime.bridges:
@@ -201,7 +201,7 @@ class MCPSessionMiddleware:
         fault = self.fault
         if fault is None:
             try:
-                await self.beside.open()
+                await self.services.open()
             except ConfigurationError as error:
                 fault = str(error)
         if fault is not None:  # answered so that the server stops and prints it
@@ -210,7 +210,7 @@ class MCPSessionMiddleware:
             return
         placement.log_unserved(self.app, self.path)
         del self.fault  # the application may add routes while it starts: look again at the first request
-        await self.beside.run(self.app, scope, receive, send)
+        await self.services.run(self.app, scope, receive, send)
 
     def _take_session_header(self, ctx: RequestContext) -> None:
         """Take an id of ours, which must not reach the application."""

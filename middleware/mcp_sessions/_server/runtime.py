@@ -59,11 +59,13 @@ class Runtime(msgspec.Struct, frozen=True):
     store: Store
     tracked: bool
     streams: Streams
-    endings: Terminator
+    terminator: Terminator
     sweeper: Sweeper | None  # only where sessions are tracked
     on_create: OnCreate | None
-    shelf: Callable[[str, int], Namespace]  # a session's place in the store, given its `ref` and its end, Unix seconds
-    keep: Callable[[str, int], Data]  # its data, given the same
+    namespace: Callable[
+        [str, int], Namespace
+    ]  # a session's place in the store, given its `ref` and end (Unix seconds)
+    data: Callable[[str, int], Data]  # its data, given the same
     transport: bool  # whether clients whose server names no transport session get one of ours
     transport_lifetime: float
     bridges: bool  # whether clients of a server that keeps transport sessions see our ids in place of its own
@@ -185,27 +187,27 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
     tells, telemetry = _telemetry(app, options)
     emit = partial(_emit, options.telemetry.listen, tells, telemetry)
     store = stores.make(options.store, clock=clock, timeout=as_seconds(limits.store_timeout))
-    shelf = partial(Namespace, max_bytes=limits.data_bytes)
+    namespace = partial(Namespace, max_bytes=limits.data_bytes)
 
-    def keep(owner: str, until: int) -> Data:
-        return Data(store, shelf(owner, until), clock=clock, max_value_bytes=limits.value_bytes)
+    def data(owner: str, until: int) -> Data:
+        return Data(store, namespace(owner, until), clock=clock, max_value_bytes=limits.value_bytes)
 
     streams = Streams(store)
-    endings = Terminator(store, streams, on_end=options.on_end, emit=emit, keep=keep, clock=clock)
+    terminator = Terminator(store, streams, on_end=options.on_end, emit=emit, data=data, clock=clock)
     idle = None if options.idle_timeout is None else as_seconds(options.idle_timeout)
     sweeper = None
     if tracked is not None:
         interval = as_seconds(tracked.sweep_interval)
-        sweeper = Sweeper(store, endings, options.audience, None if idle is None else int(idle), interval)
+        sweeper = Sweeper(store, terminator, options.audience, None if idle is None else int(idle), interval)
     return {
         "store": store,
         "tracked": tracked is not None,
         "streams": streams,
-        "endings": endings,
+        "terminator": terminator,
         "idle_timeout": idle,
         "sweeper": sweeper,
-        "shelf": shelf,
-        "keep": keep,
+        "namespace": namespace,
+        "data": data,
         "tells": tells,
         "telemetry": telemetry,
         "listen": options.telemetry.listen,
