@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 Steps = Coroutine[Any, Any, ASGIMessage] | Generator[Any, Any, ASGIMessage]  # a `receive` that is stepped by hand
 
-_MAX_DIGITS: Final = 20  # of a declared length that are read
 _HAS_TIMEOUT: Final = sys.version_info >= (3, 11)  # `asyncio.timeout`
 
 
@@ -50,7 +49,7 @@ def read_body(receive: Receive, headers: RequestHeaders, *, max_bytes: int, time
     if CODING in headers.by_name and (headers.content_encoding or "identity").strip().lower() != "identity":
         raise refuse("content_encoding")
     declared = headers.by_name.get(LENGTH)  # the last copy, since servers refuse a second one
-    if declared is not None and declared.isdigit() and int(declared[:_MAX_DIGITS]) > max_bytes:
+    if declared is not None and declared.isdigit() and int(declared[:20]) > max_bytes:
         raise refuse("body_too_large")
     if not _HAS_TIMEOUT or ("trio" in sys.modules and not _is_on_asyncio()):  # where no timer can begin later
         return _read_under_timer(receive, max_bytes, timeout)

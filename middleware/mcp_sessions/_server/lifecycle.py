@@ -26,7 +26,7 @@ from .._session.data import Data
 from .._session.events import Fact, SessionDeleted
 from .._session.session import EndedSession
 from ..errors import StoreUnavailable
-from ..stores.base import Ended, Record, Store
+from ..stores.base import Record, Store
 from .streams import Streams, start
 
 if TYPE_CHECKING:
@@ -42,11 +42,7 @@ PATIENCE: Final = 50.0  # seconds after which a hook is stopped, before another 
 TRIES: Final = 50  # to purge a session while the store does not answer, a second apart
 SWEEP_BATCH: Final = 20  # endings that run side by side
 
-_STOPPED: Final = ("lifespan.shutdown.complete", "lifespan.shutdown.failed")
 _log: Final = logging.getLogger("mcp_sessions")
-
-Context = Callable[[Any], AbstractAsyncContextManager[Any]]
-"""A router's `lifespan_context`, as in Starlette: given the application, what to enter and to leave."""
 
 
 async def call_hook(hook: Callable[..., Awaitable[None] | None], *arguments: Any) -> None:
@@ -86,9 +82,7 @@ class Terminator:
     async def end_below(self, root: Claims, *, tracked: bool) -> None:
         """End all forks of a lineage. The root itself lives on, and can have no more.
 
-        Args:
-            root: The session at the root.
-            tracked: Whether its forks are recorded. Then one of the servers runs `on_end` for each, soon.
+        Where its forks are recorded, as `tracked` says, one of the servers runs `on_end` for each, soon.
 
         Raises:
             StoreUnavailable: The store did not take it. Some forks may live.
@@ -110,12 +104,7 @@ class Terminator:
     async def finish(self, ref: str, created_at: int, expires_at: int, reason: str, trace: str | None) -> None:
         """Report a session that has ended and is this worker's to finish, run `on_end` for it, and purge it.
 
-        Args:
-            ref: The session's public name.
-            created_at: Unix seconds.
-            expires_at: The token's own end, Unix seconds; one that expired has not lived beyond it.
-            reason: Why it ended.
-            trace: The traceparent of its start, where that is known.
+        The times are Unix seconds: of its creation, and of its token's own end, beyond which it has not lived.
         """
         ended_at = min(int(self.clock()), expires_at)
         self.emit(SessionDeleted(ref, reason, max(ended_at - created_at, 0), trace))
@@ -215,12 +204,11 @@ class Sweeper:
         )
         async with anyio.create_task_group() as group:
             for ended in batch:
-                group.start_soon(self._finish, ended)
+                one = ended.record
+                group.start_soon(
+                    self.terminator.finish, one.ref, one.created_at, one.expires_at, ended.reason, one.trace
+                )
         return len(batch) == SWEEP_BATCH
-
-    async def _finish(self, ended: Ended) -> None:
-        record = ended.record
-        await self.terminator.finish(record.ref, record.created_at, record.expires_at, ended.reason, record.trace)
 
 
 @dataclass(eq=False)
@@ -267,12 +255,10 @@ class Services:
                 _log.warning("the session store was not closed (%s)", error.reason)
 
     @asynccontextmanager
-    async def around(self, context: Context, app: object) -> AsyncIterator[Any]:
-        """Run a router's lifespan with ours around it; of several at once (an app mounted twice) the last ends ours.
-
-        Args:
-            context: The router's own.
-            app: The application, which the router's own is called with.
+    async def around(
+        self, context: Callable[[Any], AbstractAsyncContextManager[Any]], app: object
+    ) -> AsyncIterator[Any]:
+        """Run a router's `lifespan_context` with ours around it; of several (an app mounted twice) the last ends ours.
 
         Raises:
             ConfigurationError: The store is set up wrongly; the message says the remedy.
@@ -302,7 +288,7 @@ class Services:
             return message
 
         async def say(message: ASGIMessage) -> None:
-            if message["type"] in _STOPPED:
+            if message["type"] in {"lifespan.shutdown.complete", "lifespan.shutdown.failed"}:
                 await self.stopped()
             await send(message)
             if message["type"] == "lifespan.startup.complete":

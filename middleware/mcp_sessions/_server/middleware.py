@@ -142,9 +142,7 @@ class MCPSessionMiddleware:
     def from_env(cls, app: ASGIApp | ASGI3Application, **options: Any) -> MCPSessionMiddleware:
         """Wrap an application, with the options that the environment holds: `MCP_SESSIONS_LIFETIME=12h` and so on.
 
-        Args:
-            app: The application to wrap.
-            options: Options from code, which win over the environment.
+        Options that are given here win over the environment.
 
         Raises:
             ConfigurationError: A variable, or an option, is wrong; the message says what to write instead.
@@ -153,7 +151,6 @@ class MCPSessionMiddleware:
 
     @cached_property
     def _server(self) -> ASGIApp:
-        """The application as requests reach it; each copy of this middleware makes its own."""
         return placement.with_codes(self.app, self._options.code)
 
     @cached_property

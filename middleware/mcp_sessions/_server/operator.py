@@ -31,8 +31,7 @@ class Sessions:
         async with Sessions(store="redis://sessions:6379/0", keys="env:MCP_SESSION_KEYS") as sessions:
             await sessions.end_all(Principal(client_id="web", issuer="https://id.example", subject="alice"))
 
-    A principal must equal the one that the middleware sees, in every component: what a handler reads as
-    `session.principal`.
+    A principal must equal, in every component, what a handler reads as `session.principal`.
     """
 
     def __init__(
@@ -132,11 +131,9 @@ class Sessions:
         return utc(moment)
 
     async def end_all_before(self, moment: datetime) -> None:
-        """End every session that was created before a moment, of any principal: after a leak, for example.
+        """End every session that was created before a moment; `on_end` of recorded ones runs when they expire.
 
-            await sessions.end_all_before(datetime(2026, 7, 28, 12, tzinfo=timezone.utc))
-
-        `on_end` of recorded sessions runs when they expire.
+            await sessions.end_all_before(datetime(2026, 7, 28, 12, tzinfo=timezone.utc))  # after a leak
 
         Args:
             moment: Aware (with a time zone) and not in the future. Sessions are dated to the second, so a moment

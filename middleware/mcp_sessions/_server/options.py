@@ -45,21 +45,26 @@ OnStoreError = Literal["refuse", "allow"]
 Era = Literal["any", "legacy"]
 
 OnCreate = Callable[[Session, dict[str, Any], Scope], Awaitable[None] | None]
-"""Called with a new session, the `params` of `sessions/create` without `_meta`, and the ASGI scope.
-
-It may fill the session's state and data, or raise `CreateRefused` with a message for the client.
-"""
+"""Called with a new session, the `params` of `sessions/create` without `_meta`, and the ASGI scope. It may fill the
+session's state and data, or raise `CreateRefused` with a message for the client."""
 
 OnEnd = Callable[[EndedSession, str], Awaitable[None] | None]
-"""Called with a session that has ended and the reason.
+"""Called with a session that has ended and the reason: `"deleted"`, `"expired"`, `"idle"`, `"ended_all"` with its
+principal's others, `"root_ended"` with its lineage, `"not_begun"` where its id did not reach the client, or `end`'s."""
 
-`"deleted"`, `"expired"`, `"idle"`, `"ended_all"` with all of its principal's, `"root_ended"` with its lineage,
-`"not_begun"` where its id did not reach its client, or what `end` was given.
-"""
+
+class _Checked:
+    """An object of options, which are checked when it is made."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        prefix = next((f"{group}." for group, kind in GROUPS.items() if isinstance(self, kind)), "")
+        forms.check_fields(self, prefix)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TransportSessions:
+class TransportSessions(_Checked):
     """Sessions for clients that know nothing of sessions but the transport's own (`transport=`)."""
 
     header: Flag = True
@@ -72,23 +77,17 @@ class TransportSessions:
     """Whether clients of a server that keeps transport sessions of its own see our ids in their place, with the
     server's sealed inside. See "The bridge" in the documentation of dialects."""
 
-    def __post_init__(self) -> None:
-        forms.check_fields(self, "transport.")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tracking:
+class Tracking(_Checked):
     """How sessions are recorded in the store (`tracked=`)."""
 
     sweep_interval: Duration = 5  # seconds
     """Seconds between two looks for sessions that expired or stood idle, where tracked."""
 
-    def __post_init__(self) -> None:
-        forms.check_fields(self, "tracked.")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wire:
+class Wire(_Checked):
     """What is spoken with clients (`wire=`)."""
 
     era: Annotated[Era, forms.word(Era)] = "any"
@@ -107,12 +106,9 @@ class Wire:
     required_code: Code = -31044
     """JSON-RPC code of "Session required"."""
 
-    def __post_init__(self) -> None:
-        forms.check_fields(self, "wire.")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class Limits(_Checked):
     """What one process will hold, in bytes, seconds or counts (`limits=`)."""
 
     body_bytes: Whole = 4 * MEBIBYTE
@@ -142,9 +138,6 @@ class Limits:
     """Sessions that a principal may create per minute and process; callers without a principal share one budget. None
     sets no limit."""
 
-    def __post_init__(self) -> None:
-        forms.check_fields(self, "limits.")
-
 
 def _metrics(option: str, value: Any) -> Any:
     if value is None or callable(getattr(value, "operation", None)):  # its class is not imported here
@@ -153,7 +146,7 @@ def _metrics(option: str, value: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Telemetry:
+class Telemetry(_Checked):
     """What is traced, counted and reported of sessions (`telemetry=`)."""
 
     spans: Annotated[Spans, forms.word(Spans)] = "auto"
@@ -181,8 +174,15 @@ class Telemetry:
     tail: Socket = None
     """The path of a UNIX socket on which `python -m mcp_sessions tail` shows what happens, or None."""
 
-    def __post_init__(self) -> None:
-        forms.check_fields(self, "telemetry.")
+
+GROUPS: Final[Mapping[str, type]] = {
+    "tracked": Tracking,
+    "transport": TransportSessions,
+    "wire": Wire,
+    "limits": Limits,
+    "telemetry": Telemetry,
+}
+"""The options that are objects of options themselves."""
 
 
 def _one_of(kind: type, words: Mapping[Any, Any]) -> forms.Check:
@@ -202,7 +202,7 @@ def _one_of(kind: type, words: Mapping[Any, Any]) -> forms.Check:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Options:
+class Options(_Checked):
     """The checked options of `MCPSessionMiddleware`, where each is documented."""
 
     keys: Annotated[Keys, forms.KEYS]
@@ -228,19 +228,9 @@ class Options:
     telemetry: Annotated[Telemetry, Form(check=_one_of(Telemetry, {}))]
     clock: Annotated[Callable[[], float], forms.OBJECT]
 
-    def __post_init__(self) -> None:
-        forms.check_fields(self, "")
-
 
 # --- what moved into an object -------------------------------------------------------------------
 
-GROUPS: Final[Mapping[str, type]] = {
-    "tracked": Tracking,
-    "transport": TransportSessions,
-    "wire": Wire,
-    "limits": Limits,
-    "telemetry": Telemetry,
-}
 MOVED: Final[Mapping[str, str]] = {
     "transport_lifetime": "transport.lifetime",
     "bridge": "transport.bridge",
@@ -330,16 +320,13 @@ def from_env(**options: Any) -> dict[str, Any]:
     merged = {**{name: value for name, value in values.items() if "." not in name}, **options}
     for group, kind in GROUPS.items():
         inner = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{group}.")}
-        if inner and (base := _base(group, kind, merged)) is not None:
+        if not inner:
+            continue
+        given = merged.get(group, False if kind is Tracking else kind())
+        base = forms.form_of(Options, group).check(group, given)
+        if base is not None:  # where sessions are not tracked, there is nothing to fill in
             merged[group] = replace(base, **{k: v for k, v in inner.items() if getattr(base, k) == getattr(kind(), k)})
     return merged
-
-
-def _base(group: str, kind: type, merged: Mapping[str, Any]) -> Any:
-    """Return the option object that variables fill in, or None where sessions are not tracked."""
-    if group in merged:
-        return forms.form_of(Options, group).check(group, merged[group])
-    return None if kind is Tracking else kind()
 
 
 def _setting(name: str) -> str:

@@ -1,9 +1,8 @@
 """Checks of where the middleware is placed, made before the first request.
 
 Authentication must not be inside of it, since a session is bound to its user, nor a second middleware of ours for the
-same endpoint. The application is walked along what its routes may serve at the MCP path; none of its code runs, and
-objects of unknown kinds are passed over. The number of workers is read from the command line and the environment, where
-Uvicorn, Gunicorn and Hypercorn have it.
+same endpoint. The application is walked along what its routes may serve at the MCP path, without running its code. The
+number of workers is read where Uvicorn, Gunicorn and Hypercorn have it, in the command line and the environment.
 """
 
 from __future__ import annotations
@@ -84,7 +83,6 @@ def _class_of(part: object) -> type:
 
 
 def _path_of(ours: object) -> str | None:
-    """Return the `endpoint` of a middleware of ours."""
     noted = _attribute(ours, "kwargs")
     if not isinstance(noted, dict):
         return cast(str | None, _attribute(ours, "path"))
@@ -184,22 +182,13 @@ MEMORY_STORE: Final = (
 def fault(
     *, random_keys: bool, memory_store: bool, argv: Sequence[str] = (), environ: Mapping[str, str] | None = None
 ) -> str | None:
-    """Return why several workers must not serve these options, with the remedy; None where they may.
-
-    A store in memory is a warning in the log: sessions work, only deleting one is not seen everywhere.
-
-    Args:
-        random_keys: Whether the keys are made in this process.
-        memory_store: Whether deleted sessions are remembered in this process.
-        argv: The command line, by default this process's.
-        environ: The environment, by default this process's.
-    """
+    """Return why several workers must not serve these options, with the remedy; None where they may."""
     count = workers(argv or sys.argv, os.environ if environ is None else environ)
     if count <= 1:
         return None
     if random_keys:
         return RANDOM_KEYS.format(count=count)
-    if memory_store:
+    if memory_store:  # sessions work, only deleting one is not seen everywhere
         _log.warning(MEMORY_STORE, count)
     return None
 
@@ -256,8 +245,7 @@ def _split(text: str) -> list[str]:
 
 # --- the deployment's codes ----------------------------------------------------------------------
 
-Code = Callable[[Refusal], int]
-"""Returns the JSON-RPC code of a refusal."""
+Code = Callable[[Refusal], int]  # returns the JSON-RPC code of a refusal
 
 _SCOPE_KEY: Final = "mcp_sessions.code"
 _variable: Final[ContextVar[Code | None]] = ContextVar("mcp_sessions_code", default=None)

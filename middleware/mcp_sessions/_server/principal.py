@@ -1,7 +1,6 @@
 """The principal of a request, read from what an authentication middleware left on the ASGI scope.
 
-It knows the authenticated user of the official SDK and FastMCP (client id, issuer, subject), by its shape, and
-Starlette's `scope["user"]`.
+It knows by its shape the user of the official SDK and FastMCP (client id, issuer, subject), and Starlette's.
 """
 
 from __future__ import annotations

@@ -62,9 +62,7 @@ class Runtime(msgspec.Struct, frozen=True):
     terminator: Terminator
     sweeper: Sweeper | None  # only where sessions are tracked
     on_create: OnCreate | None
-    namespace: Callable[
-        [str, int], Namespace
-    ]  # a session's place in the store, given its `ref` and end (Unix seconds)
+    namespace: Callable[[str, int], Namespace]  # a session's place in the store, given its `ref` and end (Unix seconds)
     data: Callable[[str, int], Data]  # its data, given the same
     transport: bool  # whether clients whose server names no transport session get one of ours
     transport_lifetime: float
@@ -215,9 +213,6 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
     }
 
 
-# --- where facts go ------------------------------------------------------------------------------
-
-
 def _emit(listen: Listener | None, tells: Callable[[], bool], telemetry: Callable[[], Telemetry], fact: Fact) -> None:
     log_fact(fact)
     if tells():
@@ -262,8 +257,6 @@ def log_fact(fact: Fact) -> None:
         _log.info("session %s ended: %s", fact.ref, fact.reason)
 
 
-# --- how many sessions a caller may create -------------------------------------------------------
-
 WINDOW: Final = 60  # seconds
 MAX_CALLERS: Final = 10_000  # counted separately within one window
 _OTHERS: Final = ""  # the rest together; no subject is empty
@@ -278,11 +271,7 @@ class CreateLimit(msgspec.Struct):
     created: dict[str | None, int] = {}
 
     def spend(self, subject: str | None, *, now: float) -> None:
-        """Count one session of a caller.
-
-        Args:
-            subject: The caller as tokens name it, or None for an anonymous one.
-            now: Unix seconds.
+        """Count a session of a caller, who is None if anonymous, at a time in Unix seconds.
 
         Raises:
             CreateLimited: The caller has no more in this window; `retry_after` is the rest of it in seconds.
