@@ -199,7 +199,6 @@ _AROUND: Final = " \t\r\n\"'`.,;:!?()[]{}<>*"  # what a model may write around a
 
 
 def _diagnosis(type: str, text: object) -> str:
-    """Return what is wrong with an argument that does not have the form of a handle."""
     one, words, length = _one(type), _words(type), len(type) + 1 + BODY_CHARS
     if not isinstance(text, str):
         return f"not {one} handle: a handle is a string"
