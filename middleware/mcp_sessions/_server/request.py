@@ -38,7 +38,7 @@ async def handle_post(ctx: RequestContext) -> None:
     """Handle one POST to the MCP endpoint, from its first byte to the last byte of the response."""
     runtime, headers = ctx.runtime, ctx.headers
     try:
-        arriving = read_body(ctx.receive, headers, max_bytes=runtime.max_body_bytes, timeout=runtime.body_timeout)
+        arriving = read_body(ctx.receive, headers, max_bytes=runtime.limits.body_bytes, timeout=runtime.body_timeout)
         body = arriving if isinstance(arriving, bytes) else await arriving
         message = read_message(body, ctx)
     except Refusal as refusal:
@@ -161,7 +161,7 @@ def _response_filter(
         None if rewrites else echoed,
         rewrites,
         None if session is None else partial(_guard, ctx, message, session),
-        runtime.max_event_bytes,
+        runtime.limits.event_bytes,
         inf if session is None else session.late_at,
         runtime.clock,
         None if ctx.telemetry is None else ctx.telemetry.observer,

@@ -70,7 +70,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     def state(self) -> State:
         """The state that its client carried, or that the store has for it; the latter may be out of reach."""
         if self.opened is None:
-            check = partial(check_state, limit=self.runtime.max_state_bytes)  # and nothing that leads back here
+            check = partial(check_state, limit=self.runtime.limits.state_bytes)  # and nothing that leads back here
             self.opened = State(self.payload, check=check) if self.unread is None else UnreadableState(self.unread)
             if self.is_shut:
                 self.opened.shut()
@@ -191,7 +191,7 @@ async def open_session(
             raise refusal_of(status, claims)
     payload, last_seen = None, claims.issued_at
     if metadata.state is not None:
-        max_bytes, jti, subject, audience = runtime.max_state_bytes, claims.jti, claims.subject, runtime.audience
+        max_bytes, jti, subject, audience = runtime.limits.state_bytes, claims.jti, claims.subject, runtime.audience
         unsealed = seal.open(
             ring, metadata.state, jti=jti, subject=subject, audience=audience, max_bytes=max_bytes, now=now
         )

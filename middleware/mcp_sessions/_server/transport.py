@@ -95,7 +95,7 @@ async def _serve_stream(ctx: RequestContext, origin: Origin, transport: str | No
         return
     guard = StreamGuard(origin, transport, runtime.streams, partial(_cut_body, ctx, origin), lambda: False)
     rewrites = (TranslateIds(ctx=ctx),) if runtime.bridges else ()
-    response = ResponseFilter(ctx.send, b"", None, rewrites, lambda: guard, runtime.max_event_bytes)
+    response = ResponseFilter(ctx.send, b"", None, rewrites, lambda: guard, runtime.limits.event_bytes)
     try:
         await ctx.app(ctx.scope, ctx.receive, response)
     finally:

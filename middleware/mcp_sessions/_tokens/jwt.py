@@ -1,8 +1,8 @@
 """Session ids: signed tokens that any worker verifies with nothing but the keys.
 
-PyJWT's algorithms sign and check a JWS in compact form; everything around the signature is checked here, by conditions
-that state what is accepted. No error text holds a part of a token. Revocation must go by `jti`: an ES256 signature has
-two valid forms, so the exact text of a token proves nothing.
+PyJWT's algorithms sign and verify a JWS in compact form; everything around the signature is checked here. No error text
+holds a part of a token. Revocation goes by `jti`: an ES256 signature has two valid forms, so a token's text proves
+nothing.
 Sources: RFC 7515 (JWS), RFC 7519 (JWT), RFC 8725 (best practices), SEP data-layer sessions draft.
 """
 
@@ -57,16 +57,13 @@ _CLAIM: Final = re.compile(rf"\b({'|'.join(_Payload.__struct_fields__)})`\Z")
 _UNPROVED: Final = object()  # equals no principal
 
 
-class _Authentic:
+class _Authentic(msgspec.Struct):
     """A token whose signature, types, issuer and audience were verified under one ring."""
 
-    __slots__ = ("claims", "key", "owner", "ring")
-
-    def __init__(self, ring: KeyRing, key: Key, claims: Claims) -> None:
-        self.ring = ring
-        self.key = key
-        self.claims = claims
-        self.owner: object = None if claims.subject is None else _UNPROVED  # the principal that was last found to be it
+    ring: KeyRing
+    key: Key
+    claims: Claims
+    owner: object  # the principal that was last found to be its subject
 
     def belongs_to(self, principal: Principal | None) -> bool:
         owned = self.claims.subject
@@ -79,21 +76,14 @@ class _Authentic:
 class Tokens:
     """Mints and verifies session ids for one issuer and audience, and caches verified ones.
 
-    The cache saves the signature and parsing alone: principal, kind and times are judged on every request, and what was
-    verified under one ring counts for that ring only, so that nothing outlives the removal of its key.
+    The cache saves only the signature and parsing: principal, kind and times are checked on every request, and what was
+    verified under one ring counts for that ring only, so that nothing outlives the removal of its key. It holds at most
+    `cache_entries` tokens, rounded up to an even number. A token of more than `max_bytes` is refused unread.
     """
-
-    __slots__ = ("_audience", "_generation", "_issuer", "_max_bytes", "_old", "_young")
 
     def __init__(
         self, *, issuer: str, audience: str, cache_entries: int = 10_000, max_bytes: int = MAX_TOKEN_BYTES
     ) -> None:
-        """Args:
-        issuer: The claim `iss`.
-        audience: The claim `aud`.
-        cache_entries: Verified tokens that are kept at most, rounded up to an even number; 0 keeps none.
-        max_bytes: Bytes that a token may have; a longer one is refused unread.
-        """
         if not issuer or not audience:
             raise ConfigurationError("issuer and audience must be texts that are not empty")
         if not cache_entries >= 0:
@@ -158,7 +148,7 @@ class Tokens:
 
         Raises:
             SessionNotFound: It is not; `reason` says why, for logs only.
-            SessionExpired: It is all of this but has expired. Only the session's own holder gets here.
+            SessionExpired: It has expired but is all the rest, so only the session's own holder learns it.
         """
         if not (isinstance(token, str) and len(token) <= self._max_bytes):  # type: ignore[redundant-expr]  # as it came
             raise SessionNotFound("token_size")
@@ -170,7 +160,7 @@ class Tokens:
             raise SessionNotFound("token_kind")
         if not claims.issued_at <= now + MAX_CLOCK_SKEW:
             raise SessionNotFound("token_from_the_future")
-        # Comparing plainly with the last owner saves a keyed hash; names are not secrets, so timing gives nothing away.
+        # A plain comparison with the last owner saves a keyed hash; names are not secrets, so timing reveals nothing.
         if not (principal == found.owner or found.belongs_to(principal)):
             raise SessionNotFound("token_principal", ref=claims.ref)
         if now < claims.expires_at:
@@ -178,7 +168,7 @@ class Tokens:
         raise SessionExpired(ref=claims.ref)
 
     def kind(self, ring: KeyRing, token: str) -> Kind | None:
-        """Return the kind of a token, or None where it is not authentic; nothing else is judged."""
+        """Return the kind of a token, or None where it is not authentic; nothing else is checked."""
         try:
             return self._found(ring, token).claims.kind if len(token) <= self._max_bytes else None
         except SessionNotFound:
@@ -196,7 +186,7 @@ class Tokens:
         return found
 
     def authentic(self, ring: KeyRing, token: str) -> Claims:
-        """Return the claims of a token that was signed for us; principal, kind and times are not judged.
+        """Return the claims of a token that was signed for us; principal, kind and times are not checked.
 
         Raises:
             SessionNotFound: It was not; `reason` says why.
@@ -227,7 +217,8 @@ class Tokens:
             raise SessionNotFound("token_algorithm")
         if not key.verify(token[: segments.end(2)].encode("ascii"), signature):
             raise SessionNotFound("token_signature")
-        return _Authentic(ring, key, self._claims(key, payload))
+        claims = self._claims(key, payload)
+        return _Authentic(ring, key, claims, None if claims.subject is None else _UNPROVED)
 
     def _claims(self, key: Key, text: bytes) -> Claims:
         try:
