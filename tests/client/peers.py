@@ -45,16 +45,13 @@ class Log:
         await self.app(scope, reading, answering)
 
     def sent(self, method: str) -> list[dict[str, Any]]:
-        """The messages of a method, in their order."""
         return [message for _, message in self.seen if message.get("method") == method]
 
     def carried(self, method: str) -> list[str | None]:
-        """The session ids that they carried in `_meta`."""
         metas = [message.get("params", {}).get("_meta", {}) for message in self.sent(method)]
         return [meta.get(SESSION_KEY, {}).get("sessionId") for meta in metas]
 
     def mirrored(self, method: str) -> list[str | None]:
-        """What stood in `Mcp-Session-Id` beside them."""
         return [headers.get("mcp-session-id") for headers, message in self.seen if message.get("method") == method]
 
 
@@ -92,12 +89,10 @@ class Peer:
     session: Any
 
     async def tool(self, name: str, /, **arguments: Any) -> str:
-        """Call a tool; what it says."""
         result = await self.call(name, arguments)
         return cast("str", result.content[0].text)
 
     async def send(self, method: str, params: dict[str, Any]) -> None:
-        """Send any request."""
         types = import_module("mcp.types")
         await self.session.send_request(types.Request[dict[str, Any], str](method=method, params=params), types.Result)
 
@@ -158,7 +153,6 @@ class Served:
     log: Log
 
     def sessions(self, jar: SessionJar | None = None, **options: Any) -> ClientSessions:
-        """Sessions on it."""
         return with_sessions(lambda: streams_of(self.url), jar, **options)
 
 
@@ -166,7 +160,6 @@ class Served:
 async def served(
     cell: Cell, make: Callable[..., ASGIApp] = wrapped, deadline: float = DEADLINE, **options: Any
 ) -> AsyncIterator[Served]:
-    """The small server on loopback."""
     log = Log(make(cell, **options))
     with anyio.fail_after(deadline):
         async with serving(log) as url:
@@ -204,7 +197,6 @@ async def _count(session: Session | None, arguments: dict[str, Any]) -> Any:
 
 @asynccontextmanager
 async def in_process() -> AsyncIterator[ClientSessions]:
-    """Sessions on it, without a socket."""
     http = import_module("httpx2")
     connect = import_module("mcp.client.streamable_http").streamable_http_client
     async with http.AsyncClient(transport=http.ASGITransport(app=sessions(Quick(), transport="off"))) as client:
@@ -213,6 +205,5 @@ async def in_process() -> AsyncIterator[ClientSessions]:
 
 @asynccontextmanager
 async def newest(sessions: ClientSessions) -> AsyncIterator[Peer]:
-    """The newest SDK's client in the newest era."""
     async with import_module("mcp").Client(sessions) as client:
         yield Peer(client, client.call_tool, client.session)

@@ -27,7 +27,6 @@ FRESH: Final = CacheHint(ttl_ms=3_600_000, scope="public")
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Uvicorn runs on asyncio alone."""
     return "asyncio"
 
 

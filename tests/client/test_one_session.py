@@ -23,7 +23,6 @@ every_era = pytest.mark.parametrize("cell", LEGACY + MODERN, ids=str)
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Uvicorn runs on asyncio alone."""
     return "asyncio"
 
 
@@ -72,7 +71,6 @@ class Faults:
 
 
 async def count_twice(server: Served) -> list[str]:
-    """What two calls count, in the default session."""
     async with peer(server.cell, server.sessions()) as client:
         return [await client.tool("count") for _ in range(2)]
 
@@ -96,7 +94,6 @@ async def test_a_refused_discovery(cell: Cell, status: int, monkeypatch: pytest.
 
 @pytest.mark.parametrize("cell", [cell for cell in LEGACY if cell.framework.startswith("sdk")], ids=str)
 async def test_a_refused_handshake_that_is_made_again(cell: Cell) -> None:
-    """On the same connection."""
     faults = Faults({"initialize": 1})
     session_class = __import__("mcp").ClientSession
     async with (
@@ -114,7 +111,6 @@ async def test_a_refused_handshake_that_is_made_again(cell: Cell) -> None:
 
 @every_era
 async def test_parallel_first_requests(cell: Cell) -> None:
-    """And a discovery or handshake that says nothing of them."""
     faults = Faults()
     async with served(cell, faults.make) as server, peer(cell, server.sessions()) as client:
         async with anyio.create_task_group() as tasks:

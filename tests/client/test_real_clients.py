@@ -25,7 +25,6 @@ JSON_CELLS = [cell for cell in CELLS if cell.json and not cell.stateful]
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Uvicorn runs on asyncio alone."""
     return "asyncio"
 
 
@@ -95,7 +94,6 @@ def declarations(cell: Cell, log: Log) -> list[dict[str, Any]]:
 
 @few_cells
 async def test_parallel_first_calls_create_one_session(cell: Cell) -> None:
-    """Ten calls at once, one `sessions/create`, one session."""
     seen: list[str] = []
     async with served(cell) as server, peer(cell, server.sessions()) as client:
 
@@ -134,7 +132,6 @@ async def converse_at_once(sessions: ClientSessions, client: Peer, conversations
 
 @pytest.mark.parametrize("cell", JSON_CELLS, ids=str)
 async def test_conversations_over_one_connection_never_cross(cell: Cell) -> None:
-    """Fifty calls in five of them."""
     async with served(cell) as server:
         sessions = server.sessions()
         async with peer(cell, sessions) as client:
@@ -186,7 +183,6 @@ async def test_calls_of_two_sessions_are_in_the_server_at_once(cell: Cell) -> No
 
 
 async def whoami(client: Peer, sessions: ClientSessions, held: HeldSession | None) -> str:
-    """Who a call in a session is for."""
     with sessions.use(held):
         return await client.tool("whoami")
 
@@ -275,7 +271,6 @@ async def test_a_session_is_resumed_after_a_restart(cell: Cell, tmp_path: Path) 
 
 @few_cells
 async def test_a_session_never_goes_to_another_server(cell: Cell, tmp_path: Path) -> None:
-    """One jar, two servers: neither sees the other's id."""
     jar = SessionJar(tmp_path / "sessions.json")
     async with served(cell) as one, served(cell) as other:
         for server in (one, other, one, other):

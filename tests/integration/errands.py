@@ -118,7 +118,6 @@ def _fastapi(cell: Cell, hall: Hall) -> Any:
 
 
 async def _answer(cell: Cell, hall: Hall, request: Request) -> Response:
-    """Answer as a hand-written MCP endpoint does."""
     message = await request.json()
     if message["method"] != "tools/call":
         return JSONResponse({"jsonrpc": "2.0", "id": message.get("id"), "result": {"capabilities": {}}})

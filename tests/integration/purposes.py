@@ -42,7 +42,6 @@ class Office:
 
     @property
     def contents(self) -> list[str]:
-        """The committed lines."""
         with closing(self._connected()) as database:
             return [line for (line,) in database.execute("SELECT line FROM contents")]
 
@@ -63,7 +62,6 @@ class Office:
         database.close()
 
     def on_end(self, session: EndedSession, reason: str) -> None:
-        """Roll back the transaction of a session that ended."""
         if session.ref in self.transactions:
             self.end(session.ref, "ROLLBACK")
             self.freed.append((session.ref, reason))
@@ -166,7 +164,6 @@ _MAKERS: dict[str, Any] = {"sdk1": _sdk1, "sdk2": _sdk2, "fastmcp3": _fastmcp, "
 
 
 def office_app(cell: Cell, office: Office, **options: Any) -> ASGIApp:
-    """Wrap the server of a cell."""
     bare = _MAKERS[cell.framework](office, stateful=cell.stateful, json=cell.json)
     return MCPSessionMiddleware(bare, keys=KEYS, on_end=office.on_end, **grouped(**options))
 

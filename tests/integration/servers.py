@@ -54,7 +54,6 @@ class Hall:
     _empty: anyio.Event = field(default_factory=anyio.Event)
 
     async def enter(self, name: str) -> None:
-        """Record the arrival, and wait."""
         self.came.append(name)
         if len(self.came) == self._expected:
             self._full.set()
@@ -66,7 +65,6 @@ class Hall:
                 self._empty.set()
 
     async def filled(self, expected: int) -> None:
-        """Wait until this many calls have arrived."""
         self._expected = expected
         if len(self.came) < expected:
             await self._full.wait()
@@ -76,7 +74,6 @@ class Hall:
         await self._empty.wait()
 
     def open(self) -> None:
-        """Release all calls."""
         self._open.set()
 
 
@@ -87,14 +84,12 @@ def ref() -> str:
 
 
 async def tally() -> str:
-    """Count in the session's data."""
     session = current_session()
     assert session is not None
     return str(await session.data.increment("n"))
 
 
 async def leave() -> str:
-    """End the session from within a tool."""
     session = current_session()
     assert session is not None
     await session.end("left")
@@ -241,7 +236,6 @@ def bare(cell: Cell, hall: Hall | None = None, guard: Guard | None = None, middl
 
 
 def wrapped(cell: Cell, hall: Hall | None = None, guard: Guard | None = None, **options: Any) -> ASGIApp:
-    """Wrap the small server in the middleware."""
     return MCPSessionMiddleware(bare(cell, hall, guard), **grouped(**{"keys": KEYS, "transport": "off", **options}))
 
 
@@ -301,7 +295,6 @@ class Running:
     hall: Hall
 
     def client(self, **headers: str) -> Client:
-        """Return a new client."""
         return Client(self.app, modern=self.cell.modern, headers=headers)
 
     async def connected(self, **headers: str) -> Client:
@@ -315,7 +308,6 @@ class Running:
 async def running(
     cell: Cell, guard: Guard | None = None, make: Callable[..., ASGIApp] = wrapped, **options: Any
 ) -> AsyncIterator[Running]:
-    """Serve the wrapped small server within the block."""
     hall = Hall()
     app = make(cell, hall, guard, **options)
     with anyio.fail_after(DEADLINE):

@@ -75,7 +75,6 @@ class Peer:
         return Held((await self._send("sessions/create", {}))["session"])
 
     async def delete(self, held: Held) -> None:
-        """End a session."""
         await self._send("sessions/delete", {"_meta": {SESSION_KEY: held.sent()}})
 
     async def tool(self, name: str, held: Held | None = None, /, hear: Progress | None = None, **arguments: Any) -> str:
@@ -128,6 +127,5 @@ _PEERS: Final = {"sdk1": _sdk1, "sdk2": _sdk2, "fastmcp3": _fastmcp3, "fastmcp4"
 
 @asynccontextmanager
 async def peer(cell: Cell, url: str) -> AsyncIterator[Peer]:
-    """Connect the cell's own client in the cell's era."""
     async with _PEERS[cell.framework](cell, url) as connected:
         yield connected

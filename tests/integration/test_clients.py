@@ -19,7 +19,6 @@ streaming = pytest.mark.parametrize("cell", STREAMING, ids=str)
 
 @asynccontextmanager
 async def connected(cell: Cell, hall: Hall | None = None) -> AsyncIterator[Peer]:
-    """Connect the cell's own client to the small server."""
     with anyio.fail_after(DEADLINE):
         async with serving(wrapped(cell, hall)) as url, peer(cell, url) as client:
             yield client
@@ -73,7 +72,6 @@ async def test_parallel_calls_of_one_client_keep_their_session(cell: Cell) -> No
 
 @streaming
 async def test_progress_reaches_the_client_while_the_tool_works(cell: Cell) -> None:
-    """The client's own progress callback runs before the tool goes on."""
     hall, heard, seen = Hall(), anyio.Event(), []
 
     async def hear(progress: float) -> None:

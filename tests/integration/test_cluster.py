@@ -73,7 +73,6 @@ class Cluster:
 
 @pytest.fixture(scope="module", params=["sqlite", "redis"])
 def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Worker processes on one store."""
     folder = tmp_path_factory.mktemp("cluster")
     with ExitStack() as stack:
         store = f"sqlite:{folder}/sessions.db"

@@ -87,10 +87,8 @@ async def test_the_session_of_a_handshake_does_not_stick_to_its_connection(
 
 
 def test_the_cells_are_those_of_this_environment() -> None:
-    """The table has every mode of both installed frameworks."""
     assert {str(cell) for cell in CELLS} == EXPECTED
 
 
 def test_every_selected_cell_ran(request: pytest.FixtureRequest) -> None:
-    """Every selected cell of the matrix ran to its end."""
     assert {str(run["cell"]) for run in selected(request, test_each_handler_sees_the_session_of_its_request)} == RAN

@@ -82,7 +82,6 @@ async def test_sessions_are_advertised_beside_the_servers_own_capabilities(cell:
 
 @every_cell
 async def test_the_echo_is_merged_into_the_results_own_meta(cell: Cell) -> None:
-    """The echoed id stands beside what the server put into `_meta`."""
     async with running(cell) as server:
         client = await server.connected()
         held = await client.create()
@@ -124,7 +123,6 @@ async def without_session(server: Running) -> dict[str, Reply]:
 
 @every_cell
 async def test_a_list_echoes_the_session_and_is_the_same_for_all(cell: Cell) -> None:
-    """A list within a session has the echo, and the same tools as without one."""
     async with running(cell) as server:
         client = await server.connected()
         held = await client.create()

@@ -64,7 +64,6 @@ async def test_without_a_good_token_every_answer_is_401(cell: Cell, place: str) 
 @every_place
 @every_cell
 async def test_with_a_good_token_the_answers_are_ours(cell: Cell, place: str) -> None:
-    """With a good token the same requests get the middleware's answers."""
     async with running(cell, GUARD, require={"tools/call": ["count"]}, **PLACES[place]) as server:
         client = await server.connected(**ANN)
         replies = await all_our_answers(client, await client.create(), {})

@@ -64,7 +64,6 @@ class Served:
 
 @asynccontextmanager
 async def served(app: ASGIApp, home: Path) -> AsyncIterator[Served]:
-    """Serve an application within the block."""
     installed = packages()
     with anyio.fail_after(2 * DEADLINE):
         async with serving(app) as url:
@@ -110,7 +109,6 @@ async def test_without_a_lasting_key_clients_see_the_bare_server(tmp_path: Path)
 
 @pytest.mark.parametrize("cell", STATEFUL, ids=str)
 async def test_a_stateful_server_keeps_its_own_transport_sessions(cell: Cell, tmp_path: Path) -> None:
-    """The clients see the server's own id, streams and end of a session."""
     seen, bare_seen = await toured(tmp_path, as_shipped(cell), bare(cell))
     assert seen == bare_seen
     for results, exchanges in seen[: len(LEGACY)]:
@@ -197,7 +195,6 @@ async def test_a_client_of_the_modern_era_falls_back_to_the_handshake(tmp_path: 
 
 
 async def test_each_run_of_the_inspector_has_its_own_session(tmp_path: Path) -> None:
-    """Two runs of the Inspector's command line have two sessions."""
     async with served(as_shipped(STREAMING), tmp_path) as server:
         refs = [await server.whoami() for _ in range(2)]
     assert len({*refs, "nobody"}) == 3

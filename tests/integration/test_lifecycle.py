@@ -84,7 +84,6 @@ async def test_a_waiting_call_ends_with_its_session(cell: Cell) -> None:
 
 @streaming
 async def test_a_waiting_call_ends_when_another_worker_ends_its_session(cell: Cell, tmp_path: Path) -> None:
-    """The worker that holds the stream learns of the end by asking the store."""
     hall = Hall()
     async with two(cell, hall, tmp_path) as (one, other):
         assert await waits_until_deleted(one, hall, other.delete)
@@ -168,7 +167,6 @@ class Ended:
 
 @covering
 async def test_parallel_deletions_on_two_workers_run_the_hook_once(cell: Cell, tmp_path: Path) -> None:
-    """Of parallel deletions of a session on two workers, one runs `on_end`."""
     ended = Ended(5)
     options: dict[str, Any] = {**in_a_file(tmp_path), "tracked": True, "sweep_interval": 0.01}
     async with running(cell, on_end=ended.hook, **options) as one, running(cell, on_end=ended.hook, **options) as other:

@@ -31,7 +31,6 @@ def add_to_the_app(cell: Cell) -> ASGIApp:
 
 
 def hand_to_the_framework(cell: Cell) -> ASGIApp:
-    """Use FastMCP's own `middleware=`."""
     return bare(cell, middleware=[Middleware(MCPSessionMiddleware, keys=KEYS, transport="off")])  # type: ignore[no-any-return]
 
 
@@ -59,7 +58,6 @@ def wrap_the_parent(cell: Cell) -> ASGIApp:
 
 
 def guard_every_path(cell: Cell) -> ASGIApp:
-    """Wrap the server with `path=None`."""
     return MCPSessionMiddleware(bare(cell), keys=KEYS, transport="off", path=None)
 
 
@@ -80,7 +78,6 @@ COMBINATIONS: Final = [
 
 
 async def live_a_session(client: Client) -> None:
-    """Create, use and delete a session."""
     await client.connect()
     held = await client.create()
     assert [await client.call("count", held) for _ in range(2)] == ["1", "2"]
@@ -92,7 +89,6 @@ async def live_a_session(client: Client) -> None:
 
 @pytest.mark.parametrize(("place", "cell"), COMBINATIONS)
 async def test_sessions_work_wherever_the_middleware_stands(place: Callable[[Cell], ASGIApp], cell: Cell) -> None:
-    """Start-up, sessions and shutdown work in every place."""
     app = place(cell)
     with anyio.fail_after(DEADLINE):
         async with lifespan(app):
@@ -101,7 +97,6 @@ async def test_sessions_work_wherever_the_middleware_stands(place: Callable[[Cel
 
 @pytest.mark.parametrize("cell", COVERING, ids=str)
 async def test_a_proxys_prefix_is_not_part_of_the_path(cell: Cell) -> None:
-    """The endpoint is found below the `root_path` of the HTTP server."""
     app = MCPSessionMiddleware(bare(cell), keys=KEYS, transport="off")
     with anyio.fail_after(DEADLINE):
         async with lifespan(app):

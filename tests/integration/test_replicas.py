@@ -26,7 +26,6 @@ async def test_sessions_survive_a_restart(cell: Cell) -> None:
 
 @covering
 async def test_any_replica_serves_any_session(cell: Cell) -> None:
-    """Two workers with the same keys take turns within one session."""
     async with running(cell) as one, running(cell) as two:
         clients = [await one.connected(), await two.connected()]
         held = await clients[0].create()

@@ -33,7 +33,7 @@ OURS = "mcp_sessions"
 CLIENT = {CLIENT_INFO_KEY: {"name": "kitchen", "version": "2"}}
 SPANS_OF_ITS_OWN = {"sdk2", "fastmcp3", "fastmcp4"}
 ELSEWHERE = {
-    ("fastapi", False),  # newer versions start an HTTP span within ours, with the HTTP headers' parent
+    ("fastapi", False)  # newer versions start an HTTP span within ours, with the HTTP headers' parent
 }
 """Frameworks on which the message's span need not be the parent of the tool's span."""
 JSON_CELLS: Final = [cell for cell in ALL_CELLS if cell.json]
@@ -48,7 +48,6 @@ pytestmark = pytest.mark.usefixtures("redis")
 
 
 async def errand(server: Running, held: Held | None, name: str, meta: dict[str, Any]) -> str:
-    """Run an errand and return the ref of its session."""
     client = await server.connected()
     params = {"name": "errand", "arguments": {"name": name}, "_meta": meta}
     return (await client.request("tools/call", params, held)).text
@@ -154,6 +153,5 @@ async def test_a_session_can_be_one_trace(cell: Cell, spans: list[ReadableSpan])
 
 
 def test_every_selected_cell_ran(request: pytest.FixtureRequest) -> None:
-    """Every selected cell of the matrix ran to its end."""
     runs = selected(request, test_there_is_one_server_span_per_call)
     assert {(str(run["cell"]), run["traceparent"]) for run in runs} == RAN

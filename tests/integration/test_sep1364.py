@@ -30,11 +30,9 @@ class Raw:
     _ids: Any = field(default_factory=lambda: itertools.count(1))
 
     async def ask(self, method: str, params: dict[str, Any] | None = None, **fields: Any) -> Reply:
-        """Send a request."""
         return await self._post({"id": next(self._ids), "method": method, "params": params or {}, **fields})
 
     async def tell(self, method: str, **fields: Any) -> Reply:
-        """Send a notification."""
         return await self._post({"method": method, **fields})
 
     async def initialize(self, **fields: Any) -> Reply:
@@ -53,7 +51,6 @@ class Raw:
 
 @asynccontextmanager
 async def raw(cell: Cell, *dialects: Any, **options: Any) -> AsyncIterator[Raw]:
-    """Connect a raw client to the small server."""
     async with running(cell, dialects=dialects, transport="auto", **options) as server:
         yield Raw(server.client())
 

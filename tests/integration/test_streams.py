@@ -15,7 +15,6 @@ PROGRESS = {"name": "progress", "arguments": {}, "_meta": {"progressToken": "p"}
 
 
 def progress_of(event: str) -> float:
-    """Return the progress of a notification."""
     data = next(line[5:] for line in event.splitlines() if line.startswith("data:") and line[5:].strip())
     return float(json.loads(data)["params"]["progress"])
 

@@ -30,10 +30,7 @@ stateless = pytest.mark.parametrize("cell", STATELESS, ids=str)
 async def connected(cell: Cell, **options: Any) -> AsyncIterator[Peer]:
     """Connect the cell's own client to the small server, over real HTTP."""
     with anyio.fail_after(DEADLINE):
-        async with (
-            serving(wrapped(cell, Hall(), transport="auto", **options)) as url,
-            peer(cell, url) as client,
-        ):
+        async with serving(wrapped(cell, Hall(), transport="auto", **options)) as url, peer(cell, url) as client:
             yield client
 
 
@@ -65,7 +62,6 @@ async def test_two_unchanged_clients_have_two_sessions(cell: Cell) -> None:
 
 @stateless
 async def test_a_client_that_leaves_ends_its_session(cell: Cell) -> None:
-    """The DELETE that clients send on close ends the session."""
     facts: list[Fact] = []
     async with connected(cell, listen=facts.append) as client:
         mine = await client.tool("whoami")
@@ -87,7 +83,6 @@ async def test_a_client_that_prefers_the_modern_era_falls_back(cell: Cell) -> No
 
 @asynccontextmanager
 async def _auto(cell: Cell, url: str) -> AsyncIterator[Any]:
-    """Connect a client that chooses its era by itself."""
     package = "mcp" if cell.framework == "sdk2" else "fastmcp"
     async with import_module(package).Client(url) as client:
         yield client.call_tool
@@ -98,7 +93,6 @@ async def _auto(cell: Cell, url: str) -> AsyncIterator[Any]:
 
 @stateless
 async def test_the_session_is_named_in_the_headers_of_initialize_alone(cell: Cell) -> None:
-    """Later answers do not name the session, in headers or in the body."""
     async with raw(cell) as client:
         named = (await client.connect()).headers["mcp-session-id"]
         assert named.count(".") == 2
@@ -109,7 +103,6 @@ async def test_the_session_is_named_in_the_headers_of_initialize_alone(cell: Cel
 
 @stateless
 async def test_a_deleted_session_is_answered_404(cell: Cell) -> None:
-    """After a DELETE, calls and a second DELETE get 404."""
     async with raw(cell) as client:
         await client.connect()
         assert (await client.send("DELETE")).status == 200
@@ -128,7 +121,6 @@ async def test_a_get_for_listening_is_answered_405(cell: Cell) -> None:
 
 @stateless
 async def test_initialize_begins_a_new_session_whatever_it_carries(cell: Cell) -> None:
-    """`initialize` ignores an id in the header, dead or live."""
     async with raw(cell) as client:
         first = (await client.connect()).headers["mcp-session-id"]
         await client.send("DELETE")

@@ -27,7 +27,6 @@ async def test_the_servers_transport_session_is_untouched(cell: Cell) -> None:
 
 @stateful
 async def test_a_logical_session_outlives_the_transport_session(cell: Cell) -> None:
-    """A client that reconnects goes on with the session that it holds."""
     async with running(cell) as server:
         client = await server.connected()
         held = await client.create()

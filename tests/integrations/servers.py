@@ -40,7 +40,6 @@ FASTMCP: Final = Version(INSTALLED["fastmcp"]).major
 
 
 def bearer(token: str) -> dict[str, str]:
-    """The header that carries a token."""
     return {"authorization": f"Bearer {token}"}
 
 
@@ -52,7 +51,6 @@ def principal(scope: Scope) -> str | None:
 
 
 async def whoami() -> str:
-    """The session's public name."""
     session = current_session()
     return "nobody" if session is None else session.ref
 
@@ -67,11 +65,7 @@ class Verifier:
         user = TOKENS.get(token)
         access_token = import_module("mcp.server.auth.provider").AccessToken
         return user and access_token(
-            token=token,
-            client_id=user["client_id"],
-            scopes=[],
-            subject=user["sub"],
-            expires_at=user.get("expires_at"),
+            token=token, client_id=user["client_id"], scopes=[], subject=user["sub"], expires_at=user.get("expires_at")
         )
 
 
@@ -79,10 +73,7 @@ def sdk(*, authenticated: bool, stateful: bool, middleware: list[Any]) -> Any:
     """The small server on the official SDK."""
     assert not middleware, "the SDK takes none"
     settings = import_module("mcp.server.auth.settings").AuthSettings
-    auth = {
-        "auth": settings(issuer_url="https://auth.example", resource_server_url=None),
-        "token_verifier": Verifier(),
-    }
+    auth = {"auth": settings(issuer_url="https://auth.example", resource_server_url=None), "token_verifier": Verifier()}
     modes = {"stateless_http": not stateful}
     if MCP == 1:
         server = import_module("mcp.server.fastmcp").FastMCP("s", **modes, **(auth if authenticated else {}))

@@ -64,7 +64,6 @@ async def test_another_principal_has_no_use_for_a_session(cell: Cell, token: str
 
 @every_cell
 async def test_each_principal_has_sessions_of_its_own(cell: Cell) -> None:
-    """Two users of one client work side by side, and each ends what it made."""
     async with cell.running() as server:
         ann, bob = await server.client("ann"), await server.client("bob")
         of_ann, of_bob = await ann.create(), await bob.create()

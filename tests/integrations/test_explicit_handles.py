@@ -94,20 +94,17 @@ def refusal(handle: object, type: str = "basket", *, handles: Handles = HANDLES,
     ],
 )
 def test_a_wrong_option_fails_at_construction(options: dict[str, Any], remedy: str) -> None:
-    """And the message says what to write."""
     with pytest.raises(ConfigurationError, match=remedy):
         made(**options)
 
 
 def test_a_type_that_can_stand_in_no_handle_is_refused_at_once() -> None:
-    """Wherever one is given."""
     for use in (HANDLES.mint, HANDLES.type, lambda kind: HANDLES.verify(kind, "")):
         with pytest.raises(ConfigurationError, match="type='A Basket' must be"):
             use("A Basket")
 
 
 def test_handles_show_no_key() -> None:
-    """Only for whom they are."""
     assert repr(made(audience="shop")) == "<Handles of shop>"
 
 
@@ -120,7 +117,6 @@ def test_keys_come_from_where_session_keys_come_from(monkeypatch: pytest.MonkeyP
 
 
 def test_each_server_has_handles_of_its_own() -> None:
-    """Servers that share keys are kept apart by `audience`."""
     assert refusal(HANDLES.mint("basket"), handles=made(audience="other")) == "unknown"
 
 
@@ -164,7 +160,6 @@ def test_a_handle_lives_for_ever_where_nothing_is_said() -> None:
 
 
 def test_nobody_is_calling_where_nothing_says_so() -> None:
-    """Then a handle is for anonymous callers, and no user's."""
     assert current_principal() is None
     handle = HANDLES.mint("basket")
     assert HANDLES.verify("basket", handle, principal=None)
@@ -195,7 +190,6 @@ def test_the_caller_is_the_user_that_the_sdk_authenticated() -> None:
 
 
 def test_a_framework_that_was_never_imported_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is it imported."""
     for module in (fastmcp_dependencies, sdk_server, auth_context):
         monkeypatch.delitem(sys.modules, module.__name__)
     with within(auth_context.auth_context_var, user("bob")):
@@ -265,7 +259,6 @@ async def test_a_handle_that_is_kept_twice_is_listed_once() -> None:
     "handle", ["basket_mistyped", "", HANDLES.mint("basket", principal=BOB)], ids=["mistyped", "empty", "another's"]
 )
 async def test_a_session_keeps_nothing_that_does_not_work_in_it(handle: str) -> None:
-    """A misquote is refused where it is kept, not where it is used."""
     session = held("ses_refusing")
     with pytest.raises(HandleError):
         await HANDLES.keep(session, "basket", handle)
@@ -273,7 +266,6 @@ async def test_a_session_keeps_nothing_that_does_not_work_in_it(handle: str) -> 
 
 
 async def test_expired_handles_are_not_listed_and_not_kept_for_long() -> None:
-    """The next that is kept takes their place."""
     session, clock = held("ses_expiring"), Clock()
     handles = made(clock=clock, lifetimes={"basket": 60})
     await handles.keep(session, "basket", handles.mint("basket", session=session))

@@ -27,7 +27,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceW
 
 @pytest.fixture(params=ERAS, ids=lambda modern: "modern" if modern else "legacy")
 def modern(request: pytest.FixtureRequest) -> bool:
-    """Which era the client speaks."""
     era: bool = request.param
     return era
 
@@ -62,7 +61,6 @@ def asking() -> FastMCP:
 
 
 async def test_a_tool_gets_the_session_that_it_asks_for(modern: bool) -> None:
-    """By FastMCP's own `Depends`, each call its own."""
     async with served(asking(), modern=modern) as client:
         one, other = await client.create(), await client.create()
         found = [await client.call("required", held, word="I am") for held in (one, other, one)]
@@ -72,7 +70,6 @@ async def test_a_tool_gets_the_session_that_it_asks_for(modern: bool) -> None:
 
 
 async def test_a_tool_that_requires_a_session_fails_without(modern: bool) -> None:
-    """In words that a model can act on."""
     async with served(asking(), modern=modern) as client:
         reply = await client.request("tools/call", {"name": "required", "arguments": {"word": "I am"}})
         assert reply.result["isError"]
@@ -80,7 +77,6 @@ async def test_a_tool_that_requires_a_session_fails_without(modern: bool) -> Non
 
 
 async def test_the_schema_does_not_tell(modern: bool) -> None:
-    """A model sees the tool's own arguments alone."""
     async with served(asking(), modern=modern) as client:
         tools = (await client.request("tools/list")).result["tools"]
         assert {tool["name"]: list(tool["inputSchema"]["properties"]) for tool in tools} == {
@@ -93,7 +89,6 @@ async def test_the_schema_does_not_tell(modern: bool) -> None:
 
 
 def remembering(store: Any) -> FastMCP:
-    """A server that keeps FastMCP's own state."""
     mcp = FastMCP("remembering", session_state_store=store)
 
     @mcp.tool
@@ -140,7 +135,6 @@ async def test_the_state_of_fastmcp_lasts_as_long_as_the_session(modern: bool) -
 
 
 async def test_without_the_store_it_does_not(modern: bool) -> None:
-    """What this is for."""
     async with served(remembering(None), modern=modern) as client:
         held = await client.create()
         await client.call("put", held, value="mine")
@@ -148,7 +142,6 @@ async def test_without_the_store_it_does_not(modern: bool) -> None:
 
 
 async def test_without_a_session_state_is_kept_where_it_was_before(modern: bool) -> None:
-    """FastMCP's way, in the store that is given for it."""
     otherwise = MemoryStore()
     async with served(remembering(SessionStateStore(otherwise)), modern=modern) as client:
         assert await client.call("put", None, value="nobody's") == "kept"
@@ -198,7 +191,6 @@ async def test_what_fastmcp_keeps_per_user_stays_the_users() -> None:
 
 
 async def test_the_store_is_a_whole_key_value_store() -> None:
-    """Every method of the protocol, in a session and outside of one."""
     store = SessionStateStore()
     mcp = FastMCP("store")
 

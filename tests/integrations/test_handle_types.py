@@ -198,7 +198,6 @@ async def test_a_wrong_handle_is_the_tools_error_and_says_what_to_do(
 
 @every_cell
 async def test_models_are_told_what_a_handle_looks_like(cell: Cell) -> None:
-    """The JSON schema of each argument has the pattern of its type."""
     async with connected(cell) as client:
         tools = (await client.session.list_tools()).model_dump(by_alias=True)["tools"]
         basket = await call(client, "create", kind="basket")
@@ -282,13 +281,11 @@ def test_the_short_form_is_the_long_one(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_type_that_is_none_is_refused_where_it_is_written() -> None:
-    """Not when the first handle comes."""
     with pytest.raises(ConfigurationError, match="type='A Basket' must be"):
         HandleOf["A Basket"]
 
 
 def test_what_stands_beside_must_be_able_to_hold_a_handle() -> None:
-    """`str` for the id, `Handle` for everything."""
     with pytest.raises(ConfigurationError, match=r'handles.type\("basket"\) stands beside str or Handle, not beside'):
         TypeAdapter(Annotated[int, HANDLES.type("basket")])
 
@@ -315,7 +312,6 @@ def test_a_handle_may_be_a_field_of_a_model() -> None:
 
 
 def test_pydantic_is_imported_for_who_uses_it_alone() -> None:
-    """The package, and handles in it, do without."""
     program = (
         "import sys; from mcp_sessions.integrations.handles import Handles; "
         f"h = Handles({KEYS!r}); h.install(); h.type('basket'); h.verify('basket', h.mint('basket')); "

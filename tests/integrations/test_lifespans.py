@@ -41,22 +41,18 @@ async def database(app: object) -> AsyncIterator[dict[str, str]]:
 
 @asynccontextmanager
 async def nothing(app: object) -> AsyncIterator[None]:
-    """A lifespan that gives nothing."""
     yield
 
 
 async def items(request: Request) -> JSONResponse:
-    """An endpoint beside the MCP server's."""
     return JSONResponse(request.state.database)
 
 
 def with_sessions(mcp: Any) -> Any:
-    """Sessions inside of the MCP server."""
     return add_sessions(mcp, keys=SECRET, transport="off")
 
 
 def wrapped(mcp: Any) -> Any:
-    """Sessions around the MCP server."""
     return MCPSessionMiddleware(mcp, keys=SECRET, transport="off")
 
 
@@ -88,7 +84,6 @@ async def test_sessions_may_come_later(outer: Any) -> None:
 
 
 async def test_what_they_yield_is_merged() -> None:
-    """Requests see it as they see what one lifespan yields."""
     async with lifespan_of(nothing, Starlette(lifespan=database))(None) as state:
         assert state == {"database": "open"}
     app = Starlette()
@@ -115,7 +110,6 @@ async def test_the_store_is_open_while_the_application_lives() -> None:
 
 
 async def test_a_server_that_must_not_start_keeps_the_application_from_starting() -> None:
-    """With the remedy."""
     guarded = sdk(authenticated=True, stateful=False, middleware=[])
     life = lifespan_of(MCPSessionMiddleware(guarded, keys=SECRET))(None)
     with pytest.raises(ConfigurationError, match="add_sessions"):
@@ -123,7 +117,6 @@ async def test_a_server_that_must_not_start_keeps_the_application_from_starting(
 
 
 def test_what_has_no_lifespan_is_refused() -> None:
-    """At once, where it is written."""
     with pytest.raises(ConfigurationError, match="applications and lifespan functions, not None"):
         lifespan_of(None)
 
@@ -167,7 +160,6 @@ async def test_random_keys_with_several_workers_refuse_to_start(
 
 
 async def test_shared_keys_with_several_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the workers share is as good as with one of them."""
     monkeypatch.setattr(placement, "workers", lambda argv, environ: 2)
     app = add_sessions(Starlette(routes=[Route("/mcp", StreamableHTTPASGIApp())]), keys=SECRET)
     assert (await started(app))["type"] == "lifespan.startup.complete"
@@ -226,7 +218,6 @@ async def test_the_store_lives_as_long_as_the_application(
 
 
 async def test_a_store_that_is_set_up_wrongly_stops_the_start() -> None:
-    """The server says what to do, and does not serve."""
     store = Store(ConfigurationError("use appendonly"))
     message = await started(
         add_sessions(Starlette(routes=[Route("/mcp", StreamableHTTPASGIApp())]), keys=SECRET, store=store)

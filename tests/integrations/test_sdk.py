@@ -22,7 +22,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceW
 
 
 async def called(word: str) -> str:
-    """A tool that asks with a call."""
     return f"{word} {require_session().ref}"
 
 
@@ -40,7 +39,6 @@ def sdk_app(*tools: Any) -> Any:
 
 @asynccontextmanager
 async def served(*tools: Any, modern: bool, **options: Any) -> AsyncIterator[Client]:
-    """A client that has shaken hands."""
     app = MCPSessionMiddleware(sdk_app(*tools), **grouped(keys=KEYS, transport="off", **options))
     async with lifespan(app):
         client = Client(app, modern=modern)
@@ -50,7 +48,6 @@ async def served(*tools: Any, modern: bool, **options: Any) -> AsyncIterator[Cli
 
 @pytest.mark.parametrize("modern", [False] if MCP == 1 else [False, True])
 async def test_a_tool_may_ask_for_its_session_by_a_call(modern: bool) -> None:
-    """With either SDK."""
     async with served(called, modern=modern) as client:
         one, other = await client.create(), await client.create()
         found = [await client.call("called", held, word="I am") for held in (one, other, one)]

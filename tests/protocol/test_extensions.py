@@ -11,7 +11,6 @@ from mcp_sessions._protocol.decision import ABOUT_SESSIONS, EXTENSIONS, SUBJECTS
 
 
 def test_every_extension_is_a_method_about_sessions() -> None:
-    """Which the draft has not."""
     for extension in EXTENSIONS.values():
         assert extension.method.startswith("sessions/")
         assert extension.method not in SUBJECTS
@@ -19,7 +18,6 @@ def test_every_extension_is_a_method_about_sessions() -> None:
 
 
 def test_what_is_offered_is_read_and_advertised() -> None:
-    """Beside what the draft has."""
     offered = decision.offered({"fork"}, tracked=True)
     assert decision.subjects(offered) == {**SUBJECTS, "sessions/fork": EXTENSIONS["fork"].subject}
     assert json.loads(decision.settings("some", offered)) == {"required": "some", **OFFERED}
@@ -41,7 +39,6 @@ def test_what_needs_records_is_offered_where_there_are_some() -> None:
 
 
 def test_what_is_not_offered_is_not_ours() -> None:
-    """Its method is none that is read here."""
     assert decision.offered((), tracked=True) == []
     assert decision.subjects([]) == SUBJECTS
     assert decision.settings("never", []) == b'{"required":"never"}'

@@ -12,13 +12,11 @@ from mcp_sessions.errors import Refusal
 
 
 def test_members_are_the_slices_of_one_object() -> None:
-    """In order, each without the space around it."""
     found = members(b' { "b" : [ 1 ] , "a" : "\\ud800" } ')
     assert [(name, bytes(value)) for name, value in found.items()] == [("b", b"[ 1 ]"), ("a", b'"\\ud800"')]
 
 
 def test_members_of_another_value_are_what_the_caller_calls_them() -> None:
-    """Not JSON-RPC unless another reason is given."""
     with refused("not_jsonrpc"):
         members(b"[]")
     with refused("session_missing"):
@@ -27,13 +25,11 @@ def test_members_of_another_value_are_what_the_caller_calls_them() -> None:
 
 @pytest.mark.parametrize("text", [b'{"\\u0061":"%b"}', b'{"%b":1}', b'{"a":"\\ud800","%b":1}'])
 def test_members_of_a_text_that_is_not_utf8_are_refused(text: bytes) -> None:
-    """For texts whose encoding was not checked."""
     with refused("not_utf8"):
         members(text % b"\xff")
 
 
 def test_the_last_of_several_members_can_stand_for_all() -> None:
-    """For what servers answer; where requests are read, it is a refusal."""
     assert {name: bytes(value) for name, value in last_members(b'{"a":1,"b":2,"a":3}').items()} == {
         "a": b"3",
         "b": b"2",
@@ -47,12 +43,10 @@ def test_the_last_of_several_members_can_stand_for_all() -> None:
     [(b'"a\\n\\ud83d\\ude00"', "a\n\U0001f600"), (b'""', ""), (b"1", None), (b"null", None), (b'["a"]', None)],
 )
 def test_a_string_is_decoded_and_another_value_is_none(text: bytes, value: str | None) -> None:
-    """So that a caller can refuse it in its own words."""
     assert string(text) == value
 
 
 def test_a_string_that_cannot_be_written_down_is_refused() -> None:
-    """A lone surrogate, or bytes that are not characters."""
     with refused("lone_surrogate"):
         string(b'"\\ud800"')
     with refused("not_utf8"):
@@ -62,7 +56,6 @@ def test_a_string_that_cannot_be_written_down_is_refused() -> None:
 @given(broken_texts, seeds)
 @example("\ud800", None)
 def test_every_string_is_decoded_or_refused_for_its_surrogates(text: str, seed: int | None) -> None:
-    """As the standard library decodes it, which knows no refusal."""
     written = write(text, seed).strip()
     try:
         assert string(written) == load(written)

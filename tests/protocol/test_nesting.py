@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from mcp_sessions._protocol.strict_json import is_deeper
 
 VALUES = st.recursive(
-    st.none() | st.text('[]{}"\\a'),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text('[]{}"\\a'), inner),
+    st.none() | st.text('[]{}"\\a'), lambda inner: st.lists(inner) | st.dictionaries(st.text('[]{}"\\a'), inner)
 )
 
 
@@ -29,25 +28,21 @@ def test_the_depth_is_that_of_the_value(value: Any, limit: int) -> None:
 
 
 def test_width_is_not_depth() -> None:
-    """A large body is not deep for having many members."""
     assert not is_deeper(b"[" + b",".join([b"[{}]"] * 10_000) + b"]", 3)
     assert is_deeper(b"[" + b",".join([b"[{}]"] * 10_000) + b"]", 2)
 
 
 def test_a_few_deep_members_are_measured_one_bracket_at_a_time() -> None:
-    """To take their leaves off would take a pass for each of their levels."""
     text = b"[" + b",".join([b"[" * 99 + b"]" * 99] * 3) + b"]"
     assert not is_deeper(text, 100)
     assert is_deeper(text, 99)
 
 
 def test_brackets_in_strings_are_no_levels() -> None:
-    """Even where there are no others."""
     assert not is_deeper(b'"[[[["', 0)
     assert not is_deeper(b'["[[[["]', 1)
 
 
 @pytest.mark.parametrize("text", [b'"' + b"[" * 9, b"{" * 9, b"[" * 4 + b"]" * 2 + b"[" * 4])
 def test_what_is_no_json_is_judged_strictly(text: bytes) -> None:
-    """An unfinished string hides no bracket; the parser refuses the rest."""
     assert is_deeper(text, 5)

@@ -20,14 +20,12 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 
 @given(JSON)
 def test_every_json_value_comes_back_as_it_is(value: Any) -> None:
-    """Kinds included: 1 stays an integer, 1.0 a float and True a truth."""
     kept = data.decode(data.encode(value))
     assert (kept, repr(kept)) == (value, repr(value))
 
 
 @given(st.integers())
 def test_integers_of_any_size_come_back(number: int) -> None:
-    """JSON sets no limit, and neither do we."""
     assert data.decode(data.encode(number)) == number
 
 
@@ -44,7 +42,6 @@ def nested(depth: int) -> list[Any]:
     ids=lambda value: type(value).__name__,
 )
 def test_what_has_no_json_form_is_refused(value: Any) -> None:
-    """Nothing of the value stands in the message."""
     with pytest.raises(ValueError, match=r"^it holds a value that has no JSON form$"):
         data.encode(value)
 

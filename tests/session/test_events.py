@@ -26,11 +26,9 @@ def test_a_fact_cannot_be_changed(fact: Fact) -> None:
 
 @pytest.mark.parametrize("fact", FACTS, ids=lambda fact: type(fact).__name__)
 def test_a_fact_has_no_place_for_a_credential_or_a_body(fact: Fact) -> None:
-    """A session is named by its reference alone."""
     allowed = {"ref", "expires_at", "method", "reason", "code", "parent", "seconds", "trace"}
     assert {field.name for field in fields(fact)} <= allowed
 
 
 def test_a_refusal_need_not_know_a_session() -> None:
-    """A forged id belongs to no session."""
     assert RequestRefused("forged", -32043, None).ref is None

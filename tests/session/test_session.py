@@ -22,7 +22,6 @@ def session_of(**made: Any) -> Session:
 
 class TestSession:
     async def test_it_says_what_the_application_may_know(self) -> None:
-        """Reference, principal and times; times are aware and in UTC."""
         alice = Principal(client_id="app", issuer="https://idp", subject="alice")
         session = session_of(principal=alice)
         assert (session.id, session.ref, session.principal) == (TOKEN, "ses_abc", alice)
@@ -32,12 +31,10 @@ class TestSession:
         await session.end()
 
     async def test_the_capabilities_of_a_client_are_known_where_it_stated_them(self) -> None:
-        """They are kept as JSON."""
         assert await session_of().client_capabilities() is None
         assert await session_of(stated=b'{"sampling":{}}').client_capabilities() == {"sampling": {}}
 
     def test_no_text_about_it_holds_the_id(self) -> None:
-        """What prints, formats or logs a session shows its reference alone."""
         session = session_of()
         assert repr(session) == str(session) == f"{session}" == "<Session ses_abc>"
         assert not hasattr(session, "__dict__")  # nor is there a dict for a debugger or a serializer to walk
@@ -50,7 +47,6 @@ class TestSession:
         assert "credential.that" not in str(raised.value)
 
     async def test_ending_it_twice_ends_it_once(self) -> None:
-        """The second `end` does nothing; the first one carries the reason."""
         made = Made(TOKEN)
         session = Session(made)
         await session.end("logout")
@@ -58,19 +54,16 @@ class TestSession:
         assert made.ended == [("logout", False)]
 
     async def test_with_it_can_end_what_was_forked_from_it(self) -> None:
-        """Where it is not a fork itself."""
         made = Made(TOKEN)
         await Session(made).end(descendants=True)
         assert made.ended == [("ended", True)]
 
     async def test_a_fork_cannot_end_its_descendants(self) -> None:
-        """They cannot be distinguished from its siblings', so nothing is ended."""
         fork = session_of(claims=claims_of("ses_abc", parent="ses_root"))
         with pytest.raises(ValueError, match="not itself a fork"):
             await fork.end(descendants=True)
 
     async def test_its_data_is_made_when_somebody_asks(self) -> None:
-        """Once for each request; most requests never do."""
         assert not session_of().has_data
         session = session_of()
         data = session.data
@@ -80,8 +73,6 @@ class TestSession:
         assert await session.data.get("a") == 1
 
     async def test_an_end_that_failed_can_be_tried_again(self) -> None:
-        """While the store does not take it, the session is not taken for ended."""
-
         class Failing(Made):
             async def end(self, reason: str, *, descendants: bool) -> None:
                 await super().end(reason, descendants=descendants)

@@ -28,8 +28,6 @@ def written() -> Iterator[io.StringIO]:
 
 
 async def test_records_of_any_logger_name_the_session_of_their_request(written: io.StringIO) -> None:
-    """And `-` where there is none; no record is held back."""
-
     async def tool(session: Session | None, arguments: dict[str, Any]) -> str:
         logging.getLogger("shop").warning("a call")
         return session.ref if session is not None else "-"

@@ -29,14 +29,12 @@ class Meter:
         self.provider = MeterProvider([self._reader], shutdown_on_exit=False)
 
     def found(self) -> dict[str, Any]:
-        """Every metric by its name."""
         data = self._reader.get_metrics_data()
         assert data is not None
         (resource,) = data.resource_metrics
         return {metric.name: metric for scope in resource.scope_metrics for metric in scope.metrics}
 
     def points(self, name: str) -> dict[tuple[tuple[str, Any], ...], Any]:
-        """A metric's points by their attributes."""
         return {tuple(sorted(point.attributes.items())): point for point in self.found()[name].data.data_points}
 
 
@@ -110,7 +108,6 @@ def test_a_session_that_ends_records_how_long_it_lived(meter: Meter) -> None:
 
 
 def test_an_operation_is_timed_by_method_tool_and_outcome(meter: Meter) -> None:
-    """In seconds, in the buckets that the conventions advise."""
     count = SessionMetrics(meter.provider)
     count.operation(message("tools/call", "add"), "2025-11-25", SUCCESS, seconds=0.03)
     count.operation(message("tools/call", "add"), "2025-11-25", Outcome("tool_error"), seconds=0.03)
@@ -149,7 +146,6 @@ def test_a_tool_is_named_once_it_has_succeeded(meter: Meter, monkeypatch: pytest
 
 
 def test_without_an_sdk_nothing_happens() -> None:
-    """The API's own instruments take everything and keep nothing."""
     count = SessionMetrics()
     count(SessionCreated("ses_a", 1))
     count.operation(message("ping"), None, SUCCESS, seconds=0.1)

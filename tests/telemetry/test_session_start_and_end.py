@@ -83,7 +83,6 @@ def test_the_start_is_a_span_that_ends_with_the_creation(provider: TracerProvide
 def test_a_session_that_is_refused_after_all_has_a_start_that_failed(
     provider: TracerProvider, spans: list[ReadableSpan]
 ) -> None:
-    """By the class of the exception, without its text."""
     Tracing(tracer_provider=provider).start_session(CLAIMS).end(CreateRefused("no more than one"))
     (start,) = spans
     assert (start.attributes or {})["error.type"] == "CreateRefused"
@@ -94,7 +93,6 @@ def test_a_session_that_is_refused_after_all_has_a_start_that_failed(
 def test_a_start_belongs_to_the_request_that_makes_the_session(
     provider: TracerProvider, tracer: Tracer, spans: list[ReadableSpan]
 ) -> None:
-    """And an end to the request that ends it, with a link to the start."""
     tracing = Tracing(tracer_provider=provider)
     with tracer.start_as_current_span("create"):
         text = started(tracing)
@@ -127,7 +125,6 @@ def test_a_session_can_be_a_trace_of_its_own(
 def test_outside_of_any_request_nothing_is_linked(
     provider: TracerProvider, spans: list[ReadableSpan], trace: Trace
 ) -> None:
-    """A session that a sweeper ends, and one whose token carries no start."""
     tracing = Tracing(trace=trace, tracer_provider=provider)
     started(tracing)
     tracing.end_session(CLAIMS.ref, start=None, reason="expired")
@@ -157,12 +154,10 @@ def test_without_an_sdk_the_token_carries_nothing() -> None:
 
 @pytest.mark.parametrize("text", [None, "", "01-" + "1" * 32 + "-" + "1" * 16 + "-01", f"00-{0:032x}-{1:016x}-01"])
 def test_a_text_that_is_not_a_traceparent_leads_nowhere(text: str | None) -> None:
-    """An unknown version, and a trace of zeros."""
     assert start_of(text) is None
 
 
 def test_what_starts_below_a_start_is_its_child(tracer: Tracer) -> None:
-    """In the current context, or in one that is given."""
     found = start_of(f"00-{5:032x}-{6:016x}-01")
     assert found is not None
     for within in (below(found), below(found, context.Context())):

@@ -27,14 +27,12 @@ TRACES, ALIASES, _RECIPES, _LOGFIRE, TAIL, SAMPLING, LOGS, METRICS, CONTENTS = B
 
 
 def run(block: str, **names: Any) -> dict[str, Any]:
-    """A block, as in a file of its own."""
     exec(compile(block, "tracing.md", "exec", dont_inherit=True), names)  # the page's own code
     return names
 
 
 @pytest.fixture
 def root() -> Iterator[logging.Logger]:
-    """The root logger, which gets back what it had."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     yield root
@@ -120,7 +118,6 @@ async def test_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def taken(reader: InMemoryMetricReader) -> list[Any]:
-    """All that was measured."""
     data = reader.get_metrics_data()
     assert data is not None
     return [metric for one in data.resource_metrics for scope in one.scope_metrics for metric in scope.metrics]

@@ -79,7 +79,6 @@ def reason(token: Any, *, ring: KeyRing = HS256, by: Tokens = TOKENS, **how: Any
 @every_ring
 @pytest.mark.parametrize("principal", [None, ALICE])
 def test_what_was_minted_verifies_to_the_same_claims(ring: KeyRing, principal: Principal | None) -> None:
-    """Every claim survives, each family of keys, anonymous and owned."""
     parsed = claims(
         ring,
         principal,
@@ -162,7 +161,6 @@ def test_a_ref_is_public_and_made_from_the_jti_alone() -> None:
 
 
 def test_a_clients_name_is_cut_and_cleaned() -> None:
-    """Whatever it calls itself, it gets its session."""
     parsed = claims(client="\ud800" + "x" * 100)
     assert parsed.client == "?" + "x" * 63
     assert TOKENS.verify(HS256, TOKENS.mint(HS256, parsed), now=NOW, principal=None).client == parsed.client
@@ -193,7 +191,6 @@ def test_what_would_not_verify_is_not_minted(changes: dict[str, Any], complaint:
 
 @pytest.mark.parametrize("options", [{"issuer": ""}, {"audience": ""}, {"cache_entries": -1}])
 def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
-    """At construction."""
     with pytest.raises(ConfigurationError):
         tokens(**options)
 
@@ -234,7 +231,6 @@ def test_a_session_ends_at_exp_and_not_before(cached: int) -> None:
 
 
 def test_only_its_owner_learns_that_a_session_has_expired() -> None:
-    """To everybody else it is unknown, as it was before."""
     token = TOKENS.mint(HS256, claims(principal=ALICE))
     assert reason(token, now=NOW + 9999, principal=BOB) == "token_principal"
     assert reason(token, now=NOW + 9999, principal=ALICE, kind=TRANSPORT) == "token_kind"
@@ -243,7 +239,6 @@ def test_only_its_owner_learns_that_a_session_has_expired() -> None:
 
 @pytest.mark.parametrize("cached", [0, 10])
 def test_a_clock_may_be_a_minute_behind_and_no_more(cached: int) -> None:
-    """What was issued later than that was not issued."""
     by = tokens(cache_entries=cached)
     token = by.mint(HS256, claims())
     assert by.verify(HS256, token, now=NOW - 60, principal=None).jti == JTI
@@ -252,7 +247,6 @@ def test_a_clock_may_be_a_minute_behind_and_no_more(cached: int) -> None:
 
 @pytest.mark.parametrize("cached", [0, 10])
 def test_each_kind_is_accepted_in_its_own_place_only(cached: int) -> None:
-    """A transport id is not a session id, and the other way round."""
     by = tokens(cache_entries=cached)
     session, transport = by.mint(HS256, claims()), by.mint(HS256, claims(kind=TRANSPORT))
     for _ in range(2):
@@ -286,7 +280,6 @@ def test_every_key_of_the_ring_verifies_and_a_removed_one_does_not(ring: KeyRing
 
 
 def test_a_key_of_another_deployment_is_unknown() -> None:
-    """Whatever it signs."""
     other = KeyRing.random()
     assert reason(TOKENS.mint(other, claims(other))) == "token_key_unknown"
 
@@ -305,7 +298,6 @@ def test_the_cache_is_bounded_and_still_right() -> None:
 
 
 def test_a_verified_token_is_not_verified_again() -> None:
-    """The same claims come back, and a token that failed is not kept."""
     by = tokens()
     token = by.mint(HS256, claims())
     assert reason(token[:-4] + "AAAA", by=by) == "token_signature"
@@ -517,7 +509,6 @@ def test_a_claim_of_a_strange_type_is_refused_though_signed_well(name: str, valu
 
 @pytest.mark.parametrize("name", REQUIRED)
 def test_no_required_claim_may_be_missing(name: str) -> None:
-    """Each by itself."""
     payload = {key: value for key, value in GOOD_PAYLOAD.items() if key != name}
     assert reason(signed(GOOD_HEADER, payload)) == f"token_claim_{name}"
 
@@ -541,13 +532,11 @@ def test_no_required_claim_may_be_missing(name: str) -> None:
     ],
 )
 def test_a_claim_out_of_its_grammar_is_refused(changes: dict[str, Any], why: str) -> None:
-    """A right type is not enough."""
     assert reason(signed(GOOD_HEADER, {**GOOD_PAYLOAD, **changes})) == why
 
 
 @pytest.mark.parametrize("payload", [b"", b"null", b"[]", b'"x"', b"{", b"\xff", b"[" * 1200, b'{"x":' * 200])
 def test_a_payload_that_is_no_object_is_refused_though_signed_well(payload: bytes) -> None:
-    """Cut short, of another type, not UTF-8, nested to exhaustion."""
     assert reason(signed(GOOD_HEADER, payload)) in {"token_claims", "token_shape"}
 
 
@@ -588,13 +577,11 @@ def only_our_error(token: str, ring: KeyRing) -> str:
 
 @given(st.text(max_size=300))
 def test_no_text_raises_anything_but_our_error(text: str) -> None:
-    """Nor does it verify."""
     assert only_our_error(text, HS256) in {"token_shape", "token_header"}
 
 
 @given(st.data())
 def test_a_mutated_token_never_verifies(data: st.DataObject) -> None:
-    """Cut, doubled, swapped, replaced: in any place, for any family of keys."""
     ring = data.draw(st.sampled_from(RINGS))
     token = TOKENS.mint(ring, claims(ring))
     start = data.draw(st.integers(0, len(token)))
@@ -618,7 +605,6 @@ def test_hostile_claims_under_the_right_signature_raise_only_our_error(changes: 
 
 @given(st.dictionaries(st.sampled_from(["alg", "kid", "typ", "crit", "x"]), JSON, max_size=4))
 def test_hostile_headers_under_the_right_signature_raise_only_our_error(changes: dict[str, Any]) -> None:
-    """A header verifies only if it is the good one."""
     header = {**GOOD_HEADER, **changes}
     assert (only_our_error(signed(header, GOOD_PAYLOAD), HS256) == JTI) == (header == GOOD_HEADER)
 
