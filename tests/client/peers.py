@@ -166,9 +166,6 @@ async def served(
             yield Served(cell, url, log)
 
 
-# --- a server that costs little ------------------------------------------------------------------
-
-
 class Quick(Server):
     """A server of the modern era without a framework: `whoami` and `count`."""
 

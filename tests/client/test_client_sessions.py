@@ -68,9 +68,6 @@ def test_nothing_shows_a_credential() -> None:
     assert (held.id, held.expires_at) == (None, None)
 
 
-# --- connecting ----------------------------------------------------------------------------------
-
-
 async def test_a_connection_is_left_as_it_was_entered() -> None:
     """What the block raises comes out as it is, and the transport's streams are closed before it."""
     server = Server()

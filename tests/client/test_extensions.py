@@ -54,9 +54,6 @@ def asked(server: Server, method: str) -> list[dict[str, Any]]:
     return [{name: value for name, value in sent["params"].items() if name != "_meta"} for sent in server.sent(method)]
 
 
-# --- forks ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("modern", [False, True])
 async def test_a_fork_is_a_session_like_any_other(modern: bool) -> None:
     """Calls go in it; the parent goes on, with the state that came with the answer; both are deleted on leaving."""
@@ -135,9 +132,6 @@ async def test_what_the_server_refuses_or_does_not_answer_is_said() -> None:
         assert held.begun
 
 
-# --- ending a lineage ----------------------------------------------------------------------------
-
-
 async def test_a_root_is_deleted_with_its_descendants() -> None:
     server = offering()
     sessions = with_sessions(server.transport)
@@ -147,9 +141,6 @@ async def test_a_root_is_deleted_with_its_descendants() -> None:
         await sessions.delete(root, descendants=True)
         assert not root.begun
     assert asked(server, "sessions/delete") == [{"descendants": True}, {}]
-
-
-# --- lists and the end of all --------------------------------------------------------------------
 
 
 async def test_a_list_is_read() -> None:
@@ -194,9 +185,6 @@ async def test_when_all_have_ended_nothing_is_held() -> None:
     assert [sent and sent["sessionId"] for sent in server.carried("tools/call")] == ["id-1", "id-2", "id-3"]
     assert server.carried("sessions/end_all") == [None]
     assert server.sent("sessions/delete") == []
-
-
-# --- where it is not offered ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("settings", [{}, {"fork": [], "list": False}, None, "fork"])

@@ -79,9 +79,6 @@ def instrumented_redis() -> redis.Redis:
     return client
 
 
-# --- the frameworks ------------------------------------------------------------------------------
-
-
 def _filled(mcp: Any, hall: Hall) -> Any:
     async def run(name: str) -> str:
         return await errand(hall, name)
@@ -144,9 +141,6 @@ _MAKERS: Final[dict[str, Callable[[Cell, Hall], Any]]] = {
     "starlette": _starlette,
     "fastapi": _fastapi,
 }
-
-
-# --- with the instrumentation around -------------------------------------------------------------
 
 
 def _name_errand(span: trace.Span, scope: dict[str, Any]) -> None:

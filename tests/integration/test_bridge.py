@@ -32,9 +32,6 @@ async def connected(cell: Cell, **options: Any) -> AsyncIterator[list[Peer]]:
             yield [first, second]
 
 
-# --- unchanged clients ---------------------------------------------------------------------------
-
-
 @stateful
 async def test_unchanged_clients_of_a_stateful_server_have_sessions(cell: Cell) -> None:
     """Each client has its own session from `initialize` to the DELETE on close, and `_meta` names others beside it."""
@@ -50,9 +47,6 @@ async def test_unchanged_clients_of_a_stateful_server_have_sessions(cell: Cell) 
     created = {fact.ref for fact in facts if isinstance(fact, SessionCreated)}
     assert {mine, yours} < created
     assert {fact.ref for fact in facts if isinstance(fact, SessionDeleted)} == created
-
-
-# --- on the wire ---------------------------------------------------------------------------------
 
 
 @stateful

@@ -70,8 +70,6 @@ async def served(app: ASGIApp, home: Path) -> AsyncIterator[Served]:
             yield Served(url, installed, home)
 
 
-# --- clients without a session -------------------------------------------------------------------
-
 TOUR = (
     ["list"],
     ["call", "whoami"],
@@ -124,9 +122,6 @@ async def test_the_inspector_works_unchanged(tmp_path: Path) -> None:
         assert {"whoami", "count"} <= {tool["name"] for tool in tools}
         assert await server.whoami() == "nobody"
         assert await server.whoami("--protocol-era", "auto") == "nobody"
-
-
-# --- sessions for unchanged clients --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cell", STATELESS, ids=str)

@@ -34,9 +34,6 @@ def in_a_file(folder: Path) -> dict[str, Any]:
     return {"store": f"sqlite:{folder}/sessions.db", "store_timeout": 60}
 
 
-# --- streams that are open when their session ends -----------------------------------------------
-
-
 @asynccontextmanager
 async def two(cell: Cell, hall: Hall, folder: Path) -> AsyncIterator[tuple[Peer, Peer]]:
     """Connect the cell's own clients to two workers that share a file."""
@@ -101,9 +98,6 @@ async def test_a_call_that_ends_its_own_session_gets_its_answer(cell: Cell) -> N
         assert refused.error["code"] == NOT_FOUND
 
 
-# --- resumed streams -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("cell", [cell for cell in STATEFUL if not cell.json], ids=str)
 @pytest.mark.parametrize("bridge", [False, True], ids=["", "bridge"])
 @pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "live"])
@@ -128,9 +122,6 @@ async def test_a_broken_stream_is_not_taken_up_for_a_session_that_was_deleted(
                 assert (answer.status, answer.answer["error"]["code"]) == (404, NOT_FOUND)
             else:
                 assert KEPT in await resumed.next_event()
-
-
-# --- hooks ---------------------------------------------------------------------------------------
 
 
 @covering
@@ -195,9 +186,6 @@ async def test_two_sweeping_workers_run_the_hook_once(cell: Cell, tmp_path: Path
         clock.now += 2 * HOUR
         await ended.all.wait()
     assert sorted(ended.calls[1:]) == sorted((ref, "idle") for ref in refs[1:])
-
-
-# --- data ----------------------------------------------------------------------------------------
 
 
 @covering

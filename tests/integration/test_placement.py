@@ -103,9 +103,6 @@ async def test_a_proxys_prefix_is_not_part_of_the_path(cell: Cell) -> None:
             await live_a_session(Client(app, modern=cell.modern, path="/behind/proxy/mcp", root_path="/behind/proxy"))
 
 
-# --- endpoints without an MCP framework -----------------------------------------------------------
-
-
 async def _answer(request: Request) -> Response:
     message = await request.json()
     session = request.state.mcp_session

@@ -27,9 +27,6 @@ async def names(client: Client, held: Held | None = None) -> set[str]:
     return {tool["name"] for tool in await tools(client, held)}
 
 
-# --- use-case B: logical sessions ----------------------------------------------------------------
-
-
 @every_cell
 async def test_a_transaction_spans_the_calls_of_a_session(cell: Cell, tmp_path: Path) -> None:
     """A transaction is begun, read, written and committed by four calls of one session."""
@@ -61,9 +58,6 @@ async def test_the_end_of_a_session_rolls_its_transaction_back(cell: Cell, tmp_p
         await client.call("end_transaction", next_one)
 
 
-# --- use-case A and use-case B at once -----------------------------------------------------------
-
-
 @legacy
 async def test_transport_and_logical_sessions_live_at_once(cell: Cell, tmp_path: Path) -> None:
     """The header names one session and `_meta` another; they count and end separately."""
@@ -84,9 +78,6 @@ async def test_a_servers_own_transport_session_may_carry_logical_ones(cell: Cell
         one, other = await client.create(), await client.create()
         assert [await client.call("count", held) for held in (one, other, one)] == ["1", "1", "2"]
         assert client.headers["mcp-session-id"] == own
-
-
-# --- a server that changes its capabilities ------------------------------------------------------
 
 
 @legacy

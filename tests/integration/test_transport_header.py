@@ -41,9 +41,6 @@ async def raw(cell: Cell, **options: Any) -> AsyncIterator[Client]:
         yield server.client()
 
 
-# --- unchanged clients ---------------------------------------------------------------------------
-
-
 @stateless
 async def test_two_unchanged_clients_have_two_sessions(cell: Cell) -> None:
     """All calls of a client are in its own session, whose state is kept, though both use the same request ids."""
@@ -86,9 +83,6 @@ async def _auto(cell: Cell, url: str) -> AsyncIterator[Any]:
     package = "mcp" if cell.framework == "sdk2" else "fastmcp"
     async with import_module(package).Client(url) as client:
         yield client.call_tool
-
-
-# --- on the wire ---------------------------------------------------------------------------------
 
 
 @stateless

@@ -55,9 +55,6 @@ async def whoami() -> str:
     return "nobody" if session is None else session.ref
 
 
-# --- the frameworks ------------------------------------------------------------------------------
-
-
 class Verifier:
     """The tokens above, for the official SDK. That one is late is left to the SDK to find."""
 

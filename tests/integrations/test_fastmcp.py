@@ -42,9 +42,6 @@ async def served(mcp: Any, *, modern: bool, **options: Any) -> AsyncIterator[Cli
         yield client
 
 
-# --- asked for -----------------------------------------------------------------------------------
-
-
 def asking() -> FastMCP:
     """A server whose tools ask for the session, each in its way."""
     mcp = FastMCP("asking")
@@ -83,9 +80,6 @@ async def test_the_schema_does_not_tell(modern: bool) -> None:
             "required": ["word"],
             "optional": ["word"],
         }
-
-
-# --- FastMCP's own state -------------------------------------------------------------------------
 
 
 def remembering(store: Any) -> FastMCP:
@@ -185,9 +179,6 @@ async def test_what_fastmcp_keeps_per_user_stays_the_users() -> None:
         assert await ann.call("remember", one, fact="a") == "a"
         assert await ann.call("remember", other, fact="b") == "a b"
         assert await bob.call("remember", None, fact="c") == "c"
-
-
-# --- the store by itself -------------------------------------------------------------------------
 
 
 async def test_the_store_is_a_whole_key_value_store() -> None:

@@ -295,8 +295,6 @@ async def test_an_application_mounted_twice_gets_it_once() -> None:
     await lives_and_dies(app, "/b/mcp")
 
 
-# --- refused -------------------------------------------------------------------------------------
-
 PLAIN = [Route("/mcp", Server()), Route("/", Server())]
 TWO = [Route("/a/mcp", StreamableHTTPASGIApp()), Route("/b/mcp", StreamableHTTPASGIApp())]
 

@@ -30,9 +30,6 @@ def calling(tool: str, meta: dict[str, Any]) -> dict[str, Any]:
     return {"name": tool, "arguments": {}, "_meta": meta}
 
 
-# --- noted on the way in -------------------------------------------------------------------------
-
-
 async def test_with_a_session_it_stands_on_the_session(server: Server) -> None:
     """With where it was found; and the session is the one that `_meta` names, whatever the label says."""
     client = Client(sessions(server, correlate=True))
@@ -87,9 +84,6 @@ async def test_a_message_without_a_session_is_forwarded_byte_for_byte(server: Se
     assert "mcp_correlation" not in server.last.scope
 
 
-# --- carried on ----------------------------------------------------------------------------------
-
-
 async def test_the_session_is_named_in_the_baggage_of_what_is_forwarded(server: Server) -> None:
     """By its public name; other members stay, and the body's length is stated anew."""
     client = Client(sessions(server, propagate=True))
@@ -128,9 +122,6 @@ async def test_what_is_no_baggage_is_not_mended(server: Server, baggage: Any) ->
     params = calling("whoami", {"baggage": baggage})
     await client.send("tools/call", params, session=await client.create())
     assert json.loads(server.last.body)["params"]["_meta"]["baggage"] == baggage
-
-
-# --- the options ---------------------------------------------------------------------------------
 
 
 def test_where_both_options_are_off_there_is_nothing_to_do() -> None:

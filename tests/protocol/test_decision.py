@@ -109,8 +109,6 @@ def test_lists_follow_the_option_or_the_era(lists: Lists | None, modern: bool, s
     assert list_step(lists, modern=modern) is step
 
 
-# --- the whole product ---------------------------------------------------------------------------
-
 EVERY = subjects(list(EXTENSIONS.values()))
 METHODS = {
     Subject.CREATE: "sessions/create",

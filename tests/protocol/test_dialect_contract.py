@@ -172,8 +172,6 @@ class Failing(MemoryStore):
         raise StoreUnavailable
 
 
-# --- two at once ---------------------------------------------------------------------------------
-
 BOTH = {"dialects": [SEP1364Create(), SEP1364Initialize()]}
 
 

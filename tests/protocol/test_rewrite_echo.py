@@ -112,8 +112,6 @@ def test_what_the_session_raises_reaches_the_caller() -> None:
         rewrite.echo(COMPACT % b'{"a":1}', b"1", too_large)
 
 
-# --- for all answers -----------------------------------------------------------------------------
-
 looked_at = st.sampled_from(["cacheScope", "ttlMs", "_meta", "content", SESSION_KEY, '"_meta', "a\\"])
 objects = st.dictionaries(looked_at | names, values(broken_texts), max_size=3)
 results = st.builds(
