@@ -40,7 +40,7 @@ JSON_CELLS: Final = [cell for cell in ALL_CELLS if cell.json]
 RAN: Final[set[tuple[str, bool]]] = set()
 
 
-def ours(cell: Cell, hall: Hall, guard: None = None, **options: Any) -> ASGIApp:
+def ours(cell: Cell, hall: Hall, **options: Any) -> ASGIApp:
     return MCPSessionMiddleware(bare(cell, hall), **grouped(**{"keys": KEYS, "transport": "off", **options}))
 
 

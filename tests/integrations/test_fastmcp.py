@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
-from apps import grouped
+from environments import needs
 from fastmcp import Context, FastMCP
 from fastmcp.dependencies import Depends
 from key_value.aio.stores.memory import MemoryStore
 
+from integration.servers import Cell, http_app
 from integration.wire import Client, lifespan
 from mcp_sessions import MCPSessionMiddleware, Session
 from mcp_sessions._session.current import current_session
 from mcp_sessions.integrations.fastmcp import SECTION, SessionStateStore, require_session
 
-from .servers import FASTMCP, KEYS, bearer
-
-ERAS = (False, True) if FASTMCP > 3 else (False,)
+from .servers import ERAS, FASTMCP, KEYS, bearer, connected
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
 
@@ -31,15 +29,9 @@ def modern(request: pytest.FixtureRequest) -> bool:
     return era
 
 
-@asynccontextmanager
-async def served(mcp: Any, *, modern: bool, **options: Any) -> AsyncIterator[Client]:
-    """A client that has shaken hands with a stateless server."""
-    app = mcp.http_app(stateless_http=True, host_origin_protection=True, allowed_hosts=["127.0.0.1:8000"])
-    app = MCPSessionMiddleware(app, **grouped(**{"keys": KEYS, "transport": "off", **options}))
-    async with lifespan(app):
-        client = Client(app, modern=modern)
-        await client.connect()
-        yield client
+def served(mcp: Any, *, modern: bool, **options: Any) -> AbstractAsyncContextManager[Client]:
+    app = http_app(mcp, Cell(FASTMCP, modern=False, stateful=False, json=False))
+    return connected(app, modern=modern, **options)
 
 
 def asking() -> FastMCP:
@@ -154,9 +146,9 @@ async def test_components_are_shown_to_one_session_alone() -> None:
         assert await client.call("secret", one) == "found"
 
 
-@pytest.mark.skipif(FASTMCP < 4, reason="needs fastmcp>=4; FastMCP 3 keeps nothing per user")
+@needs("fastmcp>=4")
 async def test_what_fastmcp_keeps_per_user_stays_the_users() -> None:
-    """`UserSession` is one per user: it follows the user through sessions, and no session holds it."""
+    """`UserSession` of FastMCP 4 is one per user: it follows the user through sessions, and no session holds it."""
     from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
     from fastmcp.server.sessions import UserSession
 

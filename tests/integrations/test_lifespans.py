@@ -24,8 +24,7 @@ from mcp_sessions._server import placement
 from mcp_sessions.integrations.lifespans import lifespan_of
 from mcp_sessions.stores.memory import MemoryStore
 
-from .servers import sdk, whoami
-from .test_sdk import sdk_app
+from .servers import SDK, made
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
 
@@ -60,7 +59,7 @@ def wrapped(mcp: Any) -> Any:
 @pytest.mark.parametrize("place", [with_sessions, wrapped])
 async def test_a_mounted_server_lives_with_the_application(place: Callable[[Any], Any], outer: Any) -> None:
     """It starts and stops with it, beside what the application opens itself, and has sessions."""
-    mcp = place(sdk_app(whoami))
+    mcp = place(made(SDK))
     app = outer(lifespan=lifespan_of(database, nothing, mcp))
     app.add_route("/items", items)
     app.mount("/api", mcp)
@@ -73,7 +72,7 @@ async def test_a_mounted_server_lives_with_the_application(place: Callable[[Any]
 @pytest.mark.parametrize("outer", [FastAPI, Starlette])
 async def test_sessions_may_come_later(outer: Any) -> None:
     """What the outer application is given is looked up at its start."""
-    mcp = sdk_app(whoami)
+    mcp = made(SDK)
     app = outer(lifespan=lifespan_of(mcp))
     app.mount("/api", mcp)
     add_sessions(app, keys=SECRET, transport="off")
@@ -110,7 +109,7 @@ async def test_the_store_is_open_while_the_application_lives() -> None:
 
 
 async def test_a_server_that_must_not_start_keeps_the_application_from_starting() -> None:
-    guarded = sdk(authenticated=True, stateful=False, middleware=[])
+    guarded = made(SDK, authenticated=True)
     life = lifespan_of(MCPSessionMiddleware(guarded, keys=SECRET))(None)
     with pytest.raises(ConfigurationError, match="add_sessions"):
         await life.__aenter__()
