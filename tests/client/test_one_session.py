@@ -21,11 +21,6 @@ MODERN = [cell for cell in CELLS if cell.modern and not cell.stateful and not ce
 every_era = pytest.mark.parametrize("cell", LEGACY + MODERN, ids=str)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @dataclass
 class Faults:
     """What stands in front of the middleware and fails the first requests of a method.

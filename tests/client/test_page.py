@@ -33,11 +33,6 @@ CASES = [
 ]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.mark.parametrize(("block", "shown"), CASES)
 async def test_what_the_page_shows_is_printed(
     block: str, shown: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -12,20 +12,17 @@ import pytest
 from environments import needs
 
 from integration.servers import CELLS, COVERING, Cell, Hall, bare
+from integration.serving import Peer
+from integration.wire import Held
 from mcp_sessions.client import ClientSessions, HeldSession, SessionJar, SessionLost, fastmcp_transport
 
-from .peers import Log, Peer, hiding, in_process, newest, peer, served
+from .peers import Log, hiding, in_process, peer, served
 
 every_cell = pytest.mark.parametrize("cell", CELLS, ids=str)
 covering = pytest.mark.parametrize("cell", COVERING, ids=str)
 few_cells = pytest.mark.parametrize("cell", [cell for cell in CELLS if not cell.json and not cell.stateful], ids=str)
 
 JSON_CELLS = [cell for cell in CELLS if cell.json and not cell.stateful]
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @every_cell
@@ -141,7 +138,8 @@ async def test_conversations_over_one_connection_never_cross(cell: Cell) -> None
 @needs("mcp>=2")
 async def test_of_a_thousand_calls_in_fifty_conversations_none_crosses() -> None:
     """With the newest client in the newest era, on a server that costs little and answers in this process."""
-    async with in_process() as sessions, newest(sessions) as client:
+    newest = Cell("sdk2", modern=True, stateful=False, json=True)
+    async with in_process() as sessions, peer(newest, sessions) as client:
         await converse_at_once(sessions, client, 50, 20)
 
 
@@ -248,8 +246,7 @@ async def test_a_lost_session_can_be_recreated(cell: Cell) -> None:
 async def end_behind_its_back(client: Peer, held: HeldSession | None) -> None:
     """Delete a session as another client would: requests that carry metadata of their own are left as they are."""
     assert held is not None
-    key = import_module("mcp_sessions._protocol.jsonrpc").SESSION_KEY
-    await client.send("sessions/delete", {"_meta": {key: {"sessionId": held.id}}})
+    await client.delete(Held({"sessionId": held.id}))
 
 
 @few_cells

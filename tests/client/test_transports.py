@@ -22,11 +22,6 @@ fastmcp_cells = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Named(http.Auth):  # type: ignore[misc]  # which library it is of depends on the SDK
     """Authentication that is seen."""
 
