@@ -147,15 +147,6 @@ def test_a_handle_lives_as_long_as_its_type() -> None:
     assert refusal(minted["basket"], handles=handles) == "expired"
 
 
-def test_a_handle_lives_for_ever_where_nothing_is_said() -> None:
-    """What it names may end sooner: that is the application's."""
-    clock = Clock()
-    handles = made(clock=clock)
-    handle = handles.mint("basket")
-    clock.now = START + 1000 * 365 * DAY
-    assert handles.verify("basket", handle)
-
-
 # --- who is calling ------------------------------------------------------------------------------
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -233,21 +234,34 @@ async def test_every_other_text_is_a_name(key: str, data: Data) -> None:
     assert await data.get(key) == key[:9]
 
 
-@pytest.mark.parametrize(
-    "value",
-    [object(), (1,), float("nan"), {1: 2}, "\ud800"],
-    ids=["object", "tuple", "not a number", "number as a name", "lone surrogate"],
-)
-async def test_what_is_not_json_is_refused_and_changes_nothing(value: Any, data: Data) -> None:
+NESTED = functools.reduce(lambda inner, _: [inner], range(100_000), [])
+REFUSED: dict[str, list[Any]] = {
+    "has no JSON form": [object(), {"a": {1, object()}}, "\ud800", {"\udfff": 1}, {(1, 2): 1}, NESTED],
+    "would not come back as it is": [
+        math.nan,
+        math.inf,
+        (1,),
+        b"x",
+        {1: 2},
+        {"a": date(2026, 7, 28)},
+        {1},
+        [frozenset()],
+    ],
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+async def test_what_is_not_json_is_refused_and_changes_nothing(why: str, data: Data) -> None:
     """As a value, as an update's result and as its default; with the reason, and nothing of the value."""
     await data.set("a", 1)
-    for call in (
-        data.set("a", value),
-        data.update("a", lambda found: value),
-        data.update("a", lambda found: 2, default=value),
-    ):
-        with pytest.raises(DataNotJSON, match=r"^session data must be JSON: it holds a value that"):
-            await call
+    for value in REFUSED[why]:
+        for call in (
+            data.set("a", value),
+            data.update("a", lambda found, value=value: value),
+            data.update("a", lambda found: 2, default=value),
+        ):
+            with pytest.raises(DataNotJSON, match=f"^session data must be JSON: it holds a value that {why}$"):
+                await call
     assert await data.get("a") == 1
 
 
