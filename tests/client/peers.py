@@ -56,25 +56,6 @@ class Log:
         return [headers.get("mcp-session-id") for headers, message in self.seen if message.get("method") == method]
 
 
-class Hiding:
-    """An application whose server's offer of sessions is taken out of what it answers, as a proxy may do."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def answering(message: Message) -> None:
-            body = message.get("body", b"")
-            await send({**message, "body": body.replace(b'"sessions"', b'"nothings"')} if body else message)
-
-        await self.app(scope, receive, answering)
-
-
-def hiding(cell: Cell, **options: Any) -> ASGIApp:
-    """The small server, which does not say that it has sessions."""
-    return Hiding(wrapped(cell, **options))
-
-
 @asynccontextmanager
 async def streams_of(url: str) -> AsyncIterator[Any]:
     """The SDK's own transport. No connection is used twice: one that waits may be closed by a server that is busy."""

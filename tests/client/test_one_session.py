@@ -6,7 +6,6 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-import anyio
 import pytest
 from environments import needs
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -87,34 +86,6 @@ async def test_a_refused_discovery(cell: Cell, status: int, monkeypatch: pytest.
     assert faults.created == 1
 
 
-@pytest.mark.parametrize("cell", [cell for cell in LEGACY if cell.framework.startswith("sdk")], ids=str)
-async def test_a_refused_handshake_that_is_made_again(cell: Cell) -> None:
-    faults = Faults({"initialize": 1})
-    session_class = __import__("mcp").ClientSession
-    async with (
-        served(cell, faults.make) as server,
-        server.sessions() as (read, write, *_),
-        session_class(read, write) as session,
-    ):
-        with pytest.raises(Exception):  # noqa: B017, PT011  # the SDKs' errors have no base in common
-            await session.initialize()
-        await session.initialize()
-        for expected in ("1", "2"):
-            assert (await session.call_tool("count")).content[0].text == expected
-    assert faults.created == 1
-
-
-@every_era
-async def test_parallel_first_requests(cell: Cell) -> None:
-    faults = Faults()
-    async with served(cell, faults.make) as server, peer(cell, server.sessions()) as client:
-        async with anyio.create_task_group() as tasks:
-            for _ in range(2):
-                tasks.start_soon(client.tool, "whoami")
-        assert await client.tool("count") == "1"
-    assert faults.created == 1
-
-
 @pytest.mark.parametrize("hang_up", [False, True], ids=["error", "lost"])
 @every_era
 async def test_a_connection_that_is_lost_in_the_first_creation(cell: Cell, hang_up: bool) -> None:
@@ -126,19 +97,4 @@ async def test_a_connection_that_is_lost_in_the_first_creation(cell: Cell, hang_
             await client.tool("count")
         assert faults.created == 0
         assert [await client.tool("count") for _ in range(2)] == ["1", "2"]
-    assert faults.created == 1
-
-
-@needs("mcp>=2")
-@pytest.mark.parametrize("cell", [cell for cell in MODERN if cell.framework == "sdk2"], ids=str)
-async def test_a_first_request_without_a_session_that_fails(cell: Cell) -> None:
-    """Of a client that is pinned to a version, and so does not ask what the server offers."""
-    faults = Faults({"tools/list": 1})
-    async with served(cell, faults.make) as server:
-        sessions = server.sessions()
-        async with __import__("mcp").Client(sessions, mode="2026-07-28") as client:
-            with sessions.use(None), pytest.raises(Exception):  # noqa: B017, PT011
-                await client.list_tools()
-            for expected in ("1", "2"):
-                assert (await client.call_tool("count")).content[0].text == expected
     assert faults.created == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ from environments import needs
 from integration.servers import CELLS, COVERING, Cell, Hall, bare
 from integration.serving import Peer
 from integration.wire import Held
-from mcp_sessions.client import ClientSessions, HeldSession, SessionJar, SessionLost, fastmcp_transport
+from mcp_sessions.client import ClientSessions, HeldSession, SessionJar, SessionLost
 
-from .peers import Log, hiding, in_process, peer, served
+from .peers import Log, in_process, peer, served
 
 every_cell = pytest.mark.parametrize("cell", CELLS, ids=str)
 covering = pytest.mark.parametrize("cell", COVERING, ids=str)
@@ -185,21 +184,6 @@ async def whoami(client: Peer, sessions: ClientSessions, held: HeldSession | Non
         return await client.tool("whoami")
 
 
-@pytest.mark.parametrize("cell", [cell for cell in COVERING if cell.framework.startswith("fastmcp")], ids=str)
-async def test_fastmcps_client_connects_as_often_as_it_likes(cell: Cell) -> None:
-    """Each time in a session of its own, where no jar keeps it; the transport shows no credential."""
-    async with served(cell) as server:
-        sessions = server.sessions()
-        transport = fastmcp_transport(sessions)
-        client = import_module("fastmcp").Client(transport)
-        for _ in range(2):
-            async with client:
-                result = await client.call_tool("count")
-                assert result.content[0].text == "1"
-                assert repr(transport) == "<SessionTransport of <ClientSessions, connected>>"
-        assert len(server.log.sent("sessions/delete")) == 2
-
-
 @few_cells
 async def test_a_lost_session_is_an_error_and_the_next_call_begins_anew(cell: Cell) -> None:
     """`on_lost="raise"`: the program learns once that what the server held is gone."""
@@ -264,25 +248,3 @@ async def test_a_session_is_resumed_after_a_restart(cell: Cell, tmp_path: Path) 
         assert not server.log.sent("sessions/delete")
         async with peer(cell, server.sessions(SessionJar(path), identity="ann")) as client:
             assert await client.tool("count") == "1"
-
-
-@few_cells
-async def test_a_session_never_goes_to_another_server(cell: Cell, tmp_path: Path) -> None:
-    jar = SessionJar(tmp_path / "sessions.json")
-    async with served(cell) as one, served(cell) as other:
-        for server in (one, other, one, other):
-            async with peer(cell, server.sessions(jar)) as client:
-                await client.tool("count")
-        mine, theirs = set(one.log.carried("tools/call")), set(other.log.carried("tools/call"))
-        assert len(mine) == len(theirs) == 1
-        assert not mine & theirs
-
-
-@few_cells
-async def test_a_required_session_is_created_although_the_server_does_not_offer_it(cell: Cell) -> None:
-    """A proxy may hide what the server offers; the error that asks for a session is answered with one, once."""
-    async with served(cell, hiding, require="always") as server, peer(cell, server.sessions()) as client:
-        assert await client.tool("count") == "1"
-        assert await client.tool("count") == "2"
-        assert server.log.carried("tools/call")[0] is None
-        assert len(server.log.sent("sessions/create")) == 1

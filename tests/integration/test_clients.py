@@ -11,7 +11,7 @@ from clients import OFFERED
 
 from .servers import CELLS, DEADLINE, STREAMING, Cell, Hall, wrapped
 from .serving import Peer, peer, serving
-from .wire import MODERN, Held
+from .wire import MODERN
 
 every_cell = pytest.mark.parametrize("cell", CELLS, ids=str)
 streaming = pytest.mark.parametrize("cell", STREAMING, ids=str)
@@ -47,27 +47,6 @@ async def test_an_unchanged_client_sees_that_sessions_exist(cell: Cell) -> None:
         assert client.capabilities.experimental == {"sessions": {"required": "never", **OFFERED}}
         seen = client.capabilities.model_dump(by_alias=True)
     assert seen.get("sessions") == ({} if cell.framework in {"sdk1", "fastmcp3"} else None)
-
-
-@every_cell
-async def test_parallel_calls_of_one_client_keep_their_session(cell: Cell) -> None:
-    """Calls of two sessions from one client are inside the server at once, and each sees its own session."""
-    hall = Hall()
-    seen: dict[str, list[str]] = {}
-    async with connected(cell, hall) as client:
-        sessions = [await client.create() for _ in range(2)]
-        own = [await client.tool("whoami", held) for held in sessions]
-
-        async def hold(whose: str, held: Held) -> None:
-            seen.setdefault(whose, []).append(await client.tool("hold", held, name=whose))
-
-        async with anyio.create_task_group() as tasks:
-            for _ in range(3):
-                for whose, held in zip(own, sessions, strict=True):
-                    tasks.start_soon(hold, whose, held)
-            await hall.filled(6)
-            hall.open()
-    assert seen == {whose: [f"{whose} {whose}"] * 3 for whose in own}
 
 
 @streaming

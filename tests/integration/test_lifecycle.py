@@ -1,4 +1,4 @@
-"""From creation to end on real servers: hooks, data, tracked sessions, and streams that are open when a session ends.
+"""From creation to end on real servers: restarts, replicas, hooks, data, and streams open when a session ends.
 
 Waiting calls are made by the frameworks' own clients, which wait for ever unless the end of a stream answers them.
 """
@@ -19,7 +19,7 @@ from mcp_sessions import CreateRefused, EndedSession, Session
 from mcp_sessions._server.options import HOUR
 
 from .event_store import KEPT, with_events
-from .servers import COVERING, DEADLINE, STATEFUL, STREAMING, Cell, Hall, running, wrapped
+from .servers import COVERING, DEADLINE, KEYS, STATEFUL, STREAMING, Cell, Hall, running, wrapped
 from .serving import Peer, peer, serving
 from .wire import Held
 
@@ -189,24 +189,6 @@ async def test_two_sweeping_workers_run_the_hook_once(cell: Cell, tmp_path: Path
 
 
 @covering
-async def test_parallel_calls_lose_nothing_and_sessions_share_nothing(cell: Cell) -> None:
-    """Parallel calls count in the data of two sessions, and every call of a session gets another number."""
-    async with running(cell) as server:
-        client = await server.connected()
-        sessions = [await client.create(), await client.create()]
-        counted: dict[str, list[int]] = {held.id: [] for held in sessions}
-
-        async def count(held: Held) -> None:
-            counted[held.id].append(int(await client.call("tally", held)))
-
-        async with anyio.create_task_group() as group:
-            for _ in range(20):
-                for held in sessions:
-                    group.start_soon(count, held)
-    assert [sorted(numbers) for numbers in counted.values()] == [list(range(1, 21))] * 2
-
-
-@covering
 async def test_data_is_there_on_every_worker_and_dies_with_its_session(cell: Cell, tmp_path: Path) -> None:
     """Two workers count on in one session's data, and the next session begins at one."""
     options = in_a_file(tmp_path)
@@ -216,3 +198,43 @@ async def test_data_is_there_on_every_worker_and_dies_with_its_session(cell: Cel
         assert [await client.call("tally", held) for client in clients] == ["1", "2"]
         await clients[1].delete(held)
         assert await clients[1].call("tally", await clients[1].create()) == "1"
+
+
+@covering
+async def test_sessions_survive_a_restart(cell: Cell) -> None:
+    """A new process with the same keys goes on with both sessions and their states."""
+    async with running(cell) as server:
+        client = await server.connected()
+        sessions = [await client.create(), await client.create()]
+        before = [await client.call("whoami", held) for held in sessions]
+        await client.call("count", sessions[0])
+    async with running(cell) as server:
+        client = await server.connected()
+        assert [await client.call("whoami", held) for held in sessions] == before
+        assert [await client.call("count", held) for held in sessions] == ["2", "1"]
+
+
+@covering
+async def test_any_replica_serves_any_session(cell: Cell) -> None:
+    async with running(cell) as one, running(cell) as two:
+        clients = [await one.connected(), await two.connected()]
+        held = await clients[0].create()
+        assert [await clients[turn % 2].call("count", held) for turn in range(4)] == ["1", "2", "3", "4"]
+
+
+@covering
+async def test_rolled_keys_keep_old_sessions(cell: Cell) -> None:
+    """A worker that signs with a new key accepts sessions of the old one, and a worker without the old key none."""
+    new = "the next secret of the integration tests, 32 bytes and more"
+    async with running(cell) as old:
+        client = await old.connected()
+        held = await client.create()
+        await client.call("count", held)
+    async with running(cell, keys=[new, KEYS]) as rolled:
+        assert await (await rolled.connected()).call("count", held) == "2"
+    async with running(cell, keys=new) as stranger:
+        client = await stranger.connected()
+        unchanged = Held(dict(held.metadata))
+        refused = await client.request("tools/call", {"name": "whoami", "arguments": {}}, unchanged)
+    assert refused.error["code"] == -32043
+    assert "reason" not in refused.error["data"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import anyio
 import pytest
 from apps import grouped
 from environments import require
@@ -16,7 +15,7 @@ from environments import require
 require("opentelemetry-sdk>=1.28")
 
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanContext, SpanKind, StatusCode
+from opentelemetry.trace import SpanContext, SpanKind
 from starlette.types import ASGIApp
 
 from mcp_sessions import MCPSessionMiddleware
@@ -92,49 +91,6 @@ async def test_there_is_one_server_span_per_call(cell: Cell, traceparent: bool, 
     assert (span.attributes or {})["mcp_sessions.client"] == "kitchen 2"
     assert work.parent == span.context or (cell.framework, cell.stateful) in ELSEWHERE
     RAN.add((str(cell), traceparent))
-
-
-@pytest.mark.parametrize("cell", JSON_CELLS, ids=str)
-async def test_our_own_answers_have_spans_of_ours(cell: Cell, spans: list[ReadableSpan]) -> None:
-    """Creating, deleting and refusing are server spans of ours, parents of the spans of a session's start and end."""
-    async with running(cell, make=ours) as server:
-        client = await server.connected()
-        held = await client.create()
-        await client.delete(held)
-        error = (await client.request("tools/call", {"name": "errand", "arguments": {}}, held)).error
-    by_name = {span.name: span for span in spans if maker(span) == OURS}
-    create, start = by_name["sessions/create"], by_name["session start"]
-    delete, end, refused = by_name["sessions/delete"], by_name["session end"], by_name["tools/call errand"]
-    assert {span.kind for span in (create, delete, refused)} == {SpanKind.SERVER}
-    assert (start.parent, end.parent) == (create.context, delete.context)
-    assert links(end) == links(delete) == {where(start.context)}
-    assert len({named(span) for span in (create, start, delete, end)}) == 1
-    attributes = refused.attributes or {}
-    assert (attributes["error.type"], attributes["mcp_sessions.reason"]) == (str(error["code"]), "ended")
-    assert refused.status.status_code is StatusCode.ERROR
-
-
-@pytest.mark.parametrize("cell", JSON_CELLS, ids=str)
-async def test_overlapping_requests_keep_their_own_span(cell: Cell, spans: list[ReadableSpan]) -> None:
-    """Calls of two sessions are inside their tool at once, each below the span of its own message."""
-    async with running(cell, make=ours) as server:
-        client = await server.connected()
-        held = {"one": await client.create(), "two": await client.create()}
-        refs: dict[str, str] = {}
-
-        async def run(name: str) -> None:
-            refs[name] = await errand(server, held[name], name, {})
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(run, "one")
-            tasks.start_soon(run, "two")
-            await server.hall.filled(2)
-            server.hall.open()
-    by_place = {where(span.context): span for span in spans}
-    works = {str((span.attributes or {})["errand"]): span for span in spans if span.name == "errand"}
-    assert {name: named(work) for name, work in works.items()} == refs
-    if (cell.framework, cell.stateful) not in ELSEWHERE:
-        assert {name: named(by_place[where(work.parent)]) for name, work in works.items() if work.parent} == refs
 
 
 @pytest.mark.parametrize("cell", JSON_CELLS, ids=str)

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from reasons import refused
 
 from mcp_sessions._protocol.decision import requested_session
-from mcp_sessions._protocol.draft import MAX_CACHED_BYTES, SessionMetadata, encode, metadata, without_state
+from mcp_sessions._protocol.draft import (
+    MAX_CACHED_BYTES,
+    SessionMetadata,
+    encode,
+    metadata,
+    speaks_draft,
+    without_state,
+)
 from mcp_sessions._protocol.jsonrpc import SESSION_KEY, Message, parse
 
 
@@ -111,3 +118,23 @@ def test_metadata_without_a_state_is_encoded_once() -> None:
     first = without_state("a", 60)
     assert json.loads(first) == metadata("a", expires_at=60, state=None)
     assert without_state("a", 60) is first
+
+
+@pytest.mark.parametrize(
+    ("params", "speaks"),
+    [
+        ({"capabilities": {"experimental": {"sessions": {}}}}, True),
+        ({"capabilities": {"experimental": {"other": {}}}}, False),
+        ({"capabilities": {"sessions": {}}}, False),
+        ({"capabilities": {"experimental": None}}, False),
+        ({"capabilities": []}, False),
+        ({}, False),
+        (None, False),
+        ({"sessions": 1}, False),
+    ],
+)
+def test_a_client_that_declares_sessions_speaks_the_draft(params: Any, speaks: bool) -> None:
+    """It creates sessions itself, so it is given none by `initialize`."""
+    parsed = parse(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).encode())
+    assert isinstance(parsed, Message)
+    assert speaks_draft(parsed) is speaks

@@ -18,7 +18,6 @@ MEMBER = b'"%b":%b' % (SESSION_KEY.encode(), SESSION)
 COMPACT = b'{"jsonrpc":"2.0","id":1,"result":%b}'
 SPACED = b'{"jsonrpc": "2.0", "id": 1, "result": %b}'
 LONG = b'{"a":"%b",' % (b"x" * rewrite.COPIED)
-TAILS = (b'"b":[1]}', b'"_meta":{"c":1}}')
 
 
 def echo(response: bytes, request_id: bytes = b"1") -> bytes | None:

@@ -55,7 +55,7 @@ def message(method: str, name: str | None = None) -> Message:
 @pytest.mark.parametrize("tracked", [True, False])
 async def test_it_counts_what_becomes_of_sessions(tracked: bool, meter: Meter) -> None:
     """Created, ended by reason, refused by reason, and alive where each end is seen; no session is named."""
-    client = Client(sessions(Server(), metrics=SessionMetrics(meter.provider), tracked=tracked))
+    client = Client(sessions(Server(), metrics=SessionMetrics(meter.provider), tracked=tracked, spans="off"))
     held = await client.create()
     await client.create()
     await client.tool(session=held)
@@ -71,6 +71,10 @@ async def test_it_counts_what_becomes_of_sessions(tracked: bool, meter: Meter) -
     (refused,) = meter.points("mcp_sessions.request.refused").values()
     assert refused.value == 1
     assert refused.attributes["mcp.method.name"] == "tools/call"
+    timed = meter.points("mcp.server.operation.duration").values()
+    counts = [(point.attributes["mcp.method.name"], point.count) for point in timed]
+    assert sorted(counts) == [("sessions/create", 2), ("sessions/delete", 1), ("tools/call", 1), ("tools/call", 1)]
+    assert [point.count for point in meter.points("mcp.server.session.duration").values()] == [1]
     assert "ses_" not in repr(meter.found())
 
 

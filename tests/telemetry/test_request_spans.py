@@ -97,16 +97,6 @@ def test_a_message_is_a_server_span_by_the_conventions() -> None:
     }
 
 
-def test_a_message_of_no_session_names_none() -> None:
-    traced = Traced()
-    with traced.recording() as spans:
-        traced.begun(message("tools/list"), None).end()
-        traced.begun(message("tools/list"), session(client=None)).end()
-    assert [span.name for span in spans] == ["tools/list", "tools/list"]
-    assert NAMED.keys().isdisjoint(spans[0].attributes or {})
-    assert "mcp_sessions.client" not in (spans[1].attributes or {})
-
-
 DIFFERENT: list[tuple[Message, Claims | None, str]] = [
     (message(), SESSION, "2026-07-28"),
     (message(name="sub"), SESSION, "2026-07-28"),
