@@ -108,9 +108,6 @@ def test_a_jar_shows_nothing_of_what_it_holds(jar: SessionJar) -> None:
     assert repr(jar) in {f"<SessionJar, Jar{kind}>" for kind in ("Memory", "File", "Keyring")}
 
 
-# --- in a file -----------------------------------------------------------------------------------
-
-
 def names(folder: Path) -> list[str]:
     return sorted(found.name for found in folder.iterdir())
 
@@ -223,9 +220,6 @@ async def test_where_there_is_no_flock_the_systems_own_lock_is_taken(
     monkeypatch.setattr(jar_module, "WINDOWS", True)
     await SessionJar(tmp_path / "jar.json").put(HERE, "", HELD)
     assert calls == [(1, 1)]
-
-
-# --- in the keyring ------------------------------------------------------------------------------
 
 
 async def test_a_keyring_shows_the_server_and_the_identity(ring: Ring) -> None:

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from environments import needs
 
-from integration.servers import CELLS, COVERING, Cell, Hall, bare
+from integration.servers import CELLS, COVERING, Cell, bare
 from integration.serving import Peer
 from integration.wire import Held
 from mcp_sessions.client import ClientSessions, HeldSession, SessionJar, SessionLost
@@ -154,34 +154,6 @@ async def test_every_client_can_fork_its_sessions(cell: Cell) -> None:
                     assert await client.tool("count") == counted
             assert await client.tool("count") == "2"
         assert len(server.log.carried("sessions/delete")) == 3
-
-
-@covering
-async def test_calls_of_two_sessions_are_in_the_server_at_once(cell: Cell) -> None:
-    """The choice holds for the tasks that a block starts, and each call keeps its own to the end."""
-    hall = Hall()
-    texts: list[str] = []
-    async with served(cell, hall=hall) as server:
-        sessions = server.sessions()
-        async with peer(cell, sessions) as client:
-            first, second = sessions.new(), sessions.new()
-            own = [await whoami(client, sessions, held) for held in (first, second)]
-
-            async def hold(name: str) -> None:
-                texts.append(await client.tool("hold", name=name))
-
-            async with anyio.create_task_group() as tasks:
-                for held in (first, second, first):
-                    with sessions.use(held):
-                        tasks.start_soon(hold, "one")
-                await hall.filled(3)
-                hall.open()
-    assert sorted(texts) == sorted(f"{who} {who}" for who in (own[0], own[0], own[1]))
-
-
-async def whoami(client: Peer, sessions: ClientSessions, held: HeldSession | None) -> str:
-    with sessions.use(held):
-        return await client.tool("whoami")
 
 
 @few_cells

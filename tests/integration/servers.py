@@ -184,8 +184,6 @@ def wrapped(cell: Cell, hall: Hall | None = None, **options: Any) -> ASGIApp:
     return MCPSessionMiddleware(bare(cell, hall), **grouped(**{"keys": KEYS, "transport": "off", **options}))
 
 
-# --- the cells of this environment ---------------------------------------------------------------
-
 _ERAS: Final = {"sdk1": (False,), "fastmcp3": (False,), "sdk2": (False, True), "fastmcp4": (False, True)}
 
 
@@ -219,8 +217,6 @@ def selected(request: pytest.FixtureRequest, test: Callable[..., Any]) -> list[d
     tests = [item for item in request.session.items if isinstance(item, pytest.Function)]
     return [item.callspec.params for item in tests if item.originalname == test.__name__]
 
-
-# --- a server that runs --------------------------------------------------------------------------
 
 DEADLINE: Final = 30  # seconds after which a test that hangs fails
 

@@ -34,7 +34,6 @@ async def connected(cell: Cell, **options: Any) -> AsyncIterator[list[Peer]]:
 
 @stateful
 async def test_unchanged_clients_of_a_stateful_server_have_sessions(cell: Cell) -> None:
-    """Each client has its own session from `initialize` to the DELETE on close, and `_meta` names others beside it."""
     facts: list[Fact] = []
     async with connected(cell, listen=facts.append) as [one, two]:
         mine, yours = await one.tool("whoami"), await two.tool("whoami")
@@ -51,7 +50,6 @@ async def test_unchanged_clients_of_a_stateful_server_have_sessions(cell: Cell) 
 
 @stateful
 async def test_two_clients_never_get_each_others_answers(cell: Cell) -> None:
-    """Two calls with the same request id are inside the same tool at once, and each gets its own answer."""
     async with running(cell, bridge=True) as server:
         clients = [await server.connected() for _ in range(2)]
         own = [await client.call("whoami") for client in clients]
@@ -70,7 +68,6 @@ async def test_two_clients_never_get_each_others_answers(cell: Cell) -> None:
 
 @stateful
 async def test_every_response_names_our_id_and_never_the_servers(cell: Cell) -> None:
-    """JSON, event streams, 202 and errors name our id alone, and after the DELETE both sides answer 404."""
     async with running(cell, bridge=True) as server:
         client = server.client()
         opened = await client.connect()
@@ -104,7 +101,6 @@ async def test_a_transport_session_of_another_worker_is_answered_404(cell: Cell)
 
 @pytest.mark.parametrize("cell", [cell for cell in STATEFUL if not cell.json], ids=str)
 async def test_a_broken_stream_is_resumed_by_its_owner(cell: Cell) -> None:
-    """A new GET with our id replays the server's events until the session is deleted."""
     async with running(cell, make=with_events, bridge=True) as server:
         client = await server.connected()
         async with client.under_way("tools/call", {"name": "hold", "arguments": {}}) as exchange:

@@ -31,7 +31,6 @@ both_backends = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])  #
 @both_backends
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 async def test_each_handler_sees_the_session_of_its_request(cell: Cell) -> None:
-    """Two sessions over one connection see themselves in every kind of handler; a request without one sees None."""
     async with running(cell) as server:
         client = await server.connected()
         first, second = await client.create(), await client.create()
@@ -47,7 +46,6 @@ async def test_each_handler_sees_the_session_of_its_request(cell: Cell) -> None:
 @both_backends
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 async def test_overlapping_requests_keep_their_own_session(cell: Cell) -> None:
-    """Calls of several sessions wait inside the handler at once, and each sees its own before and after the wait."""
     async with running(cell) as server:
         client = await server.connected()
         sessions: list[Held | None] = [await client.create() for _ in range(3)]

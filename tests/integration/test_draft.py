@@ -27,7 +27,6 @@ every_cell = pytest.mark.parametrize("cell", CELLS, ids=str)
 
 @every_cell
 async def test_a_session_lives_from_create_to_delete(cell: Cell) -> None:
-    """A session is created, keeps changing state, is deleted, and is refused from then on."""
     async with running(cell) as server:
         client = await server.connected()
         held, other = await client.create(), await client.create()
@@ -47,7 +46,6 @@ async def test_a_session_lives_from_create_to_delete(cell: Cell) -> None:
 
 @every_cell
 async def test_sessions_are_advertised_beside_the_servers_own_capabilities(cell: Cell) -> None:
-    """`initialize` and `server/discover` advertise sessions in both places and change nothing else."""
     async with running(cell) as server:
         advertised = (await server.client().connect()).result
     plain = bare(cell)
@@ -72,7 +70,6 @@ async def test_the_echo_is_merged_into_the_results_own_meta(cell: Cell) -> None:
 
 @every_cell
 async def test_a_request_without_a_session_gets_the_servers_own_bytes(cell: Cell) -> None:
-    """Without a session, status, headers and body are those of the bare server."""
     async with running(cell) as server:
         through = await without_session(server)
     plain = bare(cell)

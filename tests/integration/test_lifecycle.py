@@ -88,7 +88,6 @@ async def test_a_waiting_call_ends_when_another_worker_ends_its_session(cell: Ce
 
 @covering
 async def test_a_call_that_ends_its_own_session_gets_its_answer(cell: Cell) -> None:
-    """A call that ends its own session gets its answer, and the next call is refused."""
     async with running(cell) as server:
         client = await server.connected()
         held = await client.create()
@@ -104,7 +103,6 @@ async def test_a_call_that_ends_its_own_session_gets_its_answer(cell: Cell) -> N
 async def test_a_broken_stream_is_not_taken_up_for_a_session_that_was_deleted(
     cell: Cell, deleted: bool, bridge: bool
 ) -> None:
-    """The client of a live session gets the result that the server kept, the client of a deleted one 404."""
     async with running(cell, make=with_events, bridge=bridge) as server:
         client = await server.connected()
         held = await client.create()
@@ -173,7 +171,6 @@ async def test_parallel_deletions_on_two_workers_run_the_hook_once(cell: Cell, t
 
 @covering
 async def test_two_sweeping_workers_run_the_hook_once(cell: Cell, tmp_path: Path) -> None:
-    """Of two workers that sweep, one runs `on_end` of a session that stood idle or was ended by its tool."""
     clock, ended = Clock(), Ended(5)
     options: dict[str, Any] = {"clock": clock, "tracked": True, "idle_timeout": HOUR, "sweep_interval": 0.01}
     options |= in_a_file(tmp_path)
@@ -190,7 +187,6 @@ async def test_two_sweeping_workers_run_the_hook_once(cell: Cell, tmp_path: Path
 
 @covering
 async def test_data_is_there_on_every_worker_and_dies_with_its_session(cell: Cell, tmp_path: Path) -> None:
-    """Two workers count on in one session's data, and the next session begins at one."""
     options = in_a_file(tmp_path)
     async with running(cell, **options) as one, running(cell, **options) as other:
         clients = [await one.connected(), await other.connected()]
@@ -202,7 +198,6 @@ async def test_data_is_there_on_every_worker_and_dies_with_its_session(cell: Cel
 
 @covering
 async def test_sessions_survive_a_restart(cell: Cell) -> None:
-    """A new process with the same keys goes on with both sessions and their states."""
     async with running(cell) as server:
         client = await server.connected()
         sessions = [await client.create(), await client.create()]

@@ -262,9 +262,7 @@ def expected(case: Case, outcome: Outcome, *, modern: bool) -> list[str]:
 @pytest.mark.parametrize("group", GROUPS)
 @every_era
 async def test_no_body_is_read_in_two_ways(era: str, group: str) -> None:
-    """Each body runs what the bare server runs, in the session that the server reads, or is refused for the reason that
-    the corpus states; of every call that ran we read the same method, tool, session and id.
-    """
+    """Each runs what it runs on the bare server, in the session that it reads, or is refused as the corpus states."""
     found, given, stated = [], [], []
     async with Pair(era == "modern").up() as pair:
         for case in GROUPS[group]:
@@ -369,8 +367,6 @@ def mutate(text: str, edits: list[Edit]) -> str:
 @settings(max_examples=6, deadline=None)  # each example starts two servers
 @given(st.lists(mutants, min_size=10, max_size=20))
 def test_no_mutant_is_read_in_two_ways(era: str, changed: list[tuple[str, list[Edit]]]) -> None:
-    """Random mutants of calls are read as the server reads them, as the corpus is."""
-
     async def disagreements() -> list[tuple[str, str]]:
         found = []
         async with Pair(era == "modern").up() as pair:

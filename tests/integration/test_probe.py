@@ -37,7 +37,6 @@ async def test_with_the_middleware_every_rule_holds(cell: Cell, options: dict[st
 
 
 async def test_a_plain_server_has_no_sessions() -> None:
-    """On a server without the middleware one rule fails: sessions are not advertised."""
     report = await examined(bare(TWO[0]))
     assert {finding.rule for finding in report.findings if finding.outcome == "fails"} == {"advertised"}
     assert not report.holds

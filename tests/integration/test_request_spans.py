@@ -72,10 +72,7 @@ def named(span: ReadableSpan) -> Any:
 @pytest.mark.parametrize("traceparent", TRACEPARENTS.values(), ids=TRACEPARENTS)
 @pytest.mark.parametrize("cell", ALL_CELLS, ids=str)
 async def test_there_is_one_server_span_per_call(cell: Cell, traceparent: bool, spans: list[ReadableSpan]) -> None:
-    """The span is the framework's where it makes one; the caller's span is its parent, and the tool's its child.
-
-    It links to the session's start, and names the session and the client that created it.
-    """
+    """The framework's where it makes one: below the caller's, above the tool's, with a link to the session's start."""
     async with running(cell, make=ours) as server:
         client = await server.connected()
         held = Held((await client.request("sessions/create", {"_meta": CLIENT})).result["session"])
@@ -95,7 +92,6 @@ async def test_there_is_one_server_span_per_call(cell: Cell, traceparent: bool, 
 
 @pytest.mark.parametrize("cell", JSON_CELLS, ids=str)
 async def test_a_session_can_be_one_trace(cell: Cell, spans: list[ReadableSpan]) -> None:
-    """With `trace="session"` the session's start is the root, and its messages and its end are below it."""
     async with running(cell, make=ours, trace="session") as server:
         client = await server.connected()
         held = await client.create()

@@ -125,10 +125,7 @@ def names_by_errand(spans: Sequence[ReadableSpan]) -> dict[str, dict[str, set[tu
 async def test_every_span_names_the_session_of_its_request(
     cell: Cell, place: str, traceparent: bool, spans: list[ReadableSpan]
 ) -> None:
-    """The spans of the tool, the HTTP request, the query and the framework name their request's session.
-
-    Without a session they name none, or that of the client's transport where it has one.
-    """
+    """Without a session they name none, or that of the client's transport where it has one."""
     async with running(cell, make=PLACES[place]) as server:
         client = await server.connected()
         first, second = await client.create(), await client.create()
@@ -147,7 +144,6 @@ async def test_every_span_names_the_session_of_its_request(
 
 
 def test_the_cells_are_those_of_this_environment() -> None:
-    """The table has every mode of both installed frameworks and of the plain ones."""
     assert {str(cell) for cell in ALL_CELLS} == EXPECTED | PLAIN
 
 

@@ -32,7 +32,6 @@ async def everything(client: Client, held: Held) -> None:
 
 @pytest.mark.parametrize("cell", TRACED, ids=str)
 async def test_no_span_holds_a_session_id(cell: Cell, spans: list[ReadableSpan]) -> None:
-    """A session id, its signature, a state and the key of the metadata are in no attribute, event or name."""
     async with running(cell) as server:
         client = await server.connected()
         held = await client.create()

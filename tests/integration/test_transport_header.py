@@ -43,7 +43,6 @@ async def raw(cell: Cell, **options: Any) -> AsyncIterator[Client]:
 
 @stateless
 async def test_two_unchanged_clients_have_two_sessions(cell: Cell) -> None:
-    """All calls of a client are in its own session, whose state is kept, though both use the same request ids."""
     with anyio.fail_after(DEADLINE):
         async with (
             serving(wrapped(cell, Hall(), transport="auto")) as url,
@@ -108,8 +107,6 @@ async def test_a_failed_initialize_names_no_session(cell: Cell) -> None:
 async def test_a_client_works_without_the_session_that_on_create_refuses(
     cell: Cell, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where `on_create` refuses, the client works without a session and the refusal is logged."""
-
     def refuse(_session: Session, _params: dict[str, Any], _scope: Any) -> None:
         raise CreateRefused("not today")
 
@@ -121,7 +118,6 @@ async def test_a_client_works_without_the_session_that_on_create_refuses(
 
 @stateful
 async def test_a_servers_own_transport_session_is_left_alone(cell: Cell) -> None:
-    """In front of a stateful server the header is the server's, and no session of ours is created."""
     facts: list[Fact] = []
     async with raw(cell, listen=facts.append) as client:
         assert "." not in (await client.connect()).headers["mcp-session-id"]
@@ -139,7 +135,6 @@ async def test_a_session_that_could_not_last_is_not_named(cell: Cell, options: d
 
 @stateful
 async def test_the_servers_transport_session_is_untouched(cell: Cell) -> None:
-    """The transport session keeps the server's id, with and without a logical session, and ends by DELETE."""
     async with running(cell) as server:
         client = server.client()
         transport_id = (await client.connect()).headers["mcp-session-id"]

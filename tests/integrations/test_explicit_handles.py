@@ -214,15 +214,6 @@ def test_a_handle_may_be_bound_to_a_session() -> None:
         assert refusal(handle) == "unknown"
 
 
-def test_a_handle_that_is_bound_to_no_session_is_good_in_all_of_its_owner() -> None:
-    """So that agents with sessions of their own can share what it names."""
-    a, b = held("ses_a"), held("ses_b")
-    with within(session_variable, a):
-        handle = HANDLES.mint("basket")
-    assert HANDLES.verify("basket", handle, session=b)
-    assert refusal(handle, session=held("ses_c", BOB)) == "unknown"
-
-
 async def test_a_session_lists_the_handles_that_it_keeps() -> None:
     """For a model that lost its handles: oldest first, of one type or of all, bound or not."""
     session = held("ses_keeping")

@@ -8,7 +8,6 @@ from typing import Any
 
 import anyio
 import pytest
-from apps import Server
 from clients import SECRET, Answer, Incoming, call, http
 from fastapi import FastAPI
 from starlette.applications import Starlette
@@ -25,11 +24,9 @@ from mcp_sessions.integrations.lifespans import lifespan_of
 from mcp_sessions.stores.memory import MemoryStore
 
 from .servers import SDK, made
+from .test_starlette import StreamableHTTPASGIApp
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
-
-
-# --- one of several ------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -118,13 +115,6 @@ async def test_a_server_that_must_not_start_keeps_the_application_from_starting(
 def test_what_has_no_lifespan_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="applications and lifespan functions, not None"):
         lifespan_of(None)
-
-
-# --- the middleware at a route -------------------------------------------------------------------
-
-
-class StreamableHTTPASGIApp(Server):
-    """A server under the name that the official SDK and FastMCP give theirs."""
 
 
 async def started(app: ASGIApp) -> Message:

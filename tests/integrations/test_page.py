@@ -67,18 +67,11 @@ async def test_tools_of_the_official_sdk() -> None:
 
 
 @pytest.mark.parametrize("block", [FASTMCP, KEY_VALUE], ids=["state", "key-value"])
-async def test_data_of_fastmcp(block: str) -> None:
+async def test_data_and_state_of_fastmcp(block: str) -> None:
     app = app_of(block.replace("stateless_http=True", 'stateless_http=True, allowed_hosts=["127.0.0.1:8000"]'))
     async with lifespan(app):
         client = Client(app)
         held = await client.create()
         assert [await client.call("note", held, text=text) for text in ("one", "two")] == ["1", "2"]
-
-
-async def test_the_state_of_fastmcp() -> None:
-    app = app_of(FASTMCP.replace("stateless_http=True", 'stateless_http=True, allowed_hosts=["127.0.0.1:8000"]'))
-    async with lifespan(app):
-        client = Client(app)
-        held = await client.create()
-        assert await client.call("color", held, name="red") == "red, and before it None"
-        assert await client.call("color", held, name="blue") == "blue, and before it red"
+        for color, before in (("red", "None"), ("blue", "red")) if block is FASTMCP else ():
+            assert await client.call("color", held, name=color) == f"{color}, and before it {before}"

@@ -198,13 +198,9 @@ def test_what_would_change_a_log_s_lines_or_look_never_passes(flaw: str) -> None
     assert name({}, lambda meta, header: f"a{flaw}b" if header("x") else None, x="1") is None
 
 
-def test_a_name_of_spaces_is_none() -> None:
-    assert name({"contextId": "   "}) is None
+@pytest.mark.parametrize("value", [None, 7, 1.5, True, [], ["c1"], {}, {"id": "c1"}, "   "])
+def test_only_a_string_that_is_not_blank_is_a_name(value: object) -> None:
     assert name({"contextId": "my chat"}) == "my chat"
-
-
-@pytest.mark.parametrize("value", [None, 7, 1.5, True, [], ["c1"], {}, {"id": "c1"}])
-def test_only_a_string_is_a_name(value: object) -> None:
     assert name({"contextId": value}) is None
     assert name({"baggage": value}) is None
 
@@ -273,13 +269,9 @@ def test_a_correlation_is_not_accepted_as_a_session() -> None:
 # --- the option ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("option", [None, False])
-def test_correlation_may_be_off(option: Any) -> None:
-    assert Correlate.of(option) is None
-
-
 @pytest.mark.parametrize("option", [True, DEFAULT_CHAIN, [*DEFAULT_CHAIN], ["meta:contextId"]])
-def test_correlation_may_be_on(option: Any) -> None:
+def test_correlation_may_be_on_or_off(option: Any) -> None:
+    assert Correlate.of(None) is Correlate.of(False) is None
     chain = Correlate.of(option)
     assert chain is not None
     assert chain.find({"contextId": Raw(b'"c1"')}, lambda name: None) == Correlation("c1", "meta:contextId")

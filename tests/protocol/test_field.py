@@ -83,10 +83,6 @@ def test_the_header_mirrors_the_field_or_is_the_server_s_own(kind: Kind | None, 
 def test_any_other_header_is_refused(kind: Kind | None, header: str, is_ours: bool) -> None:
     with refused("session_header_mismatch"):
         check_header("this", kind, header, is_ours=is_ours)
-
-
-@pytest.mark.parametrize("kind", [FIELD, TRANSPORT, BESIDE, None])
-def test_no_header_is_refused(kind: Kind | None) -> None:
     with refused("field_header_missing"):
         check_header("this", kind, None, is_ours=False)
 

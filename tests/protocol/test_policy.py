@@ -85,9 +85,6 @@ def test_named_methods_need_a_session_and_no_others_do(require: Require) -> None
     assert policy.requires("ping", unread, False)
     assert not policy.requires("prompts/get", unread, False)
     assert not policy.requires("tools/list", unread, False)
-
-
-def test_a_notification_needs_a_session_where_it_is_named() -> None:
     assert asks({"notifications/progress"}, "notifications/progress", notification=True)
     assert not asks({"notifications/progress"}, "notifications/cancelled", notification=True)
 

@@ -182,11 +182,6 @@ def test_an_answer_is_a_result_with_the_id_of_the_request(message: bytes, answer
     assert rewrite.answers(members(message), b"1") is answers
 
 
-def test_what_the_session_raises_reaches_the_caller() -> None:
-    with pytest.raises(AssertionError):
-        rewrite.echo(ANSWER % b"{}", b"1", unread)
-
-
 # --- capabilities --------------------------------------------------------------------------------
 
 

@@ -13,11 +13,11 @@ import anyio.to_thread
 import fastmcp.server.dependencies as fastmcp_dependencies
 import mcp.server.lowlevel.server as sdk_server
 import pytest
-from apps import Server, reply, sessions
-from clients import Client, call, http
+from apps import Server, sessions
+from clients import Client, http
 from environments import needs
 from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
 from mcp_sessions import Correlation, Session, current_correlation, current_session
 from mcp_sessions._session.current import correlation_variable, session_variable
@@ -197,10 +197,3 @@ async def test_the_name_of_a_conversation_is_found_as_the_session_is(members: di
     finally:
         variable.reset(token)
         correlation_variable.reset(stuck)
-
-
-async def test_other_paths_have_no_session() -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await reply(send, ref().encode(), media_type=b"text/plain")
-
-    assert (await call(sessions(app), http(path="/health"))).body == b"nobody"

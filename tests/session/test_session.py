@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import FrozenInstanceError, fields
 from datetime import datetime, timezone
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from sources import Made, claims_of, no_data
 
 from mcp_sessions._session.claims import Principal, utc
+from mcp_sessions._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted, SessionUsed
 from mcp_sessions._session.session import EndedSession, Session
 
 TOKEN = "eyJ0eXAi.a-credential.that-must-not-show"
@@ -92,3 +94,25 @@ def test_a_session_that_has_ended_is_known_by_its_name_alone() -> None:
     ended = EndedSession("ses_abc", created_at=utc(0), expires_at=utc(60), data=no_data())
     assert not hasattr(ended, "id")
     assert TOKEN not in repr(ended)
+
+
+FACTS: list[Fact] = [
+    SessionCreated("ses_a", 60),
+    SessionCreated("ses_b", 60, "ses_a"),
+    SessionUsed("ses_a", "tools/call"),
+    SessionDeleted("ses_a", "deleted", 60),
+    RequestRefused("expired", -32043, "tools/call"),
+]
+
+
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: type(fact).__name__)
+def test_a_fact_cannot_be_changed(fact: Fact) -> None:
+    """Several listeners get the same object."""
+    with pytest.raises(FrozenInstanceError):
+        fact.ref = "ses_b"  # type: ignore[misc]  # what is shown
+
+
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: type(fact).__name__)
+def test_a_fact_has_no_place_for_a_credential_or_a_body(fact: Fact) -> None:
+    allowed = {"ref", "expires_at", "method", "reason", "code", "parent", "seconds", "trace"}
+    assert {field.name for field in fields(fact)} <= allowed

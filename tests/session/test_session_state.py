@@ -66,7 +66,7 @@ class TestState:
         with pytest.raises(StateTooLarge):
             state.close()
 
-    @pytest.mark.parametrize("value", [object(), {object(): 1}, b"\xff".decode("latin-1").join(["\ud800"] * 2), 1j])
+    @pytest.mark.parametrize("value", [object(), {object(): 1}, "\ud800\xff\ud800", 1j])
     def test_a_value_without_a_json_form_is_refused(self, value: object) -> None:
         with pytest.raises(StateNotJSON, match="session state must be JSON"):
             state_of()["a"] = value

@@ -116,9 +116,6 @@ async def test_the_middlewares_own_spans_are_left_to_it() -> None:
     assert attributes == {"outer": {}, "inner": {}}
 
 
-# --- a foreign session.id ------------------------------------------------------------------------
-
-
 async def test_a_chat_that_came_as_baggage_keeps_its_name() -> None:
     """In the current context, as it comes from a header: ours is `mcp.session.id` alone on every span."""
     with tracing(aliases=["gen_ai.conversation.id"]) as (tracer, attributes):
@@ -186,9 +183,6 @@ def test_whatever_mapping_a_spans_attributes_are_they_are_read(named: dict[str, 
     assert dict(held) == named
 
 
-# --- FastMCP writes its own ------------------------------------------------------------------------
-
-
 async def test_what_fastmcp_writes_over_mcp_session_id_is_left_out() -> None:
     """Its own spans' other attributes stay, and so does what it writes where there is no session of ours."""
     written = {"mcp.session.id": "random", "fastmcp.server.name": "small"}
@@ -204,8 +198,6 @@ async def test_what_fastmcp_writes_over_mcp_session_id_is_left_out() -> None:
     assert attributes["within"] == {**dict.fromkeys(OURS, ref), "fastmcp.server.name": "small", "more": True}
     assert attributes["without"] == {**written, "more": True}
 
-
-# --- the session's start, and its client ------------------------------------------------------------
 
 STARTED: Any = SimpleNamespace(ref="ses_a", traceparent=f"00-{0x5E:032x}-{0x51:016x}-01", client="wire 1.0")
 UNNAMED: Any = SimpleNamespace(ref="ses_a", traceparent=None, client=None)
@@ -233,9 +225,6 @@ def test_a_servers_own_span_links_to_the_start_of_the_session_and_names_the_clie
     provider.shutdown()
     assert [link.context.span_id for link in spans[0].links] == links
     assert spans[0].attributes == {**dict.fromkeys(OURS, "ses_a"), **described}
-
-
-# --- harmless --------------------------------------------------------------------------------------
 
 
 async def test_a_span_that_is_not_recorded_is_not_touched() -> None:

@@ -44,9 +44,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "keys"
 
 
-# --- given as they are ---------------------------------------------------------------------------
-
-
 def test_no_keys_make_a_random_ring_and_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     """It is the same ring on every request, and the log says once what it means and what to do."""
     source = key_source(None)
@@ -103,9 +100,6 @@ def test_a_key_that_is_given_twice_is_refused(keys: list[str]) -> None:
         read(keys, KEYS=ONE)
 
 
-# --- env: ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("value", [f"{ONE},{TWO}", f" {ONE} ,\n {TWO},", f"{ONE}\r\n{TWO}\n", f"# two\n{ONE}\n{TWO}"])
 def test_a_variable_holds_secrets_between_commas_or_lines(value: str) -> None:
     assert read("env:KEYS", KEYS=value) == [kid(ONE), kid(TWO)]
@@ -125,9 +119,6 @@ def test_a_variable_that_is_not_set_or_empty_is_refused(environ: dict[str, str])
 def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MCP_SESSION_KEYS", ONE)
     assert kids(key_source("env:MCP_SESSION_KEYS")(NOW)) == [kid(ONE)]
-
-
-# --- file: ---------------------------------------------------------------------------------------
 
 
 def test_a_file_holds_a_secret_a_line_and_pem_blocks(path: Path) -> None:
