@@ -77,8 +77,10 @@ async def test_logs(root: logging.Logger, capfd: pytest.CaptureFixture[str]) -> 
     client = Client(sessions(Server(tool=tool)))
     held = await client.create()
     refs = [(await client.tool("tool", session=named)).result["content"] for named in (held, None)]
+    logging.getLogger(name).info("later", extra={"session": "ses_named"})  # as a background job, which keeps its own
     lines = [line for line in capfd.readouterr().err.splitlines() if name in line]
-    assert lines == [f"INFO [{ref}] {name}: {text}" for ref in refs]
+    assert lines == [*(f"INFO [{ref}] {name}: {text}" for ref in refs), f"INFO [ses_named] {name}: later"]
+    assert refs[0].startswith("ses_")
 
 
 def test_tail(monkeypatch: pytest.MonkeyPatch) -> None:
