@@ -22,9 +22,8 @@ from sources import Made, claims_of
 from starlette.requests import Request
 
 from mcp_sessions._session.claims import Principal
-from mcp_sessions._session.current import session_variable
 from mcp_sessions._session.data import Data, Namespace
-from mcp_sessions._session.session import Session
+from mcp_sessions._session.session import Session, session_variable
 from mcp_sessions._tokens.handles import HandleError
 from mcp_sessions._tokens.keys import KeyRing
 from mcp_sessions.errors import ConfigurationError
@@ -76,9 +75,6 @@ def refusal(handle: object, type: str = "basket", *, handles: Handles = HANDLES,
     return refused.value.reason
 
 
-# --- options -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("options", "remedy"),
     [
@@ -128,9 +124,6 @@ def test_installed_handles_are_the_same_handles(monkeypatch: pytest.MonkeyPatch)
     assert repr(handles.type("basket")) == "<HandleType basket>"
 
 
-# --- the time ------------------------------------------------------------------------------------
-
-
 def test_a_handle_lives_as_long_as_its_type() -> None:
     """`lifetimes` says so for a type and `lifetime` for all others, in seconds or as a `timedelta`."""
     clock = Clock()
@@ -145,9 +138,6 @@ def test_a_handle_lives_as_long_as_its_type() -> None:
         handles.verify("browser", minted["browser"])
     clock.now += 1
     assert refusal(minted["basket"], handles=handles) == "expired"
-
-
-# --- who is calling ------------------------------------------------------------------------------
 
 
 def test_nobody_is_calling_where_nothing_says_so() -> None:
@@ -196,9 +186,6 @@ def test_the_application_may_say_who_is_calling() -> None:
         assert handles.verify("basket", handle)
     assert refusal(handle, handles=handles) == "unknown"
     assert handles.verify("basket", handle, principal=ANN)
-
-
-# --- sessions ------------------------------------------------------------------------------------
 
 
 def test_a_handle_may_be_bound_to_a_session() -> None:

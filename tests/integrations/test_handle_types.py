@@ -43,9 +43,6 @@ Basket = Annotated[str, HANDLES.type("basket")]
 UNKNOWN = "not one of your basket handles: copy the handle again exactly as it was given, or create a new basket"
 
 
-# --- the small server: one set of tools, on every framework ---------------------------------------
-
-
 def transposed(handle: str) -> str:
     """The handle with two neighbours swapped: the first after its kind that differ, so that it is another text."""
     first = next(at for at in range(20, len(handle)) if handle[at] != handle[at + 1])
@@ -116,9 +113,6 @@ async def call(client: Peer, tool: str, **arguments: Any) -> str:
     return f"error: {text}" if result["isError"] else text
 
 
-# --- with real clients ---------------------------------------------------------------------------
-
-
 @every_cell
 async def test_a_tool_gets_the_verified_id(cell: Cell) -> None:
     """By the long form, by the short one, as a whole handle, in a list, and not at all where it may be left out."""
@@ -174,9 +168,6 @@ async def test_models_are_told_what_a_handle_looks_like(cell: Cell) -> None:
     assert schemas["long"]["pattern"] == schemas["perhaps"]["anyOf"][0]["pattern"]
 
 
-# --- with users ----------------------------------------------------------------------------------
-
-
 async def _answer(client: Client, tool: str, **arguments: Any) -> str:
     return (await client.request("tools/call", {"name": tool, "arguments": arguments})).text
 
@@ -225,9 +216,6 @@ async def test_on_an_open_server_whoever_has_a_handle_can_use_it(cell: Cell) -> 
     async with clients(MCPSessionMiddleware(server(cell), keys=KEYS), cell, "ann", "bob") as (ann, bob):
         basket = await _answer(ann, "create", kind="basket")
         assert await _answer(ann, "long", basket=basket) == await _answer(bob, "long", basket=basket)
-
-
-# --- the types themselves ------------------------------------------------------------------------
 
 
 def test_the_short_form_is_the_long_one(monkeypatch: pytest.MonkeyPatch) -> None:

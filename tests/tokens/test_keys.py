@@ -47,9 +47,6 @@ def ssh(key: Private) -> str:
     return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
 
-# --- base64url and rows of texts -----------------------------------------------------------------
-
-
 @given(st.binary(min_size=1, max_size=70))
 def test_base64url_reads_back_what_it_wrote(data: bytes) -> None:
     assert from_base64url(base64url(data)) == data
@@ -77,9 +74,6 @@ ROWS = st.lists(st.none() | st.text("-:0123a\ud800😀", max_size=4), max_size=4
 @given(ROWS, ROWS)
 def test_no_two_rows_share_an_encoding(one: list[str | None], two: list[str | None]) -> None:
     assert (encode_fields(*one) == encode_fields(*two)) == (one == two)
-
-
-# --- secrets -------------------------------------------------------------------------------------
 
 
 def test_a_secret_makes_an_hs256_key_with_distinct_derived_keys() -> None:
@@ -194,9 +188,6 @@ def test_other_curves_are_refused() -> None:
             KeyRing([OTHER, pem])
 
 
-# --- private and public keys ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("private", "algorithm"), [(ED25519, "EdDSA"), (P256, "ES256")])
 def test_a_private_pem_signs_and_its_public_half_verifies(private: Private, algorithm: str) -> None:
     """Both halves have one name; the public one signs nothing, seals nothing and knows no principal."""
@@ -219,9 +210,6 @@ def test_the_older_pem_form_of_openssl_is_read() -> None:
 def test_one_source_under_two_algorithms_shares_no_derived_key() -> None:
     seed = ED25519.private_bytes_raw()
     assert KeyRing([seed]).signing.handle_key != KeyRing([private_pem(ED25519)]).signing.handle_key
-
-
-# --- rings ---------------------------------------------------------------------------------------
 
 
 def test_the_first_key_signs_and_every_key_is_found_by_its_name() -> None:
@@ -262,9 +250,6 @@ def test_no_repr_shows_material(secret: str) -> None:
     ring = KeyRing([secret, OTHER])
     assert repr(ring) == f"<KeyRing {ring.signing.kid} {KeyRing([OTHER]).signing.kid}>"
     assert repr(ring.signing) == f"Key(kid={ring.signing.kid!r}, algorithm={ring.signing.algorithm!r})"
-
-
-# --- principals ----------------------------------------------------------------------------------
 
 
 def test_a_principal_is_named_by_a_keyed_hash() -> None:
