@@ -393,7 +393,11 @@ def test_every_question_about_what_is_over_has_an_index(case: Case) -> None:
             "SELECT ref FROM records WHERE reason IS NULL AND audience = 'a' AND expires_at <= 5 ORDER BY expires_at",
             "SELECT ref FROM records WHERE reason IS NULL AND audience = 'a' AND seen_at <= 5 ORDER BY seen_at LIMIT 5",
             "SELECT ref FROM records WHERE reason IS NOT NULL AND audience = 'a' AND lease_until <= 5 LIMIT 5",
-            "SELECT ref FROM records WHERE subject = 'a' AND audience = 'a' ORDER BY created_at, ref",
+            *(
+                f"SELECT ref FROM records WHERE reason IS NULL AND {of} AND (created_at, ref) > (5, 'a') "
+                "ORDER BY created_at, ref"
+                for of in ("subject = 'a' AND audience = 'a'", "root = 'a'")
+            ),
         ):
             (plan,) = connection.execute(f"EXPLAIN QUERY PLAN {question}").fetchall()
             assert plan[3].startswith("SEARCH"), plan

@@ -15,10 +15,23 @@ from typing import Final
 from .._session.claims import Claims
 from .._session.data import Namespace
 from ..errors import ConfigurationError, DataGone
-from .base import LIVE, Ended, Record, Standing, added, check_size, idle_at, idle_since, is_touch_due, size_of
+from .base import (
+    FIRST,
+    LIVE,
+    Ended,
+    Position,
+    Record,
+    Standing,
+    added,
+    check_size,
+    idle_at,
+    idle_since,
+    is_touch_due,
+    size_of,
+)
 
 APPLICATION_ID: Final = 0x6D637073  # "mcps"
-VERSION: Final = 2  # 1 knew no audiences
+VERSION: Final = 3  # 1 knew no audiences, and 2 did not move the counters beside the file
 
 _TABLES: Final = (
     "CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
@@ -34,8 +47,8 @@ _TABLES: Final = (
         ref TEXT PRIMARY KEY, subject TEXT, created_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
         seen_at REAL NOT NULL, root TEXT, trace TEXT, audience TEXT NOT NULL, reason TEXT, lease_until REAL
     ) WITHOUT ROWID""",
-    "CREATE INDEX records_of ON records (subject, audience, created_at) WHERE subject IS NOT NULL",
-    "CREATE INDEX records_forks ON records (root, created_at) WHERE root IS NOT NULL",
+    "CREATE INDEX records_of ON records (subject, audience, created_at) WHERE subject IS NOT NULL AND reason IS NULL",
+    "CREATE INDEX records_forks ON records (root, created_at) WHERE root IS NOT NULL AND reason IS NULL",
     "CREATE INDEX records_ends ON records (audience, expires_at) WHERE reason IS NULL",
     "CREATE INDEX records_seen ON records (audience, seen_at) WHERE reason IS NULL",
     "CREATE INDEX records_leases ON records (audience, lease_until) WHERE reason IS NOT NULL",
@@ -105,11 +118,14 @@ _RECORD: Final = """
 _ALIVE: Final = """
     WHERE reason IS NULL AND expires_at > ?
         AND NOT EXISTS (SELECT 1 FROM revoked WHERE ref = kept.ref)
-        AND NOT EXISTS (
-            SELECT 1 FROM cut_offs
-            WHERE subject IN ('', ifnull(kept.subject, '')) AND audience = kept.audience AND moment > kept.created_at
-        )
 """
+_NOT_CUT_OFF: Final = """
+    NOT EXISTS (
+        SELECT 1 FROM cut_offs
+        WHERE subject IN ('', ifnull(kept.subject, '')) AND audience = kept.audience AND moment > kept.created_at
+    )
+"""
+_CUT_OFF: Final = "SELECT ifnull(max(moment), 0) FROM cut_offs WHERE subject IN ('', ?) AND audience = ?"
 # Which `on_end` may be claimed, and why if that is not on record: an expired session counts as that, even if idle.
 _CLAIMABLE: Final = (
     ("", "WHERE reason IS NOT NULL AND audience = :audience AND lease_until <= :now ORDER BY lease_until LIMIT :limit"),
@@ -205,17 +221,26 @@ class Transaction:
             self._execute("UPDATE records SET seen_at = max(seen_at, ?) WHERE ref = ?", (self._now, claims.ref))
         return standing
 
-    def sessions(self, subject: str, *, audience: str) -> list[Record]:
-        return self._alive("subject = ? AND audience = ?", subject, audience)
+    def sessions(
+        self, subject: str, *, audience: str, after: Position = FIRST, limit: int | None = None, cut_off: bool = False
+    ) -> list[Record]:
+        which = "subject = ? AND audience = ? AND (created_at, ref) > (?, ?)"
+        if cut_off:
+            return self._alive(which, subject, audience, *after, limit=limit)
+        (moment,) = self._execute(_CUT_OFF, (subject, audience)).fetchone()
+        after = max(after, (moment, ""))  # what comes before need not be read
+        return self._alive(f"{which} AND {_NOT_CUT_OFF}", subject, audience, *after, limit=limit)
 
-    def forks(self, root: str) -> list[Record]:
-        return self._alive("root = ?", root)
+    def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
+        which = f"root = ? AND (created_at, ref) > (?, ?) AND {_NOT_CUT_OFF}"
+        return self._alive(which, root, *after, limit=limit)
 
     def find(self, ref: str) -> Record | None:
-        return next(iter(self._alive("ref = ?", ref)), None)
+        return next(iter(self._alive(f"ref = ? AND {_NOT_CUT_OFF}", ref)), None)
 
-    def _alive(self, which: str, *values: str) -> list[Record]:
-        rows = self._execute(f"{_RECORD} {_ALIVE} AND {which} ORDER BY created_at, ref", (self._now, *values))
+    def _alive(self, which: str, *values: str | int, limit: int | None = None) -> list[Record]:
+        sql = f"{_RECORD} {_ALIVE} AND {which} ORDER BY created_at, ref LIMIT ?"
+        rows = self._execute(sql, (self._now, *values, -1 if limit is None else limit))
         return [Record(*kept) for *kept, _ in rows]
 
     def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
