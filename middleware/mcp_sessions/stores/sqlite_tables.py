@@ -7,7 +7,8 @@ see them. A file that is not ours is refused untouched.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from sqlite3 import Connection
 from typing import Final
@@ -26,7 +27,7 @@ from .base import (
     check_size,
     idle_at,
     idle_since,
-    is_touch_due,
+    resolution,
     size_of,
 )
 
@@ -103,8 +104,7 @@ def raise_epoch(connection: Connection, moment: int) -> None:
 
 
 _EVERYBODY: Final = ""  # no subject: a keyed hash is never empty
-_ROWS_AT_ONCE: Final = 200  # that one sweep deletes of a table
-_NAMESPACES_AT_ONCE: Final = 20  # of which each has many rows
+_ROWS_OF_ONE: Final = 10  # that a session may have in a table, where a sweep deletes whole sessions
 
 _STATUS: Final = """
     SELECT EXISTS (SELECT 1 FROM revoked WHERE ref = ?1)
@@ -159,11 +159,21 @@ class Transaction:
     A recorded session's data stays until `purge`, since its `on_end` may read it; other data goes with its session.
     """
 
-    def __init__(self, connection: Connection, now: float, leeway: float, vouches_always: bool) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        now: float,
+        *,
+        leeway: float,
+        vouches_always: bool,
+        move: Callable[[str | None], object],
+    ) -> None:
+        """`move` is called before anything is changed that ends sessions: of a `ref`, of a subject, or None for all."""
         self._execute = connection.execute
         self._now = now
         self._leeway = leeway
         self._vouches_always = vouches_always
+        self._move = move
 
     def status(self, claims: Claims) -> Standing:
         of = (claims.ref, claims.subject or _EVERYBODY, claims.audience, claims.issued_at)
@@ -186,6 +196,7 @@ class Transaction:
         return new
 
     def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
+        self._move(subject)
         self._execute(
             "INSERT INTO cut_offs VALUES (?, ?, ?, ?) ON CONFLICT (subject, audience) DO UPDATE "
             "SET moment = max(moment, excluded.moment), until = max(until, excluded.until)",
@@ -200,20 +211,20 @@ class Transaction:
         )
         self._execute("UPDATE shelves SET until = NULL WHERE owner = ?", (record.ref,))
 
-    def look(self, claims: Claims, *, idle_timeout: int | None) -> tuple[Standing, bool]:
-        """Return a recorded session's status, and whether this use of it must be noted."""
+    def look(self, claims: Claims, *, idle_timeout: int | None) -> tuple[Standing, float]:
+        """Return a recorded session's status, and from when on a use of it must be noted, Unix seconds."""
         general = self.status(claims)
         if general is not LIVE:
-            return general, False
+            return general, math.inf
         row = self._execute("SELECT seen_at, reason FROM records WHERE ref = ?", (claims.ref,)).fetchone()
         if row is None:
-            return Standing.LOST, False
+            return Standing.LOST, math.inf
         seen_at, reason = row
         if reason is not None:
-            return Standing.ENDED, False
+            return Standing.ENDED, math.inf
         if self._now < idle_at(seen_at, idle_timeout):
-            return LIVE, is_touch_due(seen_at, self._now, idle_timeout)
-        return Standing.IDLE, False
+            return LIVE, seen_at + resolution(idle_timeout)
+        return Standing.IDLE, math.inf
 
     def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         standing, _ = self.look(claims, idle_timeout=idle_timeout)
@@ -255,12 +266,14 @@ class Transaction:
         return taken
 
     def _revoke(self, ref: str, expires_at: int) -> bool:
+        self._move(ref)
         return self._execute("INSERT OR IGNORE INTO revoked VALUES (?, ?)", (ref, expires_at)).rowcount == 1
 
     def _lease(self, ref: str, reason: str, lease: float) -> None:
         self._execute("UPDATE records SET reason = ?, lease_until = ? WHERE ref = ?", (reason, self._now + lease, ref))
 
     def purge(self, ref: str) -> None:
+        self._move(ref)
         for table, column in (("records", "ref"), ("shelves", "owner"), ("items", "owner")):
             self._execute(f"DELETE FROM {table} WHERE {column} = ?", (ref,))  # noqa: S608  # names from above
 
@@ -319,11 +332,11 @@ class Transaction:
         self._execute("INSERT INTO items VALUES (?, ?, ?, ?)", (namespace.owner, key, value, expires_at))
 
 
-def sweep(connection: Connection, over: float) -> bool:
-    """Delete some of what ended by a moment, and return whether there may be more."""
-    counts = [connection.execute(forget, (over, _ROWS_AT_ONCE)).rowcount for forget in _FORGET]
-    ended = "SELECT owner FROM shelves WHERE until <= ? LIMIT ?"
-    owners = connection.execute(ended, (over, _NAMESPACES_AT_ONCE)).fetchall()
+def sweep(connection: Connection, over: float, rows: int) -> bool:
+    """Delete so many rows of each table that ended by a moment, and return whether there may be more."""
+    counts = [connection.execute(forget, (over, rows)).rowcount for forget in _FORGET]
+    ended, at_once = "SELECT owner FROM shelves WHERE until <= ? LIMIT ?", max(1, rows // _ROWS_OF_ONE)
+    owners = connection.execute(ended, (over, at_once)).fetchall()
     for table in ("items", "shelves"):
         connection.executemany(f"DELETE FROM {table} WHERE owner = ?", owners)  # noqa: S608  # names from above
-    return _ROWS_AT_ONCE in counts or len(owners) == _NAMESPACES_AT_ONCE
+    return rows in counts or len(owners) == at_once
