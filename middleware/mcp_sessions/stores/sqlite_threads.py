@@ -26,6 +26,7 @@ from ..errors import StoreFull, StoreUnavailable
 from .sqlite_file import LOCKED, Job, Setting, SQLiteFile
 
 T = TypeVar("T")
+CallSoon = Callable[[Callable[[], object]], object]
 GROUP: Final = 128  # changes in one transaction at the most; then others have their turn
 
 
@@ -74,11 +75,16 @@ class WorkerThread:
         self._lock, self._running = Lock(), None
 
 
+def _call_soon() -> CallSoon:
+    """Return what calls a function in this event loop, from any thread."""
+    loop: Any = current_token().native_token
+    call_soon: CallSoon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon  # asyncio's, or Trio's
+    return call_soon
+
+
 async def _outcome(future: Future[T]) -> T:
     """Wait for a future in whichever event loop this is."""
-    loop: Any = current_token().native_token
-    call_soon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon  # asyncio's, or Trio's
-    done = anyio.Event()
+    call_soon, done = _call_soon(), anyio.Event()
 
     def wake(_future: object) -> None:
         with suppress(RuntimeError):  # that event loop has ended, and with it the caller
@@ -148,9 +154,13 @@ class ChangeThread(WorkerThread):
         """
         change = _Change(job, frees, time.monotonic() + self._setting.busy_timeout)
         with self._lock:
+            # The first one that waits asks for the thread, unless it gave up, maybe with its event loop.
+            is_first = not self._waiting or self._waiting[0].future.cancelled()
             self._waiting.append(change)
-            if len(self._waiting) == 1:  # else those before it have asked for the thread
-                self._submit(self._drain)
+        if is_first:
+            # Not before the event loop has come round: who asks in the same moment is in the same group, and the
+            # thread, which then holds up every other process, need not share the interpreter with the loop so much.
+            _call_soon()(self._start_draining)
         outcome: T = await _outcome(change.future)
         return outcome
 
@@ -158,6 +168,10 @@ class ChangeThread(WorkerThread):
         """Leave what waits to the process that it waits in."""
         super().after_fork()
         self._waiting.clear()
+
+    def _start_draining(self) -> None:
+        with self._lock:
+            self._submit(self._drain)
 
     def _drain(self, file: SQLiteFile) -> None:
         while self._waiting:
