@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import multiprocessing
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -247,13 +246,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             at = [f"{kind}{folder}/{name}" if kind == "sqlite:" else kind for name in ("a", "b", "c")]
             for row, took in asyncio.run(lists(at[0], options.sessions)):
                 print(f"| `{kind}` | {row} | {took} |")
-            print(
-                f"| `{kind}` | {options.swept:,} sessions that ended are swept | {asyncio.run(swept(at[1], options.swept))} |"
-            )
+            took = asyncio.run(swept(at[1], options.swept))
+            print(f"| `{kind}` | {options.swept:,} sessions that ended are swept | {took} |")
             for tracked in (False, True):
                 took = f"{asyncio.run(question(at[2], tracked=tracked)):.2f} us"
                 print(f"| `{kind}` | a session's status{', tracked' if tracked else ''} | {took} |", flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
