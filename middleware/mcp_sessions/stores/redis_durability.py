@@ -17,8 +17,7 @@ from .redis_scripts import Command
 Durability = Literal["warn", "refuse", "wait", "ignore"]
 RIGHTS: Final = (
     "~mcp-sessions:* +ping +info +config|get +select +mget +hmget +get +set +del +exists +ttl +expire +hget +hset "
-    "+hsetnx +hdel +hexists +hgetall +hincrby +zadd +zrem +zrange +zscore +zrangebyscore +zremrangebyscore +eval "
-    "+evalsha"
+    "+hsetnx +hdel +hexists +hgetall +hincrby +zadd +zrem +zscore +zrangebyscore +zrangebylex +eval +evalsha"
 )
 """What a Redis user needs."""
 WAITING_RIGHTS: Final = "+wait +waitaof"

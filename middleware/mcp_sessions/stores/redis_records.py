@@ -15,10 +15,12 @@ from typing import Final
 from .._session.claims import Claims
 from ..errors import StoreUnavailable
 from . import redis_scripts as scripts
-from .base import LIVE, Ended, Record, Standing, resolution
+from .base import FIRST, LIVE, Ended, Position, Record, Standing, resolution
 from .redis_base import KEPT, RedisBase
 from .redis_scripts import Command, Word
 
+_PAGE: Final = 500  # records that are read together
+_DIGITS: Final = 11  # of a session's beginning in a list, which is sorted as text
 _PAGES: Final = 4  # of the list of deadlines that one `claim_ended` looks at
 _STATUS: Final = {b"live": Standing.LIVE, b"ended": Standing.ENDED, b"idle": Standing.IDLE, b"lost": Standing.LOST}
 
@@ -31,8 +33,9 @@ class RedisRecords(RedisBase):
         ttl = self._ttl(record.expires_at, now, recorded=True)
         look = min(record.expires_at, record.seen_at + self._first_look)
         hints: list[Command] = [("ZADD", self._keys.due(record.audience), "NX", repr(look), record.ref)]
-        args: tuple[Word, ...] = (repr(now - KEPT), ttl, record.expires_at, record.ref)
-        hints += [scripts.LIST(key, args=args) for key in self._lists(record.audience, record.subject, record.root)]
+        args: tuple[Word, ...] = (repr(now - KEPT), ttl, record.expires_at, _member(*record.position))
+        lists = self._lists(record.audience, record.subject, record.root)
+        hints += [scripts.LIST(*keys, args=args) for keys in lists]
         await self._run(*hints)
         fields = (record.audience, record.subject or "", record.root or "", record.trace or "")
         args = (ttl, record.created_at, record.expires_at, record.seen_at, *fields)
@@ -50,11 +53,13 @@ class RedisRecords(RedisBase):
         (vouched,) = await self._standings([claims], values)
         return standing if vouched is LIVE else vouched
 
-    async def sessions(self, subject: str, *, audience: str) -> list[Record]:
-        return await self._listed(self._keys.sessions(audience, subject))
+    async def sessions(
+        self, subject: str, *, audience: str, after: Position = FIRST, limit: int | None = None, cut_off: bool = False
+    ) -> list[Record]:
+        return await self._listed(self._keys.sessions(audience, subject), after, limit, cut_off)
 
-    async def forks(self, root: str) -> list[Record]:
-        return await self._listed(self._keys.forks(root))
+    async def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
+        return await self._listed(self._keys.forks(root), after, limit)
 
     async def find(self, ref: str) -> Record | None:
         await self._ready()
@@ -94,10 +99,14 @@ class RedisRecords(RedisBase):
         found = await self._run(*(scripts.PURGE(*self._keys.data_keys(ref)) for ref in refs))
         lists: dict[str, list[str]] = {}
         for ref, of in zip(refs, found, strict=True):
-            audience, subject, root = of.decode().split("\0")
-            for key in (self._keys.due(audience), *self._lists(audience, subject, root)):
-                lists.setdefault(key, []).append(ref)
-        await self._run(*(("ZREM", key, *of_key) for key, of_key in lists.items()))
+            audience, subject, root, begun = of.decode().split("\0")
+            if not begun:  # it was not recorded
+                continue
+            lists.setdefault(self._keys.due(audience), []).append(ref)
+            for keys in self._lists(audience, subject, root):
+                for key in keys:
+                    lists.setdefault(key, []).append(_member(int(begun), ref))
+        await self._run(*(("ZREM", key, *members) for key, members in lists.items()))
         return 1
 
     async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
@@ -112,27 +121,35 @@ class RedisRecords(RedisBase):
         self._first_look = math.inf if idle_timeout is None else idle_timeout + lag
         return "" if idle_timeout is None else idle_timeout, lag
 
-    def _lists(self, audience: str, subject: str | None, root: str | None) -> list[str]:
+    def _lists(self, audience: str, subject: str | None, root: str | None) -> list[tuple[str, str]]:
         lists = [self._keys.sessions(audience, subject)] if subject else []
         return [*lists, self._keys.forks(root)] if root else lists
 
-    async def _listed(self, key: str) -> list[Record]:
+    async def _listed(
+        self, keys: tuple[str, str], after: Position, limit: int | None, cut_off: bool = False
+    ) -> list[Record]:
         await self._ready()
-        (refs,) = await self._run(("ZRANGE", key, 0, -1))
-        records = await self._live_records([ref.decode() for ref in refs])
-        return sorted(records, key=lambda record: (record.created_at, record.ref))
+        found: list[Record] = []
+        begin, most = "-" if after == FIRST else f"({_member(*after)}", _PAGE if limit is None else limit
+        while True:
+            count = min(most, _PAGE)
+            (members,) = await self._run(("ZRANGEBYLEX", keys[1], begin, "+", "LIMIT", 0, count))
+            found += await self._live_records([member[_DIGITS:].decode() for member in members], cut_off)
+            if len(members) < count or (limit is not None and len(found) >= limit):
+                return found[:limit]
+            begin = f"({members[-1].decode()}"
 
-    async def _live_records(self, refs: Sequence[str]) -> list[Record]:
+    async def _live_records(self, refs: Sequence[str], cut_off: bool = False) -> list[Record]:
         found = await self._run(*(("HMGET", self._keys.session_keys(ref)[1], *scripts.FIELDS) for ref in refs))
         records = [
             _record(ref, *fields)
             for ref, (*fields, ended) in zip(refs, found, strict=True)
             if fields[0] is not None and ended is None
         ]
-        values, _ = await self._read([cut_off for record in records for cut_off in self._cut_offs(record)])
-        now = self._clock()
+        values, _ = await self._read([key for record in records for key in self._cut_offs(record)])
+        now, accepted = self._clock(), {LIVE, Standing.ENDED} if cut_off else {LIVE}
         live = [one for one in records if now < one.expires_at]
-        return [one for one, found in zip(live, await self._standings(live, values), strict=True) if found is LIVE]
+        return [one for one, found in zip(live, await self._standings(live, values), strict=True) if found in accepted]
 
     async def _postpone(self, due: str, looked: Sequence[tuple[bytes, bytes, list[bytes]]], now: float) -> int:
         """Set when to look next. Returns how many entries stay as they are: their records may be on the way."""
@@ -144,6 +161,10 @@ class RedisRecords(RedisBase):
                 moves += (ref, score, b"")
         await self._run(scripts.POSTPONE(due, args=tuple(moves)))
         return len(looked) - len(moves) // 3
+
+
+def _member(created_at: int, ref: str) -> str:
+    return f"{created_at:0{_DIGITS}}{ref}"
 
 
 def _record(ref: str, *fields: bytes) -> Record:

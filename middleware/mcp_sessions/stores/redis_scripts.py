@@ -92,11 +92,17 @@ redis.call('EXPIRE', KEYS[2], ARGV[1])
 return 1
 """)
 
-# sessions or forks; now ttl expires ref
+# sessions or forks, by their ends and by their beginnings; now ttl expires position
 LIST: Final = Script("""
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[1])
+for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[1], 'LIMIT', 0, 100)) do
+  redis.call('ZREM', KEYS[1], old)
+  redis.call('ZREM', KEYS[2], old)
+end
 redis.call('ZADD', KEYS[1], ARGV[3], ARGV[4])
-if redis.call('TTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
+redis.call('ZADD', KEYS[2], 0, ARGV[4])
+for _, key in ipairs(KEYS) do
+  if redis.call('TTL', key) < tonumber(ARGV[2]) then redis.call('EXPIRE', key, ARGV[2]) end
+end
 return 1
 """)
 
@@ -154,11 +160,11 @@ return 1
 """
 )
 
-# ended session data times -> the audience, the subject and the root, each or nothing; by NULs
+# ended session data times -> the audience, the subject, the root and the beginning, each or nothing; by NULs
 PURGE: Final = Script("""
-local of = redis.call('HMGET', KEYS[2], 'a', 'u', 'r')
+local of = redis.call('HMGET', KEYS[2], 'a', 'u', 'r', 'c')
 redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
-return table.concat({of[1] or '', of[2] or '', of[3] or ''}, '\\0')
+return table.concat({of[1] or '', of[2] or '', of[3] or '', of[4] or ''}, '\\0')
 """)
 
 # sweeper; worker until now milliseconds -> 1 where it leads
@@ -309,7 +315,8 @@ class Keys:
     """The names under which one deployment keeps its sessions.
 
     Keys of one session share the tag `{ref}`, those of one principal `{subject}`, the rest `{all}`. Lists of sessions
-    are sorted by their ends, that of the due ones by when to look at them next.
+    are sorted by their ends, to be cleaned, and by their positions, to be read in pages; that of the due ones by when
+    to look at them next.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -339,8 +346,8 @@ class Keys:
     def ended_before(self, audience: str, subject: str | None) -> str:
         return f"{self._prefix}{{{subject or 'all'}}}:ended-before:{audience}"
 
-    def sessions(self, audience: str, subject: str) -> str:
-        return f"{self._prefix}{{{subject}}}:sessions:{audience}"
+    def sessions(self, audience: str, subject: str) -> tuple[str, str]:
+        return f"{self._prefix}{{{subject}}}:sessions:{audience}", f"{self._prefix}{{{subject}}}:listed:{audience}"
 
-    def forks(self, root: str) -> str:
-        return f"{self._prefix}{{{root}}}:forks"
+    def forks(self, root: str) -> tuple[str, str]:
+        return f"{self._prefix}{{{root}}}:forks", f"{self._prefix}{{{root}}}:forks-listed"
