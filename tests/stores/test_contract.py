@@ -80,6 +80,7 @@ async def test_opening_twice_is_the_same_as_once(store: Store) -> None:
 async def test_a_store_that_was_never_opened_opens_itself(kind: Kind, place: Place) -> None:
     """At its first use, be it a question or a change."""
     asked, changed = await kind.make(place), await kind.make(place)
+    await asked.admit(session())
     assert await asked.status(session()) is Standing.LIVE
     assert await revoke(changed, session()) is True
     await asked.close()
@@ -637,6 +638,8 @@ async def test_one_worker_leads(store: Store, other: Store, clock: Clock) -> Non
     clock.now = START + 30
     assert await other.elect("two", audience=AUDIENCE, seconds=30) is True
     assert await store.elect("one", audience=AUDIENCE, seconds=30) is False
+    assert await other.elect("two", audience=AUDIENCE, seconds=0) is True  # it gives up
+    assert await store.elect("one", audience=AUDIENCE, seconds=30) is True
 
 
 async def test_of_parallel_workers_one_leads(store: Store, other: Store) -> None:

@@ -635,12 +635,14 @@ async def test_a_deadline_that_is_left_hides_no_other(tracked: RedisStore) -> No
 
 async def test_a_listed_session_without_a_record_is_not_listed(tracked: RedisStore) -> None:
     """And goes from the list in the end, when the principal has another session."""
-    listed = tracked._keys.sessions(AUDIENCE, "sub")
-    redis_servers.shared().command("ZADD", listed, START - 10 * 86_400, "phantom")
+    by_end, by_beginning = tracked._keys.sessions(AUDIENCE, "sub")
+    redis_servers.shared().command("ZADD", by_end, START - 10 * 86_400, f"{START - 11 * 86_400:011}phantom")
+    redis_servers.shared().command("ZADD", by_beginning, 0, f"{START - 11 * 86_400:011}phantom")
     assert await tracked.sessions("sub", audience=AUDIENCE) == []
     await tracked.register(Record.of(claims()))
     assert await tracked.sessions("sub", audience=AUDIENCE) == [Record.of(claims())]
-    assert redis_servers.shared().command("ZRANGE", listed, 0, -1) == [claims().ref.encode()]
+    for key in (by_end, by_beginning):
+        assert redis_servers.shared().command("ZRANGE", key, 0, -1) == [f"{START:011}{claims().ref}".encode()]
 
 
 async def test_a_worker_that_dies_between_the_steps_of_a_revocation_loses_nothing(
@@ -707,6 +709,7 @@ async def test_nothing_outlives_its_session_for_long(tracked: RedisStore) -> Non
         "{unrecorded}:data": 3660,
         "{unrecorded}:times": 3660,
         "{sub}:sessions:mcp-sessions": week + 3660,
+        "{sub}:listed:mcp-sessions": week + 3660,
         "{sub}:ended-before:mcp-sessions": 7260,
         "{all}:sweeper:mcp-sessions": 5,
         "{all}:due:mcp-sessions": -1,

@@ -70,7 +70,7 @@ def cause_of(error: BaseException, reason: str) -> str:
         if isinstance(deeper, ssl.SSLCertVerificationError):
             return f"TLS: {deeper.verify_message}"
         if isinstance(deeper, ssl.SSLError):
-            return f"TLS: {deeper.reason or 'it does not speak TLS'}"
+            return "TLS: the other end does not speak it, or not as it should"
         if "invalid database" in str(deeper).lower() or "db index" in str(deeper).lower():
             return "it has no database of this number"
         if isinstance(deeper, OSError) and deeper.errno:

@@ -196,7 +196,8 @@ async def full() -> dict[str, int]:
             swept += len(batch)
             if not batch:
                 break
-        await store.register(Record("ses_more", None, int(now) + 1000, int(now) + 1060, int(now) + 1000))
+        later = int(now) + 1000
+        await patiently(lambda: store.register(Record("ses_more", None, later, later + 60, later)))
         await store.close()
         return {"refused while full": refused, "swept": swept, "works again": 1}
 
