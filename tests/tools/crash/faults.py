@@ -13,11 +13,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import redis_servers
 from redis_servers import HOST, Server, serving
 
 from mcp_sessions._session.claims import AUDIENCE, Claims
@@ -230,7 +232,7 @@ def watching(primary: Server) -> Iterator[Server]:
         config = Path(folder) / "sentinel.conf"
         config.write_text(
             f"sentinel monitor sessions {HOST} {primary.port} 1\n"
-            "sentinel down-after-milliseconds sessions 500\n"
+            "sentinel down-after-milliseconds sessions 2000\n"
             "sentinel failover-timeout sessions 3000\n"
         )
         sentinel = Server(Path(folder), file=config)
@@ -287,49 +289,42 @@ async def until(happens: Callable[[], bool]) -> None:
 
 
 Fault = Callable[[], Awaitable[dict[str, int]]]
-FAULTS: Final[dict[tuple[str, str], Fault]] = {
-    ("one server, appendfsync always", "restarts, and loads a while"): lambda: restart(ON_DISK),
-    ("one server, appendfsync always", "killed with a slow disk"): lambda: slow_sync(ON_DISK, seconds=0.05),
-    ("one server, appendfsync everysec", "restarts, and loads a while"): lambda: restart(EACH_SECOND),
-    ("one server, appendfsync everysec", "killed with a slow disk"): lambda: slow_sync(EACH_SECOND, seconds=1.5),
+Faults = dict[tuple[str, str], Fault]
+FAULTS: Final[Faults] = {
+    ("one server, appendfsync always", "restarts, and loads a while"): partial(restart, ON_DISK),
+    ("one server, appendfsync always", "killed with a slow disk"): partial(slow_sync, ON_DISK, seconds=0.05),
+    ("one server, appendfsync everysec", "restarts, and loads a while"): partial(restart, EACH_SECOND),
+    ("one server, appendfsync everysec", "killed with a slow disk"): partial(slow_sync, EACH_SECOND, seconds=1.5),
     ("one server that evicts", "memory full"): evicting,
-    ("one server that evicts, durability=refuse", "memory full"): lambda: evicting(query="?durability=refuse"),
+    ("one server that evicts, durability=refuse", "memory full"): partial(evicting, query="?durability=refuse"),
     ("one server, noeviction, tracked", "full, until what filled it expires"): full,
-    ("Sentinel", "fail-over"): lambda: fail_over(lagging=False),
-    ("Sentinel", "fail-over to a replica that lags"): lambda: fail_over(lagging=True),
-    ("Sentinel, replicas=1", "fail-over to a replica that lags"): lambda: fail_over(lagging=True, query="?replicas=1"),
-    ("cluster", "slots move"): lambda: reshard(ON_DISK),
+    ("Sentinel", "fail-over"): partial(fail_over, lagging=False),
+    ("Sentinel", "fail-over to a replica that lags"): partial(fail_over, lagging=True),
+    ("Sentinel, replicas=1", "fail-over to a replica that lags"): partial(fail_over, lagging=True, query="?replicas=1"),
+    ("cluster", "slots move"): partial(reshard, ON_DISK),
 }
-WAITING: Final[dict[tuple[str, str], Fault]] = {
-    ("one server, appendfsync everysec, durability=wait", "killed with a slow disk"): lambda: slow_sync(
-        EACH_SECOND, seconds=0.7, query="?durability=wait"
+WAIT: Final = "?durability=wait"
+WAITING: Final[Faults] = {
+    ("one server, everysec, durability=wait", "killed with a slow disk"): partial(
+        slow_sync, EACH_SECOND, seconds=0.7, query=WAIT
     ),
-    ("cluster, appendfsync everysec, durability=wait", "slots move"): lambda: reshard(
-        EACH_SECOND, query="?durability=wait"
-    ),
+    ("cluster, everysec, durability=wait", "slots move"): partial(reshard, EACH_SECOND, query=WAIT),
 }
 """For servers that know WAITAOF: Redis 7.2, or Valkey."""
 
 
-def table(found: dict[tuple[str, str], dict[str, int]]) -> str:
-    """Return what was found, as the documentation shows it."""
+def known() -> Faults:
+    """Return the faults that the server at hand can be tried with."""
+    return FAULTS | (WAITING if redis_servers.shared().did("WAITAOF", 0, 0, 0) else {})
+
+
+def table(faults: Faults) -> str:
+    """Try faults, and return what was found as the documentation shows it."""
+
+    async def found(fault: Fault) -> str:
+        return ", ".join(f"{number:,} {what}" for what, number in (await fault()).items())
+
     rows = [
-        f"| {deployment} | {fault} | {', '.join(f'{number:,} {what}' for what, number in numbers.items())} |"
-        for (deployment, fault), numbers in found.items()
+        f"| {deployment} | {fault} | {anyio.run(found, faults[deployment, fault])} |" for deployment, fault in faults
     ]
     return "\n".join(["| deployment | fault | found |", "|---|---|---|", *rows])
-
-
-def main() -> str:
-    """Try every fault that the server at hand knows, and return the table."""
-    with serving() as server:
-        waits = server.did("WAITAOF", 0, 0, 0)
-    return table({of: asyncio.run(_run(fault)) for of, fault in {**FAULTS, **(WAITING if waits else {})}.items()})
-
-
-async def _run(fault: Fault) -> dict[str, int]:
-    return await fault()
-
-
-if __name__ == "__main__":
-    print(main())
