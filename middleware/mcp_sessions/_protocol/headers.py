@@ -42,11 +42,13 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
         headers: The request's ASGI headers (names in lower case, as ASGI has them).
         by_name: The same as a dict, so the last copy of each.
         session_id: The `Mcp-Session-Id` where it is one of ours, once that was looked at.
+        cookie: The value of our cookie where it counts, once that was looked at.
     """
 
     headers: Sequence[Header]
     by_name: dict[bytes, bytes]
     session_id: str | None = None
+    cookie: str | None = None
 
     @classmethod
     def of(cls, headers: Sequence[Header]) -> RequestHeaders:

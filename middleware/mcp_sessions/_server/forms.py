@@ -130,6 +130,12 @@ def _flag(option: str, value: Any) -> bool:
     raise ConfigurationError(f"{option}={value!r} must be True or False")
 
 
+def _cookies(option: str, value: Any) -> Any:
+    if value == "shared" or isinstance(value, bool):
+        return value
+    raise ConfigurationError(f"{option}={value!r} must be True, False or 'shared'")
+
+
 def _function(option: str, value: Any) -> Any:
     if value is None or callable(value):
         return value
@@ -226,6 +232,7 @@ KEYS: Final = Form("secrets, separated by commas or lines, or `file:PATH`", read
 FLAG: Final = Form("`true` or `false`", _flag, _read_flag)
 DURATION: Final = _duration(0.001)
 LIFETIME: Final = _duration(1)
+COOKIES: Final = Form("`true`, `false` or `shared`", _cookies, lambda text: _FLAGS.get(text.lower(), text))
 FUNCTION: Final = Form(check=_function)
 OBJECT: Final = Form()
 
