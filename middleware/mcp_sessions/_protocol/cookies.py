@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from base64 import b32encode
+from collections.abc import Iterable
 from typing import Final
 from urllib.parse import quote
 
@@ -34,7 +35,7 @@ def cookie_name(audience: str) -> bytes:
     return b"mcp-session-" + b32encode(digest[:5]).lower()
 
 
-def take(headers: RequestHeaders, name: bytes, *, secure: bool) -> tuple[str | None, list[Header]]:
+def take(headers: Iterable[Header], name: bytes, *, secure: bool) -> tuple[str | None, list[Header]]:
     """Return the value of our cookie, or None, and the headers without it.
 
     The cookie of the other scheme is taken out as well and never read: over plain text anybody could have set it.
@@ -46,7 +47,7 @@ def take(headers: RequestHeaders, name: bytes, *, secure: bool) -> tuple[str | N
     """
     values, kept = list[bytes](), list[Header]()
     read = _SECURE + name if secure else name
-    for header in headers.headers:
+    for header in headers:
         if header[0] == COOKIE and name in header[1]:
             others = []
             for pair in header[1].split(b";"):

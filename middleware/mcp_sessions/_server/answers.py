@@ -18,7 +18,7 @@ from starlette.types import Message as ASGIMessage
 from starlette.types import Scope, Send
 
 from .._protocol import decision, headers, rewrite
-from .._protocol.headers import SESSION_HEADER
+from .._protocol.headers import SESSION_HEADER, Header
 from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.sep1364 import FIELD_NAME, TERMINATE
 from .._protocol.sse import EventStream
@@ -64,13 +64,23 @@ async def answer(ctx: RequestContext, message: Message, method: Method, session:
             await delete_transport(ctx)
 
 
-async def refuse(ctx: RequestContext, message: Message, refusal: Refusal) -> None:
-    """Answer a message with the error that its session, or the lack of one, deserves."""
+async def refuse(
+    ctx: RequestContext, message: Message, refusal: Refusal, renew: Callable[[], Awaitable[Header | None]] | None = None
+) -> None:
+    """Answer a message with the error that its session, or the lack of one, deserves.
+
+    Args:
+        ctx: The request.
+        message: The message.
+        refusal: What it deserves.
+        renew: Gives the header that names another session to its client, or None.
+    """
     if await preflight(ctx, message, _also_admitted(ctx) if ctx.runtime.bridges else _NONE):
-        await refuse_at_once(ctx, message, refusal)
+        header = None if renew is None else await renew()
+        await refuse_at_once(ctx, message, refusal, *[] if header is None else [header])
 
 
-async def refuse_at_once(ctx: RequestContext, message: Message, refusal: Refusal) -> None:
+async def refuse_at_once(ctx: RequestContext, message: Message, refusal: Refusal, *more: Header) -> None:
     """Answer a message whose sender the server has admitted."""
     status = refusal.http_status
     if message.kind is not REQUEST:  # nothing carries a code there, so the status must be an error
@@ -78,7 +88,7 @@ async def refuse_at_once(ctx: RequestContext, message: Message, refusal: Refusal
     elif isinstance(refusal, InvalidParams) and not ctx.headers.is_modern:
         status = 200  # handshake-era clients raise on a 4xx and lose the code that says what to mend
     retry = [] if refusal.retry_after is None else [(b"retry-after", b"%d" % refusal.retry_after)]
-    await respond(ctx.send, status, refused_body(ctx, message, refusal), *retry)
+    await respond(ctx.send, status, refused_body(ctx, message, refusal), *retry, *more)
 
 
 async def refuse_unread(ctx: RequestContext, refusal: Refusal) -> None:

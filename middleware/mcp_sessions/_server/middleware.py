@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .._protocol import decision
+from .._protocol.cookies import COOKIE
 from .._protocol.headers import SESSION_HEADER, RequestHeaders
 from .._protocol.policy import Require
 from .._tokens.keyfile import Keys
@@ -25,6 +26,7 @@ from ..stores.base import Reach, Store
 from . import forms, placement
 from .answers import refuse_bodyless
 from .context import RequestContext
+from .cookies import take_cookie
 from .forms import Seconds
 from .lifespan import Lifespan, Services
 from .options import (
@@ -188,9 +190,9 @@ class MCPSessionMiddleware:
         ctx = RequestContext(runtime, self._server, scope, receive, send, headers, where is ENDPOINT)
         if runtime.bridges:
             ctx.app = partial(cross, ctx, ctx.app)
-        if SESSION_HEADER in headers.by_name:
+        if SESSION_HEADER in headers.by_name or COOKIE in headers.by_name:
             try:
-                self._take_session_header(ctx)
+                self._take_session(ctx)
             except Refusal as refusal:
                 await refuse_bodyless(ctx, refusal)
                 return
@@ -214,9 +216,11 @@ class MCPSessionMiddleware:
         del self.fault  # the application may add routes while it starts: look again at the first request
         await Lifespan(self.app, self.services).run(scope, receive, send)
 
-    def _take_session_header(self, ctx: RequestContext) -> None:
-        """Find an id of ours, which must not reach the application."""
-        headers = ctx.headers
+    def _take_session(self, ctx: RequestContext) -> None:
+        """Find an id of ours in the headers, which must not reach the application."""
+        headers, cookie_name = ctx.headers, ctx.runtime.cookie_name
+        if cookie_name is not None:
+            take_cookie(ctx, cookie_name)
         headers.session_id = self._header_of(headers.session_ids)
         if headers.session_id is not None:
             ctx.edit_headers({SESSION_HEADER})

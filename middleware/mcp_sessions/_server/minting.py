@@ -17,7 +17,7 @@ from starlette.types import Scope
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
 from .._session import claims
-from .._session.claims import SESSION, TRANSPORT, Claims, Kind, Mode, Principal
+from .._session.claims import COOKIE, SESSION, TRANSPORT, Claims, Kind, Mode, Principal
 from .._session.events import SessionCreated
 from .._session.session import Session
 from .._tokens import seal
@@ -106,7 +106,7 @@ async def mint(
     """
     # A store that is opened by the first use only could take a session for one from before it began to remember.
     await runtime.store.open()
-    lasts = runtime.transport_lifetime if kind == TRANSPORT else runtime.lifetime
+    lasts = runtime.transport_lifetime if kind in {TRANSPORT, COOKIE} else runtime.lifetime
     now = int(runtime.clock())
     made = _make(
         runtime, principal, now=now, server_id=server_id, kind=kind, expires_at=now + int(lasts), client=client

@@ -17,14 +17,15 @@ from .._protocol.decision import ANSWERED, ATTACH, PASS, STABLE, Decision, decid
 from .._protocol.draft import INITIALIZE
 from .._protocol.headers import SESSION_HEADER
 from .._protocol.jsonrpc import NOTIFICATION, RESPONSE, Message
-from .._session.claims import SESSION
+from .._session.claims import COOKIE, SESSION
 from .._session.current import correlation_variable, session_variable
 from .._session.events import SessionUsed
 from .._session.session import Session
-from ..errors import Refusal
+from ..errors import Refusal, SessionNotFound
 from .answers import answer, notify, refuse, refuse_unread
 from .body import Replay, read_body, read_message
 from .context import RequestContext
+from .cookies import new_cookie
 from .methods import METHODS, MethodCall
 from .response import response_filter
 from .sessions import ActiveSession, open_others, open_session
@@ -64,7 +65,9 @@ async def handle_post(ctx: RequestContext) -> None:
         refused, session = refusal, None
     with _observed(ctx, message, decision, session, refused) if runtime.tells() else _UNOBSERVED:
         if refused is not None:
-            await refuse(ctx, message, refused)
+            # A dead cookie is renewed at once, since its client does not know that it has one.
+            is_dead = decision.kind == COOKIE and isinstance(refused, SessionNotFound)
+            await refuse(ctx, message, refused, partial(new_cookie, ctx, message) if is_dead else None)
         elif decision.step in ANSWERED:
             await answer(ctx, message, partial(METHODS[decision.step], MethodCall(ctx, message, session)), session)
         else:

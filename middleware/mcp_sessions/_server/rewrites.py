@@ -15,6 +15,7 @@ import msgspec
 from starlette.types import Message as ASGIMessage
 
 from .._protocol import rewrite
+from .._protocol.cookies import DISCOVER
 from .._protocol.decision import ADVERTISING
 from .._protocol.draft import INITIALIZE, speaks_draft
 from .._protocol.headers import SESSION_HEADER
@@ -26,6 +27,7 @@ from .._tokens import seal
 from ..errors import DataError, Refusal, StateError, StoreUnavailable
 from .answers import refuse_at_once, refused_body
 from .context import Bridged, BridgedInitialize, RequestContext
+from .cookies import first_cookie, may_have_cookie
 from .minting import initialize_session, mint_with_capabilities
 from .sessions import ActiveSession
 
@@ -79,12 +81,28 @@ class SaveState(Rewrite, kw_only=True):
     session: ActiveSession
 
     async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
-        """Leave the answer as it is, or return an error where the state cannot be kept."""
+        """Return the answer if it may be cached, with hints that keep others from it; an error if nothing is kept."""
         try:
             if response.is_answer(text):
                 await self.session.save()
         except (StateError, DataError, StoreUnavailable) as error:
             return rewrite.error(response.request_id, INTERNAL_ERROR, str(error))
+        return rewrite.private(text, response.request_id)
+
+
+class SetCookie(Rewrite, kw_only=True):
+    """A session named by a cookie in the start of a successful `server/discover`."""
+
+    ctx: RequestContext
+    message: Message
+
+    async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
+        """Set the cookie with the success; where the caller gets none, the answer leaves without."""
+        if self.holds and response.is_answer(text):
+            self.holds = False
+            header = await first_cookie(self.ctx, self.message)
+            if header is not None:
+                response.named.append(header)
         return None
 
 
@@ -230,6 +248,8 @@ def rewrites_for(
             last.append(NameTransport(holds=True, reads_any_type=True, ctx=ctx, message=message))
         if runtime.bridges:
             first.append(_translation(ctx, message))
+    elif message.method == DISCOVER and may_have_cookie(ctx) and not speaks_draft(message):
+        last.append(SetCookie(holds=True, reads_any_type=True, ctx=ctx, message=message))
     keeps = session is not None and echoes and session.claims.kind != SESSION
     if session is not None and keeps:
         first.append(SaveState(session=session))

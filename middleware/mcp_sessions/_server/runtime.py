@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from .. import stores
 from .._protocol import decision
+from .._protocol.cookies import cookie_name
 from .._protocol.decision import Rules
 from .._protocol.policy import Policy
 from .._session.claims import Claims, Kind
@@ -76,6 +77,10 @@ class Runtime(msgspec.Struct, frozen=True):
     create_limit: CreateLimit | None
     transport: bool
     """Whether clients whose server names no transport session get one of ours."""
+    cookie_name: bytes | None
+    """The name of the cookie that clients of the modern era get, or None where they get none."""
+    shares_cookies: bool
+    """Whether all clients that share a cookie jar are one conversation."""
     transport_lifetime: float
     bridges: bool
     """Whether clients of a server that keeps transport sessions see our ids in place of its own."""
@@ -141,7 +146,8 @@ def make_runtime(app: ASGIApp, options: Options) -> Runtime:
         max_bytes=limits.token_bytes,
     )
     # No client begins anew when its transport session is gone, so none is named that dies with the process.
-    names_transport = transport.header and not is_ephemeral(options.keys)
+    lasts = not is_ephemeral(options.keys)
+    names_transport = transport.header and lasts
     conversation = Conversation.of(options.telemetry.correlate, options.telemetry.propagate)
     return Runtime(
         **_wire(
@@ -162,6 +168,8 @@ def make_runtime(app: ASGIApp, options: Options) -> Runtime:
         asks=options.admission == "ask",
         on_create=options.on_create,
         transport=names_transport,
+        cookie_name=cookie_name(options.audience) if transport.cookie and lasts else None,
+        shares_cookies=transport.cookie == "shared",
         transport_lifetime=as_seconds(transport.lifetime),
         bridges=transport.bridge,
         conversation=conversation,
