@@ -120,7 +120,7 @@ def test_fields_of_the_environment_fill_in_an_object_that_is_given_in_code(envir
     assert from_env(limits=Limits(batch=8)) == {"limits": Limits(batch=8, nesting=7)}
     environ.setenv("MCP_SESSIONS_TRANSPORT", "off")
     environ.setenv("MCP_SESSIONS_BRIDGE", "true")
-    assert from_env()["transport"] == TransportSessions(header=False, bridge=True)
+    assert from_env()["transport"] == TransportSessions(header=False, cookie=False, bridge=True)
     assert from_env(transport="auto")["transport"] == TransportSessions(bridge=True)
 
 

@@ -133,7 +133,7 @@ def grouped(**options: Any) -> dict[str, Any]:
     flat = {name: value for name, value in options.items() if "." not in paths[name]}
     for group, kind in GROUPS.items():
         fields = {name: path.partition(".")[2] for name, path in paths.items() if path.startswith(f"{group}.")}
-        off = {"header": False} if group == "transport" and flat.get(group) == "off" else {}
+        off = {"header": False, "cookie": False} if group == "transport" and flat.get(group) == "off" else {}
         made = kind(**off, **{field: options[name] for name, field in fields.items()})
         if fields and (group != "tracked" or flat.get(group)):
             flat[group] = made

@@ -230,6 +230,7 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
     kind = SESSION_KIND
     if cookie is not None:
         metadata, kind = cookie, COOKIE
+        step = Step.UNTOUCHED if step is STABLE else step  # there is nothing to take out, and nothing to echo
     elif sep1364 is not None and metadata is not None and not message.names_session:
         kind = _kind_of_field(metadata, step, rules)
     elif step not in NEEDS_LIVE_SESSION:
