@@ -9,8 +9,7 @@ import pytest
 from clients import Clock, Incoming
 from starlette.types import Message, Receive, Scope, Send
 
-from mcp_sessions._server.lifecycle import Sweeper
-from mcp_sessions._server.lifespan import Lifespan, Services
+from mcp_sessions._server.lifecycle import Services, Sweeper
 from mcp_sessions.errors import ConfigurationError, StoreUnavailable
 from mcp_sessions.stores.memory import MemoryStore
 
@@ -63,7 +62,7 @@ class Life:
         async def hear(message: Message) -> None:
             self.steps.append(f"the server hears {message['type']}")
 
-        await Lifespan(self.app, Noted(self.steps)).run({"type": "lifespan"}, Incoming(STARTUP, SHUTDOWN), hear)
+        await Noted(self.steps).run(self.app, {"type": "lifespan"}, Incoming(STARTUP, SHUTDOWN), hear)
         return self.steps
 
 
