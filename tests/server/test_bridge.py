@@ -19,7 +19,7 @@ from stateful import HEADER, Stateful
 from mcp_sessions import MCPSessionMiddleware, Principal, Session
 from mcp_sessions._server.context import Bridged as Crossing
 from mcp_sessions._server.options import DAY
-from mcp_sessions._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted
+from mcp_sessions._session.events import Fact, RequestRefused
 from mcp_sessions.errors import CreateRefused, StoreUnavailable
 from mcp_sessions.stores.memory import MemoryStore
 
@@ -74,16 +74,6 @@ def bridged(server: Stateful | None = None, **options: Any) -> Bridged:
 
 
 # --- both ways -----------------------------------------------------------------------------------
-
-
-@both
-async def test_initialize_names_ours_for_the_servers(sse: bool) -> None:
-    """A signed id, longer than the server's and without it."""
-    world = bridged(Stateful(sse=sse))
-    ours = await world.opens()
-    assert ours.count(".") == 2
-    assert list(world.server.counts) == ["servers-1"]
-    assert [fact for fact in world.facts if isinstance(fact, SessionCreated)] != []
 
 
 @both
@@ -149,14 +139,6 @@ async def test_it_needs_no_dialect_and_no_lasting_key(options: dict[str, Any]) -
     assert (await world.send("tools/call", ours)).result == {"content": 1}
 
 
-async def test_a_client_that_speaks_the_draft_gets_an_id_too() -> None:
-    """It is how it finds its transport session again."""
-    world = bridged()
-    params: dict[str, Any] = {"capabilities": {"experimental": {"sessions": {}}}}
-    answer = await Client(world.app, modern=False).send("initialize", params)
-    assert answer.headers[HEADER].count(b".") == 2
-
-
 async def test_a_server_that_names_none_gets_the_plain_dialect() -> None:
     """It keeps no sessions, so ours is one of those that it knows nothing of; there is no stream to be had."""
     server = Server()
@@ -165,14 +147,6 @@ async def test_a_server_that_names_none_gets_the_plain_dialect() -> None:
     assert (await Client(app, modern=False).tool("whoami", (HEADER, ours))).result["content"].startswith("ses_")
     assert HEADER not in server.last.headers
     assert (await call(app, http(method="GET", headers=[(HEADER, ours)]))).status == 405
-
-
-async def test_the_modern_era_knows_no_transport_sessions() -> None:
-    """Its requests reach the server without an id, and its answers have none."""
-    world = bridged()
-    answer = await Client(world.app).send("tools/list")
-    assert HEADER not in answer.headers
-    assert world.server.ids == [None]
 
 
 @pytest.mark.parametrize(
@@ -200,25 +174,6 @@ async def test_no_response_names_another_id(named: list[bytes], seen: list[bytes
 # --- begun, or not -------------------------------------------------------------------------------
 
 
-@both
-async def test_a_failed_initialize_names_none(sse: bool) -> None:
-    """Though the server has begun a transport session, and says so in the head."""
-    world = bridged(Stateful(sse=sse, fails=True))
-    answer = await world.send("initialize", None)
-    assert answer.error["code"] == -32602
-    assert [HEADER in message.get("headers", ()) for message in answer.messages] == [False] * len(answer.messages)
-    assert HEADER not in answer.headers
-    assert world.facts == []
-
-
-async def test_a_request_without_an_id_is_the_servers_to_refuse() -> None:
-    """Its own answer, but for the id that it names there."""
-    world = bridged()
-    answer = await world.send("tools/call", None)
-    assert (answer.status, answer.error["message"]) == (400, "Missing session ID")
-    assert HEADER not in answer.headers
-
-
 async def test_initialize_begins_anew_whatever_it_carries() -> None:
     """A live id, a dead one, or the server's own."""
     world = bridged()
@@ -241,7 +196,6 @@ async def test_the_session_of_a_handshake_does_not_stick_to_the_scope_that_the_s
 
 
 async def test_nor_does_it_where_the_server_fails() -> None:
-    """What it keeps of the request is the same."""
     kept: list[Any] = []
 
     async def fails(scope: Scope, receive: Receive, send: Send) -> None:
@@ -336,13 +290,6 @@ async def test_the_servers_guards_come_first(method: str) -> None:
     assert answer.status == 401
 
 
-async def test_an_id_given_twice_is_refused() -> None:
-    """Two readers may take different ones."""
-    world = bridged()
-    ours = await world.opens()
-    assert (await world.send("tools/call", ours, (HEADER, b"servers-1"))).status == 400
-
-
 async def test_what_the_server_has_forgotten_is_a_404() -> None:
     """Its own, as it came; ours lives on, since another worker may remember: the caller was led astray."""
     world = bridged()
@@ -355,18 +302,6 @@ async def test_what_the_server_has_forgotten_is_a_404() -> None:
 
 
 # --- ended ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("admission", ["ask", "own"])
-async def test_delete_ends_it_on_both_sides(admission: str) -> None:
-    """Whoever judges the callers."""
-    world = bridged(admission=admission)
-    ours = await world.opens()
-    assert (await world.bodyless("DELETE", ours)).status == 200
-    assert world.server.counts == {}
-    assert [fact.reason for fact in world.facts if isinstance(fact, SessionDeleted)] == ["deleted"]
-    assert (await world.bodyless("DELETE", ours)).status == 404
-    assert (await world.send("tools/call", ours)).status == 404
 
 
 @pytest.mark.parametrize(("said", "answered"), [(405, 200), (404, 200), (403, 403), (500, 500)])
@@ -460,7 +395,6 @@ async def test_the_server_sees_nothing_of_the_bridge() -> None:
 
 
 async def test_what_is_beside_the_endpoint_is_left_alone() -> None:
-    """Another server's ids, at another path."""
     server = Stateful()
     app = sessions(Starlette(routes=[Mount("/other", app=server)]), bridge=True)
     answer = await call(app, http(path="/other/", headers=[(HEADER, b"servers-1")]), b'{"method":"ping","id":1}')

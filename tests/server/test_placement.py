@@ -182,7 +182,6 @@ NOT_REPEATED: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("make", REPEATED.values(), ids=REPEATED)
 def test_another_middleware_of_ours_for_the_same_requests_is_found(make: Callable[[], object]) -> None:
-    """However it came there."""
     assert repeats(make(), "/mcp")
     assert repeats(make(), None)
 
@@ -219,7 +218,6 @@ async def started(app: ASGIApp) -> list[Message]:
 
 
 async def test_a_misplaced_middleware_does_not_start() -> None:
-    """The server is told why, and the remedy."""
     app = sessions(authenticated(SERVER))
     assert await started(app) == [{"type": "lifespan.startup.failed", "message": MISPLACED}]
     assert "add_sessions(app, ...)" in MISPLACED
@@ -316,7 +314,6 @@ for name in ("another route", "another mount", "a router without an end"):
 
 @pytest.mark.parametrize(("make", "found"), UNSERVED.values(), ids=UNSERVED)
 def test_a_path_that_no_route_serves_is_told_with_those_that_take_post(make: Callable[[], object], found: str) -> None:
-    """With their full paths, five at most."""
     told = unserved(make(), "/mcp")
     assert told is not None
     assert "path='/mcp'" in told

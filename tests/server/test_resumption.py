@@ -61,7 +61,6 @@ class Broken:
 
 
 async def test_a_live_session_gets_what_it_missed() -> None:
-    """As the server's own bytes."""
     broken = Broken()
     await broken.happen()
     answer = await broken.resume()
@@ -85,7 +84,6 @@ async def test_one_that_was_deleted_gets_nothing() -> None:
 
 @pytest.mark.parametrize(("options", "later"), [({}, 7 * DAY), ({"tracked": True, "idle_timeout": HOUR}, 2 * HOUR)])
 async def test_nor_does_one_that_expired_or_stood_idle(options: dict[str, Any], later: int) -> None:
-    """Idle, as far as the store knows it."""
     broken = Broken(**options)
     await broken.happen()
     broken.clock.now = START + later
@@ -118,7 +116,6 @@ async def test_ids_of_events_are_those_of_a_transport_session() -> None:
 
 
 async def test_only_a_get_takes_up_a_stream() -> None:
-    """Whatever else carries the header passes."""
     broken = Broken()
     await broken.client.delete(await broken.happen())
     body = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'

@@ -61,7 +61,6 @@ def test_other_texts_are_not_leaks(text: str) -> None:
 
 
 def test_a_test_may_write_a_secret_that_it_pardons() -> None:
-    """A pardon holds for one secret."""
     made = recorder(f"{TOKEN} {SECRET}")
     made.pardon(TOKEN)
     assert len(made.found()) == 1

@@ -105,7 +105,6 @@ def test_servers_that_share_nothing_are_reported(tmp_path: Path) -> None:
 
 
 def test_the_command_has_a_help_text() -> None:
-    """`--help` lists the options."""
     done = run_demo("--help", measured=True)
     assert (done.returncode, done.stderr) == (0, "")
     assert "--workers NUMBER" in done.stdout
@@ -127,7 +126,6 @@ def test_a_server_that_does_not_start_is_reported(tmp_path: Path, capsys: pytest
 
 @pytest.mark.usefixtures("impatient")
 def test_a_server_that_is_never_ready_ends_the_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The demo ends after its limit."""
     hanging = "import threading\n\nthreading.Event().wait()\nmcp = MCPServer"
     assert run_here(*changed(tmp_path, ("mcp = MCPServer", hanging)), limit=2) == 1
     assert capsys.readouterr().out.endswith("not at the end of the story after 2 seconds\n")
