@@ -91,6 +91,13 @@ class TestOnCreate:
         answer = await client.post(b'{"jsonrpc":"2.0","id":1,"method":"sessions/create"%b}' % params)
         assert (answer.status, told) == (200, [{}])
 
+    async def test_what_python_does_not_read_is_refused(self) -> None:
+        """A number of thousands of digits, that is; nobody needs one, and it costs more than its length."""
+        client = client_of(False, on_create=lambda session, params, scope: None)
+        body = b'{"jsonrpc":"2.0","id":1,"method":"sessions/create","params":{"a":%b}}'
+        assert (await client.post(body % (b"7" * 5000))).error["code"] == -32602
+        assert "session" in (await client.post(body % (b"7" * 4000))).result
+
     async def test_a_store_that_is_away_is_said_to_be(self, modern: bool) -> None:
         """Whether the record or the hook's data could not be kept."""
 

@@ -9,13 +9,13 @@ import pytest
 from clients import Incoming
 from starlette.types import Message, Receive, Scope, Send
 
-from mcp_sessions._server.lifespan import Beside, Lifespan
+from mcp_sessions._server.lifespan import Lifespan, Services
 from mcp_sessions.stores.memory import MemoryStore
 
 STARTUP, SHUTDOWN = {"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}
 
 
-class Noted(Beside):
+class Noted(Services):
     """Notes its steps in place of doing anything.
 
     Args:
@@ -117,9 +117,9 @@ class TestARouter:
     async def test_lives_at_once_are_ended_once(self) -> None:
         """With the last of them, as where an application is mounted twice."""
         self.steps = []
-        beside = Noted(self.steps)
-        async with beside.around(self.own, "app"):
-            async with beside.around(self.own, "app"):
+        services = Noted(self.steps)
+        async with services.around(self.own, "app"):
+            async with services.around(self.own, "app"):
                 """A life in a life."""
             assert not {"stopping", "stopped"} & set(self.steps)
         assert self.steps[-3:] == ["stopping", "the application stops", "stopped"]
