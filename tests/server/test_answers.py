@@ -11,14 +11,16 @@ import anyio
 import pytest
 from apps import Server, reply, sessions
 from clients import MODERN, START, Answer, Client, Clock, call, http
-from starlette.types import ASGIApp, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from streaming import Streaming
 
 from mcp_sessions import SEP1364Create, Session
 from mcp_sessions._server.options import DAY
+from mcp_sessions._server.placement import code_of
+from mcp_sessions._server.runtime import log_fact
 from mcp_sessions._session.claims import AUDIENCE, Claims
-from mcp_sessions._session.events import Fact, RequestRefused
-from mcp_sessions.errors import StoreFull, StoreUnavailable
+from mcp_sessions._session.events import Fact, RequestRefused, SessionUsed
+from mcp_sessions.errors import SessionRequired, StoreFull, StoreUnavailable
 from mcp_sessions.stores.base import Standing
 from mcp_sessions.stores.memory import MemoryStore
 
@@ -350,3 +352,24 @@ class TestTheLog:
         (line,) = caplog.messages
         assert line.isprintable()
         assert len(line) < 160
+
+    def test_a_use_is_no_line(self, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level(logging.DEBUG, logger="mcp_sessions"):
+            log_fact(SessionUsed("ses_a", "ping"))
+        assert not caplog.records
+
+
+@pytest.mark.parametrize(("options", "code"), [({}, -31044), ({"required_code": -40002}, -40002)])
+async def test_an_application_finds_the_codes_by_its_scope_and_by_its_context(
+    options: dict[str, Any], code: int
+) -> None:
+    """Whichever of them it can see."""
+    found: list[int] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        found.extend(code_of(SessionRequired(), where) for where in (scope, None))
+        await Server()(scope, receive, send)
+
+    await Client(sessions(app, admission="own", **options)).tool()
+    assert found == [code, code]
+    assert code_of(SessionRequired(), None) == -31044

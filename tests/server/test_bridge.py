@@ -19,7 +19,7 @@ from stateful import HEADER, Stateful
 from mcp_sessions import MCPSessionMiddleware, Principal, Session
 from mcp_sessions._server.context import Bridged as Crossing
 from mcp_sessions._server.options import DAY
-from mcp_sessions._session.events import Fact, RequestRefused
+from mcp_sessions._session.events import Fact, RequestRefused, SessionDeleted
 from mcp_sessions.errors import CreateRefused, StoreUnavailable
 from mcp_sessions.stores.memory import MemoryStore
 
@@ -139,6 +139,14 @@ async def test_it_needs_no_dialect_and_no_lasting_key(options: dict[str, Any]) -
     assert (await world.send("tools/call", ours)).result == {"content": 1}
 
 
+async def test_a_client_that_speaks_the_draft_gets_an_id_too() -> None:
+    """It is how it finds its transport session again."""
+    world = bridged()
+    params: dict[str, Any] = {"capabilities": {"experimental": {"sessions": {}}}}
+    answer = await Client(world.app, modern=False).send("initialize", params)
+    assert answer.headers[HEADER].count(b".") == 2
+
+
 async def test_a_server_that_names_none_gets_the_plain_dialect() -> None:
     """It keeps no sessions, so ours is one of those that it knows nothing of; there is no stream to be had."""
     server = Server()
@@ -147,6 +155,14 @@ async def test_a_server_that_names_none_gets_the_plain_dialect() -> None:
     assert (await Client(app, modern=False).tool("whoami", (HEADER, ours))).result["content"].startswith("ses_")
     assert HEADER not in server.last.headers
     assert (await call(app, http(method="GET", headers=[(HEADER, ours)]))).status == 405
+
+
+async def test_the_modern_era_knows_no_transport_sessions() -> None:
+    """Its requests reach the server without an id, and its answers have none."""
+    world = bridged()
+    answer = await Client(world.app).send("tools/list")
+    assert HEADER not in answer.headers
+    assert world.server.ids == [None]
 
 
 @pytest.mark.parametrize(
@@ -169,6 +185,25 @@ async def test_no_response_names_another_id(named: list[bytes], seen: list[bytes
     answer = await world.send("tools/call", ours)
     found = [value for name, value in answer.start["headers"] if name == HEADER]
     assert found == [ours.encode() for _ in seen]
+
+
+@both
+async def test_a_failed_initialize_names_none(sse: bool) -> None:
+    """Though the server has begun a transport session, and says so in the head."""
+    world = bridged(Stateful(sse=sse, fails=True))
+    answer = await world.send("initialize", None)
+    assert answer.error["code"] == -32602
+    assert [HEADER in message.get("headers", ()) for message in answer.messages] == [False] * len(answer.messages)
+    assert HEADER not in answer.headers
+    assert world.facts == []
+
+
+async def test_a_request_without_an_id_is_the_servers_to_refuse() -> None:
+    """Its own answer, but for the id that it names there."""
+    world = bridged()
+    answer = await world.send("tools/call", None)
+    assert (answer.status, answer.error["message"]) == (400, "Missing session ID")
+    assert HEADER not in answer.headers
 
 
 # --- begun, or not -------------------------------------------------------------------------------
@@ -299,6 +334,18 @@ async def test_what_the_server_has_forgotten_is_a_404() -> None:
     assert (answer.status, answer.error["message"]) == (404, "Session not found")
     world.server.counts["servers-1"] = remembered
     assert (await world.send("tools/call", ours)).result == {"content": 1}
+
+
+@pytest.mark.parametrize("admission", ["ask", "own"])
+async def test_delete_ends_it_on_both_sides(admission: str) -> None:
+    """Whoever judges the callers."""
+    world = bridged(admission=admission)
+    ours = await world.opens()
+    assert (await world.bodyless("DELETE", ours)).status == 200
+    assert world.server.counts == {}
+    assert [fact.reason for fact in world.facts if isinstance(fact, SessionDeleted)] == ["deleted"]
+    assert (await world.bodyless("DELETE", ours)).status == 404
+    assert (await world.send("tools/call", ours)).status == 404
 
 
 # --- ended ---------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from apps import RESULTS, Server, read, reply, sessions
-from clients import OFFERED, SESSION_KEY, START, Answer, Client, Header, Incoming, call, chunks, http
+from clients import OFFERED, SESSION_KEY, START, Answer, Client, Clock, Header, Incoming, call, chunks, http
 from starlette.types import Message, Receive, Scope, Send
 from streaming import Streaming
 
@@ -170,6 +170,11 @@ class TestLists:
         await client.send("tools/list", {"cursor": "c", "_meta": {"own": 1}}, session=session, id="\u00e9")
         assert server.last.json == client.message("tools/list", {"cursor": "c", "_meta": {"own": 1}}, id="\u00e9")
 
+    async def test_a_dead_session_fails_a_list_too(self, modern: bool) -> None:
+        """An invalid session fails every request that carries it, whatever the option."""
+        client = Client(sessions(Server(), lists="untouched"), modern=modern)
+        assert (await client.send("tools/list", session={"sessionId": "x"})).error["code"] == -32043
+
 
 class TestAdvertising:
     @pytest.mark.parametrize("method", ["initialize", "server/discover"])
@@ -279,7 +284,7 @@ class TestWhileTheStoreIsAway:
         session = await client.create()
         assert (await client.tool(session=session)).session is not None
         assert (await client.send("tools/list", session=session)).session is not None
-        assert caplog.text.count("without a revocation check: store unavailable") == 2
+        assert caplog.text.count("without a revocation check: store unavailable (store_unavailable)") == 2
         assert (await client.tool(session={"sessionId": "x"})).error["code"] == -32043
 
     async def test_but_not_where_a_session_is_required_or_to_be_ended(self, modern: bool) -> None:
@@ -331,6 +336,18 @@ class TestTransportSessions:
     async def connect(self, client: Client) -> Header:
         named = (await client.send("initialize")).headers[b"mcp-session-id"]
         return (b"mcp-session-id", named)
+
+    async def test_it_has_a_lifetime_of_its_own(self) -> None:
+        """Whatever the lifetime of other sessions is."""
+        clock = Clock()
+        options = {"clock": clock, "lifetime": 60, "transport_lifetime": 3600}
+        client = Client(sessions(Server(), **options), modern=False)
+        header = await self.connect(client)
+        statuses = []
+        for seconds in (3599, 1):
+            clock.now += seconds
+            statuses.append((await client.tool("whoami", header)).status)
+        assert statuses == [200, 404]
 
     async def test_its_state_is_kept_in_the_store(self) -> None:
         """The client carries none; sessions do not see each other's, and a state that cannot be kept is an error."""

@@ -356,6 +356,8 @@ class TestAlternative2:
         session = (await client.initialize()).json["sessionId"]
         assert (await client.say("initialize", SERVES, sessionId=session)).json["sessionId"] == session
         assert said(await client.tool("capabilities", session)) == {"sampling": {}}
+        unstated = (await client.say("initialize", SERVES)).json["sessionId"]
+        assert said(await client.tool("capabilities", unstated)) is None
 
 
 class TestAlternative2OnAStatefulServer:

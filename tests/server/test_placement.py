@@ -359,11 +359,6 @@ class Verifier:
 server = Server("s", token_verifier=Verifier(), auth=AuthSettings(
     issuer_url="https://auth.example", resource_server_url="http://127.0.0.1:8000/mcp"))
 """
-FASTMCP = """
-from fastmcp import FastMCP
-from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
-server = FastMCP("s", auth=StaticTokenVerifier({}))
-"""
 OUTSIDE = """
 from mcp_sessions import MCPSessionMiddleware
 KEYS = "a secret of the placement tests, at least 32 bytes"
@@ -373,13 +368,10 @@ IMPORT_SDK = (
     if Version(INSTALLED["mcp"]).major > 1
     else "from mcp.server.fastmcp import FastMCP as Server"
 )
-WRAPPED = "app = MCPSessionMiddleware(inner, keys=KEYS)"
 SERVED = {
-    "the official SDK": f"{IMPORT_SDK}\n{SDK}\n{OUTSIDE}\ninner = server.streamable_http_app()\n{WRAPPED}",
-    "FastMCP": f"{FASTMCP}\n{OUTSIDE}\ninner = server.http_app()\n{WRAPPED}",
+    "the official SDK": f"{IMPORT_SDK}\n{SDK}\n{OUTSIDE}\ninner = server.streamable_http_app()\n"
+    "app = MCPSessionMiddleware(inner, keys=KEYS)",
     "Starlette": f"{STARLETTE}\n{OUTSIDE}\napp = Starlette(middleware=noted)\n"
-    "app.add_middleware(MCPSessionMiddleware, keys=KEYS)",
-    "FastAPI": f"{STARLETTE}\n{OUTSIDE}\nfrom fastapi import FastAPI\napp = FastAPI(middleware=noted)\n"
     "app.add_middleware(MCPSessionMiddleware, keys=KEYS)",
 }
 

@@ -347,6 +347,11 @@ class TestEverythingElse:
         messages = [start((b"content-type", kind)), body(b'{"hello":1}', more=True), body(b"")]
         assert all(a is b for a, b in zip((await respond_with(*messages)).messages, messages, strict=True))
 
+    async def test_a_response_without_headers_passes(self) -> None:
+        """`headers` is optional in ASGI."""
+        messages: list[Message] = [{"type": "http.response.start", "status": 202}, body(b"")]
+        assert (await respond_with(*messages)).messages == messages
+
     @pytest.mark.parametrize("kind", [JSON, EVENTS])
     async def test_a_compressed_response_passes_with_an_error_in_the_log(
         self, kind: tuple[bytes, bytes], caplog: pytest.LogCaptureFixture
@@ -356,6 +361,11 @@ class TestEverythingElse:
         assert (await respond_with(*messages)).messages == messages
         assert [record.levelno for record in caplog.records] == [logging.ERROR]
         assert "put compression outside MCPSessionMiddleware" in caplog.text
+
+    async def test_identity_is_no_compression(self) -> None:
+        """A response that says so is read as any other."""
+        answer = await respond_with(start(JSON, (b"content-encoding", b"Identity")), body(b'{"hello":1}'))
+        assert answer.body == b'{"HELLO":"there"}'
 
     @pytest.mark.parametrize("kind", ["http.response.early_hint", "http.response.debug", "later.extension"])
     async def test_messages_of_other_types_pass(self, kind: str) -> None:

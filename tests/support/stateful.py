@@ -23,6 +23,7 @@ class Stateful:
     """The server."""
 
     sse: bool = False  # answer with event streams
+    fails: bool = False  # `initialize` fails with HTTP status 200
     deletes: int = 200  # the status of answers to DELETE
     guard: int | None = None  # a status that refuses every request
     names: str = "servers-"  # the prefix of its ids
@@ -64,6 +65,8 @@ class Stateful:
         self.counts[own] = 0
         if message.get("method") != "initialize":
             await self._answer(send, own, 400, {"error": {"code": -32600, "message": "Missing session ID"}})
+        elif self.fails:
+            await self._reply(send, own, message, {"error": {"code": -32602, "message": "no"}})
         else:
             await self._reply(send, own, message, {"result": {"capabilities": {}}})
 
