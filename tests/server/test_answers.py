@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import anyio
 import pytest
 from apps import Server, reply, sessions
 from clients import MODERN, START, Answer, Client, Clock, call, http
+from failing import Failing
 from starlette.types import ASGIApp, Receive, Scope, Send
 from streaming import Streaming
 
@@ -18,11 +19,9 @@ from mcp_sessions import SEP1364Create, Session
 from mcp_sessions._server.options import DAY
 from mcp_sessions._server.placement import code_of
 from mcp_sessions._server.runtime import log_fact
-from mcp_sessions._session.claims import AUDIENCE, Claims
+from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.events import Fact, RequestRefused, SessionUsed
 from mcp_sessions.errors import SessionRequired, StoreFull, StoreUnavailable
-from mcp_sessions.stores.base import Standing
-from mcp_sessions.stores.memory import MemoryStore
 
 
 @pytest.fixture(params=["legacy", "modern"])
@@ -35,24 +34,6 @@ def client_of(modern: bool, **options: Any) -> Client:
 
 
 Failure = Callable[[], Exception]
-
-
-class BrokenStore(MemoryStore):
-    """A store whose connection is lost, or which is full."""
-
-    def __init__(self, *, reading: Failure | None = None, writing: Failure | None = None) -> None:
-        super().__init__()
-        self._reading = reading
-        self._writing = writing
-
-    async def status(self, claims: Claims) -> Standing:
-        if self._reading is not None:
-            raise self._reading()
-        return Standing.LIVE
-
-    async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
-        assert self._writing is not None
-        raise self._writing()
 
 
 class TestCreate:
@@ -135,7 +116,7 @@ class TestDelete:
     @pytest.mark.parametrize("failure", [StoreUnavailable, StoreFull])
     async def test_a_store_that_did_not_take_it_is_said_to_have_failed(self, modern: bool, failure: Failure) -> None:
         """Never success, never "not found": the client may try again, and is told when."""
-        client = client_of(modern, store=BrokenStore(writing=failure))
+        client = client_of(modern, store=Failing("revoke", error=failure))
         session = await client.create()
         answer = await client.delete(session)
         assert (answer.status, answer.error["code"]) == (503, -32603)
@@ -174,7 +155,7 @@ class TestRefusals:
 
     async def test_a_store_out_of_reach_is_not_a_missing_session(self, modern: bool) -> None:
         """HTTP 503 and `Retry-After`: clients take "not found" as final."""
-        client = client_of(modern, store=BrokenStore(reading=StoreUnavailable))
+        client = client_of(modern, store=Failing("status"))
         answer = await client.tool(session=await client.create())
         assert (answer.status, answer.error["code"], answer.headers[b"retry-after"]) == (503, -32603, b"1")
         assert "data" not in answer.error
@@ -208,15 +189,8 @@ class TestAnAnswerThatComesLate:
 
     async def answer(self, tool: str, seconds: float, *, sse: bool = False, fails: bool = False) -> Answer:
         """Call a tool that takes this long; `slow` is ended meanwhile by another worker, `end` by itself."""
-
-        class Store(MemoryStore):
-            async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
-                if fails:
-                    raise StoreUnavailable
-                return await super().statuses(claims)
-
         clock = Clock()
-        store = Store(clock=clock)
+        store = Failing(*["statuses"] * fails, clock=clock)
 
         async def slow(session: Session | None, arguments: dict[str, Any]) -> Any:
             assert session is not None
@@ -268,11 +242,10 @@ async def bodyless(app: ASGIApp, method: str, session_id: bytes) -> Answer:
 class TestWithoutABody:
     """GET and DELETE that name a session of ours in the header."""
 
-    @pytest.mark.parametrize("failing", ["reading", "writing"])
+    @pytest.mark.parametrize("failing", ["status", "revoke"])
     async def test_a_store_that_does_not_answer_is_no_dead_session(self, failing: str) -> None:
         """Clients take a 404 as final; with 503 they may try again."""
-        store = BrokenStore(**{failing: StoreUnavailable})
-        app = sessions(Server(), store=store)
+        app = sessions(Server(), store=Failing(failing))
         answer = await bodyless(app, "DELETE", await named_by(app))
         assert (answer.status, answer.error["code"], answer.headers[b"retry-after"]) == (503, -32603, b"1")
 

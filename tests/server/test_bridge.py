@@ -11,6 +11,7 @@ import anyio
 import pytest
 from apps import Server, sessions
 from clients import Answer, Client, Clock, Header, Incoming, call, http
+from failing import Failing
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
@@ -21,7 +22,6 @@ from mcp_sessions._server.context import Bridged as Crossing
 from mcp_sessions._server.options import DAY
 from mcp_sessions._session.events import Fact, RequestRefused, SessionDeleted
 from mcp_sessions.errors import CreateRefused, StoreUnavailable
-from mcp_sessions.stores.memory import MemoryStore
 
 DEADLINE = 30  # seconds after which a test that hangs fails
 
@@ -417,12 +417,7 @@ async def test_a_stream_of_a_session_that_has_ended_is_not_taken_up() -> None:
 
 async def test_a_store_that_does_not_answer_is_no_dead_session() -> None:
     """Neither for a stream nor for a DELETE: the client may try again."""
-
-    class Away(MemoryStore):
-        async def status(self, claims: Any) -> Any:
-            raise StoreUnavailable
-
-    world = bridged(store=Away())
+    world = bridged(store=Failing("status"))
     ours = await world.opens()
     for method in ("GET", "DELETE"):
         assert (await world.bodyless(method, ours)).status == 503

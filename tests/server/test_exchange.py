@@ -10,16 +10,13 @@ import anyio
 import pytest
 from apps import RESULTS, Server, read, reply, sessions
 from clients import OFFERED, SESSION_KEY, START, Answer, Client, Clock, Header, Incoming, call, chunks, http
+from failing import Failing
 from starlette.types import Message, Receive, Scope, Send
 from streaming import Streaming
 
 from mcp_sessions import Session, current_session
-from mcp_sessions._session.claims import Claims
-from mcp_sessions._session.data import Namespace
 from mcp_sessions._session.events import Fact, SessionUsed
 from mcp_sessions.errors import StoreUnavailable
-from mcp_sessions.stores.base import Standing
-from mcp_sessions.stores.memory import MemoryStore
 
 LISTS = ["tools/list", "prompts/list", "resources/list", "resources/templates/list", "server/discover"]
 
@@ -261,26 +258,19 @@ class TestOtherBodies:
             assert server.last.body == body
 
 
-class Away(MemoryStore):
-    """A store that does not answer."""
-
-    async def status(self, claims: Claims) -> Standing:
-        raise StoreUnavailable
-
-
 class TestWhileTheStoreIsAway:
     @pytest.mark.parametrize("method", ["tools/call", "tools/list", "sessions/delete"])
     async def test_nobody_is_let_in_by_default(self, modern: bool, method: str) -> None:
         """503 and nothing forwarded, whether the call needs a session or not."""
         server = Server()
-        client = Client(sessions(server, store=Away()), modern=modern)
+        client = Client(sessions(server, store=Failing("status")), modern=modern)
         answer = await client.send(method, {"name": "whoami"}, session=await client.create())
         assert (answer.status, answer.error["code"], answer.headers[b"retry-after"]) == (503, -32603, b"1")
         assert method not in server.methods
 
     async def test_a_deployment_may_let_them_in(self, modern: bool, caplog: pytest.LogCaptureFixture) -> None:
         """Each with a warning in the log; an id that does not verify is refused as ever."""
-        client = Client(sessions(Server(), store=Away(), on_store_error="allow"), modern=modern)
+        client = Client(sessions(Server(), store=Failing("status"), on_store_error="allow"), modern=modern)
         session = await client.create()
         assert (await client.tool(session=session)).session is not None
         assert (await client.send("tools/list", session=session)).session is not None
@@ -291,7 +281,7 @@ class TestWhileTheStoreIsAway:
         """A gate that opens when the store is pulled out is none, and a deletion that is not kept is none."""
         server = Server()
         require = {"tools/call": ["whoami"], "notifications/cancelled": True}
-        options: dict[str, Any] = {"store": Away(), "on_store_error": "allow", "require": require}
+        options: dict[str, Any] = {"store": Failing("status"), "on_store_error": "allow", "require": require}
         client = Client(sessions(server, **options), modern=modern)
         session = await client.create()
         assert (await client.tool("whoami", session=session)).status == 503
@@ -302,14 +292,10 @@ class TestWhileTheStoreIsAway:
 
     async def test_a_transport_session_goes_on_without_its_state(self, caplog: pytest.LogCaptureFixture) -> None:
         """What is kept for it is neither shown as empty nor written over: to look at it is an error."""
-
-        class Nothing(MemoryStore):
-            async def read(self, shelf: Namespace, key: str) -> bytes | None:
-                raise StoreUnavailable("store_timeout")
-
         for on_store_error, statuses in (("allow", [200, 503]), ("refuse", [503, 503])):
             require = {"tools/call": ["remember"]}
-            app = sessions(Server(), store=Nothing(), on_store_error=on_store_error, require=require)
+            store = Failing("read", error=lambda: StoreUnavailable("store_timeout"))
+            app = sessions(Server(), store=store, on_store_error=on_store_error, require=require)
             client = Client(app, modern=False)
             named = (await client.send("initialize")).headers[b"mcp-session-id"]
             answers = [await client.tool(name, (b"mcp-session-id", named)) for name in ("whoami", "remember")]

@@ -9,11 +9,12 @@ import anyio.lowlevel
 import pytest
 from apps import Server, sessions
 from clients import SESSION_KEY, Answer, Client, Clock, Header
+from failing import Failing
 from sep1364 import OWN, SERVES, Speaker, Stateful
 
 from mcp_sessions import EndedSession, Principal, SEP1364Create, SEP1364Initialize, Session
 from mcp_sessions._server.options import DAY
-from mcp_sessions.errors import DataGone, StoreUnavailable
+from mcp_sessions.errors import DataGone
 from mcp_sessions.stores.memory import MemoryStore
 
 BESIDE: Header = (b"mcp-session-id", OWN.encode())
@@ -53,20 +54,6 @@ def second(server: Any, *, sessionless: bool = False, **options: Any) -> Speaker
 def said(answer: Answer) -> Any:
     """What a tool said."""
     return answer.result["content"]
-
-
-class Full(MemoryStore):
-    """A store that keeps nothing new."""
-
-    async def write(self, *_: Any, **__: Any) -> None:
-        raise StoreUnavailable
-
-
-class Down(Full):
-    """One that ends nothing either."""
-
-    async def revoke(self, *_: Any, **__: Any) -> bool:
-        raise StoreUnavailable
 
 
 class Lives:
@@ -235,7 +222,9 @@ class TestAlternative1:
     async def test_a_session_whose_client_is_not_told_of_it_ends(self, server: Server) -> None:
         """What the application made for it is freed at once."""
         lives = Lives()
-        refused = await first(server, store=Full(), **lives.options).say("session/create", {"capabilities": {}})
+        refused = await first(server, store=Failing("write"), **lives.options).say(
+            "session/create", {"capabilities": {}}
+        )
         assert refused.error["message"] == "Session store unavailable"
         assert len(lives.made) == 1
         assert lives.freed == [(lives.made[0], "not_begun")]
@@ -256,7 +245,7 @@ class TestAlternative1:
         assert lives.freed == [(lives.made[0], "not_begun")]
 
     async def test_where_such_a_session_cannot_be_ended_the_answer_is_the_same(self, server: Server) -> None:
-        refused = await first(server, store=Down()).say("session/create", {"capabilities": {}})
+        refused = await first(server, store=Failing("write", "revoke")).say("session/create", {"capabilities": {}})
         assert (refused.status, refused.error["message"]) == (503, "Session store unavailable")
 
     async def test_a_session_that_ends_meanwhile_is_not_renewed(self) -> None:
@@ -334,7 +323,7 @@ class TestAlternative2:
     async def test_where_no_session_can_be_made_the_client_is_told(self, server: Server) -> None:
         """The server must respond with a new session, or with an error."""
         lives = Lives()
-        refused = await second(server, store=Full(), **lives.options).initialize()
+        refused = await second(server, store=Failing("write"), **lives.options).initialize()
         assert refused.error == {"code": -32603, "message": "Session store unavailable"}
         assert b"mcp-session-id" not in refused.headers
         assert len(lives.made) == 1
@@ -387,12 +376,8 @@ class TestAlternative2OnAStatefulServer:
         assert stateful.ended == [OWN]
 
     async def test_what_could_not_be_ended_leaves_the_server_s_own(self, server: Server) -> None:
-        class Deaf(MemoryStore):
-            async def revoke(self, *_: Any, **__: Any) -> bool:
-                raise StoreUnavailable
-
         stateful = Stateful(server)
-        client = second(stateful, store=Deaf())
+        client = second(stateful, store=Failing("revoke"))
         session = (await client.initialize()).json["sessionId"]
         failed = await client.say("terminate", None, BESIDE, mirrored=False, sessionId=session)
         assert (failed.status, stateful.ended) == (503, [])
@@ -478,7 +463,7 @@ class TestInFrontOfABridge:
     async def test_where_no_session_can_be_made_none_is_left(self, server: Server, exceeds: bool) -> None:
         """Neither ours nor the server's own, of which no client knows."""
         lives, stateful = Lives(), Stateful(server)
-        client = second(stateful, bridge=True, store=Full(), **lives.options)
+        client = second(stateful, bridge=True, store=Failing("write"), **lives.options)
         params = {**SERVES, **(EXCEEDING if exceeds else {"capabilities": {}})}
         refused = await client.say("initialize", params)
         assert refused.error["code"] == (INVALID if exceeds else -32603)

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from apps import Server, sessions
 from clients import START, Client, Clock
+from failing import Failing
 from starlette.types import Scope
 
 from mcp_sessions import EndedSession, MCPSessionMiddleware, Session
-from mcp_sessions._session.claims import Claims
 from mcp_sessions._session.events import Fact, SessionCreated
-from mcp_sessions.errors import CreateRefused, StoreUnavailable
-from mcp_sessions.stores.base import Standing
+from mcp_sessions.errors import CreateRefused
 from mcp_sessions.stores.memory import MemoryStore
 
 
@@ -159,12 +158,7 @@ async def test_a_fork_counts_as_a_session() -> None:
 
 async def test_a_fork_is_never_made_of_what_nobody_knows_to_live() -> None:
     """Not even where requests are let in while the store is away."""
-
-    class Away(MemoryStore):
-        async def status(self, claims: Claims) -> Standing:
-            raise StoreUnavailable
-
-    client = Client(shop(store=Away(), on_store_error="allow"))
+    client = Client(shop(store=Failing("status"), on_store_error="allow"))
     root = await client.create()
     assert (await client.send("sessions/fork", {"mode": "share"}, session=root)).status == 503
 
@@ -308,12 +302,7 @@ async def test_a_fork_that_meets_the_end_of_its_parent_is_refused(descendants: b
 
 async def test_a_store_that_did_not_take_it_is_said_to_have_failed() -> None:
     """And the root still lives, so that its owner can try again."""
-
-    class Full(MemoryStore):
-        async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
-            raise StoreUnavailable
-
-    client = Client(shop(store=Full()))
+    client = Client(shop(store=Failing("revoke")))
     root = await client.create()
     assert (await client.delete(root, descendants=True)).status == 503
     assert (await client.tool(session=root)).session is not None

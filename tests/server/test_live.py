@@ -6,7 +6,8 @@ import gc
 
 import pytest
 from clients import START, Clock
-from living import ALICE, BOB, SCOPE, Away, mint, named, options_of, reopen
+from failing import Failing
+from living import ALICE, BOB, SCOPE, mint, named, options_of, reopen
 
 from mcp_sessions._protocol.draft import SessionMetadata
 from mcp_sessions._server import minting
@@ -105,12 +106,12 @@ class TestExpiry:
 
 async def test_the_request_that_ends_it_outlives_it() -> None:
     """And is a request like any other again where the store did not take the end."""
-    store = Away()
+    store = Failing("revoke")
     live = await mint(options_of(Clock(), store=store))
     with pytest.raises(StoreUnavailable):
         await live.session.end()
     before = live.ended_by_own_request
-    store.is_away = False
+    store.failing.clear()
     await live.session.end()
     assert (before, live.ended_by_own_request) == (False, True)
     with pytest.raises(SessionEnded):

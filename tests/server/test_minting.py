@@ -9,7 +9,8 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from clients import Clock
-from living import ALICE, PARAMS, SCOPE, Away, mint, named, options_of, reopen
+from failing import Failing
+from living import ALICE, PARAMS, SCOPE, mint, named, options_of, reopen
 from starlette.types import Scope
 
 from mcp_sessions._server.options import HOUR
@@ -35,14 +36,14 @@ async def test_an_id_is_short_and_visible_ascii() -> None:
 
 async def test_what_cannot_be_recorded_is_not_made() -> None:
     """Nothing that the hook would have made has to be freed, since it did not run."""
-    ran, store = list[str](), Away()
+    ran, store = list[str](), Failing("register")
     options = options_of(
         Clock(), store=store, tracked=True, on_create=lambda session, params, scope: ran.append(session.ref)
     )
     with pytest.raises(StoreUnavailable):
         await mint(options)
     assert ran == []
-    store.is_away = False
+    store.failing.clear()
     ref = (await mint(options)).session.ref
     assert ran == [ref]
 
