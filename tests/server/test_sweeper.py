@@ -7,12 +7,11 @@ from typing import Any
 
 import anyio
 import pytest
+from apps import Server, sessions
 from clients import START, Clock
 
-from mcp_sessions._server.lifecycle import LEASE, SWEEP_BATCH, Sweeper, Terminator
-from mcp_sessions._server.streams import Streams
+from mcp_sessions._server.lifecycle import LEASE, SWEEP_BATCH
 from mcp_sessions._session.claims import AUDIENCE
-from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.events import Fact, SessionDeleted
 from mcp_sessions._session.session import EndedSession
 from mcp_sessions.errors import StoreUnavailable
@@ -64,21 +63,18 @@ class Worker:
         self.facts: list[Fact] = []
         self.fails = False
         self.store = Store(clock)
-        self.terminator = Terminator(
-            self.store,
-            Streams(self.store),
-            on_end=on_end or (lambda session, reason: self.ran.append((session.ref, reason))),
-            emit=self.emit,
-            data=lambda owner, until: Data(self.store, Namespace(owner, until, 100), clock=clock, max_value_bytes=100),
+        app = sessions(
+            Server(),
             clock=clock,
-        )
-        self.sweeper = Sweeper(
-            self.store,
-            self.terminator,
-            audience=AUDIENCE,
+            store=self.store,
+            tracked=True,
             idle_timeout=idle_timeout,
-            interval=interval,
+            sweep_interval=interval,
+            on_end=on_end or (lambda session, reason: self.ran.append((session.ref, reason))),
+            listen=self.emit,
         )
+        assert app._options.sweeper is not None
+        self.sweeper = app._options.sweeper
 
     def emit(self, fact: Fact) -> None:
         """Hear a fact, and fail once where that is asked for."""
