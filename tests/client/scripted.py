@@ -84,9 +84,14 @@ class Server:
     received: list[SessionMessage] = field(default_factory=list)
     go: anyio.Event = field(default_factory=anyio.Event)
     asked: anyio.Event = field(default_factory=anyio.Event)
-    closed: bool = False
     _numbers: Any = field(default_factory=lambda: count(1))
     _streams: Any = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether both of the transport's streams are closed."""
+        answers, requests = (stream.statistics() for stream in self._streams)
+        return not (answers.open_receive_streams or requests.open_send_streams)
 
     def sent(self, method: str) -> list[dict[str, Any]]:
         """What it was sent of a method."""
@@ -116,7 +121,6 @@ class Server:
         async with anyio.create_task_group() as tasks, answers, requests:
             tasks.start_soon(self._serve, requests, answers)
             yield read, write
-            self.closed = not (read.statistics().open_receive_streams or write.statistics().open_send_streams)
             tasks.cancel_scope.cancel()
 
     async def _serve(self, requests: Any, answers: Any) -> None:

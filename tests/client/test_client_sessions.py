@@ -171,6 +171,23 @@ async def test_leaving_does_not_wait_for_a_server_that_does_not_answer(monkeypat
     assert not server.go.is_set()
 
 
+async def test_an_answer_may_come_while_the_transport_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under load deletions outlast the time for leaving, and transports write their answers until they have closed."""
+    monkeypatch.setattr(sessions, "LEAVE_TIMEOUT", 0.01)
+    server = Server(late=frozenset({"sessions/delete"}))
+
+    @asynccontextmanager
+    async def slow_to_close() -> AsyncIterator[Any]:
+        async with server.transport() as streams:
+            yield streams
+            server.go.set()
+            await anyio.wait_all_tasks_blocked()
+
+    async with calling(with_sessions(slow_to_close)) as caller:
+        await caller.ask("tools/call")
+    assert server.closed
+
+
 async def test_a_connection_that_is_gone_is_left_at_once() -> None:
     """Also by a program that is being stopped."""
     for ended in ("by the server", "by the program"):

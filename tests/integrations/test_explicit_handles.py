@@ -22,9 +22,8 @@ from sources import Made, claims_of
 from starlette.requests import Request
 
 from mcp_sessions._session.claims import Principal
-from mcp_sessions._session.current import session_variable
 from mcp_sessions._session.data import Data, Namespace
-from mcp_sessions._session.session import Session
+from mcp_sessions._session.session import Session, session_variable
 from mcp_sessions._tokens.handles import HandleError
 from mcp_sessions._tokens.keys import KeyRing
 from mcp_sessions.errors import ConfigurationError

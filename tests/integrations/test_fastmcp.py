@@ -15,7 +15,7 @@ from key_value.aio.stores.memory import MemoryStore
 
 from integration.wire import Client, lifespan
 from mcp_sessions import MCPSessionMiddleware, Session
-from mcp_sessions._session.current import current_session
+from mcp_sessions._session.session import current_session
 from mcp_sessions.integrations.fastmcp import SECTION, SessionStateStore, require_session
 
 from .servers import FASTMCP, KEYS, bearer

@@ -13,7 +13,7 @@ from environments import needs
 
 from integration.wire import Client, lifespan
 from mcp_sessions import MCPSessionMiddleware, Session
-from mcp_sessions._session.current import current_session
+from mcp_sessions._session.session import current_session
 from mcp_sessions.integrations.sdk import require_session
 
 from .servers import KEYS, MCP

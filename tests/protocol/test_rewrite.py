@@ -10,9 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from jsontext import Number, Object, load, names, seeds, texts, values, write
+from msgspec import Raw
 
 from mcp_sessions._protocol import rewrite
 from mcp_sessions._protocol.jsonrpc import SESSION_KEY, Message, MessageKind, parse
+from mcp_sessions._protocol.sep1364 import Sep1364, SEP1364Create
 from mcp_sessions._protocol.strict_json import members
 
 SESSION = b'{"sessionId":"header.claims.signature"}'
@@ -414,7 +416,9 @@ def test_the_field_stands_at_the_top_of_the_answer(response: bytes, becomes: byt
 def test_the_field_is_taken_out() -> None:
     """Everything else keeps its bytes."""
     body = b'{"jsonrpc":"2.0","sessionId":"s","id":1e0,"method":"m"}'
-    assert rewrite.without_field(body) == b'{"jsonrpc":"2.0","id":1e0,"method":"m"}'
+    message = Message(body, MessageKind.REQUEST, "m", field=Raw(b'"s"'))
+    outgoing = Sep1364.of([SEP1364Create()]).outgoing(message)
+    assert (outgoing.body, outgoing.field) == (b'{"jsonrpc":"2.0","id":1e0,"method":"m"}', None)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from mcp_sessions import Correlation, Session, current_correlation, current_session
-from mcp_sessions._session.current import correlation_variable, session_variable
+from mcp_sessions._session.session import correlation_variable, session_variable
 
 
 def ref() -> str:

@@ -26,7 +26,7 @@ from opentelemetry.trace import (
 from recorded import Recorder
 
 from mcp_sessions import Session, current_session
-from mcp_sessions._session.current import session_variable
+from mcp_sessions._session.session import session_variable
 from mcp_sessions.telemetry import SessionSpanProcessor
 from mcp_sessions.telemetry.attributes import has_foreign_session_id
 

@@ -18,9 +18,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from otlp import Receiver, receiving
-
 from observe.tools import TOOLS
+from otlp import Receiver, receiving
 
 TESTS = Path(__file__).resolve().parents[1]
 PAGE = (TESTS.parent / "docs" / "tracing.md").read_text("utf-8")

@@ -1,8 +1,7 @@
 """The one place that decides whether a message is forwarded, answered or refused: `decide`, which reads a table.
 
-A message has a subject and carries a session or none; `TABLE` has a step or a refusal for each pair. Which session is
-named is asked of the draft first, then of the dialects of SEP-1364, and last of the transport header. Nothing is
-verified here: the named session is opened afterwards. Methods beyond the draft are listed in `EXTENSIONS`.
+A message has a subject and carries a session or none; `TABLE` has a step or a refusal for each pair. The draft names
+a session first, then the dialects of SEP-1364, and last the transport header; it is verified afterwards.
 Sources: the data-layer sessions draft ("Using Sessions"), and MCP 2026-07-28 for the eras.
 """
 
@@ -40,7 +39,7 @@ class _Word(Enum):
 
 
 class Subject(_Word):
-    """What a message is about, as far as sessions go."""
+    """What a message is about."""
 
     CREATE = "sessions/create"
     DELETE = "sessions/delete"
@@ -133,25 +132,17 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
 }
 """The subjects of the methods that the draft and MCP have; extensions add theirs."""
 
-_DEFAULT_LISTS: Final[Mapping[bool, Lists]] = {True: "stable", False: "session"}
+_DEFAULT_LISTS: Final[Mapping[bool, Lists]] = {True: "stable", False: "session"}  # in the modern and the legacy era
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What happens to a message, and the sessions that must be opened before.
-
-    Args:
-        step: What happens.
-        metadata: The session that the message names, unverified, or None.
-        transport_id: The id in a header that names a transport session, unverified, or None.
-        kind: What the token of `metadata` is used as.
-        fail_open: Whether the message goes on without a revocation check where the store does not answer.
-    """
+    """What happens to a message, and the sessions that must be opened first."""
 
     step: Step
-    metadata: SessionMetadata | None = None
-    transport_id: str | None = None
-    kind: Kind = SESSION_KIND
-    fail_open: bool = False
+    metadata: SessionMetadata | None = None  # the session that the message names, unverified
+    transport_id: str | None = None  # the id in a header that names a transport session, unverified
+    kind: Kind = SESSION_KIND  # what the token of `metadata` is used as
+    fail_open: bool = False  # whether it goes on without a revocation check where the store does not answer
 
 
 PASS: Final = Decision(FORWARD)
@@ -165,17 +156,12 @@ class Rules(msgspec.Struct, frozen=True):
     subjects: Mapping[str, Subject]
     lists: Lists | None
     legacy_only: bool
-    fail_open: bool
-    """Whether a session is accepted though the store does not answer."""
-    reads_transport: bool
-    """Whether a header of ours can name a transport session."""
-    bridges: bool
-    """Whether every session header that clients send is one of ours."""
-    kind_of: Callable[[str], Kind | None]
-    """Gives what a token may be used as; None where it is not authentic."""
+    fail_open: bool  # whether a session is accepted though the store does not answer
+    reads_transport: bool  # whether a header of ours can name a transport session
+    bridges: bool  # whether every session header that clients send is one of ours
+    kind_of: Callable[[str], Kind | None]  # what a token may be used as; None where it is not authentic
     sep1364: Sep1364 | None
-    inspected_methods: frozenset[str]
-    """Without a session, only messages with these methods need a decision, unless all do."""
+    inspected_methods: frozenset[str]  # without a session, only these need a decision, unless all do
     inspects_all: bool
 
     @classmethod
@@ -289,12 +275,11 @@ def _is_transport(message: Message, metadata: SessionMetadata | None, headers: R
 
 
 def kind_of_header(header: str, rules: Rules) -> Kind | None:
-    """Return what the token in a session header may be used as; where it names no transport session, it is a mirror."""
+    """Return what the token in a session header may be used as; without transport sessions it mirrors the body."""
     return rules.kind_of(header) if rules.reads_transport else SESSION_KIND
 
 
 def _kind_of_field(metadata: SessionMetadata, step: Step, rules: Rules) -> Kind:
-    """Return the kind of a session that a field names. It is verified whatever the step, also with a posted answer."""
     if step is Step.FORK:
         raise refuse("session_missing")
     kind = rules.kind_of(metadata.session_id)
@@ -309,20 +294,16 @@ def _is_required(message: Message, rules: Rules) -> bool:
 
 
 def ours_of(session_ids: Sequence[str]) -> str | None:
-    """Return the `Mcp-Session-Id` header where it is one of ours, or None where it is absent or the server's own.
+    """Return the `Mcp-Session-Id` header where it looks like ours, and must not reach the application, else None.
 
-    The token's envelope alone decides, not whether it verifies: a value that looks like ours must not reach the
-    application, its logs or its spans. Args and Raises are those of `any_of`.
+    Raises as `any_of`.
     """
     found = any_of(session_ids)
     return found if found is not None and looks_like_session_id(found) else None
 
 
 def any_of(session_ids: Sequence[str]) -> str | None:
-    """Return the `Mcp-Session-Id` header: where clients know ids of ours only, any other is a dead one of ours.
-
-    Args:
-        session_ids: Every copy of the header.
+    """Return the `Mcp-Session-Id` header, of which `session_ids` are all copies, or None where there is none.
 
     Raises:
         Refusal: `duplicate_session_header`: There are several, and two readers may take different ones.
@@ -351,19 +332,12 @@ def check_envelope(message: Message, *, version: str | None, methods: tuple[str,
 
 
 class Extension(msgspec.Struct, frozen=True):
-    """One method beyond the draft.
-
-    Args:
-        method: Its name on the wire.
-        subject: What a message with it is about.
-        settings: Its members of `capabilities.experimental.sessions`.
-        needs_records: Whether it is there only where sessions are tracked.
-    """
+    """One method beyond the draft."""
 
     method: str
     subject: Subject
-    settings: Mapping[str, Any]
-    needs_records: bool = False
+    settings: Mapping[str, Any]  # its members of `capabilities.experimental.sessions`
+    needs_records: bool = False  # whether it is there only where sessions are tracked
 
 
 EXTENSIONS: Final[Mapping[str, Extension]] = {

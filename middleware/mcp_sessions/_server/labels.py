@@ -20,8 +20,7 @@ from .._protocol.jsonrpc import Message
 from .._protocol.labels import Correlate, baggage_member, propagated
 from .._protocol.strict_json import string
 from .._session.claims import Correlation
-from .._session.current import correlation_variable
-from .._session.session import Session
+from .._session.session import Session, correlation_variable
 from ..errors import Refusal
 from ..telemetry.detect import attributes_of
 

@@ -18,9 +18,8 @@ from .._protocol.draft import INITIALIZE
 from .._protocol.headers import SESSION_HEADER
 from .._protocol.jsonrpc import NOTIFICATION, RESPONSE, Message
 from .._session.claims import SESSION
-from .._session.current import correlation_variable, session_variable
 from .._session.events import SessionUsed
-from .._session.session import Session
+from .._session.session import Session, correlation_variable, session_variable
 from ..errors import Refusal
 from .answers import answer, notify, refuse, refuse_unread
 from .body import Replay, read_body, read_message

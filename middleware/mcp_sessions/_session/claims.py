@@ -1,7 +1,4 @@
-"""The identity of a session: the claims of its token, its principal, its lineage, and its id among other texts.
-
-A fork is a session of the same principal that ends by itself when its root does, so forking prolongs nothing.
-"""
+"""The identity of a session: the claims of its token, its principal, its lineage, and its id among other texts."""
 
 from __future__ import annotations
 
@@ -21,8 +18,7 @@ MAX_TOKEN_BYTES: Final = 2048
 MAX_CLIENT_CHARS: Final = 64
 MAX_CLOCK_SKEW: Final = 60  # seconds that another worker's clock may be ahead of ours
 
-AUDIENCE: Final = "mcp-sessions"
-"""The audience of sessions where a deployment does not name one."""
+AUDIENCE: Final = "mcp-sessions"  # where a deployment does not name one
 
 Kind = Literal["session", "transport", "field", "beside"]
 SESSION: Final[Kind] = "session"  # named in `_meta`; the only one whose client carries the state
@@ -129,7 +125,7 @@ def utc(seconds: int) -> datetime:
 
 
 def below(parent: Claims, mode: Mode) -> dict[str, Any]:
-    """Return the claims of a fork that follow from its parent: all but its name, its time of making and its subject."""
+    """Return the claims that a fork has from its parent. It expires when its root does, so forking prolongs nothing."""
     return {
         "kind": SESSION,
         "expires_at": parent.expires_at,
@@ -142,20 +138,17 @@ def below(parent: Claims, mode: Mode) -> dict[str, Any]:
 
 
 def root(claims: Claims) -> str:
-    """Return the `ref` at the top of the lineage, which is a session's own where it is not a fork."""
+    """Return the `ref` at the top of the lineage: a session's own where it is not a fork."""
     return claims.root or claims.ref
 
 
 def owner(claims: Claims) -> str:
-    """Return the `ref` of the session whose data it has, which is its own unless it shares another's."""
+    """Return the `ref` of the session that owns the data: its own unless it shares another's."""
     return claims.owner or claims.ref
 
 
 def mark(claims: Claims) -> Claims:
-    """Return the claims by which a store keeps that all forks of a lineage have ended, the same for every member.
-
-    They are no session's, whose `jti` has no slash.
-    """
+    """Return the claims that mark, in a store, the end of all forks of a lineage; no session's `jti` has a slash."""
     return Claims(
         kind=SESSION,
         kid=claims.kid,
@@ -180,9 +173,6 @@ def looks_like_session_id(value: str | bytes) -> bool:
 
     This is decided generously (any padding, any order of members, any case of `typ`, further segments, any text
     around it), since what looks like ours is kept from the wrapped server, whose logs it could reach.
-
-    Args:
-        value: A header's value or another text.
     """
     data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
     if data.count(b".") < 2:
