@@ -10,7 +10,7 @@ from apps import Server, sessions
 from clients import SESSION_KEY, Client
 
 from mcp_sessions import ConfigurationError, Correlation, Session
-from mcp_sessions._server.labels import Conversation
+from mcp_sessions._server.context import Conversation
 
 CHAT = {"openai/session": "c1"}
 FOUND = Correlation("c1", "meta:openai/session")

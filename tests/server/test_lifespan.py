@@ -9,7 +9,7 @@ import pytest
 from clients import Incoming
 from starlette.types import Message, Receive, Scope, Send
 
-from mcp_sessions._server.lifespan import Lifespan, Services
+from mcp_sessions._server.lifecycle import Services
 from mcp_sessions.stores.memory import MemoryStore
 
 STARTUP, SHUTDOWN = {"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}
@@ -61,7 +61,7 @@ class Life:
         async def hear(message: Message) -> None:
             self.steps.append(f"the server hears {message['type']}")
 
-        await Lifespan(self.app, Noted(self.steps)).run({"type": "lifespan"}, Incoming(STARTUP, SHUTDOWN), hear)
+        await Noted(self.steps).run(self.app, {"type": "lifespan"}, Incoming(STARTUP, SHUTDOWN), hear)
         return self.steps
 
 

@@ -64,7 +64,7 @@ def test_memory_is_bounded_and_callers_beyond_it_share_a_budget() -> None:
     assert [admitted(limit, name, START, 1) for name in "abc"] == [1, 1, 1]
     assert sum(admitted(limit, f"new {n}", START, 1) for n in range(1000)) == 2
     assert admitted(limit, "a", START, 5) == 1
-    assert len(limit._created) == 4
+    assert len(limit.created) == 4
 
 
 async def test_one_principal_s_limit_is_not_another_s() -> None:

@@ -25,10 +25,10 @@ def options_of(**options: Any) -> Runtime:
 
 def test_the_defaults_need_nothing_but_keys() -> None:
     options = options_of()
-    assert (options.path, options.audience, options.lifetime) == ("/mcp", "mcp-sessions", 7 * 86400)
+    assert (sessions(Server()).path, options.audience, options.lifetime) == ("/mcp", "mcp-sessions", 7 * 86400)
     assert (options.idle_timeout, options.rules.lists, options.asks) == (None, None, True)
-    assert (options.max_body_bytes, options.max_state_bytes, options.body_timeout) == (4 * MEBIBYTE, 4096, 30)
-    assert (options.max_batch, options.max_nesting, options.create_limit) == (100, 1_000, None)
+    assert (options.limits.body_bytes, options.limits.state_bytes, options.body_timeout) == (4 * MEBIBYTE, 4096, 30)
+    assert (options.limits.batch, options.limits.nesting, options.create_limit) == (100, 1_000, None)
     assert isinstance(options.store, MemoryStore)
     assert (options.tracked, options.on_create, options.rules.fail_open) == (False, None, False)
     assert options.principal is from_scope
@@ -56,8 +56,9 @@ def test_the_defaults_need_nothing_but_keys() -> None:
 )
 def test_a_right_value_is_kept(option: str, value: object, kept: object) -> None:
     """Durations become seconds, and a trailing slash makes no difference."""
-    made = options_of(**{option: value})
-    assert getattr(made.rules if option == "lists" else made, option) == kept
+    app, name = sessions(Server(), **{option: value}), option.removeprefix("max_")
+    places = app, app._options, app._options.rules, app._options.limits
+    assert next(getattr(place, name) for place in places if hasattr(place, name)) == kept
 
 
 async def test_data_has_the_limits_that_were_asked_for() -> None:

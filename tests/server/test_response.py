@@ -15,8 +15,7 @@ from starlette.types import Message, Send
 
 from mcp_sessions._server import response as responder_module
 from mcp_sessions._server.answers import respond, send_refusal
-from mcp_sessions._server.response import ResponseFilter, StreamGuard
-from mcp_sessions._server.rewrites import Rewrite
+from mcp_sessions._server.response import ResponseFilter, Rewrite, StreamGuard
 from mcp_sessions._server.streams import Origin, Streams
 from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions.errors import CreateRefused, StoreUnavailable
@@ -383,7 +382,7 @@ class TestEverythingElse:
 async def test_an_answer_of_our_own_is_json_that_nobody_may_cache() -> None:
     """It may hold a credential, so `no-store` stands there."""
     answer = Answer()
-    await respond(answer, 503, b"{}", (b"retry-after", b"1"))
+    await respond(answer, 503, b"{}", retry_after=1)
     assert answer.messages == [
         {
             "type": "http.response.start",

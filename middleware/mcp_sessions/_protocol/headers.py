@@ -29,7 +29,9 @@ Header = tuple[bytes, bytes]
 def edit(headers: Iterable[Header], *, drop: Iterable[bytes] = (), add: Iterable[Header] = ()) -> list[Header]:
     """Return a new list of ASGI headers, without any copy of those to drop and with others at the end."""
     names = frozenset(drop)
-    return [*(header for header in headers if header[0] not in names), *add]
+    kept = [header for header in headers if header[0] not in names]
+    kept.extend(add)
+    return kept
 
 
 class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
