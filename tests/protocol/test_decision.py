@@ -7,12 +7,16 @@ import json
 from typing import Any
 
 import pytest
-from clients import SECRET, SESSION_KEY, START
+from clients import OFFERED, SECRET, SESSION_KEY, START
 from deciding import headers, rules
 from reasons import refused
 
 from mcp_sessions import SEP1364Create
+<<<<<<< HEAD
 from mcp_sessions._protocol.cookies import SHARED_JAR
+=======
+from mcp_sessions._protocol import decision
+>>>>>>> main
 from mcp_sessions._protocol.decision import (
     ABOUT_SESSIONS,
     ADVERTISING,
@@ -20,6 +24,7 @@ from mcp_sessions._protocol.decision import (
     LISTS,
     NEEDS_LIVE_SESSION,
     PASS,
+    SUBJECTS,
     TABLE,
     Carries,
     Decision,
@@ -75,12 +80,10 @@ def message(text: str) -> Message:
     ],
 )
 def test_a_message_is_about_one_thing(text: str, about: Subject) -> None:
-    """Methods are compared exactly; only `sessions/*` needs an id."""
     assert subject(message(f'{{"jsonrpc":"2.0",{text}}}'), rules()) is about
 
 
 def test_the_table_has_no_hole() -> None:
-    """Every subject meets everything that a message can carry."""
     assert set(TABLE) == set(Subject)
     assert all(set(row) == set(Carries) for row in TABLE.values())
 
@@ -98,7 +101,6 @@ def test_the_table_has_no_hole() -> None:
     ],
 )
 def test_the_rules_of_the_draft(about: Subject, carries: Carries, outcome: Step | str) -> None:
-    """What the draft says in words, so that a slip in the table is noticed."""
     assert TABLE[about][carries] == outcome
 
 
@@ -114,8 +116,6 @@ def test_lists_follow_the_option_or_the_era(lists: Lists | None, modern: bool, s
     """Stable in the modern era, by session in the legacy one, unless the deployment says otherwise."""
     assert list_step(lists, modern=modern) is step
 
-
-# --- the whole product ---------------------------------------------------------------------------
 
 EVERY = subjects(list(EXTENSIONS.values()))
 METHODS = {
@@ -238,13 +238,11 @@ class TestWhatTheHeaderIs:
         assert (created.step, created.transport_id) == (Step.CREATE, "transport")
 
     def test_an_initialize_begins_anew(self) -> None:
-        """Whatever it carries."""
         found = decide(of_subject(Subject.OTHER, None, advertised=True), headers("transport"), rules())
         assert found == PASS
 
     @pytest.mark.parametrize("kind", ["draft", "forged"])
     def test_it_is_a_mirror_where_none_can_be_named(self, kind: str) -> None:
-        """A deployment without transport sessions refuses one that stands alone."""
         with refused("session_header_alone"):
             decide(of_subject(Subject.OTHER, None), headers(kind), rules(reads_transport=False))
 
@@ -263,14 +261,12 @@ class TestABatch:
     def test_it_passes_unless_an_item_concerns_sessions(
         self, about: Subject, carried: str | None, require: Any, speaks: bool
     ) -> None:
-        """By its method, by what it names, or by what the policy asks of it."""
         assert speaks_of_sessions(of_subject(about, carried), rules(require)) is speaks
 
 
 class TestHeader:
     @pytest.mark.parametrize("ids", [[], [""], ["the-server-s-own"], ["a.b.c"], [OURS[5:]]])
     def test_what_is_not_ours_is_none_of_our_business(self, ids: list[str]) -> None:
-        """A transport session of the wrapped server keeps its header."""
         assert ours_of(ids) is None
 
     @pytest.mark.parametrize("ours", [OURS, FORGED])
@@ -286,7 +282,6 @@ class TestHeader:
                 find(ids)
 
     def test_across_a_bridge_every_header_is_ours(self) -> None:
-        """Clients there know no other ids."""
         assert any_of(["the-server-s-own"]) == "the-server-s-own"
         assert any_of([]) is None
 
@@ -300,7 +295,6 @@ class TestEnvelope:
         check_envelope(message(text), version=version, methods=methods)
 
     def test_a_whole_envelope_passes(self) -> None:
-        """Version and method stand in the header and in the body, and are equal."""
         self.check(f"{{{self.FULL}}}", "sessions/create")
 
     @pytest.mark.parametrize(
@@ -314,7 +308,6 @@ class TestEnvelope:
         ],
     )
     def test_an_incomplete_envelope_is_refused(self, meta: str) -> None:
-        """Version as a string, and capabilities."""
         with refused("envelope_incomplete"):
             self.check(meta, "sessions/create")
 
@@ -326,6 +319,39 @@ class TestEnvelope:
 
     @pytest.mark.parametrize("methods", [(), ("sessions/delete",), ("sessions/create", "sessions/create")])
     def test_the_method_must_be_the_header_s(self, methods: tuple[str, ...]) -> None:
-        """Missing, different and doubled are refused alike."""
         with refused("method_header_mismatch"):
             self.check(f"{{{self.FULL}}}", *methods)
+
+
+def test_every_extension_is_a_method_about_sessions() -> None:
+    for extension in EXTENSIONS.values():
+        assert extension.method.startswith("sessions/")
+        assert extension.method not in SUBJECTS
+        assert extension.subject in ABOUT_SESSIONS
+
+
+def test_what_is_offered_is_read_and_advertised() -> None:
+    offered = decision.offered({"fork"}, tracked=True)
+    assert decision.subjects(offered) == {**SUBJECTS, "sessions/fork": EXTENSIONS["fork"].subject}
+    assert json.loads(decision.settings("some", offered)) == {"required": "some", **OFFERED}
+
+
+def test_what_needs_records_is_offered_where_there_are_some() -> None:
+    """A list of sessions that nobody wrote down would be empty."""
+    every = [decision.offered(EXTENSIONS, tracked=tracked) for tracked in (False, True)]
+    assert [[one.method for one in offered] for offered in every] == [
+        ["sessions/fork"],
+        ["sessions/fork", "sessions/list", "sessions/end_all"],
+    ]
+    assert json.loads(decision.settings("some", every[1])) == {
+        "required": "some",
+        **OFFERED,
+        "list": True,
+        "endAll": True,
+    }
+
+
+def test_what_is_not_offered_is_not_ours() -> None:
+    assert decision.offered((), tracked=True) == []
+    assert decision.subjects([]) == SUBJECTS
+    assert decision.settings("never", []) == b'{"required":"never"}'

@@ -275,6 +275,40 @@ async def test_a_principals_sessions_are_listed_oldest_first(store: Store) -> No
     assert await store.sessions("nobody", audience=AUDIENCE) == []
 
 
+async def test_sessions_and_forks_are_listed_in_pages(store: Store) -> None:
+    """Those of one second by their names; a page goes on after the last of the one before, which may have ended."""
+    records = [
+        replace(Record.of(session(f"s{n}", issued_at=START + n // 2)), root=session("root").ref) for n in range(5)
+    ]
+    for record in records:
+        await store.register(record)
+    in_order = sorted(records, key=lambda one: one.position)
+    by_sessions, by_forks = partial(store.sessions, ALICE, audience=AUDIENCE), partial(store.forks, session("root").ref)
+    for pages in (by_sessions, by_forks):
+        assert await pages(limit=2) == in_order[:2]
+        assert await pages(after=in_order[1].position, limit=2) == in_order[2:4]
+        assert await pages(after=in_order[3].position) == in_order[4:]
+    await revoke(store, session("s0"))
+    await revoke(store, session("s1"))
+    for pages in (by_sessions, by_forks):
+        assert await pages(limit=2) == await pages(after=in_order[1].position, limit=2) == in_order[2:4]
+
+
+async def test_what_was_cut_off_is_listed_for_who_ends_it_by_name(store: Store) -> None:
+    """Until that is done, page by page; what was issued later is in no danger."""
+    cut, then = [session(f"s{n}", issued_at=START - 1) for n in range(3)], session("then")
+    for one in (*cut, then):
+        await store.register(Record.of(one))
+    await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, until=LATER)
+    all_four = partial(store.sessions, ALICE, audience=AUDIENCE, cut_off=True)
+    assert await store.sessions(ALICE, audience=AUDIENCE) == await all_four(after=(START, "")) == [Record.of(then)]
+    assert {one.ref for one in await all_four(limit=3)} == {one.ref for one in cut}
+    for one in cut:
+        await revoke(store, one, lease=0)
+    assert await all_four() == [Record.of(then)]
+    assert len(await take(store)) == 3
+
+
 async def test_the_forks_of_a_lineage_are_listed_oldest_first(store: Store) -> None:
     """Of every generation, whoever they belong to; neither the root itself nor another lineage's."""
     root, other = session("root", subject=None), session("other")

@@ -13,7 +13,6 @@ from starlette.types import Receive, Scope, Send
 from mcp_sessions import MCPSessionMiddleware, Session
 from mcp_sessions._server.options import GROUPS, MOVED
 
-QUESTIONS = ("ping", "server/discover")
 RESULTS: dict[str, dict[str, Any]] = {
     "ping": {},
     "initialize": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}},

@@ -207,8 +207,7 @@ def rewrites_for(
         first.append(SaveState(session=echoed))
     if message.method in ADVERTISING:
         first.append(Advertise(settings=runtime.settings, capability=runtime.capability))
-        if may_set_cookie(ctx, message):
-            last.append(SetCookie(holds=True, reads_any_type=True, ctx=ctx, message=message))
+        last += [SetCookie(holds=True, reads_any_type=True, ctx=ctx, message=message)] * may_set_cookie(ctx, message)
     if begins:
         last.append(Sep1364Field(holds=True, ctx=ctx, message=message, session=session, begins=True))
     elif sep1364 is not None and echoed is not None and field(message) is not None:
