@@ -12,11 +12,8 @@ from deciding import headers, rules
 from reasons import refused
 
 from mcp_sessions import SEP1364Create
-<<<<<<< HEAD
-from mcp_sessions._protocol.cookies import SHARED_JAR
-=======
 from mcp_sessions._protocol import decision
->>>>>>> main
+from mcp_sessions._protocol.cookies import SHARED_JAR
 from mcp_sessions._protocol.decision import (
     ABOUT_SESSIONS,
     ADVERTISING,
