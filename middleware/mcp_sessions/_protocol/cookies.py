@@ -11,7 +11,6 @@ import hashlib
 from base64 import b32encode
 from collections.abc import Iterable
 from typing import Final
-from urllib.parse import quote
 
 from .headers import Header, RequestHeaders
 
@@ -25,7 +24,6 @@ UNREADABLE: Final = ""
 """What stands for a cookie of ours that is given more than once: a session id that is never valid."""
 
 _SECURE: Final = b"__Secure-"
-_IN_A_PATH: Final = "/:@!$&'()*+,=~"  # all that a path may hold unescaped, but for the end of a cookie's attribute
 _PORTS: Final = ((b"http", b":80"), (b"https", b":443"))
 
 
@@ -85,10 +83,9 @@ def set_cookie(name: bytes, value: str, *, path: str, secure: bool) -> Header:
     Args:
         name: The name of our cookie, without its prefix.
         value: A token, or `SHARED_JAR`.
-        path: The endpoint as its clients see it, decoded.
+        path: The endpoint as its clients see it, percent-encoded.
         secure: Whether the request came by https.
     """
     prefix, suffix = (_SECURE, b"; Secure") if secure else (b"", b"")
-    escaped = quote(path, safe=_IN_A_PATH).encode("ascii")
-    attributes = b"; Path=%b; HttpOnly; SameSite=Strict%b" % (escaped, suffix)
+    attributes = b"; Path=%b; HttpOnly; SameSite=Strict%b" % (path.encode("ascii"), suffix)
     return b"set-cookie", prefix + name + b"=" + value.encode("ascii") + attributes

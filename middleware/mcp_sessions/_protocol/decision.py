@@ -202,7 +202,8 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
     about = subject(message, rules)
     if sep1364 is not None and metadata is None and sep1364.requires(message, about):
         raise SessionRequired
-    cookie = None if is_transport or metadata is not None else _cookie(message, about, headers)
+    is_named = metadata is not None or is_transport
+    cookie = None if is_named or headers.cookie is None else _cookie(message, about, headers.cookie)
     if metadata is not None or cookie is not None or (is_transport and about not in ABOUT_SESSIONS):
         carries = SESSION
     else:
@@ -226,12 +227,11 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
     return Decision(step, metadata, header if is_transport else None, kind, fail_open)
 
 
-def _cookie(message: Message, about: Subject, headers: RequestHeaders) -> SessionMetadata | None:
+def _cookie(message: Message, about: Subject, cookie: str) -> SessionMetadata | None:
     """Return the session that a cookie names. What begins with `server/discover` is left to its answer."""
-    cookie = headers.cookie
-    if cookie is None or cookie == SHARED_JAR or message.method == DISCOVER:
+    if cookie == SHARED_JAR or message.method == DISCOVER or about is REPLY or about in ABOUT_SESSIONS:
         return None
-    return None if about is REPLY or about in ABOUT_SESSIONS else SessionMetadata(cookie)
+    return SessionMetadata(cookie)
 
 
 def list_step(lists: Lists | None, *, modern: bool) -> Step:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from typing import Final
+from urllib.parse import quote
 
 from starlette.types import Scope
 
@@ -23,6 +24,7 @@ from .context import RequestContext
 from .minting import initialize_session
 from .sessions import open_session
 
+_UNESCAPED: Final = "/:@!$&'()*+,=~"  # in a path, but for the semicolon, which ends an attribute of a cookie
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -88,10 +90,10 @@ def _header(ctx: RequestContext, value: str) -> Header:
 
 
 def _path(scope: Scope) -> str:
-    """Return the path of the request as its client sees it, without a slash at the end."""
+    """Return the path of the request as its client writes it, without a slash at the end."""
     path, root = scope["path"], scope.get("root_path", "")
     whole: str = path if path.startswith(root) else root + path  # a proxy may have taken the root path off
-    return whole.rstrip("/") or "/"
+    return quote(whole.rstrip("/") or "/", safe=_UNESCAPED)
 
 
 def _is_secure(scope: Scope) -> bool:
