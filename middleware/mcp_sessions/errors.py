@@ -315,6 +315,10 @@ REFUSALS: Final[Mapping[str, Row]] = {
     ),
     "method_header_mismatch": Row(HeaderMismatch, "Header mismatch: Mcp-Method is missing or differs from the method"),
     "required": Row(SessionRequired, SessionRequired.message),
+    "cookie_jar_shared": Row(
+        SessionRequired,
+        "Session required: two clients share one cookie jar; give each its own HTTP client, or use with_sessions",
+    ),
 }
 """What each reason is on the wire."""
 

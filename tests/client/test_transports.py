@@ -75,6 +75,7 @@ async def test_a_transport_of_fastmcps_is_connected_with_what_it_has(cell: Cell)
         for given in ({}, {"verify": False}, {"httpx_client_factory": factory}):
             transport = kind(server.url, headers={"x-who": "ann"}, auth="a token", **given)
             sessions = with_sessions(transport, SessionJar())
+            assert repr(fastmcp_transport(sessions)) == "<SessionTransport of <ClientSessions, not connected>>"
             client = import_module("fastmcp").Client(fastmcp_transport(sessions))
             for expected in ("1", "2"):
                 async with client:

@@ -98,6 +98,14 @@ async def test_the_diagram_of_alternative_2(cell: Cell) -> None:
 
 
 @pytest.mark.parametrize("cell", [cell for cell in STATEFUL if cell.json], ids=str)
+async def test_a_client_may_confirm_its_handshake_itself(cell: Cell) -> None:
+    async with raw(cell, SEP1364Initialize()) as client:
+        session = (await client.initialize()).answer["sessionId"]
+        assert (await client.tell("notifications/initialized", sessionId=session)).status == 202
+        assert (await client.ask("tools/call", WHOAMI, sessionId=session)).text.startswith("ses_")
+
+
+@pytest.mark.parametrize("cell", [cell for cell in STATEFUL if cell.json], ids=str)
 async def test_behind_the_bridge_the_field_and_the_header_are_one(cell: Cell) -> None:
     async with raw(cell, SEP1364Initialize(), bridge=True) as client:
         opened = await client.initialize()

@@ -13,6 +13,7 @@ from reasons import refused
 
 from mcp_sessions import SEP1364Create
 from mcp_sessions._protocol import decision
+from mcp_sessions._protocol.cookies import SHARED_JAR
 from mcp_sessions._protocol.decision import (
     ABOUT_SESSIONS,
     ADVERTISING,
@@ -37,10 +38,11 @@ from mcp_sessions._protocol.decision import (
     subject,
     subjects,
 )
+from mcp_sessions._protocol.draft import SessionMetadata
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._protocol.sep1364 import Sep1364
-from mcp_sessions._session.claims import SESSION, Claims
+from mcp_sessions._session.claims import COOKIE, SESSION, Claims
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing
 from mcp_sessions.errors import EraRefused, Refusal
@@ -165,15 +167,16 @@ def decided(text: Message, found: RequestHeaders, given: Rules) -> Decision | Re
 def test_what_passes_is_what_would_be_decided_to_pass(about: Subject, policy: Any, options: dict[str, Any]) -> None:
     """Over every subject, all that it can carry, both eras, every header and policy: one table, read once or twice."""
     given = rules(policy, **{"subjects": EVERY, **options})
-    for carried, modern, header, advertised in itertools.product(
-        CARRIED.values(), (False, True), HEADERS, (False, True)
+    for carried, modern, header, advertised, cookie in itertools.product(
+        CARRIED.values(), (False, True), HEADERS, (False, True), (None, "cookie", SHARED_JAR)
     ):
-        text, found = of_subject(about, carried, advertised=advertised), headers(header, modern=modern)
+        found = headers(header, modern=modern, cookie=cookie)
+        text = of_subject(about, carried, advertised=advertised)
         outcome = decided(text, found, given)
         if given.passes(text, found):
             assert outcome == PASS
         elif outcome == PASS and not given.inspects_all:  # it is looked at for what its answer or its header tells
-            assert text.method in ADVERTISING or header is not None or carried is not None
+            assert text.method in ADVERTISING or {header, carried, cookie} != {None}
         else:
             assert outcome != PASS or given.inspects_all
 
@@ -205,6 +208,23 @@ def test_a_decision_is_what_the_table_says(about: Subject, policy: Any, options:
             assert named == (session if outcome.step in NEEDS_LIVE_SESSION else None)
             may_go_on = outcome.step in FORWARDED and lacks is Carries.NOTHING
             assert outcome.fail_open is (given.fail_open and named is not None and may_go_on)
+
+
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("about", Subject)
+def test_a_cookie_stands_for_a_session_where_nothing_else_names_one(about: Subject, policy: Any) -> None:
+    """It is what the table says of a session, but for what concerns sessions; and nothing is echoed."""
+    given = rules(policy, subjects=EVERY)
+    for carried, header in itertools.product(CARRIED.values(), (None, "transport")):
+        text = of_subject(about, carried)
+        outcome = decided(text, headers(header, modern=True, cookie="cookie"), given)
+        without = decided(text, headers(header, modern=True), given)
+        found = subject(text, given)
+        if carried is not None or header is not None or found in ABOUT_SESSIONS or found is Subject.REPLY:
+            assert str(outcome) == str(without)
+        else:
+            step = Step.UNTOUCHED if found is Subject.LIST else Step.ATTACH
+            assert outcome == Decision(step, SessionMetadata("cookie"), kind=COOKIE)
 
 
 class TestWhatTheHeaderIs:

@@ -1,7 +1,7 @@
 """The one place that decides whether a message is forwarded, answered or refused: `decide`, which reads a table.
 
 A message has a subject and carries a session or none; `TABLE` has a step or a refusal for each pair. The draft names
-a session first, then the dialects of SEP-1364, and last the transport header; it is verified afterwards.
+a session first, then the dialects of SEP-1364, the transport header, and last the cookie; it is verified afterwards.
 Sources: the data-layer sessions draft ("Using Sessions"), and MCP 2026-07-28 for the eras.
 """
 
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from .._session.claims import BESIDE, MODES, Kind, looks_like_session_id
+from .._session.claims import BESIDE, COOKIE, MODES, Kind, looks_like_session_id
 from .._session.claims import SESSION as SESSION_KIND
 from ..errors import EraRefused, SessionNotFound, SessionRequired, refuse
 from . import draft
-from .draft import INITIALIZE, SessionMetadata
+from .cookies import DISCOVER, SHARED_JAR
+from .draft import CLIENT_CAPABILITIES_KEY, INITIALIZE, SessionMetadata
 from .headers import SESSION_HEADER, RequestHeaders
 from .jsonrpc import NOTIFICATION, RESPONSE, SESSION_KEY, Message
 from .policy import Policy
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 Lists = Literal["stable", "session", "untouched"]
 
 PROTOCOL_VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
-CLIENT_CAPABILITIES_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
 
 
 class _Word(Enum):
@@ -115,15 +115,13 @@ TABLE: Final[Mapping[Subject, Mapping[Carries, Step | str]]] = {
 
 LISTS: Final[Mapping[Lists, Step]] = {"stable": STABLE, "session": ATTACH, "untouched": Step.UNTOUCHED}
 
-ADVERTISING: Final = frozenset({INITIALIZE, "server/discover"})
+ADVERTISING: Final = frozenset({INITIALIZE, DISCOVER})
 """The methods whose result tells a client that sessions exist here."""
 
 ABOUT_SESSIONS: Final = frozenset(Subject) - {Subject.LIST, REPLY, OTHER}
 """What concerns the session that the message names, whatever the header names."""
 
-LIST_METHODS: Final = frozenset(
-    {"tools/list", "prompts/list", "resources/list", "resources/templates/list", "server/discover"}
-)
+LIST_METHODS: Final = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list", DISCOVER})
 
 SUBJECTS: Final[Mapping[str, Subject]] = {
     draft.CREATE: Subject.CREATE,
@@ -182,6 +180,7 @@ class Rules(msgspec.Struct, frozen=True):
         return not (
             (meta is not None and SESSION_KEY in meta)
             or headers.session_id is not None
+            or headers.cookie is not None
             or self.inspects_all
             or message.method in self.inspected_methods
         )
@@ -203,24 +202,36 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
     about = subject(message, rules)
     if sep1364 is not None and metadata is None and sep1364.requires(message, about):
         raise SessionRequired
-    if metadata is not None or (is_transport and about not in ABOUT_SESSIONS):
+    is_named = metadata is not None or is_transport
+    cookie = None if is_named or headers.cookie is None else _cookie(message, about, headers.cookie)
+    if metadata is not None or cookie is not None or (is_transport and about not in ABOUT_SESSIONS):
         carries = SESSION
     else:
         requires = about not in ABOUT_SESSIONS and rules.policy.summary != "never" and _is_required(message, rules)
         carries = TOO_LITTLE if requires else NOTHING
     step = TABLE[about][carries]
     if isinstance(step, str):
-        raise refuse(step)
+        raise refuse("cookie_jar_shared" if step == "required" and headers.cookie == SHARED_JAR else step)
     if step is LIST:
         step = list_step(rules.lists, modern=headers.is_modern)
     kind = SESSION_KIND
-    if sep1364 is not None and metadata is not None and not message.names_session:
+    if cookie is not None:
+        metadata, kind = cookie, COOKIE
+        step = Step.UNTOUCHED if step is STABLE else step  # there is nothing to take out, and nothing to echo
+    elif sep1364 is not None and metadata is not None and not message.names_session:
         kind = _kind_of_field(metadata, step, rules)
     elif step not in NEEDS_LIVE_SESSION:
         metadata = None
     opens = metadata is not None or is_transport
     fail_open = opens and rules.fail_open and step not in ANSWERED and not _is_required(message, rules)
     return Decision(step, metadata, header if is_transport else None, kind, fail_open)
+
+
+def _cookie(message: Message, about: Subject, cookie: str) -> SessionMetadata | None:
+    """Return the session that a cookie names. What begins with `server/discover` is left to its answer."""
+    if cookie == SHARED_JAR or message.method == DISCOVER or about is REPLY or about in ABOUT_SESSIONS:
+        return None
+    return SessionMetadata(cookie)
 
 
 def list_step(lists: Lists | None, *, modern: bool) -> Step:

@@ -20,6 +20,7 @@ from .strict_json import DECODE_ERRORS, SHORTEST_MEMBER, is_all, last_members, m
 CREATE: Final = "sessions/create"
 DELETE: Final = "sessions/delete"
 INITIALIZE: Final = "initialize"
+CLIENT_CAPABILITIES_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
 
 
 class SessionMetadata(
@@ -116,10 +117,14 @@ def names_transport(header: str, metadata: SessionMetadata | None, kind: Kind | 
 
 
 def speaks_draft(message: Message) -> bool:
-    """Whether an `initialize` states that its client speaks the draft, and so needs no transport session."""
+    """Whether a client states that it speaks the draft, in `initialize` or in its envelope, and so names sessions."""
     if b"sessions" not in message.body and b"\\" not in message.body:  # which could escape a letter of it
         return False
     try:
-        return "sessions" in last_members(last_members(message.all_params["capabilities"])["experimental"])
+        if message.method == INITIALIZE:
+            capabilities = message.all_params["capabilities"]
+        else:
+            capabilities = (message.meta or {})[CLIENT_CAPABILITIES_KEY]
+        return "sessions" in last_members(last_members(capabilities)["experimental"])
     except (Refusal, KeyError):
         return False

@@ -44,6 +44,7 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
     headers: Sequence[Header]  # as ASGI has them, names in lower case
     by_name: dict[bytes, bytes]  # the last copy of each
     session_id: str | None = None  # the `Mcp-Session-Id` where it is one of ours, once that was looked at
+    cookie: str | None = None  # the value of our cookie where it counts, once that was looked at
 
     @classmethod
     def of(cls, headers: Sequence[Header]) -> RequestHeaders:

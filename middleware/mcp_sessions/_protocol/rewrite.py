@@ -159,6 +159,16 @@ def _echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> b
     return join(envelope)
 
 
+def private(response: bytes, request_id: bytes) -> bytes | None:
+    """Return the answer with its cache hints private and stale, or None where it has none; all else is as `echo`."""
+    if b"cacheScope" not in response and b"ttlMs" not in response and b"\\" not in response:
+        return None
+    found = _result(response, request_id)
+    if found is None or not _make_private(found[1]):
+        return None
+    return join({**found[0], "result": found[1]})
+
+
 def advertise(response: bytes, request_id: bytes, settings: bytes, capability: bytes = b"{}") -> bytes | None:
     """Return the answer to `initialize` or `server/discover` with sessions among its capabilities, or None as `echo`.
 

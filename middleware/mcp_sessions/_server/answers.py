@@ -17,7 +17,7 @@ from starlette.types import Message as ASGIMessage
 from starlette.types import Scope, Send
 
 from .._protocol import decision, rewrite
-from .._protocol.headers import HANDSHAKE_VERSIONS, SESSION_HEADER, edit
+from .._protocol.headers import HANDSHAKE_VERSIONS, SESSION_HEADER, Header, edit
 from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.sep1364 import FIELD_NAME, TERMINATE
 from .._protocol.sse import EventStream
@@ -63,20 +63,31 @@ async def answer(ctx: RequestContext, message: Message, method: Method, session:
         await ctx.app(delete, Replay(b"", ctx.receive), Answer(_ID_FOR_NOTIFICATIONS))
 
 
-async def refuse(ctx: RequestContext, message: Message, refusal: Refusal) -> None:
-    """Answer a message with the error that its session, or the lack of one, deserves."""
+async def refuse(
+    ctx: RequestContext, message: Message, refusal: Refusal, renew: Callable[[], Awaitable[Header | None]] | None = None
+) -> None:
+    """Answer a message with the error that its session, or the lack of one, deserves.
+
+    Args:
+        ctx: The request.
+        message: The message.
+        refusal: What it deserves.
+        renew: Gives the header that names another session to its client, or None.
+    """
     if await preflight(ctx, message, _also_admitted(ctx)):
-        await refuse_at_once(ctx, message, refusal)
+        header = None if renew is None else await renew()
+        await refuse_at_once(ctx, message, refusal, header)
 
 
-async def refuse_at_once(ctx: RequestContext, message: Message, refusal: Refusal) -> None:
+async def refuse_at_once(ctx: RequestContext, message: Message, refusal: Refusal, header: Header | None = None) -> None:
     """Answer a message whose sender the server has admitted."""
     status = refusal.http_status
     if message.kind is not REQUEST:  # nothing carries a code there, so the status must be an error
         status = max(status, 400)
     elif isinstance(refusal, InvalidParams) and not ctx.headers.is_modern:
         status = 200  # handshake-era clients raise on a 4xx and lose the code that says what to mend
-    await respond(ctx.send, status, refused_body(ctx, message, refusal), refusal.retry_after)
+    body = refused_body(ctx, message, refusal)
+    await respond(ctx.send, status, body, refusal.retry_after, header)
 
 
 async def refuse_unread(ctx: RequestContext, refusal: Refusal) -> None:
@@ -117,11 +128,15 @@ def _data(ctx: RequestContext, message: Message, refusal: Refusal) -> dict[str, 
     return {**data, "reason": refusal.reason} if isinstance(refusal, _OWNER_LEARNS) else data
 
 
-async def respond(send: Send, status: int, body: bytes, retry_after: int | None = None) -> None:
-    """Send a JSON answer of our own, with the seconds after which it may be tried again."""
+async def respond(
+    send: Send, status: int, body: bytes, retry_after: int | None = None, header: Header | None = None
+) -> None:
+    """Send a JSON answer of our own, with the seconds after which it may be tried again, and one more header."""
     headers = [_JSON, (b"content-length", b"%d" % len(body)), _NO_STORE]
     if retry_after is not None:
         headers.append((b"retry-after", b"%d" % retry_after))
+    if header is not None:
+        headers.append(header)
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

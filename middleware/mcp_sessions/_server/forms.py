@@ -197,6 +197,11 @@ KEYS: Final = Form("secrets, separated by commas or lines, or `file:PATH`", read
 FLAG: Final = Form("`true` or `false`", _must_be("True or False", lambda value: isinstance(value, bool)), _read_flag)
 DURATION: Final = _duration(0.001)
 LIFETIME: Final = _duration(1)
+COOKIES: Final = Form(
+    "`true`, `false` or `shared`",
+    _must_be("True, False or 'shared'", lambda value: value in {True, False, "shared"}),
+    lambda text: _FLAGS.get(text.lower(), text),
+)
 FUNCTION: Final = Form(check=_function)
 OBJECT: Final = Form()
 

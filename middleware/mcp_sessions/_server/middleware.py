@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .._protocol import decision
+from .._protocol.cookies import COOKIE
 from .._protocol.headers import SESSION_HEADER, RequestHeaders
 from .._protocol.policy import Require
 from .._tokens.keyfile import Keys
@@ -23,6 +24,7 @@ from ..stores.base import Reach, Store
 from . import forms, placement
 from .answers import refuse_bodyless
 from .context import RequestContext
+from .cookies import take_cookie
 from .forms import Seconds
 from .lifecycle import Services
 from .options import (
@@ -181,9 +183,9 @@ class MCPSessionMiddleware:
         ctx = RequestContext(runtime, self._server, scope, receive, send, headers, where == "endpoint")
         if runtime.bridges:
             ctx.app = partial(cross, ctx, ctx.app)
-        if SESSION_HEADER in headers.by_name:
+        if SESSION_HEADER in headers.by_name or COOKIE in headers.by_name:
             try:
-                self._take_session_header(ctx)
+                self._take_session(ctx)
             except Refusal as refusal:
                 await refuse_bodyless(ctx, refusal)
                 return
@@ -209,9 +211,11 @@ class MCPSessionMiddleware:
         del self.fault  # the application may add routes while it starts: look again at the first request
         await self.services.run(self.app, scope, receive, send)
 
-    def _take_session_header(self, ctx: RequestContext) -> None:
+    def _take_session(self, ctx: RequestContext) -> None:
         """Take an id of ours, which must not reach the application."""
-        headers = ctx.headers
+        headers, cookie_name = ctx.headers, ctx.runtime.cookie_name
+        if cookie_name is not None:
+            take_cookie(ctx, cookie_name)
         headers.session_id = self._header_of(headers.session_ids)
         if headers.session_id is not None:
             ctx.edit_headers({SESSION_HEADER})

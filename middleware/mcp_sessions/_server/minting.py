@@ -17,7 +17,7 @@ from starlette.types import Scope
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
 from .._session import claims
-from .._session.claims import SESSION, TRANSPORT, Claims, Kind, Mode, Principal
+from .._session.claims import COOKIE, SESSION, TRANSPORT, Claims, Kind, Mode, Principal
 from .._session.events import SessionCreated
 from .._session.session import Session
 from .._tokens import seal
@@ -78,7 +78,7 @@ async def mint(
     """
     # A store that is opened by the first use only could take a session for one from before it began to remember.
     await runtime.store.open()
-    lasts = runtime.transport_lifetime if kind == TRANSPORT else runtime.lifetime
+    lasts = runtime.transport_lifetime if kind in {TRANSPORT, COOKIE} else runtime.lifetime
     now = int(runtime.clock())
     given = {"kind": kind, "expires_at": now + int(lasts), "client": client}
     made = _make(runtime, principal, now=now, server_id=server_id, **given)
@@ -90,6 +90,8 @@ async def mint(
         if runtime.on_create is not None:
             try:
                 await call_hook(runtime.on_create, made.session, params, scope)
+                if kind != SESSION:  # its client carries no state
+                    await made.active.save()
             except BaseException:
                 if runtime.tracked or made.session.has_data:  # what was kept for a session that never was
                     await runtime.terminator.forget(made.active.claims.ref)

@@ -43,6 +43,7 @@ TYPICAL_TOKEN_BYTES: Final = 512  # a lower limit would refuse what is minted he
 Admission = Literal["ask", "own"]
 OnStoreError = Literal["refuse", "allow"]
 Era = Literal["any", "legacy"]
+Cookies = bool | Literal["shared"]
 
 OnCreate = Callable[[Session, dict[str, Any], Scope], Awaitable[None] | None]
 """Called with a new session, the `params` of `sessions/create` without `_meta`, and the ASGI scope. It may fill the
@@ -70,9 +71,13 @@ class TransportSessions(_Checked):
     header: Flag = True
     """Whether clients of the legacy era whose server names no transport session get one of ours by `Mcp-Session-Id`;
     never with keys that die with the process."""
+    cookie: Annotated[Cookies, forms.COOKIES] = True
+    """Whether clients of the modern era that keep cookies get a session by a cookie: `True` gives one to each HTTP
+    client, and none where two MCP clients share an HTTP client; `"shared"` takes all that share one for one
+    conversation; never with keys that die with the process."""
     lifetime: Lifetime = 30 * DAY  # seconds
-    """Seconds from `initialize` to the end of a transport session, or a `timedelta`. Clients do not begin anew when one
-    is gone, so let it be long."""
+    """Seconds from its beginning to the end of such a session, or a `timedelta`. Clients that name it in the header do
+    not begin anew when it is gone, so let it be long."""
     bridge: Flag = False
     """Whether clients of a server that keeps transport sessions of its own see our ids in their place, with the
     server's sealed inside. See "The bridge" in the documentation of dialects."""
@@ -221,7 +226,11 @@ class Options(_Checked):
     dialects: Annotated["Sequence[Dialect]", forms.OBJECT]
     transport: Annotated[
         TransportSessions,
-        Form(check=_one_of(TransportSessions, {"auto": TransportSessions(), "off": TransportSessions(header=False)})),
+        Form(
+            check=_one_of(
+                TransportSessions, {"auto": TransportSessions(), "off": TransportSessions(header=False, cookie=False)}
+            )
+        ),
     ]
     wire: Annotated[Wire, Form(check=_one_of(Wire, {}))]
     limits: Annotated[Limits, Form(check=_one_of(Limits, {}))]

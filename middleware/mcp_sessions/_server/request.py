@@ -16,13 +16,14 @@ from .._protocol.draft import INITIALIZE
 from .._protocol.headers import ACCEPT_CODING, SESSION_HEADER
 from .._protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, Message
 from .._protocol.strict_json import join
-from .._session.claims import SESSION
+from .._session.claims import COOKIE, SESSION
 from .._session.events import SessionUsed
 from .._session.session import Session, correlation_variable, session_variable
-from ..errors import Refusal, SessionEnded
+from ..errors import Refusal, SessionEnded, SessionNotFound
 from .answers import answer, notify, refuse, refuse_unread, refused_body
 from .body import Replay, read_body, read_message
 from .context import Bridged, RequestContext
+from .cookies import new_cookie
 from .methods import METHODS, MethodCall
 from .response import ResponseFilter, Rewrite, StreamGuard
 from .rewrites import passing_filter, rewrites_for
@@ -67,7 +68,9 @@ async def handle_post(ctx: RequestContext) -> None:
         refused, session = refusal, None
     with _recorded(ctx, message, decision, session, refused) if runtime.tells() else _UNRECORDED:
         if refused is not None:
-            await refuse(ctx, message, refused)
+            # A dead cookie is renewed at once, since its client does not know that it has one.
+            is_dead = decision.kind == COOKIE and isinstance(refused, SessionNotFound)
+            await refuse(ctx, message, refused, partial(new_cookie, ctx, message) if is_dead else None)
         elif decision.step in ANSWERED:
             await answer(ctx, message, partial(METHODS[decision.step], MethodCall(ctx, message, session)), session)
         else:

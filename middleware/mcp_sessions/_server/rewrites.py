@@ -24,6 +24,7 @@ from .._tokens import seal
 from ..errors import DataError, Refusal, StateError, StoreUnavailable
 from .answers import refuse_at_once, refused_body
 from .context import BridgedInitialize, RequestContext, named_ids
+from .cookies import first_cookie, may_set_cookie
 from .minting import initialize_session, mint_with_capabilities
 from .response import INTERNAL_ERROR, ResponseFilter, Rewrite
 from .sessions import ActiveSession
@@ -57,11 +58,28 @@ class SaveState(Rewrite, kw_only=True):
     session: ActiveSession
 
     async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
+        """Return the answer if it may be cached, with hints that keep others from it; an error if nothing is kept."""
         try:
             if response.is_answer(text):
                 await self.session.save()
         except (StateError, DataError, StoreUnavailable) as error:
             return rewrite.error(response.request_id, INTERNAL_ERROR, str(error))
+        return rewrite.private(text, response.request_id)
+
+
+class SetCookie(Rewrite, kw_only=True):
+    """A session named by a cookie in the start of a successful `server/discover`."""
+
+    ctx: RequestContext
+    message: Message
+
+    async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
+        """Set the cookie with the success; where the caller gets none, the answer leaves without."""
+        if self.holds and response.is_answer(text):
+            self.holds = False
+            header = await first_cookie(self.ctx, self.message)
+            if header is not None:
+                response.named.append(header)
         return None
 
 
@@ -179,9 +197,7 @@ def rewrites_for(
     runtime, sep1364, first, last = ctx.runtime, ctx.runtime.rules.sep1364, list[Rewrite](), list[Rewrite]()
     begins = sep1364 is not None and sep1364.begins_session(message, modern=ctx.headers.is_modern)
     if message.method == INITIALIZE and ctx.bridge is None:  # else it goes on with a session that it has
-        begins_otherwise = sep1364 is not None and sep1364.initializes is not None
-        may_name = runtime.transport and not begins_otherwise and not ctx.headers.is_modern
-        if may_name and not speaks_draft(message):
+        if _may_name_transport(ctx, message):
             last.append(NameTransport(holds=True, reads_any_type=True, ctx=ctx, message=message))
         if runtime.bridges:
             ctx.bridge = BridgedInitialize()
@@ -191,6 +207,7 @@ def rewrites_for(
         first.append(SaveState(session=echoed))
     if message.method in ADVERTISING:
         first.append(Advertise(settings=runtime.settings, capability=runtime.capability))
+        last += [SetCookie(holds=True, reads_any_type=True, ctx=ctx, message=message)] * may_set_cookie(ctx, message)
     if begins:
         last.append(Sep1364Field(holds=True, ctx=ctx, message=message, session=session, begins=True))
     elif sep1364 is not None and echoed is not None and field(message) is not None:
@@ -200,6 +217,13 @@ def rewrites_for(
     if runtime.bridges and (first or last) and not isinstance(ctx.bridge, BridgedInitialize):
         first.insert(0, TranslateIds(ctx=ctx))
     return (*first, *last)
+
+
+def _may_name_transport(ctx: RequestContext, message: Message) -> bool:
+    sep1364 = ctx.runtime.rules.sep1364
+    begins_otherwise = sep1364 is not None and sep1364.initializes is not None
+    may_name = ctx.runtime.transport and not begins_otherwise and not ctx.headers.is_modern
+    return may_name and not speaks_draft(message)
 
 
 async def begin_session(

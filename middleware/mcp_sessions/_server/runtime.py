@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from .. import stores
 from .._protocol import decision
+from .._protocol.cookies import cookie_name
 from .._protocol.decision import Rules
 from .._protocol.policy import Policy
 from .._session.claims import Claims, Kind
@@ -65,6 +66,8 @@ class Runtime(msgspec.Struct, frozen=True):
     namespace: Callable[[str, int], Namespace]  # a session's place in the store, given its `ref` and end (Unix seconds)
     data: Callable[[str, int], Data]  # its data, given the same
     transport: bool  # whether clients whose server names no transport session get one of ours
+    cookie_name: bytes | None  # of the cookie that clients of the modern era get, or None where they get none
+    shares_cookies: bool  # whether all clients that share a cookie jar are one conversation
     transport_lifetime: float
     bridges: bool  # whether clients of a server that keeps transport sessions see our ids in place of its own
     unconfirmed: PendingInitialized | None  # transport sessions that clients need not confirm, by a dialect
@@ -115,7 +118,8 @@ def make_runtime(app: ASGIApp, options: Options) -> Runtime:
         max_bytes=limits.token_bytes,
     )
     # Clients do not begin anew when their transport session is gone, so none is named that dies with the process.
-    names_transport = transport.header and not is_ephemeral(options.keys)
+    lasts = not is_ephemeral(options.keys)
+    names_transport = transport.header and lasts
     conversation = Conversation.of(options.telemetry.correlate, options.telemetry.propagate)
     return Runtime(
         **_wire(
@@ -133,6 +137,8 @@ def make_runtime(app: ASGIApp, options: Options) -> Runtime:
         asks=options.admission == "ask",
         on_create=options.on_create,
         transport=names_transport,
+        cookie_name=cookie_name(options.audience) if transport.cookie and lasts else None,
+        shares_cookies=transport.cookie == "shared",
         transport_lifetime=as_seconds(transport.lifetime),
         bridges=transport.bridge,
         limits=limits,

@@ -20,9 +20,10 @@ MAX_CLOCK_SKEW: Final = 60  # seconds that another worker's clock may be ahead o
 
 AUDIENCE: Final = "mcp-sessions"  # where a deployment does not name one
 
-Kind = Literal["session", "transport", "field", "beside"]
+Kind = Literal["session", "transport", "cookie", "field", "beside"]
 SESSION: Final[Kind] = "session"  # named in `_meta`; the only one whose client carries the state
 TRANSPORT: Final[Kind] = "transport"  # named in the header, and where a dialect asks for it in the field, too
+COOKIE: Final[Kind] = "cookie"  # named in a cookie alone
 FIELD: Final[Kind] = "field"  # named in the field of SEP-1364, and mirrored in the header
 BESIDE: Final[Kind] = "beside"  # named in the field, while the header holds the wrapped server's own transport id
 
@@ -47,7 +48,8 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The claims of one token. (A struct, since a frozen dataclass takes four times as long to make.)
 
     Attributes:
-        kind: What the token may be used as: a session in `_meta`, a transport id in the header, or one of SEP-1364.
+        kind: What the token may be used as: a session in `_meta`, a transport id in the header, a cookie, or one
+            of SEP-1364.
         kid: The key that signed it.
         jti: 128 random bits in base64url; what revocation goes by.
         issued_at: Unix seconds.
