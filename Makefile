@@ -101,6 +101,7 @@ demo-cluster: setup  ## servers behind nginx that are replaced under load, and n
 
 crash-trials: setup  ## 200 kills on each durable store, then faults of Redis (ARGS="--store redis --cycles 20")
 	$(VENV)/python -m tests.tools.crash $(ARGS)
+	$(VENV)/python -m tests.tools.crash --faults
 
 clean:  ## remove what was built, and the virtual environments
 	rm -rf .venv .venv-* .nox .coverage .coverage.* build dist docs/_build \
