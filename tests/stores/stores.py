@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
+import postgres_servers
 import redis_servers
 from clients import Clock
 from key_value.aio.stores.memory import MemoryStore as Entries
@@ -18,6 +19,7 @@ from mcp_sessions._session.claims import Claims
 from mcp_sessions.stores.base import Store
 from mcp_sessions.stores.key_value import KeyValueStore
 from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores.postgres import PostgresStore
 from mcp_sessions.stores.redis import RedisStore
 from mcp_sessions.stores.sqlite import SQLiteStore
 
@@ -73,6 +75,12 @@ async def redis_cluster(place: Place) -> Store:
     return RedisStore(url, prefix=f"{place.name}:", clock=place.clock, timeout=10)
 
 
+async def postgres(place: Place) -> Store:
+    """A store in a schema of its own on a real server, whose durability is no part of the contract."""
+    url = postgres_servers.shared().url
+    return PostgresStore(url, schema=f"s{place.name}", clock=place.clock, durability="ignore", timeout=10)
+
+
 async def key_value(place: Place) -> Store:
     """Data in a key-value store, which loses nothing within one process; the library knows asyncio alone."""
     return KeyValueStore(Entries(), beside=MemoryStore(clock=place.clock), clock=place.clock)
@@ -82,6 +90,7 @@ STORES: dict[str, Kind] = {
     "memory": Kind(memory, shared=False),
     "key_value": Kind(key_value, shared=False, backends=("asyncio",)),
     "sqlite": Kind(sqlite),
+    "postgres": Kind(postgres),
     "redis": Kind(redis, backends=("asyncio",)),
     "redis_cluster": Kind(redis_cluster, backends=("asyncio",)),
 }
