@@ -67,40 +67,40 @@ docs: setup  ## build the documentation; a warning is an error
 	$(VENV)/sphinx-build -W --keep-going -n -q -b html docs docs/_build/html
 
 fuzz: setup  ## ten minutes of mutated tokens, bodies, streams and states each (ARGS="--seconds 60 --jobs 2")
-	$(VENV)/python -m tests.fuzz $(ARGS)
+	$(VENV)/python -m tests.tools.fuzz $(ARGS)
 
 demo: setup  ## a small server with sessions, and a client that uses it
 	@$(VENV)/python examples/demo.py
 
 bench: setup  ## measure what a request costs, side by side with others (ARGS="--quick trivial")
-	$(VENV)/python -m tests.benchmarks $(ARGS)
+	$(VENV)/python -m tests.tools.benchmarks $(ARGS)
 
 bench-check: setup  ## count instructions, and fail where there are more than in the baseline
-	$(VENV)/python -m tests.benchmarks --check
+	$(VENV)/python -m tests.tools.benchmarks --check
 
 bench-baseline: setup  ## count instructions, and keep them as the baseline
-	$(VENV)/python -m tests.benchmarks --write-baseline
+	$(VENV)/python -m tests.tools.benchmarks --write-baseline
 
 bench-docs: setup  ## measure everything, and put it into docs/performance.md
-	$(VENV)/python -m tests.benchmarks --write-docs
+	$(VENV)/python -m tests.tools.benchmarks --write-docs
 
 .PHONY: compatibility conformance demo-cluster crash-trials observe
 
 observe: setup  ## three sessions in a real Phoenix and MLflow, asserted, and left open (ARGS="--only phoenix --no-wait")
-	@PYTHONPATH=tests:tests/support $(VENV)/python -m observe $(ARGS)
+	@PYTHONPATH=tests:tests/support:tests/tools $(VENV)/python -m observe $(ARGS)
 
 compatibility: setup  ## try every client on every server, in both environments, and put the table into the docs
 	@$(NOX) -s legacy --install-only
-	@$(VENV)/python -m tests.compatibility $(ARGS)
+	@$(VENV)/python -m tests.tools.compatibility $(ARGS)
 
 conformance: setup  ## the official conformance suite, with and without us (ARGS="--set 2026-07-28", --write-docs)
-	@$(VENV)/python -m tests.conformance $(ARGS)
+	@$(VENV)/python -m tests.tools.conformance $(ARGS)
 
 demo-cluster: setup  ## servers behind nginx that are replaced under load, and no session is lost
 	@$(VENV)/python examples/demo_cluster.py $(ARGS)
 
 crash-trials: setup  ## 200 kills on each durable store, and what was lost (ARGS="--store redis --cycles 20")
-	$(VENV)/python -m tests.crash $(ARGS)
+	$(VENV)/python -m tests.tools.crash $(ARGS)
 
 clean:  ## remove what was built, and the virtual environments
 	rm -rf .venv .venv-* .nox .coverage .coverage.* build dist docs/_build \

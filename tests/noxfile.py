@@ -26,12 +26,12 @@ REQUIREMENTS = {
 }
 # Demos, campaigns, kills and other programs' clients, which take minutes: `make test` leaves them to `make check`.
 SLOW = (
-    "tests/benchmarks",
-    "tests/compatibility",
-    "tests/conformance",
-    "tests/crash",
+    "tests/tools/benchmarks",
+    "tests/tools/compatibility",
+    "tests/tools/conformance",
+    "tests/tools/crash",
     "tests/docs/examples",
-    "tests/fuzz",
+    "tests/tools/fuzz",
     "tests/integration/test_cluster.py",
     "tests/integration/test_javascript_clients.py",
     "tests/support/test_leaks.py",

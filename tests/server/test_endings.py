@@ -71,17 +71,17 @@ class Worker:
         self.facts: list[Fact] = []
         self.store = store
         self.streams = Streams(store)
-        self.endings = Terminator(
+        self.terminator = Terminator(
             store,
             self.streams,
             on_end=on_end,
             emit=self.facts.append,
-            keep=self.keep,
+            data=self.data,
             clock=lambda: START + 90,
             **{"pause": 0, **options},
         )
 
-    def keep(self, owner: str, until: int) -> Data:
+    def data(self, owner: str, until: int) -> Data:
         return Data(self.store, Namespace(owner, until, 1000), clock=lambda: START, max_value_bytes=1000)
 
     async def recorded(self) -> Worker:
@@ -91,7 +91,7 @@ class Worker:
 
     async def end(self) -> None:
         with anyio.fail_after(DEADLINE):
-            await self.endings.end(CLAIMS, "logout")
+            await self.terminator.end(CLAIMS, "logout")
 
 
 async def test_everything_happens_in_its_order() -> None:
@@ -105,7 +105,7 @@ async def test_everything_happens_in_its_order() -> None:
 
     store, stream = Store(), Stream()
     worker = await Worker(store, on_end).recorded()
-    await worker.keep(CLAIMS.ref, END).set("browser", 7)
+    await worker.data(CLAIMS.ref, END).set("browser", 7)
     worker.streams.add(stream)
     await worker.end()
     assert seen == [
@@ -113,7 +113,7 @@ async def test_everything_happens_in_its_order() -> None:
         (Standing.ENDED, True, 7),
         SessionDeleted(CLAIMS.ref, "logout", 90, TRACE),
     ]
-    assert await worker.keep(CLAIMS.ref, END).get("browser") is None
+    assert await worker.data(CLAIMS.ref, END).get("browser") is None
     assert await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=10) == []
     assert await store.status(CLAIMS) is Standing.ENDED
 
@@ -140,9 +140,9 @@ async def test_of_all_who_end_it_one_runs_the_hook(tracked: bool) -> None:
 async def test_without_a_hook_the_data_is_forgotten_all_the_same() -> None:
     """It dies with its session."""
     worker = Worker(Store())
-    await worker.keep(CLAIMS.ref, END).set("a", 1)
+    await worker.data(CLAIMS.ref, END).set("a", 1)
     await worker.end()
-    assert await worker.keep(CLAIMS.ref, END).get("a") is None
+    assert await worker.data(CLAIMS.ref, END).get("a") is None
 
 
 async def test_a_caller_who_leaves_does_not_leave_it_half_ended() -> None:
@@ -238,5 +238,5 @@ class TestForgetting:
         monkeypatch.setattr(room, "TRIES", 2)
         worker = Worker(Store())
         worker.store.away = 3
-        await worker.endings._forget_later(CLAIMS.ref)
+        await worker.terminator._forget_later(CLAIMS.ref)
         assert (worker.store.away, worker.store.finished) == (1, [])

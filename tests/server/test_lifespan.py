@@ -10,14 +10,14 @@ from clients import Clock, Incoming
 from starlette.types import Message, Receive, Scope, Send
 
 from mcp_sessions._server.lifecycle import Sweeper
-from mcp_sessions._server.lifespan import Beside, Lifespan
+from mcp_sessions._server.lifespan import Lifespan, Services
 from mcp_sessions.errors import ConfigurationError, StoreUnavailable
 from mcp_sessions.stores.memory import MemoryStore
 
 STARTUP, SHUTDOWN = {"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}
 
 
-class Noted(Beside):
+class Noted(Services):
     """Notes its steps in place of doing anything.
 
     Args:
@@ -121,9 +121,9 @@ class TestARouter:
     async def test_lives_at_once_are_ended_once(self) -> None:
         """With the last of them, as where an application is mounted twice."""
         self.steps = []
-        beside = Noted(self.steps)
-        async with beside.around(self.own, "app"):
-            async with beside.around(self.own, "app"):
+        services = Noted(self.steps)
+        async with services.around(self.own, "app"):
+            async with services.around(self.own, "app"):
                 """A life in a life."""
             assert not {"stopping", "stopped"} & set(self.steps)
         assert self.steps[-3:] == ["stopping", "the application stops", "stopped"]
@@ -177,37 +177,37 @@ class Sweeps(Sweeper):
         self.steps.append("stop")
 
 
-class TestBeside:
+class TestServices:
     @pytest.mark.parametrize("closes", [True, False])
     async def test_a_store_that_is_not_ours_stays_open(self, closes: bool) -> None:
         """Who made it closes it."""
         store = Store()
-        beside = Beside(store, None, closes=closes)
-        await beside.open()
-        beside.started()
-        await beside.stopping()
-        await beside.stopped()
+        services = Services(store, None, closes=closes)
+        await services.open()
+        services.started()
+        await services.stopping()
+        await services.stopped()
         assert store.steps == ["open", *["close"] * closes]
 
     async def test_a_store_that_is_away_is_told_in_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
         """It keeps the server neither from starting nor from stopping."""
-        beside = Beside(Store(StoreUnavailable()), None, closes=True)
-        await beside.open()
-        await beside.stopped()
+        services = Services(Store(StoreUnavailable()), None, closes=True)
+        await services.open()
+        await services.stopped()
         assert "the session store does not answer (store_unavailable)" in caplog.text
         assert "the session store was not closed (store_unavailable)" in caplog.text
 
     async def test_a_store_that_is_set_up_wrongly_is_an_error(self) -> None:
         """With the remedy."""
         with pytest.raises(ConfigurationError, match="use appendonly"):
-            await Beside(Store(ConfigurationError("use appendonly")), None, closes=True).open()
+            await Services(Store(ConfigurationError("use appendonly")), None, closes=True).open()
 
     async def test_somebody_sweeps_while_the_application_lives(self) -> None:
         """From when it has started until it is told to stop."""
         sweeper = Sweeps()
-        beside = Beside(Store(), sweeper, closes=True)
-        await beside.open()
+        services = Services(Store(), sweeper, closes=True)
+        await services.open()
         assert sweeper.steps == []
-        beside.started()
-        await beside.stopping()
+        services.started()
+        await services.stopping()
         assert sweeper.steps == ["start", "stop"]

@@ -97,7 +97,7 @@ async def test_how_a_session_stands_is_asked_of_its_record_where_there_is_one(id
 
 async def test_data_has_the_limits_that_were_asked_for() -> None:
     """Of all that a session keeps, and of one value."""
-    data = options_of(max_data_bytes=20, max_value_bytes=10).keep("ses_a", START + 60)
+    data = options_of(max_data_bytes=20, max_value_bytes=10).data("ses_a", START + 60)
     await data.set("a", "x" * 8)
     with pytest.raises(DataTooLarge, match="max_value_bytes"):
         await data.set("a", "x" * 9)

@@ -64,17 +64,17 @@ class Worker:
         self.facts: list[Fact] = []
         self.fails = False
         self.store = Store(clock)
-        self.endings = Terminator(
+        self.terminator = Terminator(
             self.store,
             Streams(self.store),
             on_end=on_end or (lambda session, reason: self.ran.append((session.ref, reason))),
             emit=self.emit,
-            keep=lambda owner, until: Data(self.store, Namespace(owner, until, 100), clock=clock, max_value_bytes=100),
+            data=lambda owner, until: Data(self.store, Namespace(owner, until, 100), clock=clock, max_value_bytes=100),
             clock=clock,
         )
         self.sweeper = Sweeper(
             self.store,
-            self.endings,
+            self.terminator,
             audience=AUDIENCE,
             idle_timeout=idle_timeout,
             interval=interval,

@@ -58,7 +58,7 @@ class Terminator:
         streams: The event streams that are open in this process.
         on_end: The application's hook, or None.
         emit: Called with each fact.
-        keep: Returns the data of a session, given its `ref` and its end.
+        data: Returns the data of a session, given its `ref` and its end.
         clock: Unix seconds.
         patience: Seconds that the hook may take.
         pause: Seconds between two tries to forget a session.
@@ -71,7 +71,7 @@ class Terminator:
         *,
         on_end: OnEnd | None,
         emit: Callable[[Fact], None],
-        keep: Callable[[str, int], Data],
+        data: Callable[[str, int], Data],
         clock: Callable[[], float],
         patience: float = PATIENCE,
         pause: float = 1.0,
@@ -80,7 +80,7 @@ class Terminator:
         self._streams = streams
         self._on_end = on_end
         self._emit = emit
-        self._keep = keep
+        self._data = data
         self._clock = clock
         self._patience = patience
         self._pause = pause
@@ -160,7 +160,7 @@ class Terminator:
             reason: Why it ended.
         """
         if self._on_end is not None:
-            ended = EndedSession(ref, utc(created_at), utc(expires_at), self._keep(ref, expires_at))
+            ended = EndedSession(ref, utc(created_at), utc(expires_at), self._data(ref, expires_at))
             await self._run(self._on_end, ended, reason)
         await self.forget(ref)
 

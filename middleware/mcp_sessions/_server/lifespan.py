@@ -29,7 +29,7 @@ _STOPPED: Final = ("lifespan.shutdown.complete", "lifespan.shutdown.failed")
 _log: Final = logging.getLogger("mcp_sessions")
 
 
-class Beside:
+class Services:
     """What lives beside an application: its store is open, and where sessions are tracked ended ones are swept.
 
     Args:
@@ -42,7 +42,7 @@ class Beside:
         self._store = store
         self._sweeper = sweeper
         self._closes = closes
-        self._lives = 0
+        self._active = 0
 
     async def open(self) -> None:
         """Open the store before the application starts. One that does not answer yet does not keep it from starting.
@@ -86,18 +86,18 @@ class Beside:
             ConfigurationError: The store is set up wrongly; the message says the remedy.
         """
         await self.open()
-        self._lives += 1
+        self._active += 1
         try:
             async with context(app) as state:
                 self.started()
                 try:
                     yield state
                 finally:
-                    if self._lives == 1:
+                    if self._active == 1:
                         await self.stopping()
         finally:
-            self._lives -= 1
-            if self._lives == 0:
+            self._active -= 1
+            if self._active == 0:
                 await self.stopped()
 
 
@@ -106,11 +106,11 @@ class Lifespan(msgspec.Struct, frozen=True):
 
     Args:
         app: The wrapped application.
-        beside: What lives beside it.
+        services: What lives beside it.
     """
 
     app: ASGIApp
-    beside: Beside
+    services: Services
 
     async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Hand the application its own start and stop, and do ours around them. The store is open by then."""
@@ -118,14 +118,14 @@ class Lifespan(msgspec.Struct, frozen=True):
         async def hear() -> ASGIMessage:
             message = await receive()
             if message["type"] == "lifespan.shutdown":
-                await self.beside.stopping()
+                await self.services.stopping()
             return message
 
         async def say(message: ASGIMessage) -> None:
             if message["type"] in _STOPPED:
-                await self.beside.stopped()
+                await self.services.stopped()
             await send(message)
             if message["type"] == "lifespan.startup.complete":
-                self.beside.started()
+                self.services.started()
 
         await self.app(scope, hear, say)

@@ -202,7 +202,7 @@ async def end_all_of_principal(runtime: Runtime, principal: Principal) -> None:
         records = await _records(runtime, principal)
         if not records:
             return
-        await runtime.endings.revoke(records, ENDED_ALL)
+        await runtime.terminator.revoke(records, ENDED_ALL)
     raise StoreUnavailable("sessions_keep_coming")
 
 

@@ -26,7 +26,7 @@ from . import forms, placement
 from .answers import refuse_bodyless
 from .context import RequestContext
 from .forms import Seconds
-from .lifespan import Beside, Lifespan
+from .lifespan import Lifespan, Services
 from .options import (
     DAY,
     Admission,
@@ -140,7 +140,7 @@ class MCPSessionMiddleware:
         self.path: Final = self._options.path
         self._sweeps: Final = self._options.sweeper is not None
         self._header_of: Final = decision.any_of if self._options.bridges else decision.ours_of
-        self.beside: Final = Beside(self._options.store, self._options.sweeper, closes=self._options.closes_store)
+        self.services: Final = Services(self._options.store, self._options.sweeper, closes=self._options.closes_store)
 
     @classmethod
     def from_env(cls, app: ASGIApp | ASGI3Application, **options: Any) -> MCPSessionMiddleware:
@@ -183,7 +183,7 @@ class MCPSessionMiddleware:
         if self.fault is not None:  # mounted applications, and servers without a lifespan, come here unwarned
             raise ConfigurationError(self.fault)
         if self._sweeps:
-            self.beside.started()
+            self.services.started()
         runtime, headers = self._options, RequestHeaders(scope["headers"], dict(scope["headers"]))
         ctx = RequestContext(runtime, self._server, scope, receive, send, headers, where is ENDPOINT)
         if runtime.bridges:
@@ -206,13 +206,13 @@ class MCPSessionMiddleware:
             await placement.refuse_start(receive, send, self.fault)
             return
         try:
-            await self.beside.open()
+            await self.services.open()
         except ConfigurationError as error:
             await placement.refuse_start(receive, send, str(error))
             return
         placement.log_unserved(self.app, self.path)
         del self.fault  # the application may add routes while it starts: look again at the first request
-        await Lifespan(self.app, self.beside).run(scope, receive, send)
+        await Lifespan(self.app, self.services).run(scope, receive, send)
 
     def _take_session_header(self, ctx: RequestContext) -> None:
         """Find an id of ours, which must not reach the application."""

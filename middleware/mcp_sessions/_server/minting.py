@@ -130,7 +130,7 @@ async def _prepared(made: NewSession, params: dict[str, Any], scope: Scope) -> N
         await made.prepare(params, scope)
     except BaseException:
         if active.runtime.tracked or made.session.has_data:  # what was kept for a session that never was
-            await active.runtime.endings.forget(active.claims.ref)
+            await active.runtime.terminator.forget(active.claims.ref)
         raise
 
 
@@ -230,7 +230,7 @@ async def fork(parent: ActiveSession, mode: Mode, *, params: dict[str, Any], sco
             await _check_again(child, parent)
             await made.prepare(params, scope)
         except BaseException:  # leave nothing behind
-            await runtime.endings.forget(child.claims.ref)
+            await runtime.terminator.forget(child.claims.ref)
             raise
     except BaseException as error:
         made.abort(error)
@@ -246,8 +246,8 @@ async def _fill(child: ActiveSession, parent: ActiveSession, mode: Mode) -> None
     runtime = parent.runtime
     child.session.state.update(parent.session.state)
     if mode == "copy":
-        source = runtime.shelf(claims.owner(parent.claims), parent.claims.expires_at)
-        await runtime.store.copy(source, runtime.shelf(child.claims.ref, child.claims.expires_at))
+        source = runtime.namespace(claims.owner(parent.claims), parent.claims.expires_at)
+        await runtime.store.copy(source, runtime.namespace(child.claims.ref, child.claims.expires_at))
 
 
 async def _check_again(child: ActiveSession, parent: ActiveSession) -> None:

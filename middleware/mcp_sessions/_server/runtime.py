@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ..telemetry.recorder import Telemetry
 
 KindOf = Callable[[str], Kind | None]
-Keep = Callable[[str, int], Data]
+DataOf = Callable[[str, int], Data]
 """Gives what the server keeps for a session: of which `ref`, and until when (Unix seconds)."""
 
 
@@ -66,13 +66,13 @@ class Runtime(msgspec.Struct, frozen=True):
     tracked: bool
     """Whether sessions are recorded."""
     streams: Streams
-    endings: Terminator
+    terminator: Terminator
     sweeper: Sweeper | None
     """What ends the sessions that end by themselves, where they are tracked."""
     on_create: OnCreate | None
-    shelf: Callable[[str, int], Namespace]
+    namespace: Callable[[str, int], Namespace]
     """Gives a session's place in the store: of which `ref`, and until when (Unix seconds)."""
-    keep: Keep
+    data: DataOf
     create_limit: CreateLimit | None
     transport: bool
     """Whether clients whose server names no transport session get one of ours."""
@@ -211,18 +211,18 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
     tells, telemetry = _telemetry(app, options)
     emit = partial(_emit, options.telemetry.listen, tells, telemetry)
     store = stores.make(options.store, clock=clock, timeout=as_seconds(limits.store_timeout))
-    keep = partial(_data, store, limits, clock)
+    data = partial(_data, store, limits, clock)
     streams = Streams(store)
-    endings = Terminator(store, streams, on_end=options.on_end, emit=emit, keep=keep, clock=clock)
+    terminator = Terminator(store, streams, on_end=options.on_end, emit=emit, data=data, clock=clock)
     return {
         "store": store,
         "closes_store": isinstance(options.store, str),
         "tracked": options.tracked is not None,
         "streams": streams,
-        "endings": endings,
-        "sweeper": _sweeper(store, endings, options),
-        "shelf": partial(_namespace, limits),
-        "keep": keep,
+        "terminator": terminator,
+        "sweeper": _sweeper(store, terminator, options),
+        "namespace": partial(_namespace, limits),
+        "data": data,
         "tells": tells,
         "telemetry": telemetry,
         "listen": options.telemetry.listen,
@@ -251,12 +251,12 @@ def _data(store: Store, limits: Limits, clock: Callable[[], float], owner: str, 
     return Data(store, _namespace(limits, owner, until), clock=clock, max_value_bytes=limits.value_bytes)
 
 
-def _sweeper(store: Store, endings: Terminator, options: Options) -> Sweeper | None:
+def _sweeper(store: Store, terminator: Terminator, options: Options) -> Sweeper | None:
     if options.tracked is None:
         return None
     idle = None if options.idle_timeout is None else int(as_seconds(options.idle_timeout))
     interval = as_seconds(options.tracked.sweep_interval)
-    return Sweeper(store, endings, audience=options.audience, idle_timeout=idle, interval=interval)
+    return Sweeper(store, terminator, audience=options.audience, idle_timeout=idle, interval=interval)
 
 
 # --- where facts go ------------------------------------------------------------------------------

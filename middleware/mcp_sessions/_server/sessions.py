@@ -104,7 +104,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
 
     def data(self) -> Data:
         """Return what the server keeps for it, or for the session whose data it shares."""
-        return self.runtime.keep(claims.owner(self.claims), self.claims.expires_at)
+        return self.runtime.data(claims.owner(self.claims), self.claims.expires_at)
 
     async def capabilities(self) -> bytes | None:
         """Return the capabilities that its client has stated, as JSON."""
@@ -115,8 +115,8 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         self.ended_by_own_request = True  # before the store knows: this request's stream may be looked at meanwhile
         try:
             if descendants:  # first, so that a caller who learns of a failure can try again
-                await self.runtime.endings.end_below(self.claims, tracked=self.runtime.tracked)
-            await self.runtime.endings.end(self.claims, reason)
+                await self.runtime.terminator.end_below(self.claims, tracked=self.runtime.tracked)
+            await self.runtime.terminator.end(self.claims, reason)
         except StoreUnavailable:
             self.ended_by_own_request = False
             raise
@@ -208,7 +208,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     @property
     def _namespace(self) -> Namespace:
         """Its own place in the store, also where it shares another session's data."""
-        return self.runtime.shelf(self.claims.ref, self.claims.expires_at)
+        return self.runtime.namespace(self.claims.ref, self.claims.expires_at)
 
 
 # --- opened ----------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def _lifespan_of(part: Any, app: Any) -> AbstractAsyncContextManager[Any]:
     if isinstance(part, MCPSessionMiddleware):
         if part.fault is not None:
             raise ConfigurationError(part.fault)
-        return part.beside.around(lambda inner: _lifespan_of(part.app, inner), part.app)
+        return part.services.around(lambda inner: _lifespan_of(part.app, inner), part.app)
     router = getattr(part, "router", None)
     entered: AbstractAsyncContextManager[Any] = part(app) if router is None else router.lifespan_context(part)
     return entered
@@ -63,7 +63,7 @@ def join(app: Any, middleware: MCPSessionMiddleware) -> None:
 
     def lifespan(app: object) -> AbstractAsyncContextManager[Any]:
         if fault is None:
-            return middleware.beside.around(own, app)
+            return middleware.services.around(own, app)
         # Not before: an error at import would have Uvicorn's workers die and return for ever.
         raise ConfigurationError(fault)
 

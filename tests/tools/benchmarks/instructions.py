@@ -1,0 +1,112 @@
+"""Instructions per request, counted by valgrind: what tells two variants apart where times are too noisy.
+
+A count hardly differs between two runs, so the gate holds it: one that rose by more than 5 % over the committed
+baseline fails. What is held is the count beyond the pass-through's. The baseline is kept by Python version and kind
+of machine; the pass-through tells another build of the same Python, and counts are read in proportion to it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from .children import ROOT, environment
+from .report import Report, Table
+from .size import Size
+from .timing import PASS
+
+BASELINE: Final = Path(__file__).with_name("instructions.json")
+HERE: Final = f"{platform.python_implementation()} {'.'.join(platform.python_version_tuple()[:2])} {platform.machine()}"
+TOLERANCE: Final = 0.05
+MISSING: Final = "instructions: not counted, since valgrind is not installed (apt-get install valgrind)"
+PROGRAM: Final = "from tests.tools.benchmarks import counted; counted.main()"
+_COUNTED: Final = re.compile(r"^(\d+) (\d+) (.+)$", re.MULTILINE)
+_TOTAL: Final = re.compile(r"^summary: (\d+)", re.MULTILINE)
+
+Counts = Mapping[str, int]
+
+
+def count(size: Size) -> dict[str, int] | None:
+    """Return the instructions per request of each subject, the harness included, or None without valgrind."""
+    valgrind = shutil.which("valgrind")
+    if valgrind is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        tool = [valgrind, "--tool=cachegrind", "--cache-sim=no", "--quiet", f"--cachegrind-out-file={folder}/%p"]
+        program = [sys.executable, "-c", PROGRAM, str(size.counted), *size.subjects]
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+        fixed = environment({**kept, "PYTHONHASHSEED": "0"})
+        done = subprocess.run([*tool, *program], cwd=ROOT, env=fixed, stdout=subprocess.PIPE, text=True, check=True)
+        totals: dict[str, dict[int, int]] = {}
+        for process, requests, name in _COUNTED.findall(done.stdout):
+            totals.setdefault(name, {})[int(requests)] = int(_TOTAL.findall(Path(folder, process).read_text())[0])
+    return {name: round((of[size.counted] - of[0]) / size.counted) for name, of in totals.items()}
+
+
+def beyond(counts: Counts) -> dict[str, int]:
+    """Return what each subject takes more than the pass-through."""
+    return {name: number - counts[PASS] for name, number in counts.items() if name != PASS}
+
+
+def risen(counts: Counts, baseline: Counts) -> list[str]:
+    """Return the counts that rose by more than the tolerance, as sentences."""
+    build = counts[PASS] / baseline[PASS]
+    allowed = {name: number * build * (1 + TOLERANCE) for name, number in beyond(baseline).items()}
+    return [
+        f"{name}: {number:,} instructions per request where at most {allowed[name]:,.0f} are allowed"
+        for name, number in beyond(counts).items()
+        if not number <= allowed.get(name, number)
+    ]
+
+
+def table(counts: Counts, baseline: Counts | None) -> Table:
+    """Return the counts beside the baseline."""
+    held = {} if baseline is None else {**beyond(baseline), PASS: baseline[PASS]}
+    more = {PASS: counts[PASS], **beyond(counts)}
+    rows = [
+        (name, f"{number:,}", f"{more[name]:,}", f"{more[name] / held[name] - 1:+.1%}" if name in held else "none")
+        for name, number in counts.items()
+    ]
+    title = f"Instructions per request ({HERE}, valgrind)"
+    return Table(title, ("", "all", "beyond pass-through", "against baseline"), rows)
+
+
+def _baselines() -> dict[str, dict[str, int]]:
+    kept: dict[str, dict[str, int]] = json.loads(BASELINE.read_text("utf-8"))
+    return kept
+
+
+async def instructions(size: Size) -> Report:
+    """Count, or report why not."""
+    counts = count(size)
+    if counts is None:
+        return Report([Table(MISSING, ("",), ())])
+    figures = {f"instructions/ours, {name}/more": float(number) for name, number in beyond(counts).items()}
+    return Report([table(counts, _baselines().get(HERE))], figures)
+
+
+def gate(size: Size, *, write: bool) -> int:
+    """Hold the counts against the baseline, or make them the baseline; return the exit code."""
+    counts, baselines = count(size), _baselines()
+    if counts is None:
+        print(MISSING)
+        return 0
+    if write:
+        baselines[HERE] = counts
+        BASELINE.write_text(json.dumps(baselines, indent=2, sort_keys=True) + "\n", "utf-8")
+    baseline = baselines.get(HERE)
+    print(table(counts, baseline).text())
+    if baseline is None:
+        print(f"instructions: no baseline for {HERE}; keep one with: python -m tests.tools.benchmarks --write-baseline")
+    faults = [] if baseline is None else risen(counts, baseline)
+    print(*faults, sep="\n")
+    return 1 if faults else 0

@@ -1,0 +1,125 @@
+"""The matrix: servers of every environment, visited by the clients of every environment and by those of JavaScript.
+
+Each environment hosts and visits in processes of its own, since no two have the same SDK.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import anyio
+import generated
+
+from integration import javascript
+
+from .visit import UNCHANGED, Result
+
+ROOT: Final = generated.DOCS.parent
+PAGE: Final = generated.DOCS / "compatibility.md"
+COMMAND: Final = "make compatibility"
+PYTHONS: Final = (ROOT / ".nox/legacy/bin/python", ROOT / ".venv/bin/python")
+JAVASCRIPT: Final = {
+    "typescript 1": "@modelcontextprotocol/sdk",
+    "typescript 2": "@modelcontextprotocol/client",
+    "typescript 2 modern": "@modelcontextprotocol/client",
+}
+NOTHING: Final = "–"
+_PROGRAM: Final = "import sys; sys.path[:0] = {!r}; from compatibility.{} import main; main()"
+
+
+def _command(python: Path, program: str, frameworks: Sequence[str]) -> list[str]:
+    code = _PROGRAM.format([str(ROOT / "tests" / folder) for folder in ("", "support", "tools")], program)
+    return [str(python), "-W", "ignore", "-c", code, *frameworks]
+
+
+@contextmanager
+def hosted(python: Path, frameworks: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Host an environment's servers within the block, and yield their URLs."""
+    command = _command(python, "host", frameworks)
+    pipe, log = subprocess.PIPE, subprocess.DEVNULL  # the frameworks log every request
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        urls: dict[str, str] = json.loads(process.stdout.readline())
+        yield urls
+        process.stdin.close()  # which ends the process
+
+
+def visited(python: Path, urls: Mapping[str, str], frameworks: Sequence[str]) -> list[Result]:
+    """Return what the clients of an environment can do with the servers."""
+    command = _command(python, "visit", frameworks)
+    done = subprocess.run(command, input=json.dumps(urls), stdout=subprocess.PIPE, text=True, check=True)
+    return [Result(**json.loads(line)) for line in done.stdout.splitlines()]
+
+
+async def visited_by_javascript(urls: Mapping[str, str], clients: Sequence[str]) -> list[Result]:
+    """Return what the TypeScript clients can do, which know nothing of sessions in `_meta`."""
+    found = []
+    folder = javascript.packages()
+    versions = json.loads((folder / "package.json").read_text("utf-8"))["dependencies"]
+    with tempfile.TemporaryDirectory() as home:
+        for client in clients:
+            era = ", modern era first" if client.endswith("modern") else ""
+            name = f"TypeScript {versions[JAVASCRIPT[client]]}{era}"
+            for server, url in urls.items():
+                steps: list[Any] = [["call", "whoami"], ["call", "count"], ["call", "count"]]
+                seen = await javascript.visit(folder, Path(home), client, url, *steps)
+                works = UNCHANGED if seen.results[1:] == ["1", "2"] else ""
+                found.append(Result(name, server, works))
+    return found
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+
+def table(results: Sequence[Result]) -> str:
+    """Return a table of clients by servers; a cell has what works with JSON and SSE answers."""
+    marks: dict[tuple[str, str, str], dict[str, str]] = {}
+    for result in results:
+        server, mode, form = result.server.split("|")
+        marks.setdefault((result.client, server, mode), {})[form] = result.works
+    columns = list(dict.fromkeys((server, mode) for _, server, mode in marks))
+    head = ("client", *(f"{server}, {mode}" for server, mode in columns))
+    rows = [
+        (client, *(_cell(marks[client, server, mode]) for server, mode in columns))
+        for client in dict.fromkeys(result.client for result in results)
+    ]
+    return generated.table(head, rows)
+
+
+def _cell(by_form: Mapping[str, str]) -> str:
+    if len(set(by_form.values())) == 1:
+        return " ".join(next(iter(by_form.values()))) or NOTHING
+    return ", ".join(f"{form}: {' '.join(marks) or NOTHING}" for form, marks in by_form.items())
+
+
+# --- the command line ----------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Try every pair, print the table, and write it into the page."""
+    parser = argparse.ArgumentParser(prog="python -m tests.tools.compatibility", description=__doc__)
+    parser.add_argument("--python", action="append", type=Path, help="an environment's (default: both of make check)")
+    parser.add_argument("--framework", action="append", default=[], help="only this one, such as sdk2")
+    parser.add_argument("--server", default="", help="only those whose names hold this, such as stateless|SSE")
+    parser.add_argument("--javascript", action="append", choices=JAVASCRIPT, help="only this one")
+    parser.add_argument("--page", type=Path, default=PAGE, help="where the table is written")
+    options = parser.parse_args()
+    pythons = options.python or PYTHONS
+    with ExitStack() as stack:
+        urls = {}
+        for python in pythons:
+            up = stack.enter_context(hosted(python, options.framework))
+            urls.update({server: url for server, url in up.items() if options.server in server})
+        results = [result for python in pythons for result in visited(python, urls, options.framework)]
+        results += anyio.run(visited_by_javascript, urls, options.javascript or list(JAVASCRIPT))
+    written = table(results)
+    print(written)
+    generated.replace(options.page, COMMAND, written)

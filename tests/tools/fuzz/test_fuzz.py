@@ -1,0 +1,198 @@
+"""The trials themselves: a bounded run of each target, the campaign's command line, and proof that they can fail."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from random import Random
+
+import pytest
+from environments import require
+
+require("joserfc>=1")
+
+from fuzz import campaign, jose, jsonrpc, sse, state, tokens, trials
+from fuzz.trials import Disagreement
+
+ROOT = Path(__file__).resolve().parents[3]
+SEED = 1
+
+
+TRIALS = {"tokens": 8_000, "jsonrpc": 4_000, "sse": 4_000, "state": 4_000}
+
+
+@cache
+def outcomes_of(target: str) -> Counter[str]:
+    """What became of each trial of a target."""
+    return trials.run(campaign.TARGETS[target], target, SEED, 0, trials=TRIALS[target])
+
+
+@pytest.mark.parametrize("target", campaign.TARGETS)
+def test_no_input_is_judged_differently_from_the_oracle(target: str) -> None:
+    """Some thousand inputs, always the same ones, and most of the outcomes among them."""
+    outcomes = outcomes_of(target)
+    assert outcomes.total() == TRIALS[target]
+    assert len(outcomes) >= {"tokens": 30, "jsonrpc": 9, "sse": 4, "state": 7}[target], outcomes
+
+
+def test_the_same_seed_is_the_same_run() -> None:
+    """So a disagreement can be seen again."""
+    runs = [trials.run(sse.trial, "sse", SEED, batch, trials=50) for batch in (0, 0, 1)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_half_of_the_tokens_are_signed_again_and_reach_the_checks_behind_the_signature() -> None:
+    """Every check of a token is met by some mutant, and a part of the mutants is good."""
+    outcomes = outcomes_of("tokens")
+    again = Counter({name: n for name, n in outcomes.items() if name.startswith("signed again")})
+    assert 0.48 < again.total() / outcomes.total() < 0.52
+    reached = {outcome.split(": ")[1] for outcome in outcomes}
+    assert reached >= {
+        *("accepted", "expired", "token_shape", "token_header", "token_key_unknown", "token_algorithm"),
+        *("token_signature", "token_claims", "token_issuer", "token_audience", "token_kind", "token_principal"),
+        "token_from_the_future",
+        *(f"token_claim_{name}" for name in jose.GRAMMAR),
+    }
+    assert again["signed again: accepted"] > 0.1 * again.total()
+
+
+# --- a disagreement is seen ----------------------------------------------------------------------
+
+
+def test_an_oracle_that_says_otherwise_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each target, in both directions where there are two; the text shows how to see it again."""
+    good = tokens.ORIGINALS[0]
+    monkeypatch.setattr(jose, "accepts", lambda *_, **__: True)
+    with pytest.raises(Disagreement, match="'token_shape', and the oracle accepts"):
+        tokens.judge("x", None, "session", tokens.NOW)
+    monkeypatch.setattr(jose, "accepts", lambda *_, **__: False)
+    with pytest.raises(Disagreement, match="'accepted', and the oracle refuses"):
+        tokens.judge(good.token, good.caller, good.kind, tokens.NOW)
+    monkeypatch.setattr(state, "opens", lambda *_: True)
+    with pytest.raises(Disagreement, match="'state_shape', and the oracle says True"):
+        state.judge("x", state.BOUNDS[0], state.NOW)
+    monkeypatch.setattr(sse, "by_the_book", lambda _: [b"other"])
+    with pytest.raises(Disagreement, match="sse"):
+        sse.judge(b"data: a\n\n", [b"data: a\n\n"])
+    monkeypatch.setattr(jsonrpc, "read", lambda _: [])
+    with pytest.raises(Disagreement, match="not_json, and the oracle reads"):
+        jsonrpc.judge(b"{")
+    with pytest.raises(Disagreement, match="and the oracle says"):
+        jsonrpc.judge(b'{"jsonrpc":"2.0","method":"a"}')
+    with pytest.raises(Disagreement, match=r"again: python -m tests\.tools\.fuzz --target jsonrpc --seed 7 --batch 3"):
+        trials.run(jsonrpc.trial, "jsonrpc", 7, 3)
+
+
+def test_what_only_some_parsers_read_may_be_refused() -> None:
+    """A lone surrogate in what is read: the standard library takes it, and the package may not."""
+    assert jsonrpc.judge(rb'{"jsonrpc":"2.0","method":"\ud800"}') == "lone_surrogate"
+    assert jsonrpc.judge(b'{"jsonrpc":"2.0","result":' + b"[" * 995 + b"]" * 995 + b"}") in {"read", "nesting_too_deep"}
+
+
+# --- the oracle for tokens -----------------------------------------------------------------------
+
+
+def test_the_oracle_derives_keys_as_the_standard_says() -> None:
+    """RFC 5869, appendix A.3, cut to 32 bytes: SHA-256, no salt, no info."""
+    derived = jose.hkdf(b"\x0b" * 22, "")
+    assert derived.hex() == "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d"
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        (b'{"a":1,"a":[{}]}', (("a", 1), ("a", [()]))),
+        (b"[]", None),
+        (b'"a"', None),
+        (b"{", None),
+        (b"\xff", None),
+        (b'{"a":NaN}', None),
+        (b'{"a":"\\ud800"}', None),
+        (b"[" * 100_000, None),
+    ],
+)
+def test_the_oracle_reads_objects_and_nothing_else(text: bytes, read: object) -> None:
+    """With every member as it is written."""
+    assert jose._members(text) == read
+
+
+def test_the_oracle_knows_its_own_good_tokens_and_no_others() -> None:
+    """Each for its caller, kind and time; a segment has one spelling."""
+    for original in tokens.ORIGINALS[-16:]:
+        now = tokens.NOW
+        how = {"now": now, "principal": original.caller, "kind": original.kind, "issuer": "us", "audience": "here"}
+        assert jose.accepts(tokens.KNOWN, original.token, **how)  # type: ignore[arg-type]
+        assert not jose.accepts(tokens.KNOWN, original.token + "=", **how)  # type: ignore[arg-type]
+        assert not jose.accepts(tokens.KNOWN, original.token[:-4] + "é" * 4, **how)  # type: ignore[arg-type]
+        assert not jose.accepts({}, original.token, **how)  # type: ignore[arg-type]
+        assert not jose.accepts(tokens.KNOWN, "a" * 2049, **how)  # type: ignore[arg-type]
+    assert {original.key.algorithm for original in tokens.ORIGINALS} == {"HS256", "ES256", "EdDSA"}
+
+
+def test_a_key_of_no_caller_hides_nobody() -> None:
+    """Anonymous is a claim that is absent."""
+    assert jose.Known("HS256", None, b"").subject(None) is None
+
+
+# --- the campaign --------------------------------------------------------------------------------
+
+
+def test_a_campaign_counts_and_tells_how_far_it_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By number, in a process of its own; and the outcome of each trial is in the table."""
+    monkeypatch.setattr(campaign, "TELL", 5_000)
+    assert campaign.main(["--target", "sse", "--tokens", "12000", "--seed", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "sse: 12,000 trials" in said
+    assert "... 10,000" in said
+    assert "1 events" in said
+
+
+def test_a_campaign_ends_with_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+    """For each target, and with none left no trial begins."""
+    assert campaign.main(["--seconds", "0", "--seed", "1"]) == 0
+    assert capsys.readouterr().out.count(": 0 trials") == len(campaign.TARGETS)
+
+
+def test_a_batch_can_be_run_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """Alone, by the number that was printed."""
+    assert campaign.main(["--target", "sse", "--seed", "1", "--batch", "5"]) == 0
+    assert f"{trials.BATCH:,} trials" in capsys.readouterr().out
+
+
+def test_a_disagreement_ends_a_campaign(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the exit code 1 and the input, from whichever process it comes."""
+    monkeypatch.setattr(campaign, "do_round", disagree)
+    assert campaign.main(["--target", "sse", "--tokens", "100000000", "--seed", "1"]) == 1
+    assert "DISAGREEMENT\nsse: made up" in capsys.readouterr().out
+
+
+def disagree(target: str, seed: int, batches: list[int]) -> campaign.Outcome:
+    """A round that finds one."""
+    return Counter(found=len(batches)), f"{target}: made up"
+
+
+def test_a_round_hands_a_disagreement_back_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error would have to be sent between processes with all that it holds."""
+
+    def trial(random: Random) -> str:
+        raise Disagreement("made up")
+
+    monkeypatch.setitem(campaign.TARGETS, "sse", trial)
+    outcomes, found = campaign.do_round("sse", 1, [4])
+    assert not outcomes
+    assert found == "made up\nagain: python -m tests.tools.fuzz --target sse --seed 1 --batch 4"
+    monkeypatch.undo()
+    assert campaign.do_round("sse", 1, [4])[1] is None
+
+
+def test_a_campaign_is_one_command() -> None:
+    """From the root of the repository."""
+    command = [sys.executable, "-m", "tests.tools.fuzz", "--target", "sse", "--tokens", "2000", "--seed", "1"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "sse: 2,000 trials" in ended.stdout
