@@ -31,7 +31,7 @@ from mcp_sessions.stores import sqlite_file
 from mcp_sessions.stores.base import Ended, Reach, Record, Standing, Store
 from mcp_sessions.stores.sqlite import SQLiteStore
 from mcp_sessions.stores.sqlite_file import SQLiteFile
-from stores import revoke
+from mcp_sessions.testing.contract import revoke
 
 HOUR = 3600
 LATER = START + HOUR
