@@ -298,7 +298,7 @@ class Pool:
     def _attempt(
         self, idle: deque[Connection[Any]], work: Callable[[Connection[Any]], T], may_repeat: Callable[[], bool]
     ) -> T:
-        from psycopg import OperationalError
+        from psycopg import Error
 
         while True:
             try:
@@ -307,7 +307,9 @@ class Pool:
                 connection, is_new = self._connect(), True
             try:
                 return work(connection)
-            except OperationalError:
+            except Error as error:
+                if cause(error) == NO_TABLES:
+                    connection.close()  # who connects makes them
                 if is_new or not connection.closed or not may_repeat():
                     raise
             finally:

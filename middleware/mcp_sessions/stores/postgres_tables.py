@@ -57,6 +57,11 @@ Workers of that older version go on during and after a migration, which therefor
 """
 
 _LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('~.' || %s, 0))"
+# The catalog itself is asked, since what functions such as `to_regclass` know may be from before the lock.
+_HAS_TABLES: Final = """
+    SELECT 1 FROM pg_class JOIN pg_namespace AS space ON space.oid = relnamespace
+    WHERE nspname = '~' AND relname = 'facts'
+"""
 _LOOK: Final = """
     SELECT EXISTS (SELECT FROM ~.revoked WHERE ref = asked.ref) OR EXISTS (
             SELECT FROM ~.cut_offs AS cut
@@ -162,8 +167,7 @@ def migrate(connection: Connection[Any], schema: str, *, fence: int) -> bool:
 
     def versions() -> tuple[int, int]:
         """Return the tables' version, and the oldest one whose code can use them."""
-        (there,) = run("SELECT to_regclass('~.facts')").fetchone() or ()
-        found = run("SELECT version, oldest FROM ~.facts").fetchone() if there else None
+        found = run("SELECT version, oldest FROM ~.facts").fetchone() if run(_HAS_TABLES).fetchone() else None
         return found or (0, 0)
 
     known, (version, oldest) = len(MIGRATIONS), versions()
@@ -173,7 +177,7 @@ def migrate(connection: Connection[Any], schema: str, *, fence: int) -> bool:
             run(_LOCK, "facts")
             version, oldest = versions()  # another worker may have migrated meanwhile
             run("SET LOCAL lock_timeout = '2s'")  # a migration that waits for a table keeps others from it
-            if run("SELECT to_regnamespace('~')").fetchone() == (None,):
+            if run("SELECT 1 FROM pg_namespace WHERE nspname = '~'").fetchone() is None:
                 run("CREATE SCHEMA ~")
             for still_fits, sql in MIGRATIONS[version:]:
                 run(sql)
