@@ -70,7 +70,7 @@ class Pinging:
     find = status
 
 
-def timed(client: Any) -> TimeoutStore:
+def timed(client: Any) -> Any:
     """The same, as the middleware uses a store."""
     return TimeoutStore(cast("Store", Pinging(client)), seconds=0.01, background_timeout=10)
 

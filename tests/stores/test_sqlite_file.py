@@ -22,6 +22,7 @@ from clients import START, Clock
 from mcp_sessions.errors import ConfigurationError, StoreFull, StoreUnavailable
 from mcp_sessions.stores import sqlite_file, sqlite_tables
 from mcp_sessions.stores.sqlite_file import Setting, SQLiteFile
+from mcp_sessions.stores.sqlite_shared import SharedFile
 
 NOBODY = 65534
 PATIENT, HASTY = 60, 1  # seconds to wait for a lock
@@ -38,7 +39,8 @@ class Case:
     def file(
         self, *, busy: float = PATIENT, max_bytes: int = 1 << 20, clock: Callable[[], float] | None = None
     ) -> SQLiteFile:
-        setting = Setting(str(self.path), clock or self.clock, busy, max_bytes, sweep)
+        shared = SharedFile(str(self.path), max_bytes)
+        setting = Setting(str(self.path), clock or self.clock, busy, max_bytes, shared, sweep)
         self.opened.append(SQLiteFile(setting))
         return self.opened[-1]
 
@@ -47,7 +49,7 @@ class Case:
         return closing(sqlite3.connect(self.path, isolation_level=None))
 
 
-def sweep(connection: sqlite3.Connection, now: float) -> bool:
+def sweep(connection: sqlite3.Connection, now: float, rows: int) -> bool:
     return connection.execute("DELETE FROM revoked WHERE expires_at <= ?", (now,)).rowcount == 1
 
 
@@ -71,7 +73,7 @@ def pragma(name: str, connection: sqlite3.Connection, now: float) -> Any:
 
 
 def change(file: SQLiteFile, job: Callable[[sqlite3.Connection, float], Any]) -> Any:
-    return file.change(job, asked_at=time.monotonic())
+    return file.change(job, deadline=time.monotonic() + file._setting.busy_timeout)
 
 
 def refused(call: Callable[..., object], *args: Any) -> str:
@@ -124,7 +126,12 @@ def test_a_file_and_its_log_are_private(case: Case) -> None:
     """They name sessions."""
     change(case.file(), add("a"))
     modes = {found.name: found.stat().st_mode & 0o777 for found in case.path.parent.iterdir()}
-    assert modes == {"sessions.db": 0o600, "sessions.db-wal": 0o600, "sessions.db-shm": 0o600}
+    assert modes == {
+        "sessions.db": 0o600,
+        "sessions.db-wal": 0o600,
+        "sessions.db-shm": 0o600,
+        "sessions.db-shared": 0o600,
+    }
 
 
 def test_closing_twice_or_before_opening_is_no_error(case: Case) -> None:
@@ -157,7 +164,7 @@ def test_the_wait_begins_when_the_change_is_asked_for(case: Case) -> None:
     """Whoever stood in a queue has waited; the locks of many would add up."""
     file = case.file()
     with pytest.raises(StoreUnavailable) as caught:
-        file.change(add("a"), asked_at=time.monotonic() - PATIENT)
+        file.change(add("a"), deadline=time.monotonic())
     assert caught.value.reason == "store_locked"
     assert file.read(names) == []
 
@@ -393,7 +400,11 @@ def test_every_question_about_what_is_over_has_an_index(case: Case) -> None:
             "SELECT ref FROM records WHERE reason IS NULL AND audience = 'a' AND expires_at <= 5 ORDER BY expires_at",
             "SELECT ref FROM records WHERE reason IS NULL AND audience = 'a' AND seen_at <= 5 ORDER BY seen_at LIMIT 5",
             "SELECT ref FROM records WHERE reason IS NOT NULL AND audience = 'a' AND lease_until <= 5 LIMIT 5",
-            "SELECT ref FROM records WHERE subject = 'a' AND audience = 'a' ORDER BY created_at, ref",
+            *(
+                f"SELECT ref FROM records WHERE reason IS NULL AND {of} AND (created_at, ref) > (5, 'a') "
+                "ORDER BY created_at, ref"
+                for of in ("subject = 'a' AND audience = 'a'", "root = 'a'")
+            ),
         ):
             (plan,) = connection.execute(f"EXPLAIN QUERY PLAN {question}").fetchall()
             assert plan[3].startswith("SEARCH"), plan
@@ -405,7 +416,7 @@ def test_without_shared_memory_there_is_no_log() -> None:
         closing(sqlite3.connect(":memory:")) as connection,
         pytest.raises(ConfigurationError, match="give a path on a local disk"),
     ):
-        sqlite_file._configure(connection, 1 << 20)
+        sqlite_file._configure(connection, 1 << 20, 0)
 
 
 @pytest.mark.parametrize(
@@ -506,5 +517,5 @@ def test_a_log_that_was_deleted_stops_all(case: Case) -> None:
 
 def test_what_was_never_seen_has_no_time() -> None:
     """So that no epoch counts as raised since then."""
-    file = SQLiteFile(Setting("/", Clock(), HASTY, 1 << 20, sweep))
+    file = SQLiteFile(Setting("/", Clock(), HASTY, 1 << 20, SharedFile("/", 1 << 20), sweep))
     assert file._seen_at == -math.inf

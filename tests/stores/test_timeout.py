@@ -59,6 +59,9 @@ class Scripted:
         self.asked: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
 
     def __getattr__(self, name: str) -> Callable[..., Awaitable[object]]:
+        if name not in CALLS:
+            raise AttributeError(name)
+
         async def method(*args: Any, **kwargs: Any) -> object:
             self.asked.append((name, args, kwargs))
             return await self.does()

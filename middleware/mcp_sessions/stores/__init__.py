@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import anyio
 
+from .._session.claims import Claims
 from ..errors import ConfigurationError, MCPSessionsError, StoreUnavailable
-from .base import METHODS, Delegating, Reach, Store
+from .base import LIVE, METHODS, Delegating, Reach, Standing, Store
 from .memory import MemoryStore
 
 logger = logging.getLogger("mcp_sessions")
@@ -60,7 +61,7 @@ def _sqlite(name: str, clock: Clock, timeout: float) -> Store:
         raise ConfigurationError("store='sqlite:PATH' takes a plain path, as in 'sqlite:/var/lib/app/sessions.db'")
     from .sqlite import SQLiteStore
 
-    return SQLiteStore(path, clock=clock, busy_timeout=timeout)
+    return SQLiteStore(path, clock=clock, busy_timeout=max(ROUND_TRIPS.values()) * timeout)
 
 
 def _from_name(name: str, clock: Clock, timeout: float) -> Store:
@@ -98,6 +99,8 @@ class TimeoutStore(Delegating):
 
     Every method raises `StoreUnavailable` when its time is over (`store_timeout`), or the other store raised an error
     that is not of this package (`store_error`). Whether a change was made is then unknown.
+
+    A store may have a method `knows_live(claims, is_use=...)`: whether a session is known to live without a question.
     """
 
     def __init__(self, store: Store, *, seconds: float, background_timeout: float = 5.0) -> None:
@@ -106,17 +109,35 @@ class TimeoutStore(Delegating):
         background = max(seconds, background_timeout)
         self._limits = {name: trips * seconds if trips else background for name, trips in ROUND_TRIPS.items()}
         self._reopening = 3 * seconds
+        self._knows_live: Callable[..., bool] = getattr(store, "knows_live", _never)
 
     async def open(self) -> None:
         """Open the other store."""
         limit, self._limits["open"] = self._limits["open"], self._reopening
         await _within(limit, self._store.open, (), {})
 
+    async def status(self, claims: Claims) -> Standing:
+        return LIVE if self._knows_live(claims) else await self._call("status", (claims,), {})
+
+    async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
+        if all(map(self._knows_live, claims)):
+            return [LIVE] * len(claims)
+        found: list[Standing] = await self._call("statuses", (claims,), {})
+        return found
+
+    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
+        is_known = self._knows_live(claims, is_use=True)
+        return LIVE if is_known else await self._call("touch", (claims,), {"idle_timeout": idle_timeout})
+
     def _call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         return _within(self._limits[name], getattr(self._store, name), args, kwargs)
 
     def __repr__(self) -> str:
         return f"<TimeoutStore of {type(self._store).__name__}>"
+
+
+def _never(_claims: Claims, **_options: bool) -> bool:
+    return False
 
 
 async def _within(

@@ -33,6 +33,11 @@ class Standing(Enum):
 LIVE: Final = Standing.LIVE  # found once: each look-up of an enum's member costs a request more than the answer
 
 
+Position = tuple[int, str]
+"""A place in a list of sessions: `created_at`, and among those of one second `ref`."""
+
+FIRST: Final[Position] = (-1, "")  # before every session
+
 Forgotten = Literal["refuse", "accept"]  # what becomes of sessions from before a store lost data
 
 
@@ -73,6 +78,11 @@ class Record:
         """Return the record of a new session."""
         times = (claims.issued_at, claims.expires_at, claims.issued_at)
         return cls(claims.ref, claims.subject, *times, claims.root, claims.trace, claims.audience)
+
+    @property
+    def position(self) -> Position:
+        """Where it stands in a list."""
+        return self.created_at, self.ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +149,20 @@ class Records(Protocol):
         session is then found idle that much later, never earlier.
         """
 
-    async def sessions(self, subject: str, *, audience: str) -> list[Record]:
-        """Return the recorded sessions of a principal that have neither ended nor expired, oldest first."""
+    async def sessions(
+        self, subject: str, *, audience: str, after: Position = FIRST, limit: int | None = None, cut_off: bool = False
+    ) -> list[Record]:
+        """Return the recorded sessions of a principal that have neither ended nor expired, oldest first.
 
-    async def forks(self, root: str) -> list[Record]:
+        Args:
+            subject: Whose they are.
+            audience: Whom they are for.
+            after: The `Record.position` of the last one of the page before.
+            limit: At most so many; None for all. A page takes no longer where many come before or after it.
+            cut_off: Whether to return also those that `revoke_before` ended, to revoke them by name.
+        """
+
+    async def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
         """Return a lineage's recorded forks, of all generations, as `sessions` does; `root` itself need not live."""
 
     async def find(self, ref: str) -> Record | None:

@@ -6,11 +6,11 @@ again. What has an end is found without a look at everything else, since a scan 
 
 from __future__ import annotations
 
-import heapq
-import math
 import time
+from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -18,39 +18,21 @@ import msgspec
 from .._session.claims import Claims
 from .._session.data import Namespace
 from ..errors import DataGone, StoreFull
-from .base import LIVE, Ended, Reach, Record, Standing, added, check_size, idle_at, is_touch_due, size_of
+from .base import (
+    FIRST,
+    LIVE,
+    Ended,
+    Position,
+    Reach,
+    Record,
+    Standing,
+    added,
+    idle_at,
+    is_touch_due,
+)
+from .memory_data import MINUTE, DataOfAll, ExpiryIndex
 
-VALUE_COST: Final = 200  # bytes that keeping a value takes besides its name and itself
 _SPAN: Final = 3600  # seconds of expiry that share one set of revocations
-_MINUTE: Final = 60  # seconds between two times of forgetting
-_SLACK: Final = 1000  # entries that an index may hold in vain
-
-
-class ExpiryIndex:
-    """Names, each with the moment at which to look at it."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, str]] = []
-        self._moments: dict[str, float] = {}
-
-    def put(self, name: str, moment: float) -> None:
-        self._moments[name] = moment
-        heapq.heappush(self._heap, (moment, name))
-        if len(self._heap) > 2 * len(self._moments) + _SLACK:
-            self._heap = [(moment, name) for name, moment in self._moments.items()]
-            heapq.heapify(self._heap)
-
-    def remove(self, name: str) -> None:
-        del self._moments[name]  # what the heap holds of it is passed over
-
-    def expired(self, now: float) -> str | None:
-        """Return the name whose moment came first, or None where none has come. It stays until it is moved."""
-        while self._heap and self._heap[0][0] <= now:
-            moment, name = self._heap[0]
-            if self._moments.get(name) == moment:
-                return name
-            heapq.heappop(self._heap)
-        return None
 
 
 class _Revoked:
@@ -78,8 +60,12 @@ class _Revoked:
         return ref in self._refs.get(expires_at // _SPAN, ())
 
     def is_cut_off(self, one: Claims | Record, issued_at: int) -> bool:
-        cut_offs = [self._cut_offs.get(f"{subject or ''} {one.audience}") for subject in (None, one.subject)]
-        return any(cut_off is not None and issued_at < cut_off[0] for cut_off in cut_offs)
+        return issued_at < self.moment_of(one.subject, one.audience)
+
+    def moment_of(self, subject: str | None, audience: str) -> int:
+        """Return before which moment a principal's sessions were cut off."""
+        none = (0, 0)
+        return max(self._cut_offs.get(f"{one or ''} {audience}", none)[0] for one in (None, subject))
 
     def add(self, ref: str, expires_at: int) -> None:
         self._check_room()
@@ -106,79 +92,6 @@ class _Revoked:
     def _check_room(self) -> None:
         if len(self) >= self._max_entries:
             raise StoreFull
-
-
-class _Values(msgspec.Struct):
-    items: dict[str, bytes] = msgspec.field(default_factory=dict)
-    ends: dict[str, float] = msgspec.field(default_factory=dict)  # of those values that end before the session
-    size: int = 0
-
-
-class _Data:
-    """The data of all sessions. What is over is not read, and it is dropped before anything is measured."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._values: dict[str, _Values] = {}
-        self._ends = ExpiryIndex()
-
-    def read(self, owner: str, key: str, now: float) -> bytes | None:
-        values = self._values.get(owner, _Values())
-        return values.items.get(key) if now < values.ends.get(key, math.inf) else None
-
-    def items(self, owner: str, now: float) -> list[tuple[str, bytes, float | None]]:
-        values = self._values.get(owner, _Values())
-        there = ((key, value, values.ends.get(key)) for key, value in values.items.items())
-        return [item for item in there if item[2] is None or now < item[2]]
-
-    def replace(self, namespace: Namespace, key: str, value: bytes | None, now: float) -> None:
-        """Keep another value, or none, and the end that the old one had."""
-        values = self._values.get(namespace.owner) or _Values()
-        for over in [name for name, end in values.ends.items() if not now < end]:
-            self._remove(values, over)
-        if value is None:
-            self._remove(values, key)
-        else:
-            old = values.items.get(key)
-            count, more = int(old is None), size_of(key, value) - (0 if old is None else size_of(key, old))
-            check_size(namespace, values.size + more)
-            if self._bytes + more + count * VALUE_COST > self._max_bytes:
-                raise StoreFull
-            values.items[key] = value
-            values.size += more
-            self._bytes += more + count * VALUE_COST
-        if not values.items:
-            self.drop(namespace.owner)
-        elif namespace.owner not in self._values:
-            self._values[namespace.owner] = values
-            self._ends.put(namespace.owner, namespace.until)
-
-    def set_end(self, owner: str, key: str, expires_at: float | None) -> None:
-        self._values[owner].ends.pop(key, None)
-        if expires_at is not None:
-            self._values[owner].ends[key] = expires_at
-
-    def drop(self, owner: str) -> None:
-        values = self._values.pop(owner, None)
-        if values is not None:
-            self._bytes -= values.size + len(values.items) * VALUE_COST
-            self._ends.remove(owner)
-
-    def forget(self, over: float, *, keep: Callable[[str], object]) -> None:
-        """Drop the data of sessions that ended by themselves before a moment, but those that are to be kept."""
-        while (owner := self._ends.expired(over)) is not None:
-            if keep(owner):
-                self._ends.put(owner, over + _MINUTE)
-            else:
-                self.drop(owner)
-
-    def _remove(self, values: _Values, key: str) -> None:
-        values.ends.pop(key, None)
-        old = values.items.pop(key, None)
-        if old is not None:
-            values.size -= size_of(key, old)
-            self._bytes -= size_of(key, old) + VALUE_COST
 
 
 class _Kept(msgspec.Struct):
@@ -227,9 +140,9 @@ class MemoryStore:
         self._clock = clock
         self._revoked = _Revoked(max_entries)
         self._records: dict[str, _Kept] = {}
-        self._listings: dict[tuple[str, ...], dict[str, None]] = {}  # by what is listed, and of whom
+        self._listings: dict[tuple[str, ...], list[Position]] = {}  # of what has not ended: by what, and of whom
         self._looks: dict[str, ExpiryIndex] = {}  # by audience: when to look at its records
-        self._data = _Data(max_data_bytes)
+        self._data = DataOfAll(max_data_bytes)
         self._tidied = 0.0
 
     async def open(self) -> None: ...
@@ -265,7 +178,7 @@ class MemoryStore:
         self._records[record.ref] = _Kept(record, seen_at=record.seen_at)
         self._looks.setdefault(record.audience, ExpiryIndex()).put(record.ref, record.seen_at)
         for listing in _listings(record):
-            self._listings.setdefault(listing, {})[record.ref] = None
+            insort(self._listings.setdefault(listing, []), record.position)
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         kept, standing = self._records.get(claims.ref), await self.status(claims)
@@ -282,17 +195,17 @@ class MemoryStore:
             kept.seen_at = max(kept.seen_at, now)
         return LIVE
 
-    async def sessions(self, subject: str, *, audience: str) -> list[Record]:
-        return await self._listed("subject", audience, subject)
+    async def sessions(
+        self, subject: str, *, audience: str, after: Position = FIRST, limit: int | None = None, cut_off: bool = False
+    ) -> list[Record]:
+        alive_after = (0 if cut_off else self._revoked.moment_of(subject, audience), "")
+        return self._page(("subject", audience, subject), max(after, alive_after), limit, cut_off)
 
-    async def forks(self, root: str) -> list[Record]:
-        return await self._listed("root", root)
+    async def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
+        return self._page(("root", root), after, limit)
 
     async def find(self, ref: str) -> Record | None:
-        kept = self._records.get(ref)
-        if kept is None or kept.reason is not None or kept.record.expires_at <= self._clock():
-            return None
-        return None if self._revoked.is_cut_off(kept.record, kept.record.created_at) else kept.current()
+        return self._found(ref)
 
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         now, looks = self._tidy(), self._looks.get(audience, ExpiryIndex())
@@ -314,19 +227,36 @@ class MemoryStore:
         if (kept := self._records.pop(ref, None)) is None:
             return
         self._looks[kept.record.audience].remove(ref)
-        for listing in _listings(kept.record):
-            del self._listings[listing][ref]
-            if not self._listings[listing]:
-                del self._listings[listing]
+        if kept.reason is None:
+            self._unlist(kept.record)
 
     async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:  # noqa: ARG002  # there is one worker
         return True
 
-    async def _listed(self, *listing: str) -> list[Record]:
-        found = [await self.find(ref) for ref in self._listings.get(listing, ())]
-        return sorted((record for record in found if record is not None), key=lambda record: record.created_at)
+    def _found(self, ref: str, cut_off: bool = False) -> Record | None:
+        kept = self._records.get(ref)
+        if kept is None or kept.reason is not None or kept.record.expires_at <= self._clock():
+            return None
+        is_over = not cut_off and self._revoked.is_cut_off(kept.record, kept.record.created_at)
+        return None if is_over else kept.current()
+
+    def _page(
+        self, listing: tuple[str, ...], after: Position, limit: int | None, cut_off: bool = False
+    ) -> list[Record]:
+        positions = self._listings.get(listing, [])
+        there = (self._found(positions[n][1], cut_off) for n in range(bisect_right(positions, after), len(positions)))
+        return list(islice((record for record in there if record is not None), limit))
+
+    def _unlist(self, record: Record) -> None:
+        for listing in _listings(record):
+            positions = self._listings[listing]
+            del positions[bisect_right(positions, record.position) - 1]
+            if not positions:
+                del self._listings[listing]
 
     def _lease(self, kept: _Kept, reason: str, *, until: float) -> None:
+        if kept.reason is None:
+            self._unlist(kept.record)
         kept.reason, kept.lease_until = reason, until
         self._looks[kept.record.audience].put(kept.record.ref, until)
 
@@ -374,7 +304,7 @@ class MemoryStore:
     def _tidy(self) -> float:
         """Forget what is over, once a minute at most, and return the time."""
         now = self._clock()
-        over = (now - self._leeway) // _MINUTE * _MINUTE
+        over = (now - self._leeway) // MINUTE * MINUTE
         if over != self._tidied:
             self._tidied = over
             self._revoked.forget(over)

@@ -17,7 +17,20 @@ from typing import TYPE_CHECKING, Any, Final
 from .._session.claims import Claims
 from .._session.data import Namespace
 from ..errors import ConfigurationError, DataGone
-from .base import LIVE, Ended, Record, Standing, added, check_size, idle_at, idle_since, is_touch_due, size_of
+from .base import (
+    FIRST,
+    LIVE,
+    Ended,
+    Position,
+    Record,
+    Standing,
+    added,
+    check_size,
+    idle_at,
+    idle_since,
+    is_touch_due,
+    size_of,
+)
 
 if TYPE_CHECKING:
     from psycopg import Connection, Cursor
@@ -34,11 +47,11 @@ MIGRATIONS: tuple[tuple[int, str], ...] = (
             subject text, audience text, moment bigint NOT NULL, until bigint NOT NULL, PRIMARY KEY (subject, audience)
         );
         CREATE TABLE ~.records (
-            ref text PRIMARY KEY, subject text, created_at bigint NOT NULL, expires_at bigint NOT NULL,
+            ref text COLLATE "C" PRIMARY KEY, subject text, created_at bigint NOT NULL, expires_at bigint NOT NULL,
             seen_at float8 NOT NULL, root text, trace text, audience text NOT NULL, reason text, lease_until float8
         );
-        CREATE INDEX ON ~.records (subject, audience, created_at) WHERE subject IS NOT NULL;
-        CREATE INDEX ON ~.records (root, created_at) WHERE root IS NOT NULL;
+        CREATE INDEX ON ~.records (subject, audience, created_at, ref) WHERE subject IS NOT NULL;
+        CREATE INDEX ON ~.records (root, created_at, ref) WHERE root IS NOT NULL;
         CREATE INDEX ON ~.records (audience, expires_at) WHERE reason IS NULL;
         CREATE INDEX ON ~.records (audience, seen_at) WHERE reason IS NULL;
         CREATE INDEX ON ~.records (audience, lease_until) WHERE reason IS NOT NULL;
@@ -90,11 +103,11 @@ _REGISTER: Final = """
 _RECORD: Final = "ref, subject, created_at, expires_at, floor(seen_at)::bigint, root, trace, audience"
 _ALIVE: Final = f"""
     SELECT {_RECORD} FROM ~.records AS kept
-    WHERE reason IS NULL AND expires_at > %s AND NOT EXISTS (SELECT FROM ~.revoked WHERE ref = kept.ref)
-        AND NOT EXISTS (
+    WHERE {{which}} AND (created_at, ref) > (%(created_at)s, %(ref)s) AND reason IS NULL AND expires_at > %(second)s
+        AND NOT EXISTS (SELECT FROM ~.revoked WHERE ref = kept.ref) AND (%(cut_off)s OR NOT EXISTS (
             SELECT FROM ~.cut_offs AS cut
             WHERE cut.subject IN ('', kept.subject) AND cut.audience = kept.audience AND moment > kept.created_at
-        )
+        )) ORDER BY created_at, ref LIMIT %(limit)s
 """
 _DUE: Final = """
     SELECT ref FROM (
@@ -282,17 +295,23 @@ class Transaction:
             self._run(sql, (self.now, claims.ref))
         return LIVE
 
-    def sessions(self, subject: str, *, audience: str) -> list[Record]:
-        return self._alive("subject = %s AND audience = %s", subject, audience)
+    def sessions(
+        self, subject: str, *, audience: str, after: Position = FIRST, limit: int | None = None, cut_off: bool = False
+    ) -> list[Record]:
+        which = "subject = %(subject)s AND audience = %(audience)s"
+        return self._alive(which, after, limit, cut_off=cut_off, subject=subject, audience=audience)
 
-    def forks(self, root: str) -> list[Record]:
-        return self._alive("root = %s", root)
+    def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
+        return self._alive("root = %(root)s", after, limit, root=root)
 
     def find(self, ref: str) -> Record | None:
-        return next(iter(self._alive("ref = %s", ref)), None)
+        return next(iter(self._alive("ref = %(of)s", of=ref)), None)
 
-    def _alive(self, which: str, *values: str) -> list[Record]:
-        rows = self._run(f"{_ALIVE} AND {which} ORDER BY created_at, ref", (math.floor(self.now), *values))
+    def _alive(
+        self, which: str, after: Position = FIRST, limit: int | None = None, *, cut_off: bool = False, **of: str
+    ) -> list[Record]:
+        page = {"created_at": after[0], "ref": after[1], "limit": limit, "cut_off": cut_off}
+        rows = self._run(_ALIVE.format(which=which), {**of, **page, "second": math.floor(self.now)})
         return [Record(*row) for row in rows]
 
     def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:

@@ -20,7 +20,7 @@ from .._session.claims import Claims
 from .._session.data import Namespace
 from ..errors import ConfigurationError, DataError, DataGone, DataNotInteger, DataTooLarge, StoreUnavailable
 from . import redis_scripts as scripts
-from .base import INT64, LIVE, Ended, Forgotten, Reach, Record, Standing, resolution
+from .base import FIRST, INT64, LIVE, Ended, Forgotten, Position, Reach, Record, Standing, resolution
 from .redis_connection import FORBIDDEN, RedisConnection, connect
 from .redis_epoch import Durability, Epoch
 from .redis_scripts import Command, Keys, Script, Word
@@ -169,11 +169,13 @@ class RedisStore:
         vouched = self._vouched(claims, claims.issued_at, values)
         return standing if vouched is LIVE else vouched
 
-    async def sessions(self, subject: str, *, audience: str) -> list[Record]:
-        return await self._listed(self._keys.sessions(audience, subject))
+    async def sessions(
+        self, subject: str, *, audience: str, after: Position = FIRST, limit: int | None = None, cut_off: bool = False
+    ) -> list[Record]:
+        return await self._listed(self._keys.sessions(audience, subject), after, limit, cut_off)
 
-    async def forks(self, root: str) -> list[Record]:
-        return await self._listed(self._keys.forks(root))
+    async def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
+        return await self._listed(self._keys.forks(root), after, limit)
 
     async def find(self, ref: str) -> Record | None:
         await self._ready()
@@ -227,23 +229,23 @@ class RedisStore:
         lists = [self._keys.sessions(audience, subject)] if subject else []
         return [*lists, self._keys.forks(root)] if root else lists
 
-    async def _listed(self, key: str) -> list[Record]:
+    async def _listed(self, key: str, after: Position, limit: int | None, cut_off: bool = False) -> list[Record]:
         await self._ready()
         (refs,) = await self._run(("ZRANGE", key, 0, -1))
-        records = await self._live_records([ref.decode() for ref in refs])
-        return sorted(records, key=lambda record: (record.created_at, record.ref))
+        records = await self._live_records([ref.decode() for ref in refs], cut_off)
+        return sorted((one for one in records if one.position > after), key=lambda one: one.position)[:limit]
 
-    async def _live_records(self, refs: Sequence[str]) -> list[Record]:
+    async def _live_records(self, refs: Sequence[str], cut_off: bool = False) -> list[Record]:
         found = await self._run(*(("HMGET", self._keys.session_keys(ref)[1], *scripts.FIELDS) for ref in refs))
         records = [
             _record(ref, *fields)
             for ref, (*fields, ended) in zip(refs, found, strict=True)
             if fields[0] is not None and ended is None
         ]
-        values, _ = await self._read([cut_off for record in records for cut_off in self._cut_offs(record)])
-        now = self._clock()
+        values, _ = await self._read([key for record in records for key in self._cut_offs(record)])
+        now, accepted = self._clock(), {LIVE, Standing.ENDED} if cut_off else {LIVE}
         live = [one for one in records if now < one.expires_at]
-        return [one for one in live if self._vouched(one, one.created_at, values) is LIVE]
+        return [one for one in live if self._vouched(one, one.created_at, values) in accepted]
 
     async def _postpone(self, due: str, looked: Sequence[tuple[bytes, bytes, list[bytes]]], now: float) -> int:
         """Set when to look next. Returns how many entries stay as they are: their records may be on the way."""

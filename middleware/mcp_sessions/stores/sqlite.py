@@ -1,104 +1,35 @@
 """A store in a file: for all processes of one machine, and through restarts.
 
 Whatever a method returned from is on the disk. Reads and changes have a connection and a thread each, so that no
-request waits for another's lock, and no call blocks the event loop. The file must lie on a local disk.
+request waits for another's lock, and no call blocks the event loop; a session that lived a moment ago and has not
+ended since, in any process, is known without either. The file must lie on a local disk.
 """
 
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
-import weakref
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from sqlite3 import Connection
-from threading import Lock
-from typing import Any, Final, TypeVar, get_args
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, TypeVar, get_args
 
-import anyio
-from anyio.lowlevel import current_token
-
+from .._session.claims import Claims
+from .._session.data import Namespace
 from ..errors import ConfigurationError
-from .base import ByName, Forgotten, Reach
-from .sqlite_file import Setting, SQLiteFile, checked_path
+from .base import FIRST, LIVE, Ended, Forgotten, Position, Reach, Record, Standing
+from .sqlite_file import Job, Setting, SQLiteFile, checked_path
+from .sqlite_shared import KnownSessions, SharedFile
 from .sqlite_tables import Transaction, sweep
+from .sqlite_threads import ChangeThread, WorkerThread
 
 T = TypeVar("T")
 _HOUR: Final = 3600  # seconds
 _LEAST_BYTES: Final = 1 << 18
-_READS: Final = {"status", "statuses", "look", "sessions", "forks", "find", "read"}  # all else may change something
 
 
-class WorkerThread:
-    """A file and the thread that alone touches it, reached from any event loop; started when it is needed.
-
-    A caller that gives up waiting is free at once: a call that has not begun is dropped, one that has runs to its end.
-    """
-
-    def __init__(self, name: str, setting: Setting) -> None:
-        self._name = name
-        self._setting = setting
-        self._lock = Lock()
-        self._running: tuple[ThreadPoolExecutor, SQLiteFile] | None = None
-        _workers.add(self)
-
-    async def run(self, work: Callable[[SQLiteFile], T]) -> T:
-        """Return what `work` returns, or raise what it raises, when it is its turn."""
-        loop: Any = current_token().native_token
-        call_soon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon  # asyncio's, or Trio's
-        done = anyio.Event()
-
-        def wake(_future: object) -> None:
-            with suppress(RuntimeError):  # that event loop has ended, and with it the caller
-                call_soon(done.set)
-
-        with self._lock:
-            if self._running is None:
-                self._running = (ThreadPoolExecutor(1, thread_name_prefix=self._name), SQLiteFile(self._setting))
-            executor, file = self._running
-            future = executor.submit(work, file)
-        future.add_done_callback(wake)
-        try:
-            await done.wait()
-            return future.result()
-        finally:
-            future.cancel()
-            del future  # an error's traceback holds this frame, which would hold the error
-
-    async def close(self) -> None:
-        """Close the file and let the thread end, after the calls so far. A later call starts another."""
-        if self._running is None:
-            return
-        try:
-            await self.run(SQLiteFile.close)
-        finally:
-            with self._lock:
-                running, self._running = self._running, None
-            if running is not None:  # else another task has closed it meanwhile
-                running[0].shutdown(wait=False)
-
-    def after_fork(self) -> None:
-        """Start afresh in the new process: neither threads nor connections survive a fork."""
-        if self._running is not None:
-            self._running[1].leave_behind()
-        self._lock, self._running = Lock(), None
-
-
-_workers: Final[weakref.WeakSet[WorkerThread]] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for worker in tuple(_workers):
-        worker.after_fork()
-
-
-with suppress(AttributeError):  # Windows has no forks
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-class SQLiteStore(ByName):
-    """Sessions of one machine, in one file, with its log (`-wal`) and an index (`-shm`) beside it.
+class SQLiteStore:
+    """Sessions of one machine, in one file, with its log (`-wal`), an index (`-shm`) and `-shared` beside it.
 
     A file that is made anew remembers nothing of what came before: a session that had been ended would work again. So
     sessions that were issued before it was made are refused (`Standing.LOST`), as if not found. That concerns you
@@ -127,7 +58,8 @@ class SQLiteStore(ByName):
             path: The file; its folder must exist. `~` is not expanded.
             leeway: Seconds for which what is kept outlives its token, for clocks that disagree.
             busy_timeout: Seconds to wait for a lock that another process holds.
-            max_bytes: How large the file may grow. A full one refuses what is new, and evicts nothing.
+            max_bytes: How large the file may grow. A full one refuses what is new, and evicts nothing; the last
+                sixteenth is for what makes room.
             forgotten: What becomes of sessions that were issued before the file was made: `"refuse"` or `"accept"`.
             clock: Unix seconds; a test passes its own.
 
@@ -142,12 +74,20 @@ class SQLiteStore(ByName):
         ):
             if not is_right:
                 raise ConfigurationError(rule)
-        self._leeway = leeway
-        self._vouches_always = forgotten == "accept"
         self._path = checked_path(path)
-        setting = Setting(self._path, clock, busy_timeout, max_bytes, lambda file, now: sweep(file, now - leeway))
+        self._clock = clock
+        self._shared = SharedFile(self._path, max_bytes)
+        self._known = KnownSessions(self._shared)
+        self._transaction = partial(
+            Transaction, leeway=leeway, vouches_always=forgotten == "accept", move=self._shared.move
+        )
+
+        def sweep_over(connection: sqlite3.Connection, now: float, rows: int) -> bool:
+            return sweep(connection, now - leeway, rows)
+
+        setting = Setting(self._path, clock, busy_timeout, max_bytes, self._shared, sweep_over)
         self._reads = WorkerThread("mcp-sessions-sqlite-reads", setting)
-        self._changes = WorkerThread("mcp-sessions-sqlite-changes", setting)
+        self._changes = ChangeThread("mcp-sessions-sqlite-changes", setting)
 
     async def open(self) -> None:
         """Open the file, make it where there is none, and delete what is over, in small steps."""
@@ -162,21 +102,104 @@ class SQLiteStore(ByName):
         finally:
             await self._changes.close()
 
-    async def touch(self, *args: Any, **kwargs: Any) -> Any:
+    # --- revocations ----------------------------------------------------------------------------
+
+    def knows_live(self, claims: Claims, *, is_use: bool = False) -> bool:
+        """Whether a session is known to live without a question; and where `is_use`, also that this need be noted."""
+        until = self._known.find(claims)
+        return until is not None and (not is_use or self._clock() < until)
+
+    async def status(self, claims: Claims) -> Standing:
+        return (await self.statuses((claims,)))[0]
+
+    async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
+        if all(self.knows_live(one) for one in claims):
+            return [LIVE] * len(claims)
+        stamps = [self._known.stamp(one) for one in claims]
+        found = await self._read(lambda now: now.statuses(claims))
+        for one, stamp, standing in zip(claims, stamps, found, strict=True):
+            if standing is LIVE:
+                self._known.keep(one, stamp)
+        return found
+
+    async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
+        return await self._change(
+            lambda now: now.revoke(ref, audience=audience, expires_at=expires_at, reason=reason, lease=lease)
+        )
+
+    async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
+        await self._change(lambda now: now.revoke_before(moment, audience=audience, subject=subject, until=until))
+
+    # --- records --------------------------------------------------------------------------------
+
+    async def register(self, record: Record) -> None:
+        await self._change(lambda now: now.register(record))
+
+    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         """Look first, since a use must rarely be noted, and a change waits for others."""
-        standing, is_due = await self._call("look", args, kwargs)
-        return await self._call("touch", args, kwargs) if is_due else standing
+        if self.knows_live(claims, is_use=True):
+            return LIVE
+        stamp = self._known.stamp(claims)
+        standing, due_at = await self._read(lambda now: now.look(claims, idle_timeout=idle_timeout))
+        if self._clock() >= due_at:
+            return await self._change(lambda now: now.touch(claims, idle_timeout=idle_timeout))
+        if standing is LIVE:
+            self._known.keep(claims, stamp, due_at)
+        return standing
 
-    async def _call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return what the method of `Transaction` with that name returns."""
-        step, asked_at = getattr(Transaction, name), time.monotonic()
+    async def sessions(
+        self, subject: str, *, audience: str, after: Position = FIRST, limit: int | None = None, cut_off: bool = False
+    ) -> list[Record]:
+        return await self._read(
+            lambda now: now.sessions(subject, audience=audience, after=after, limit=limit, cut_off=cut_off)
+        )
 
-        def job(connection: Connection, now: float) -> Any:
-            return step(Transaction(connection, now, self._leeway, self._vouches_always), *args, **kwargs)
+    async def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
+        return await self._read(lambda now: now.forks(root, after=after, limit=limit))
 
-        if name in _READS:
-            return await self._reads.run(lambda file: file.read(job))
-        return await self._changes.run(lambda file: file.change(job, asked_at=asked_at))
+    async def find(self, ref: str) -> Record | None:
+        return await self._read(lambda now: now.find(ref))
+
+    async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
+        return await self._change(
+            lambda now: now.claim_ended(audience=audience, idle_timeout=idle_timeout, lease=lease, limit=limit),
+            frees=True,
+        )
+
+    async def purge(self, ref: str) -> None:
+        await self._change(lambda now: now.purge(ref), frees=True)
+
+    async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
+        return await self._change(lambda now: now.elect(worker, audience=audience, seconds=seconds), frees=True)
+
+    # --- data -----------------------------------------------------------------------------------
+
+    async def read(self, namespace: Namespace, key: str) -> bytes | None:
+        return await self._read(lambda now: now.read(namespace, key))
+
+    async def write(
+        self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None
+    ) -> None:
+        await self._change(lambda now: now.write(namespace, key, value, expires_at=expires_at))
+
+    async def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
+        return await self._change(lambda now: now.compare_and_swap(namespace, key, old, new))
+
+    async def add(self, namespace: Namespace, key: str, by: int) -> int:
+        return await self._change(lambda now: now.add(namespace, key, by))
+
+    async def copy(self, namespace: Namespace, target: Namespace) -> None:
+        await self._change(lambda now: now.copy(namespace, target))
+
+    async def _read(self, step: Callable[[Transaction], T]) -> T:
+        job = self._job(step)
+        return await self._reads.run(lambda file: file.read(job))
+
+    async def _change(self, step: Callable[[Transaction], T], *, frees: bool = False) -> T:
+        return await self._changes.change(self._job(step), frees=frees)
+
+    def _job(self, step: Callable[[Transaction], T]) -> Job[T]:
+        return lambda connection, now: step(self._transaction(connection, now))
 
     def __repr__(self) -> str:
         return f"<SQLiteStore {self._path}>"

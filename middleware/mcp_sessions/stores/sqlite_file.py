@@ -16,10 +16,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
 from ..errors import ConfigurationError, StoreFull, StoreUnavailable
+from .sqlite_shared import PAGE, SHARE, SharedFile
 from .sqlite_tables import check, create, epoch_of, raise_epoch
 
 T = TypeVar("T")
@@ -40,6 +42,7 @@ CAUSES: Final = {  # by words of SQLite's own messages: its codes cannot be read
 _ANOTHER_TRY: Final = 0.01  # seconds
 _SWEEP_EVERY: Final = 60  # seconds
 _LOG_BYTES: Final = 16 << 20  # what the write-ahead log may keep of its size after a burst
+_SWEPT: Final = (200, 20, 1)  # rows of a table that one sweep deletes, and where there is no room for that
 _STALE: Final = 10  # seconds after which a process that makes a file must have died
 
 logger = logging.getLogger("mcp_sessions")
@@ -120,7 +123,9 @@ class Setting:
     clock: Callable[[], float]  # Unix seconds
     busy_timeout: float  # seconds to wait for another process's lock
     max_bytes: int  # how large the file may grow
-    sweep: Job[bool]  # deletes some of what is over; returns whether there may be more
+    shared: SharedFile
+    sweep: Callable[[sqlite3.Connection, float, int], bool]
+    """Deletes what is over, so many rows of a table; returns whether there may be more."""
 
 
 class SQLiteFile:
@@ -128,6 +133,7 @@ class SQLiteFile:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
+        self._shared = setting.shared
         self._connection: sqlite3.Connection | None = None
         self._identity: Identity | None = None  # of the file that was opened last
         self._seen_at = -math.inf  # when that was last found in its place
@@ -143,23 +149,29 @@ class SQLiteFile:
         with self._faults():
             return job(self._current(), self._setting.clock())
 
-    def change(self, job: Job[T], *, asked_at: float) -> T:
+    def change(self, job: Job[T], *, deadline: float) -> T:
         """Return what a job returns, once all that it changed is on the disk.
 
-        A job may be called twice; where it raises, nothing changes. The wait for a lock is counted from `asked_at`.
+        A job may be called twice; where it raises, nothing changes.
+
+        Args:
+            job: What to do.
+            deadline: Until when to wait for a lock, by the monotonic clock.
         """
+        with suppress(StoreFull):
+            return self.attempt(self._with_sweep(job), deadline=deadline)
+        self._make_room(deadline)  # which can be written again
+        return self.attempt(job, deadline=deadline)
+
+    def attempt(self, job: Job[T], *, deadline: float, frees: bool = False) -> T:
+        """Do as `change` does, once. A job that frees room may take what is kept for that."""
         with self._faults():
-            try:
-                return self._transact(self._with_sweep(job), asked_at)
-            except sqlite3.Error as error:
-                if cause(error) != FULL:
-                    raise
-            self._transact(self._setting.sweep, asked_at)  # what it frees can be written again
-            return self._transact(job, asked_at)
+            return self._transact(job, deadline, frees)
 
     def sweep(self) -> bool:
         """Delete some of what is over, and return whether there may be more."""
-        return self.change(self._setting.sweep, asked_at=time.monotonic())
+        deadline = time.monotonic() + self._setting.busy_timeout
+        return self.change(partial(self._sweep, _SWEPT[0]), deadline=deadline)
 
     def close(self) -> None:
         """Let go of the file. A later call opens it again."""
@@ -180,32 +192,54 @@ class SQLiteFile:
         _left_behind.append(self._connection)
         self._connection = None
 
-    def _transact(self, job: Job[T], asked_at: float) -> T:
+    def _transact(self, job: Job[T], deadline: float, frees: bool) -> T:
         connection = self._current()
-        left = asked_at + self._setting.busy_timeout - time.monotonic()
-        if left <= 0:  # the call before this one in the queue had no luck either
-            raise StoreUnavailable(LOCKED)
-        connection.execute(f"PRAGMA busy_timeout = {math.ceil(left * 1000)}")
-        with _transaction(connection):
-            result = job(connection, self._setting.clock())
+        if not frees and not self._shared.fill_spare():
+            raise StoreFull(FULL)
+        with self._shared.turn():
+            left = deadline - time.monotonic()
+            if left <= 0:  # the call before this one in the queue had no luck either
+                raise StoreUnavailable(LOCKED)
+            connection.execute(f"PRAGMA busy_timeout = {math.ceil(left * 1000)}")
+            with _transaction(connection), _limit(connection, self._setting.max_bytes, frees):
+                result = job(connection, self._setting.clock())
         if not self._is_in_place():
             raise StoreUnavailable("store_vanished")  # and what was written with it
+        self._open_shared()  # or who has opened another one was not told of what has just ended
         return result
 
     def _with_sweep(self, job: Job[T]) -> Job[T]:
         def both(connection: sqlite3.Connection, now: float) -> T:
             if not self._swept_at <= now < self._swept_at + _SWEEP_EVERY:
-                more = self._setting.sweep(connection, now)
+                more = self._sweep(_SWEPT[0], connection, now)
                 self._swept_at = -math.inf if more else now
             return job(connection, now)
 
         return both
+
+    def _sweep(self, rows: int, connection: sqlite3.Connection, now: float) -> bool:
+        return self._setting.sweep(connection, now, rows)
+
+    def _make_room(self, deadline: float) -> None:
+        """Delete some of what is over, in a step that is small enough for the room that there is."""
+        self._shared.give_spare()
+        for rows in _SWEPT:
+            with suppress(StoreFull):
+                with suppress(sqlite3.Error):  # the log begins anew, and takes the room that it has
+                    self._current().execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+                self.attempt(partial(self._sweep, rows), deadline=deadline, frees=True)
+                return
+
+    def _open_shared(self) -> None:
+        if not self._shared.is_in_place():
+            self._shared.open()
 
     def _current(self) -> sqlite3.Connection:
         """Return a connection to the file that is in its place now."""
         if self._connection is not None and not self._is_in_place():
             logger.error("the session store's file was deleted or replaced: older sessions may be refused")
             self.close()
+        self._open_shared()
         if self._connection is None:
             self._connection = self._connected()
         return self._connection
@@ -240,7 +274,7 @@ class SQLiteFile:
         connection = sqlite3.connect(path, timeout=setting.busy_timeout, isolation_level=None, check_same_thread=False)
         try:
             check(connection)
-            _configure(connection, setting.max_bytes)
+            _configure(connection, setting.max_bytes, self._shared.spare())
             self._raise_epoch(connection, before)
             self._identity, self._seen_at = _same(before, identify(path)), setting.clock()
         except BaseException:
@@ -258,7 +292,8 @@ class SQLiteFile:
         replaced = known is not None and found is not None and known.file != found.file
         now = math.floor(self._setting.clock())
         next_second = now + 1  # what the vanished file was given within this second is lost as well
-        with _transaction(connection):
+        with self._shared.turn(), _transaction(connection):
+            self._shared.move(None)
             made = create(connection, epoch=now if known is None else next_second)
             # An epoch raised since the old file was last seen was raised by another process for the same reason.
             if replaced and not made and epoch_of(connection) < self._seen_at:
@@ -296,7 +331,7 @@ def cause(error: sqlite3.Error) -> str:
     return next((reason for words, reason in CAUSES.items() if words in text), "store_unavailable")
 
 
-def _configure(connection: sqlite3.Connection, max_bytes: int) -> None:
+def _configure(connection: sqlite3.Connection, max_bytes: int, spare: int) -> None:
     for pragma in ("synchronous = FULL", "fullfsync = ON", "cell_size_check = ON", "trusted_schema = OFF"):
         connection.execute(f"PRAGMA {pragma}")
     # The log, without which readers and writers would wait for each other.
@@ -307,8 +342,26 @@ def _configure(connection: sqlite3.Connection, max_bytes: int) -> None:
     if connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":  # or a lost page might read as "never ended"
         raise sqlite3.DatabaseError("the file is malformed")
     connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}").fetchone()
+    # So that on a full disk the spare room takes what the log holds.
+    connection.execute(f"PRAGMA wal_autocheckpoint = {max(8, min(1000, spare // PAGE // 2))}").fetchone()
+    _limit_size(connection, max_bytes - max_bytes // SHARE)
+
+
+def _limit_size(connection: sqlite3.Connection, max_bytes: int) -> None:
     page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]
     connection.execute(f"PRAGMA max_page_count = {max(1, max_bytes // page_bytes)}").fetchone()
+
+
+@contextmanager
+def _limit(connection: sqlite3.Connection, max_bytes: int, frees: bool) -> Iterator[None]:
+    """Let what frees room use the last part of what the file may take."""
+    if frees:
+        _limit_size(connection, max_bytes)
+    try:
+        yield
+    finally:
+        if frees:
+            _limit_size(connection, max_bytes - max_bytes // SHARE)
 
 
 @contextmanager

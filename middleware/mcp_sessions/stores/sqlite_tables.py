@@ -7,7 +7,8 @@ see them. A file that is not ours is refused untouched.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import astuple
 from sqlite3 import Connection
 from typing import Final
@@ -15,10 +16,23 @@ from typing import Final
 from .._session.claims import Claims
 from .._session.data import Namespace
 from ..errors import ConfigurationError, DataGone
-from .base import LIVE, Ended, Record, Standing, added, check_size, idle_at, idle_since, is_touch_due, size_of
+from .base import (
+    FIRST,
+    LIVE,
+    Ended,
+    Position,
+    Record,
+    Standing,
+    added,
+    check_size,
+    idle_at,
+    idle_since,
+    resolution,
+    size_of,
+)
 
 APPLICATION_ID: Final = 0x6D637073  # "mcps"
-VERSION: Final = 2  # 1 knew no audiences
+VERSION: Final = 3  # 1 knew no audiences, and 2 did not move the counters beside the file
 
 _TABLES: Final = (
     "CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
@@ -34,8 +48,8 @@ _TABLES: Final = (
         ref TEXT PRIMARY KEY, subject TEXT, created_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
         seen_at REAL NOT NULL, root TEXT, trace TEXT, audience TEXT NOT NULL, reason TEXT, lease_until REAL
     ) WITHOUT ROWID""",
-    "CREATE INDEX records_of ON records (subject, audience, created_at) WHERE subject IS NOT NULL",
-    "CREATE INDEX records_forks ON records (root, created_at) WHERE root IS NOT NULL",
+    "CREATE INDEX records_of ON records (subject, audience, created_at) WHERE subject IS NOT NULL AND reason IS NULL",
+    "CREATE INDEX records_forks ON records (root, created_at) WHERE root IS NOT NULL AND reason IS NULL",
     "CREATE INDEX records_ends ON records (audience, expires_at) WHERE reason IS NULL",
     "CREATE INDEX records_seen ON records (audience, seen_at) WHERE reason IS NULL",
     "CREATE INDEX records_leases ON records (audience, lease_until) WHERE reason IS NOT NULL",
@@ -90,8 +104,7 @@ def raise_epoch(connection: Connection, moment: int) -> None:
 
 
 _EVERYBODY: Final = ""  # no subject: a keyed hash is never empty
-_ROWS_AT_ONCE: Final = 200  # that one sweep deletes of a table
-_NAMESPACES_AT_ONCE: Final = 20  # of which each has many rows
+_ROWS_OF_ONE: Final = 10  # that a session may have in a table, where a sweep deletes whole sessions
 
 _STATUS: Final = """
     SELECT EXISTS (SELECT 1 FROM revoked WHERE ref = ?1)
@@ -105,11 +118,14 @@ _RECORD: Final = """
 _ALIVE: Final = """
     WHERE reason IS NULL AND expires_at > ?
         AND NOT EXISTS (SELECT 1 FROM revoked WHERE ref = kept.ref)
-        AND NOT EXISTS (
-            SELECT 1 FROM cut_offs
-            WHERE subject IN ('', ifnull(kept.subject, '')) AND audience = kept.audience AND moment > kept.created_at
-        )
 """
+_NOT_CUT_OFF: Final = """
+    NOT EXISTS (
+        SELECT 1 FROM cut_offs
+        WHERE subject IN ('', ifnull(kept.subject, '')) AND audience = kept.audience AND moment > kept.created_at
+    )
+"""
+_CUT_OFF: Final = "SELECT ifnull(max(moment), 0) FROM cut_offs WHERE subject IN ('', ?) AND audience = ?"
 # Which `on_end` may be claimed, and why if that is not on record: an expired session counts as that, even if idle.
 _CLAIMABLE: Final = (
     ("", "WHERE reason IS NOT NULL AND audience = :audience AND lease_until <= :now ORDER BY lease_until LIMIT :limit"),
@@ -143,11 +159,21 @@ class Transaction:
     A recorded session's data stays until `purge`, since its `on_end` may read it; other data goes with its session.
     """
 
-    def __init__(self, connection: Connection, now: float, leeway: float, vouches_always: bool) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        now: float,
+        *,
+        leeway: float,
+        vouches_always: bool,
+        move: Callable[[str | None], object],
+    ) -> None:
+        """`move` is called before anything is changed that ends sessions: of a `ref`, of a subject, or None for all."""
         self._execute = connection.execute
         self._now = now
         self._leeway = leeway
         self._vouches_always = vouches_always
+        self._move = move
 
     def status(self, claims: Claims) -> Standing:
         of = (claims.ref, claims.subject or _EVERYBODY, claims.audience, claims.issued_at)
@@ -170,6 +196,7 @@ class Transaction:
         return new
 
     def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
+        self._move(subject)
         self._execute(
             "INSERT INTO cut_offs VALUES (?, ?, ?, ?) ON CONFLICT (subject, audience) DO UPDATE "
             "SET moment = max(moment, excluded.moment), until = max(until, excluded.until)",
@@ -184,20 +211,20 @@ class Transaction:
         )
         self._execute("UPDATE shelves SET until = NULL WHERE owner = ?", (record.ref,))
 
-    def look(self, claims: Claims, *, idle_timeout: int | None) -> tuple[Standing, bool]:
-        """Return a recorded session's status, and whether this use of it must be noted."""
+    def look(self, claims: Claims, *, idle_timeout: int | None) -> tuple[Standing, float]:
+        """Return a recorded session's status, and from when on a use of it must be noted, Unix seconds."""
         general = self.status(claims)
         if general is not LIVE:
-            return general, False
+            return general, math.inf
         row = self._execute("SELECT seen_at, reason FROM records WHERE ref = ?", (claims.ref,)).fetchone()
         if row is None:
-            return Standing.LOST, False
+            return Standing.LOST, math.inf
         seen_at, reason = row
         if reason is not None:
-            return Standing.ENDED, False
+            return Standing.ENDED, math.inf
         if self._now < idle_at(seen_at, idle_timeout):
-            return LIVE, is_touch_due(seen_at, self._now, idle_timeout)
-        return Standing.IDLE, False
+            return LIVE, seen_at + resolution(idle_timeout)
+        return Standing.IDLE, math.inf
 
     def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         standing, _ = self.look(claims, idle_timeout=idle_timeout)
@@ -205,17 +232,26 @@ class Transaction:
             self._execute("UPDATE records SET seen_at = max(seen_at, ?) WHERE ref = ?", (self._now, claims.ref))
         return standing
 
-    def sessions(self, subject: str, *, audience: str) -> list[Record]:
-        return self._alive("subject = ? AND audience = ?", subject, audience)
+    def sessions(
+        self, subject: str, *, audience: str, after: Position = FIRST, limit: int | None = None, cut_off: bool = False
+    ) -> list[Record]:
+        which = "subject = ? AND audience = ? AND (created_at, ref) > (?, ?)"
+        if cut_off:
+            return self._alive(which, subject, audience, *after, limit=limit)
+        (moment,) = self._execute(_CUT_OFF, (subject, audience)).fetchone()
+        after = max(after, (moment, ""))  # what comes before need not be read
+        return self._alive(f"{which} AND {_NOT_CUT_OFF}", subject, audience, *after, limit=limit)
 
-    def forks(self, root: str) -> list[Record]:
-        return self._alive("root = ?", root)
+    def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
+        which = f"root = ? AND (created_at, ref) > (?, ?) AND {_NOT_CUT_OFF}"
+        return self._alive(which, root, *after, limit=limit)
 
     def find(self, ref: str) -> Record | None:
-        return next(iter(self._alive("ref = ?", ref)), None)
+        return next(iter(self._alive(f"ref = ? AND {_NOT_CUT_OFF}", ref)), None)
 
-    def _alive(self, which: str, *values: str) -> list[Record]:
-        rows = self._execute(f"{_RECORD} {_ALIVE} AND {which} ORDER BY created_at, ref", (self._now, *values))
+    def _alive(self, which: str, *values: str | int, limit: int | None = None) -> list[Record]:
+        sql = f"{_RECORD} {_ALIVE} AND {which} ORDER BY created_at, ref LIMIT ?"
+        rows = self._execute(sql, (self._now, *values, -1 if limit is None else limit))
         return [Record(*kept) for *kept, _ in rows]
 
     def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
@@ -230,12 +266,14 @@ class Transaction:
         return taken
 
     def _revoke(self, ref: str, expires_at: int) -> bool:
+        self._move(ref)
         return self._execute("INSERT OR IGNORE INTO revoked VALUES (?, ?)", (ref, expires_at)).rowcount == 1
 
     def _lease(self, ref: str, reason: str, lease: float) -> None:
         self._execute("UPDATE records SET reason = ?, lease_until = ? WHERE ref = ?", (reason, self._now + lease, ref))
 
     def purge(self, ref: str) -> None:
+        self._move(ref)
         for table, column in (("records", "ref"), ("shelves", "owner"), ("items", "owner")):
             self._execute(f"DELETE FROM {table} WHERE {column} = ?", (ref,))  # noqa: S608  # names from above
 
@@ -294,11 +332,11 @@ class Transaction:
         self._execute("INSERT INTO items VALUES (?, ?, ?, ?)", (namespace.owner, key, value, expires_at))
 
 
-def sweep(connection: Connection, over: float) -> bool:
-    """Delete some of what ended by a moment, and return whether there may be more."""
-    counts = [connection.execute(forget, (over, _ROWS_AT_ONCE)).rowcount for forget in _FORGET]
-    ended = "SELECT owner FROM shelves WHERE until <= ? LIMIT ?"
-    owners = connection.execute(ended, (over, _NAMESPACES_AT_ONCE)).fetchall()
+def sweep(connection: Connection, over: float, rows: int) -> bool:
+    """Delete so many rows of each table that ended by a moment, and return whether there may be more."""
+    counts = [connection.execute(forget, (over, rows)).rowcount for forget in _FORGET]
+    ended, at_once = "SELECT owner FROM shelves WHERE until <= ? LIMIT ?", max(1, rows // _ROWS_OF_ONE)
+    owners = connection.execute(ended, (over, at_once)).fetchall()
     for table in ("items", "shelves"):
         connection.executemany(f"DELETE FROM {table} WHERE owner = ?", owners)  # noqa: S608  # names from above
-    return _ROWS_AT_ONCE in counts or len(owners) == _NAMESPACES_AT_ONCE
+    return rows in counts or len(owners) == at_once

@@ -13,13 +13,11 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 from .._session.claims import SESSION, Claims, Principal, RedactedRepr
-from .._session.current import session_variable
 from .._session.data import Data, Namespace
-from .._session.session import Session
+from .._session.session import Session, session_variable
 from .._session.state import State, encode_state
 from ..stores.memory import MemoryStore
 
@@ -69,30 +67,24 @@ def session_for_test(
         session_variable.reset(token)
 
 
-@dataclass(repr=False)
 class _Opened(RedactedRepr):
     """What a session is made of, as the server's own `OpenSession` is."""
 
-    claims: Claims
-    principal: Principal | None
-    state: State
-    store: MemoryStore = field(default_factory=MemoryStore)
-
-    @property
-    def token(self) -> str:
-        return f"{self.claims.jti}-of-a-test"
-
-    @property
-    def ends_at(self) -> int:
-        return self.claims.expires_at
+    def __init__(self, claims: Claims, principal: Principal | None, state: State) -> None:
+        self.token = f"{claims.jti}-of-a-test"
+        self.claims = claims
+        self.principal = principal
+        self.ends_at = claims.expires_at
+        self.state = state
+        self._store = MemoryStore()
 
     def data(self) -> Data:
         place = Namespace(self.claims.ref, self.claims.expires_at, max_bytes=1 << 20)
-        return Data(self.store, place, clock=time.time, max_value_bytes=1 << 16)
+        return Data(self._store, place, clock=time.time, max_value_bytes=1 << 16)
 
     async def capabilities(self) -> None:
         """No client has stated any."""
 
     async def end(self, reason: str, *, descendants: bool) -> None:  # noqa: ARG002  # it has none
         of = self.claims
-        await self.store.revoke(of.ref, audience=of.audience, expires_at=of.expires_at, reason=reason, lease=0)
+        await self._store.revoke(of.ref, audience=of.audience, expires_at=of.expires_at, reason=reason, lease=0)

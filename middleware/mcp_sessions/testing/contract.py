@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -222,6 +223,35 @@ class RecordContract(Fixtures):
         assert await store.sessions(ALICE, audience=AUDIENCE) == in_order
         assert await store.sessions("unknown", audience=AUDIENCE) == []
 
+    async def test_sessions_and_forks_are_listed_in_pages(self, store: Store) -> None:
+        """In the order of `Record.position`; a page goes on after the last one of the page before, ended or not."""
+        root = session("root").ref
+        records = [replace(Record.of(session(f"s{n}", issued_at=START + n // 2)), root=root) for n in range(5)]
+        for record in records:
+            await store.register(record)
+        in_order = sorted(records, key=lambda one: one.position)
+        for pages in (partial(store.sessions, ALICE, audience=AUDIENCE), partial(store.forks, root)):
+            assert await pages(limit=2) == in_order[:2]
+            assert await pages(after=in_order[3].position) == in_order[4:]
+        for n in (0, 1):
+            await revoke(store, session(f"s{n}", issued_at=START))
+        for pages in (partial(store.sessions, ALICE, audience=AUDIENCE), partial(store.forks, root)):
+            assert await pages(limit=2) == await pages(after=in_order[1].position, limit=2) == in_order[2:4]
+
+    async def test_what_was_cut_off_is_listed_for_who_ends_it_by_name(self, store: Store) -> None:
+        """Page by page, until that is done; what was issued later lives on."""
+        cut, then = [session(f"s{n}", issued_at=START - 1) for n in range(3)], session("then")
+        for one in (*cut, then):
+            await store.register(Record.of(one))
+        await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, until=LATER)
+        whole = partial(store.sessions, ALICE, audience=AUDIENCE, cut_off=True)
+        assert await store.sessions(ALICE, audience=AUDIENCE) == await whole(after=(START, "")) == [Record.of(then)]
+        assert {one.ref for one in await whole(limit=3)} == {one.ref for one in cut}
+        for one in cut:
+            await revoke(store, one, lease=0)
+        assert await whole() == [Record.of(then)]
+        assert len(await claim(store)) == 3
+
     async def test_the_forks_of_a_lineage_are_listed_oldest_first(self, store: Store, clock: Clock) -> None:
         """Of every generation and principal, as long as each lives, though the root itself has ended."""
         root, other = session("root", subject=None), session("other")
@@ -313,16 +343,6 @@ class RecordContract(Fixtures):
         assert await store.touch(session(), idle_timeout=None) is Standing.LIVE
         assert await claim(store, idle_timeout=None) == []
 
-    async def test_an_expired_session_goes_to_one_caller(self, store: Store, clock: Clock) -> None:
-        """From its end on, and to no other while the lease lasts."""
-        await store.register(Record.of(session()))
-        clock.now = LATER - 1
-        assert await claim(store) == []
-        clock.now = LATER
-        assert await claim(store, lease=30) == [Ended(Record.of(session()), "expired")]
-        clock.now = LATER + 29
-        assert await claim(store) == []
-
     async def test_an_idle_session_ends_when_it_is_claimed(self, store: Store, clock: Clock) -> None:
         """Nothing revives it, its data cannot be changed, and a later revocation was not what ended it."""
         a = session()
@@ -373,26 +393,3 @@ class RecordContract(Fixtures):
         assert await claim(store) == []
         clock.now = LATER + 31
         assert await claim(store) == [Ended(Record.of(session()), "deleted")]
-
-    async def test_no_more_are_claimed_than_asked_for(self, store: Store, clock: Clock) -> None:
-        """The rest is there for the next caller; each goes to one."""
-        many = [session(f"s{n}", expires_at=START + 60 + n) for n in range(10)]
-        for one in many:
-            await store.register(Record.of(one))
-        await revoke(store, many[0], lease=0)
-        clock.now = LATER
-        claimed = [ended.record.ref for _ in range(4) for ended in await claim(store, limit=3)]
-        assert [len(claimed), set(claimed)] == [10, {one.ref for one in many}]
-        assert await claim(store) == []
-
-    async def test_an_ended_session_waits_for_a_claim_for_as_long_as_it_takes(self, store: Store, clock: Clock) -> None:
-        """With its data, long after its token expired: `on_end` runs at least once, and may read."""
-        a = session()
-        await store.write(namespace(a), "before", b"0")
-        await store.register(Record.of(a))
-        await store.write(namespace(a), "browser", b'"b1"')
-        for _ in range(5):
-            clock.now += DAY
-            await revoke(store, session(f"x{clock.now}", expires_at=int(clock.now)))
-        assert await claim(store) == [Ended(Record.of(a), "expired")]
-        assert [await store.read(namespace(a), key) for key in ("browser", "before")] == [b'"b1"', b"0"]

@@ -19,6 +19,7 @@ from ..stores.base import Ended, Record, Standing, Store
 from .contract import (
     ALICE,
     BOB,
+    DAY,
     HOUR,
     LATER,
     START,
@@ -32,8 +33,6 @@ from .contract import (
     revoke,
     session,
 )
-
-__all__ = ["Clock", "SharedStoreContract", "StoreContract"]
 
 MOST = 2**63 - 1
 SUMS = [
@@ -53,8 +52,35 @@ SUMS = [
 
 
 @pytest.mark.anyio
-class AudienceContract(Fixtures):
-    """Deployments that share a store, and workers that share the sweeping."""
+class SweepingContract(Fixtures):
+    """Workers that share the sweeping, and deployments that share a store."""
+
+    async def test_each_expired_session_goes_to_one_caller(self, store: Store, clock: Clock) -> None:
+        """From its end on, no more at once than asked for, and to no other while the lease lasts."""
+        many = [session(f"s{n}", expires_at=START + 60 + n) for n in range(10)]
+        for one in many:
+            await store.register(Record.of(one))
+        await revoke(store, many[0], lease=0)
+        for second, reason in enumerate(("deleted", "expired")):
+            clock.now = START + 60 + second
+            assert await claim(store) == [Ended(Record.of(many[second]), reason)]
+            assert await claim(store) == []
+        clock.now = START + 69
+        claimed = [ended.record.ref for _ in range(3) for ended in await claim(store, limit=3)]
+        assert [len(claimed), set(claimed)] == [8, {one.ref for one in many[2:]}]
+        assert await claim(store) == []
+
+    async def test_an_ended_session_waits_for_a_claim_for_as_long_as_it_takes(self, store: Store, clock: Clock) -> None:
+        """With its data, long after its token expired: `on_end` runs at least once, and may read."""
+        a = session()
+        await store.write(namespace(a), "before", b"0")
+        await store.register(Record.of(a))
+        await store.write(namespace(a), "browser", b'"b1"')
+        for _ in range(5):
+            clock.now += DAY
+            await revoke(store, session(f"x{clock.now}", expires_at=int(clock.now)))
+        assert await claim(store) == [Ended(Record.of(a), "expired")]
+        assert [await store.read(namespace(a), key) for key in ("browser", "before")] == [b'"b1"', b"0"]
 
     @pytest.mark.parametrize("subject", [ALICE, None])
     async def test_a_cut_off_ends_the_sessions_of_its_audience_alone(self, store: Store, subject: str | None) -> None:
@@ -276,7 +302,7 @@ class DataContract(Fixtures):
         assert await store.read(namespace(b), "n") is None
 
 
-class StoreContract(RevocationContract, RecordContract, AudienceContract, DataContract):
+class StoreContract(RevocationContract, RecordContract, SweepingContract, DataContract):
     """What every store promises: derive a test class from it, and override the fixture `make_store` there."""
 
 

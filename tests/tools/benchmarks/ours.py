@@ -10,14 +10,16 @@ from apps import grouped
 from starlette.types import ASGIApp
 
 from mcp_sessions import KeyRing, MCPSessionMiddleware
-from mcp_sessions._session.claims import Claims
+from mcp_sessions._session.claims import AUDIENCE, Claims
+from mcp_sessions._session.data import Namespace
+from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.stores import make
-from mcp_sessions.stores.base import Record, Store
+from mcp_sessions.stores.base import LIVE, Record, Store
 
 from . import apps
 from .traffic import SESSION_KEY, Visits, message
 
-__all__ = ["Claims", "Record", "Store"]
+__all__ = ["AUDIENCE", "LIVE", "Claims", "Namespace", "Record", "Store", "StoreUnavailable"]
 
 SECRET: Final = "a-secret-for-benchmarks-0123456789-abcdefgh"
 RING: Final = KeyRing([SECRET])
@@ -40,9 +42,9 @@ def caching(app: ASGIApp, entries: int) -> MCPSessionMiddleware:
     return wrap(app, token_cache=entries)
 
 
-def store(url: str) -> Store:
+def store(url: str, timeout: float = 60) -> Store:
     """Return the store that a URL names."""
-    return make(url, clock=time.time, timeout=60)
+    return make(url, clock=time.time, timeout=timeout)
 
 
 def claims(number: int, lifetime: int = WEEK) -> Claims:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import anyio
 import pytest
@@ -63,7 +63,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         yield process
 
 
-@pytest.mark.parametrize("hook", ["begun", "answered"])
+@pytest.mark.parametrize("hook", get_args(Hook))
 def test_a_worker_says_what_it_does(sleeper: subprocess.Popen[bytes], tmp_path: Path, hook: Hook) -> None:
     """A line before each change and one after; what it left is done by the next. It kills whom it is told to."""
     said: list[dict[str, Any]] = []

@@ -31,7 +31,7 @@ from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions.stores import make
 from mcp_sessions.stores.base import Standing, Store
 
-from .worker import COUNTED, COUNTERS, LEASE, Hook, Plan, claims, data
+from .worker import COUNTED, COUNTERS, LEASE, Hook, Plan, claims, data, deleted
 
 WORKER: Final = Path(__file__).with_name("worker.py")
 AHEAD: Final = 3600  # seconds; by a clock so far ahead, every lease has run out
@@ -50,10 +50,12 @@ class Place:
     Args:
         url: The store.
         server: Its server, where it has one that can be killed.
+        hooks: When a worker may be killed.
     """
 
     url: str
     server: redis_servers.Server | None = None
+    hooks: tuple[Hook, ...] = ("begun", "begun", "answered")
 
     def victim(self, cycle: int) -> int:
         """Who is killed: the server in every other cycle, else the worker itself, which is 0."""
@@ -74,7 +76,7 @@ class Place:
 def sqlite() -> Iterator[Place]:
     """A file."""
     with tempfile.TemporaryDirectory(prefix="mcp-sessions-crash-") as folder:
-        yield Place(f"sqlite:{folder}/sessions.db")
+        yield Place(f"sqlite:{folder}/sessions.db", hooks=("begun", "begun", "answered", "counted", "committed"))
 
 
 @contextmanager
@@ -115,6 +117,8 @@ class Run:
         under_way: Changes that were not answered when the end came: those that were kept, and those that were not.
         due: The recorded sessions that ended, whose `on_end` must run.
         on_end: How many times each one's was run.
+        living: A store that is open all the time, in this process.
+        stale: The sessions that it accepted although they had ended.
     """
 
     place: Place
@@ -126,6 +130,8 @@ class Run:
     due: set[str] = field(default_factory=set)
     on_end: Counter[str] = field(default_factory=Counter)
     counted: Counter[str] = field(default_factory=Counter)
+    living: Store = field(init=False)
+    stale: list[str] = field(default_factory=list)
 
     async def begin(self) -> None:
         """Make the store. It vouches for no session that was issued before, however long that took."""
@@ -133,10 +139,14 @@ class Run:
         await store.open()
         await store.close()
         self.issued_at = int(time.time()) + 1
+        if self.place.server is None:  # else its connections belong to one event loop
+            self.living = make(self.place.url, clock=time.time, timeout=60)
 
     def cycle(self, number: int, work: Work) -> None:
         """Let a worker work until the kill, bring back what was killed, and look."""
         plan = self._plan(number)
+        if self.place.server is None:
+            anyio.run(self._still_living, deleted(plan.name))
         *lines, last = work(plan)
         assert last["ended"] == (0 if plan.victim else -signal.SIGKILL), f"the worker ended by itself: {plan}"
         self.kills[f"{'the server' if plan.victim else 'the worker'}, when a change had {plan.hook}"] += 1
@@ -149,7 +159,7 @@ class Run:
 
     def _plan(self, number: int) -> Plan:
         chance = random.Random(f"{self.seed}-{number}")
-        hook: Hook = chance.choice(("begun", "begun", "answered"))
+        hook: Hook = chance.choice(self.place.hooks)
         victim, at = self.place.victim(number), chance.randrange(20, 60)
         return Plan(self.place.url, f"{number}", self.issued_at, victim, at, hook, chance.uniform(0, 2))
 
@@ -160,9 +170,16 @@ class Run:
         ended = await self._standings(store, names)
         deletes = [each.session for each in changes if each.kind == "delete" and each.outcome == "unknown"]
         self.under_way.update("kept" if name in ended else "not kept" for name in deletes)
+        if self.place.server is None:
+            self.stale += await self._still_living(sorted(ended))
         await self._count(store, changes)
         self.due.update(line["recorded"] for line in recorded if line["ends"] is None or line["ends"] in ended)
         await store.close()
+
+    async def _still_living(self, names: Sequence[str]) -> set[str]:
+        """Which sessions a store takes for alive that was open all the time, and saw each of them before it ended."""
+        found = await self.living.statuses([claims(name, self.issued_at) for name in names])
+        return {name for name, standing in zip(names, found, strict=True) if standing is Standing.LIVE}
 
     async def _standings(self, store: Store, names: Sequence[str]) -> set[str]:
         """Which sessions have ended; each is noted as a use that was accepted or refused."""
@@ -189,6 +206,8 @@ class Run:
         """Look at every deleted session once more, and run each `on_end` that is left."""
         store = make(self.place.url, clock=lambda: time.time() + AHEAD, timeout=60)
         await self._standings(store, sorted({each.session for each in self.history if each.kind == "delete"}))
+        if self.place.server is None:
+            await self.living.close()
         while left := await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=LEASE, limit=100):
             for ended in left:
                 self.on_end[ended.record.ref] += 1
@@ -235,12 +254,14 @@ def report(run: Run) -> Report:
         ("deletes lost", sum(each.rule in LOST_DELETES for each in found)),
         ("data updates acknowledged", acknowledged["add"]),
         ("data updates lost, or counted twice", sum(each.rule in LOST_UPDATES for each in found)),
+        ("ended sessions accepted by a worker that had seen them live", len(run.stale)),
         ("sessions refused that had not ended", sum(each.rule is Rule.EARLY for each in found)),
         ("recorded sessions ended, on_end run once", times[1]),
         ("recorded sessions ended, on_end run again after a crash", times[2]),
         ("recorded sessions ended, on_end never run", times[0]),
     ]
-    problems = [*map(str, found), *(f"on_end was never run: {ref}" for ref in sorted(run.due) if not run.on_end[ref])]
+    problems = [*map(str, found), *(f"accepted after its end: {name}" for name in run.stale)]
+    problems += [f"on_end was never run: {ref}" for ref in sorted(run.due) if not run.on_end[ref]]
     return Report([f"  {number:>7,}  {what}" for what, number in rows], problems)
 
 

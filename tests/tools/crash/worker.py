@@ -28,6 +28,8 @@ from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.stores import make
 from mcp_sessions.stores.base import Record, Store
+from mcp_sessions.stores.sqlite_shared import SharedFile
+from mcp_sessions.stores.sqlite_tables import Transaction
 
 TASKS: Final = 4
 CHANGES: Final = 200  # after which it ends by itself, where it was not the one that was killed
@@ -35,7 +37,7 @@ LEASE: Final = 1.0  # seconds
 COUNTED: Final = "counted"  # the session whose data is changed, in every process of a run
 COUNTERS: Final = ("increment", "update")
 
-Hook = Literal["begun", "answered"]
+Hook = Literal["begun", "answered", "counted", "committed"]
 Say = Callable[[dict[str, Any]], object]
 
 
@@ -50,6 +52,8 @@ class Plan:
         victim: The process to kill, or 0 for this one.
         at: The number of the change at which.
         hook: `"answered"`: when the store has answered it, before that is said; `"begun"`: some time after it began.
+            On SQLite, at the next delete: `"counted"`: when it was counted in shared memory, before its commit;
+            `"committed"`: after that, before the counter says so.
         share: How long after, in times that a change takes on average.
     """
 
@@ -60,6 +64,12 @@ class Plan:
     at: int
     hook: Hook
     share: float = 0.0
+
+
+def deleted(plan_name: str) -> list[str]:
+    """Return the sessions that a process deletes, if it comes so far."""
+    turns = [f"{plan_name}-{task}-{turn}" for task in range(TASKS) for turn in range(0, CHANGES // TASKS, 4)]
+    return [name + suffix for name in turns for suffix in ("", "-recorded")]
 
 
 def claims(name: str, issued_at: int) -> Claims:
@@ -85,6 +95,7 @@ class Worker:
         self._data = data(store, plan.issued_at)
         self._numbers = count()
         self._durations = [0.002]  # seconds
+        self._is_armed = self._plan.hook in {"begun", "answered"}
 
     async def run(self) -> None:
         """Do what others left, and then change after change, until killed or cut off from the store."""
@@ -130,12 +141,30 @@ class Worker:
         self._say({"n": number, "change": kind, "of": name, "at": began})
         if (number, "begun") == (self._plan.at, self._plan.hook):
             threading.Thread(target=self._kill_soon).start()
+        if kind == "delete" and number >= self._plan.at and not self._is_armed:
+            self._is_armed = True
+            self._arm()
         result = await change
         if (number, "answered") == (self._plan.at, self._plan.hook):
             self._kill()
         ended = time.monotonic()
         self._say({"n": number, "answer": int(result), "at": ended})
         self._durations.append(ended - began)
+
+    def _arm(self) -> None:
+        """Kill at the next step that the hook names, between what counts a change and what commits it."""
+        is_before = self._plan.hook == "counted"
+        where, name = (Transaction, "_revoke") if is_before else (SharedFile, "_settle")
+        really = getattr(where, name)
+
+        def deadly(*given: Any) -> Any:
+            setattr(where, name, really)
+            if is_before:
+                really(*given)
+            self._kill()
+            return really(*given)  # where another process was killed
+
+        setattr(where, name, deadly)
 
     def _kill_soon(self) -> None:
         time.sleep(self._plan.share * sum(self._durations) / len(self._durations))
