@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from runpy import run_path
 from uuid import uuid4
 
 import postgres_servers
@@ -23,6 +25,7 @@ from mcp_sessions.testing.contract import Clock, Fixtures
 from mcp_sessions.testing.store_contract import SharedStoreContract, StoreContract
 
 Make = Callable[[], Store]
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "own_store.py"
 
 
 class OnBothLoops:
@@ -79,6 +82,15 @@ class TestPostgres(OnBothLoops, AnswersAsTheModel, SharedStoreContract):
     def make_store(self, clock: Clock) -> Make:
         url, schema = postgres_servers.shared().url, f"s{uuid4().hex}"
         return lambda: PostgresStore(url, schema=schema, clock=clock, durability="ignore", timeout=10)
+
+
+class TestExample(OnBothLoops, AnswersAsTheModel, StoreContract):
+    """The store of `examples/own_store.py`, which a page shows."""
+
+    @pytest.fixture
+    def make_store(self, clock: Clock) -> Make:
+        made: Make = partial(run_path(str(EXAMPLE))["DictStore"], clock=clock)
+        return made
 
 
 def test_a_class_without_a_store_fails_with_the_remedy() -> None:

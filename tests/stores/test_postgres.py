@@ -49,7 +49,8 @@ async def make_store(clock: Clock, schema: str) -> AsyncIterator[Make]:
 
     def make_one(server: Server | None = None, **options: Any) -> PostgresStore:
         url = (server or postgres_servers.shared()).url
-        made.append(PostgresStore(url, **{"schema": schema, "clock": clock, "durability": "ignore"} | options))
+        defaults: dict[str, Any] = {"schema": schema, "clock": clock, "durability": "ignore"}
+        made.append(PostgresStore(url, **defaults | options))
         return made[-1]
 
     yield make_one

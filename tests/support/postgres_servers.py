@@ -30,7 +30,7 @@ import debian
 HOST = "127.0.0.1"
 PATIENCE = 30  # seconds for a server to come up
 USER: dict[str, Any] = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
-DOES_NO_HARM = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
+DOES_NO_HARM: dict[str, Any] = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 
 
 @cache
@@ -51,6 +51,8 @@ class Server:
         options: Its configuration, by the names in `postgresql.conf`.
     """
 
+    _process: subprocess.Popen[bytes]
+
     def __init__(self, folder: Path, *, tls: bool = False, **options: object) -> None:
         self.folder = folder
         self._options = {"listen_addresses": "", "unix_socket_directories": folder, "shared_buffers": "32MB", **options}
@@ -65,7 +67,17 @@ class Server:
             path.chmod(0o700)
             if USER:
                 shutil.chown(path, USER["user"], USER["group"])
-        initdb = [program("initdb"), "-D", folder / "data", "-U", "postgres", "--auth=trust", "--no-sync", "-E", "UTF8"]
+        initdb = [
+            program("initdb"),
+            "-D",
+            str(folder / "data"),
+            "-U",
+            "postgres",
+            "--auth=trust",
+            "--no-sync",
+            "-E",
+            "UTF8",
+        ]
         subprocess.run(initdb, cwd=folder, stdout=subprocess.DEVNULL, check=True, **USER)
 
     @property

@@ -362,13 +362,13 @@ class Transaction:
             self.is_changing = True
             of = {"owner": namespace.owner, "now": self.now, "target": target.owner, "until": target.until}
             self._run(_COPY, of)
-            (size,) = self._run(_SIZE, {**of, "owner": target.owner}).fetchone() or (0,)
+            ((size,),) = self._run(_SIZE, {**of, "owner": target.owner})
             check_size(target, size)
 
     def _item(self, namespace: Namespace, key: str) -> tuple[bytes | None, float | None, int]:
         """Return a value of a session that may change, its end, and the bytes of all its other values."""
         of = {"owner": namespace.owner, "now": self.now, "key": key.encode()}
-        ended, value, expires_at, others = self._run(_ITEM, of).fetchone() or ()
+        ((ended, value, expires_at, others),) = self._run(_ITEM, of)
         if ended or namespace.until + self._leeway <= self.now:
             raise DataGone("the session has ended; its data can no longer be changed")
         return value, expires_at, others

@@ -141,9 +141,9 @@ class RevocationContract(Fixtures):
 
     async def test_of_parallel_revocations_one_ends_the_session(self, store: Store) -> None:
         """Parallel deletes of different sessions lose nothing."""
-        assert (await at_once([lambda: revoke(store, session())] * 20)).count(True) == 1
+        assert (await at_once([partial(revoke, store, session())] * 20)).count(True) == 1
         many = [session(f"s{n}", expires_at=LATER + n) for n in range(50)]
-        await at_once([lambda one=one: revoke(store, one) for one in many])
+        await at_once([partial(revoke, store, one) for one in many])
         assert await store.statuses(many) == [Standing.ENDED] * 50
 
     async def test_many_are_asked_about_in_one_trip(self, store: Store) -> None:
