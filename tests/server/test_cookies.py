@@ -12,7 +12,7 @@ from clients import SECRET, SESSION_KEY, Answer, Client, Clock, Header, call, ht
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from mcp_sessions import MCPSessionMiddleware, Session, TransportSessions
+from mcp_sessions import MCPSessionMiddleware, SEP1364Create, Session, TransportSessions
 from mcp_sessions.errors import REFUSALS
 
 DISCOVER = "server/discover"
@@ -329,6 +329,41 @@ async def test_a_jar_may_be_one_conversation() -> None:
     assert set_cookies(await client.send(DISCOVER, None, cookie)) == []
     assert await counted(client, cookie) == 2
     assert set_cookies(await client.send(DISCOVER, None, (b"cookie", name + b"=shared"))) != []
+
+
+# --- what `on_create` leaves ---------------------------------------------------------------------
+
+
+def welcome(session: Session, params: dict[str, Any], scope: Any) -> None:
+    session.state["n"] = 10
+
+
+async def by_cookie(client: Client) -> Any:
+    return await counted(client, cookie_of(await client.send(DISCOVER)))
+
+
+async def by_header(client: Client) -> Any:
+    legacy = Client(client.app, modern=False)
+    named = (await legacy.send("initialize")).headers[b"mcp-session-id"]
+    return await counted(legacy, (b"mcp-session-id", named))
+
+
+async def by_draft(client: Client) -> Any:
+    return await counted(client, session=await client.create())
+
+
+async def by_field(client: Client) -> Any:
+    created = await client.send("sessions/create", {"capabilities": {}})
+    named = created.json["sessionId"]
+    message = client.message("tools/call", {"name": "count", "arguments": {}}) | {"sessionId": named}
+    return (await client.post(message, (b"mcp-session-id", named.encode()))).result["content"]
+
+
+@pytest.mark.parametrize("named", [by_cookie, by_header, by_draft, by_field])
+async def test_the_state_that_on_create_writes_is_in_the_first_request(named: Any) -> None:
+    """In every dialect, whether its client carries the state or the store keeps it."""
+    dialects = [SEP1364Create()] if named is by_field else []
+    assert await named(server(on_create=welcome, dialects=dialects)) == 11
 
 
 # --- caches --------------------------------------------------------------------------------------

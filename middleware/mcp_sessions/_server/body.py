@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Steps = Coroutine[Any, Any, ASGIMessage] | Generator[Any, Any, ASGIMessage]  # a `receive` that is stepped by hand
 
+_FEW_DIGITS: Final = 6  # to read the length of every body would cost each request
 _HAS_TIMEOUT: Final = sys.version_info >= (3, 11)  # `asyncio.timeout`
 
 
@@ -49,8 +50,8 @@ def read_body(receive: Receive, headers: RequestHeaders, *, max_bytes: int, time
     if CODING in headers.by_name and (headers.content_encoding or "identity").strip().lower() != "identity":
         raise refuse("content_encoding")
     declared = headers.by_name.get(LENGTH)  # the last copy, since servers refuse a second one
-    if declared is not None and declared.isdigit() and int(declared[:20]) > max_bytes:
-        raise refuse("body_too_large")
+    if declared is not None and (len(declared) > _FEW_DIGITS or max_bytes < 10**_FEW_DIGITS):  # else it is below it
+        _check_length(declared, max_bytes)
     if not _HAS_TIMEOUT or ("trio" in sys.modules and not _is_on_asyncio()):  # where no timer can begin later
         return _read_under_timer(receive, max_bytes, timeout)
     # No timer where the body came with the headers: one costs as much as all the rest.
@@ -90,6 +91,11 @@ def read_message(body: bytes, ctx: RequestContext) -> Message | None:
     if ctx.headers.session_id is not None:
         raise refuse("session_header_alone")
     return None
+
+
+def _check_length(declared: bytes, max_bytes: int) -> None:
+    if declared.isdigit() and int(declared[:20]) > max_bytes:
+        raise refuse("body_too_large")
 
 
 def _is_on_asyncio() -> bool:

@@ -84,6 +84,8 @@ async def mint(
         if runtime.on_create is not None:
             try:
                 await call_hook(runtime.on_create, made.session, params, scope)
+                if kind != SESSION:  # its client carries no state
+                    await made.active.save()
             except BaseException:
                 if runtime.tracked or made.session.has_data:  # what was kept for a session that never was
                     await runtime.terminator.forget(made.active.claims.ref)
