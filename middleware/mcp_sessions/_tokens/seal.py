@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -29,6 +30,12 @@ _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _SERVER_ID: Final = re.compile(rf"[\x21-\x7E]{{1,{MAX_SERVER_ID}}}")
 
 
+@lru_cache(maxsize=1024)
+def _bound_to(purpose: bytes, kid: str, jti: str, subject: str | None, audience: str) -> bytes:
+    """Return what a seal is bound to: the same for every request of a session, and dearer than the cipher."""
+    return purpose + encode_fields(kid, jti, subject, audience)
+
+
 class Seal(msgspec.Struct, frozen=True):
     """One purpose that keys seal for; each seal is bound to it, its key, `jti`, subject and audience."""
 
@@ -39,14 +46,14 @@ class Seal(msgspec.Struct, frozen=True):
         """Return ciphertext and tag, or raise ValueError for a public key, which cannot seal."""
         if not key.ciphers:
             raise ValueError("a public key cannot seal")
-        bound_to = self.purpose + encode_fields(key.kid, jti, subject, audience)
+        bound_to = _bound_to(self.purpose, key.kid, jti, subject, audience)
         return key.ciphers[self.name].encrypt(nonce, plain, bound_to)
 
     def unlock(
         self, key: Key, nonce: bytes, sealed: bytes, *, jti: str, subject: str | None, audience: str
     ) -> bytes | None:
         """Return what was sealed, or None where it was sealed otherwise."""
-        bound_to = self.purpose + encode_fields(key.kid, jti, subject, audience)
+        bound_to = _bound_to(self.purpose, key.kid, jti, subject, audience)
         try:
             return key.ciphers[self.name].decrypt(nonce, sealed, bound_to)
         except InvalidTag:
