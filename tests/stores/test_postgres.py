@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import re
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -21,6 +22,7 @@ import pytest
 from postgres_servers import Server, serving
 from reasons import refused
 
+import debian
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions.errors import ConfigurationError
 from mcp_sessions.stores import make, postgres_tables
@@ -262,7 +264,7 @@ async def test_a_caller_that_gives_up_is_free_at_once(make_store: Make, schema: 
     assert await store.read(namespace(session()), "k") == b"1"
 
 
-def test_a_store_serves_one_event_loop_after_another(schema: str) -> None:
+def test_a_store_serves_one_event_loop_after_another(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """And a forked process, which gets connections of its own."""
     store = PostgresStore(postgres_servers.shared().url, schema=schema, clock=Clock(), durability="ignore")
     anyio.run(revoke, store, session("parent"))
@@ -273,6 +275,21 @@ def test_a_store_serves_one_event_loop_after_another(schema: str) -> None:
     ended = anyio.run(partial(store.statuses, [session("parent"), session("child")]), backend="trio")
     assert ended == [Standing.ENDED] * 2
     anyio.run(store.close)
+    monkeypatch.setattr(os, "getpid", lambda: 0)  # as in the child, whose coverage ends with it
+    assert anyio.run(store.status, session("child")) is Standing.ENDED
+    anyio.run(store.close)
+
+
+def test_a_missing_server_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In continuous integration a skip would go unnoticed."""
+
+    def missing(program: str) -> None:
+        raise debian.NotInstalled(f"{program} is missing")
+
+    monkeypatch.setattr(debian, "install", missing)
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="PostgreSQL cannot be tested: postgres is missing"):
+        postgres_servers.program.__wrapped__("postgres")
 
 
 async def test_tls_is_a_matter_of_the_url(make_store: Make, caplog: pytest.LogCaptureFixture) -> None:

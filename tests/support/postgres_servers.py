@@ -65,8 +65,7 @@ class Server:
             self._options |= {"listen_addresses": HOST, "port": self.port, "ssl": "on", **files}
         for path in (folder, *folder.iterdir()):
             path.chmod(0o700)
-            if USER:
-                shutil.chown(path, USER["user"], USER["group"])
+            shutil.chown(path, USER.get("user", os.geteuid()))
         initdb = [
             program("initdb"),
             "-D",
@@ -100,8 +99,8 @@ class Server:
         command = [program("postgres"), "-D", str(self.folder / "data"), *words]
 
         def answers() -> bool:
-            if self._process.poll() is not None:  # what is left of the one before is not gone yet
-                self._process = self._started(command)
+            # It ends at once while something of the one before is left.
+            self._process = self._process if self._process.poll() is None else self._started(command)
             try:
                 self.execute("SELECT")
             except psycopg.OperationalError:

@@ -49,10 +49,10 @@ async def test_the_session_is_what_any_session_is() -> None:
 
 def test_what_has_no_json_form_is_refused() -> None:
     """As it would be in a tool."""
-    with pytest.raises(StateNotJSON), session_for_test(state={"k": {1}}):
-        """Never reached."""
-    with pytest.raises(DataNotJSON), session_for_test(data={"k": {1}}):
-        """Never reached."""
+    with pytest.raises(StateNotJSON):
+        session_for_test(state={"k": {1}}).__enter__()
+    with pytest.raises(DataNotJSON):
+        session_for_test(data={"k": {1}}).__enter__()
 
 
 def test_pytest_is_not_needed_for_it() -> None:

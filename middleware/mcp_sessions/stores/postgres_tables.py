@@ -79,7 +79,7 @@ _LOOK: Final = """
     SELECT EXISTS (SELECT FROM ~.revoked WHERE ref = asked.ref) OR EXISTS (
             SELECT FROM ~.cut_offs AS cut
             WHERE cut.subject IN ('', asked.subject) AND cut.audience = asked.audience AND moment > asked.issued_at
-        ), (SELECT fence FROM ~.facts), seen_at, reason
+        ) OR reason IS NOT NULL, (SELECT fence FROM ~.facts), seen_at
     FROM unnest(%s::text[], %s::text[], %s::text[], %s::bigint[]) WITH ORDINALITY
         AS asked (ref, subject, audience, issued_at, place) LEFT JOIN ~.records AS kept USING (ref) ORDER BY place
 """
@@ -245,15 +245,15 @@ class Transaction:
         return self.statuses((claims,))[0]
 
     def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
-        return [standing for standing, *_ in self._look(claims)]
+        return [standing for standing, _ in self._look(claims)]
 
-    def _look(self, claims: Sequence[Claims]) -> list[tuple[Standing, float | None, str | None]]:
-        """Return the statuses, and of those that are recorded the last use and why they ended."""
+    def _look(self, claims: Sequence[Claims]) -> list[tuple[Standing, float | None]]:
+        """Return the statuses, and the last use of those that are recorded."""
         asked = zip(*((one.ref, one.subject, one.audience, one.issued_at) for one in claims), strict=True)
         rows = self._run(_LOOK, [list(column) for column in asked]).fetchall() if claims else []
         return [
-            (self._standing(ended, fence, one.issued_at), seen_at, reason)
-            for one, (ended, fence, seen_at, reason) in zip(claims, rows, strict=True)
+            (self._standing(ended, fence, one.issued_at), seen_at)
+            for one, (ended, fence, seen_at) in zip(claims, rows, strict=True)
         ]
 
     def _standing(self, ended: bool, fence: int, issued_at: int) -> Standing:
@@ -281,13 +281,11 @@ class Transaction:
             self._run(_REGISTER, (*astuple(record), record.ref))
 
     def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
-        ((standing, seen_at, reason),) = self._look((claims,))
+        ((standing, seen_at),) = self._look((claims,))
         if standing is not LIVE:
             return standing
         if seen_at is None:
             return Standing.LOST
-        if reason is not None:
-            return Standing.ENDED
         if not self.now < idle_at(seen_at, idle_timeout):
             return Standing.IDLE
         if is_touch_due(seen_at, self.now, idle_timeout):
