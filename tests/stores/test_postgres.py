@@ -373,11 +373,8 @@ async def test_a_standby_is_not_asked(make_store: Make, tmp_path: Any) -> None:
     ("error", "reason"),
     [
         (psycopg.errors.DiskFull(), "store_full_disk"),
-        (psycopg.errors.DataCorrupted(), "store_corrupt"),
-        (psycopg.errors.TooManyConnections(), "store_too_many_connections"),
         (psycopg.errors.DivisionByZero(), "store_error"),
         (psycopg.OperationalError("FATAL: the database system is starting up"), "store_restarting"),
-        (psycopg.OperationalError("Connection refused"), "store_unreachable"),
     ],
 )
 def test_a_fault_has_a_cause(error: Exception, reason: str) -> None:
