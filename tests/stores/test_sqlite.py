@@ -594,12 +594,13 @@ async def test_all_that_wait_for_a_broken_file_are_refused(path: Path, clock: Cl
 
 async def test_a_session_that_lives_is_known_without_a_question(store: SQLiteStore, path: Path, clock: Clock) -> None:
     """Until it ends, by whichever store; what ends others of the same counters only costs a question."""
-    a, b = session("a"), session("b")
+    await store.open()
+    a, b, other = session("a"), session("b"), SQLiteStore(path, clock=clock)
+    await other.open()
     assert not store.knows_live(a)
     assert await store.statuses([a, b]) == [Standing.LIVE] * 2
     assert store.knows_live(a)
     assert not store.knows_live(session("a", issued_at=START + 1))
-    other = SQLiteStore(path, clock=clock)
     await revoke(other, b)
     assert store.knows_live(a)
     assert await store.statuses([a, b]) == [Standing.LIVE, Standing.ENDED]
@@ -610,6 +611,7 @@ async def test_a_session_that_lives_is_known_without_a_question(store: SQLiteSto
 
 async def test_a_use_need_not_be_noted_until_the_resolution(store: SQLiteStore, clock: Clock) -> None:
     """A recorded session is known to live until then, and no longer than its record."""
+    await store.open()
     await store.register(Record.of(session()))
     assert await store.touch(session(), idle_timeout=None) is Standing.LIVE
     assert store.knows_live(session(), is_use=True)
@@ -627,6 +629,7 @@ async def test_no_more_sessions_are_known_than_there_is_room_for(
 ) -> None:
     """They are forgotten together, and asked for again."""
     monkeypatch.setattr(sqlite_shared, "KNOWN", 2)
+    await store.open()
     for name in "abc":
         await store.status(session(name))
     assert [store.knows_live(session(name)) for name in "abc"] == [False, False, True]

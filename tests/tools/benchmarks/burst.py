@@ -30,7 +30,7 @@ STREAMS: Final = 8  # tasks in each worker that write without a pause
 LISTED: Final = 100  # sessions in a page
 AT_ONCE: Final = 100
 ASKED: Final = 1_000
-BATCH: Final = 20
+BATCH: Final = 200  # sessions that the sweeper takes at once
 
 
 @dataclass(frozen=True)
