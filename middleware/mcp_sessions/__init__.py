@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ._server.middleware import MCPSessionMiddleware
 from ._session.claims import Correlation, Principal
-from ._session.current import current_correlation, current_session
-from ._session.session import EndedSession, Session
+from ._session.session import EndedSession, Session, current_correlation, current_session
 from ._session.state import State
 from ._tokens.keys import KeyRing
 from .errors import (

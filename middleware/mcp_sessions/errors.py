@@ -65,7 +65,7 @@ class StateNotJSON(StateError):
 
 
 class StateClosed(StateError):
-    """The response has left, so a change to the state could no longer reach the client."""
+    """The response has been sent, so a change to the state could no longer reach the client."""
 
 
 class DataError(MCPSessionsError, ValueError):
@@ -81,7 +81,7 @@ class DataNotJSON(DataError):
 
 
 class DataNotInteger(DataError):
-    """`increment` was asked of a value that is not an integer, or the sum does not fit 64 bits."""
+    """`increment` of a value that is not an integer, or a sum that does not fit 64 bits."""
 
 
 class DataGone(DataError):
@@ -93,10 +93,10 @@ class Refusal(MCPSessionsError):
 
     Attributes:
         code: JSON-RPC error code.
-        http_status: HTTP status of the answer, as given or of the class.
-        message: The fixed text for the reason, as given or of the class.
+        http_status: HTTP status of the answer.
+        message: The fixed text for the reason.
         client_message: The text that is sent to the client.
-        reason: Machine-readable cause for logs and spans, as given or of the class. Never sent.
+        reason: Machine-readable cause for logs and spans. Never sent.
         ref: The public name of the session concerned, for logs, where its id is authentic. Never sent.
         retry_after: Seconds after which to try again, for the header of that name, or None.
     """
@@ -209,7 +209,7 @@ class PrincipalRequired(Refusal):
 
 
 class CreateLimited(Refusal):
-    """The caller has created as many sessions within a minute as `create_limit` allows."""
+    """The caller has created as many sessions within a minute as `creates_per_minute` allows."""
 
     code = -31029  # outside of the range that JSON-RPC reserves, as MCP 2026-07-28 asks of new codes
     http_status = 429
@@ -238,9 +238,9 @@ class CreateRefused(Refusal):
 class StoreUnavailable(Refusal):
     """The store did not answer, so the status of the session is unknown. Clients may retry."""
 
-    retry_after: int | None = 1
     code = -32603
     http_status = 503
+    retry_after: int | None = 1
     message = "Session store unavailable"
     reason = "store_unavailable"
 
@@ -253,7 +253,7 @@ class StoreFull(StoreUnavailable):
 
 
 class Row(NamedTuple):
-    """One refusal that is raised and never caught by itself; without an HTTP status, that of its class."""
+    """A refusal of one reason; without an HTTP status, it has that of its class."""
 
     refusal: type[Refusal]
     message: str
@@ -307,6 +307,10 @@ REFUSALS: Final[Mapping[str, Row]] = {
     ),
     "method_header_mismatch": Row(HeaderMismatch, "Header mismatch: Mcp-Method is missing or differs from the method"),
     "required": Row(SessionRequired, SessionRequired.message),
+    "cookie_jar_shared": Row(
+        SessionRequired,
+        "Session required: two clients share one cookie jar; give each its own HTTP client, or use with_sessions",
+    ),
 }
 """What each reason is on the wire."""
 

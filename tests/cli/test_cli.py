@@ -69,7 +69,6 @@ def test_a_new_key_can_be_used_as_it_is_printed(algorithm: str, run: Run, tmp_pa
 
 
 def test_a_secret_is_the_default(run: Run) -> None:
-    """HS256, of 256 random bits."""
     _, key = run("keygen")
     assert KeyRing([key]).signing.algorithm == "HS256"
     assert len(key.strip()) == 43
@@ -91,7 +90,6 @@ def test_inspect_warns_first_that_nothing_was_verified(run: Run) -> None:
 
 
 def test_a_state_token_shows_its_envelope_alone(run: Run) -> None:
-    """What it holds is sealed."""
     sealed = seal.seal(RING.signing, b'{"a":1}', jti="j", subject=None, audience="a", last_seen=NOW)
     code, printed = run("inspect", given=sealed)
     assert code == 0
@@ -151,7 +149,6 @@ def test_a_good_session_id_is_accepted(run: Run) -> None:
 
 
 def test_an_anonymous_session_id_has_no_owner(run: Run) -> None:
-    """There is none to check."""
     assert "owner          anonymous" in run(*VERIFY, given=token())[1]
 
 
@@ -178,12 +175,10 @@ def test_a_bad_one_is_refused_with_the_reason(
 
 @pytest.mark.parametrize("now", [NOW - 60, NOW + 3599])
 def test_times_are_judged_as_the_middleware_does(now: float, run: Run) -> None:
-    """To the second."""
     assert run(*VERIFY, given=token(), now=now)[0] == 0
 
 
 def test_a_file_may_hold_the_token_and_several_places_the_keys(run: Run, tmp_path: Path) -> None:
-    """As in the middleware, every key verifies."""
     held, keys = tmp_path / "token", tmp_path / "keys"
     held.write_text(token() + "\n")
     keys.write_text("another secret of the tests, at least 32 bytes\n")
@@ -207,14 +202,12 @@ def test_a_file_may_hold_the_token_and_several_places_the_keys(run: Run, tmp_pat
     ],
 )
 def test_what_cannot_be_carried_out_says_why(arguments: tuple[str, ...], remedy: str, run: Run) -> None:
-    """With the exit code 2."""
     code, printed = run(*arguments)
     assert code == 2
     assert remedy in printed
 
 
 def test_a_file_of_other_bytes_is_not_read_as_text(run: Run, tmp_path: Path) -> None:
-    """It is named, and nothing of it shown."""
     (tmp_path / "token").write_bytes(b"\xff\xfe")
     code, printed = run("inspect", "--file", str(tmp_path / "token"))
     assert (code, printed) == (2, f"--file {tmp_path / 'token'}: not a file of UTF-8 text\n")
@@ -249,7 +242,6 @@ def test_a_store_that_does_not_answer_has_an_exit_code_of_its_own(run: Run, tmp_
 
 
 def test_help_is_no_error(run: Run) -> None:
-    """And names the commands."""
     code, printed = run("--help")
     assert code == 0
     assert "keygen | inspect | verify | list | end | end-all" in printed

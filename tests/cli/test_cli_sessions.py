@@ -120,7 +120,6 @@ def test_one_session_is_ended(recorded: Path, run: Run) -> None:
 
 
 def test_all_sessions_of_a_principal_are_ended(recorded: Path, run: Run) -> None:
-    """Those of others live."""
     code, printed = run("end-all", *KEYS, *AS_ALICE)
     assert (code, printed.startswith("ended          the principal's sessions created before 2027-01-15T08:00:")) == (
         0,
@@ -185,7 +184,6 @@ def test_what_cannot_be_carried_out_says_why(arguments: tuple[str, ...], store: 
 
 
 def test_a_moment_ahead_and_a_missing_key_are_refused(recorded: Path, run: Run) -> None:
-    """As they are elsewhere."""
     assert "lies ahead" in run("end-all", "--before", "2099-01-01T00:00:00Z")[1]
     assert "needs a time zone" in run("end-all", "--before", "2026-01-01T00:00:00")[1]
     assert "keys= is needed" in run("list", *AS_ALICE)[1]

@@ -62,7 +62,6 @@ def test_a_session_stands_above_what_happens_in_it() -> None:
 
 
 def test_colours_change_no_word() -> None:
-    """And end with each piece."""
     coloured = shown(*EVENTS, colours=True)
     for code in ("\x1b[31m", "\x1b[32m", "\x1b[2m", "\x1b[1m"):
         assert code in coloured
@@ -75,7 +74,6 @@ def test_colours_change_no_word() -> None:
     [(CREATED, "ref"), (CREATED, "parent"), (CALL, "ref"), (CALL, "name"), (CALL, "error"), (REFUSED, "reason")],
 )
 def test_no_text_in_an_event_steers_the_terminal(event: dict[str, Any], member: str) -> None:
-    """Wherever it stands."""
     lines = shown({**event, member: "a\x1b[2J\u2713"})
     assert "a\\u001b[2J\\u2713" in lines
     assert lines.replace("\n", "").isprintable()
@@ -99,7 +97,6 @@ def test_what_is_no_event_is_passed_over(datagram: bytes) -> None:
 
 @pytest.mark.parametrize("seconds", [0, 90, 10**18, 1e308, -1])
 def test_any_number_of_seconds_can_be_shown(seconds: float) -> None:
-    """However large or strange."""
     for event in (CALL, ENDED):
         assert shown({**event, "seconds": seconds}).count("\n") == 2
 
@@ -155,7 +152,6 @@ def test_the_command_listens_until_it_is_interrupted(tmp_path: Path) -> None:
 
 
 def test_on_a_terminal_it_is_in_colours(tmp_path: Path) -> None:
-    """In a pipe it is not, as above."""
     terminal, end = os.openpty()
     with tailing(tmp_path / "tail", end):
         os.close(end)
@@ -168,7 +164,6 @@ def test_on_a_terminal_it_is_in_colours(tmp_path: Path) -> None:
 
 
 def test_a_path_that_cannot_be_listened_on_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A file that is not a socket stays."""
     kept = tmp_path / "notes"
     kept.write_text("mine")
     for path in (kept, tmp_path / "missing" / "tail"):

@@ -85,7 +85,6 @@ def test_no_session_id_and_no_state_is_printed(faults: tuple[str, ...], capsys: 
 def test_an_impossible_command_exits_with_2(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It says why, and repeats no token."""
     monkeypatch.setenv("TWO_WORDS", "the-token-itself and more")
     assert cli.main(["probe", *arguments]) == 2
     printed = capsys.readouterr()
@@ -144,7 +143,6 @@ def test_a_redirect_is_not_followed_and_exits_with_2(status: int, capsys: pytest
 
 
 def test_a_server_that_is_gone_exits_with_3(capsys: pytest.CaptureFixture[str]) -> None:
-    """What would hold is unknown."""
     with listening(Faulty()) as url:
         pass
     assert cli.main(["probe", url]) == 3
@@ -197,13 +195,11 @@ def answering(result: dict[str, Any], **headers: str) -> Report:
 def test_dialects_follow_from_capabilities_and_headers(
     capabilities: dict[str, Any], headers: dict[str, str], dialects: list[str]
 ) -> None:
-    """Whatever else stands there."""
     (era,) = answering({"capabilities": capabilities}, **headers).eras
     assert (era.era, era.dialects, era.offers) == ("legacy", dialects, {})
 
 
 def test_settings_are_shown_where_they_are_known() -> None:
-    """Others are a stranger's words."""
     report = answering({"capabilities": {"experimental": {"sessions": {"fork": ["fresh"], "x\x1b": "anything"}}}})
     assert report.eras[0].offers == {"fork": ["fresh"]}
 
@@ -237,7 +233,6 @@ def test_spent_requests_stop_the_probe() -> None:
 
 
 def test_spent_time_stops_the_probe() -> None:
-    """Whichever is spent first."""
     ticks = iter(range(100))
     with listening(Faulty()) as url:
         report = probe(Wire(url, seconds=25, clock=lambda: float(next(ticks))))
@@ -246,7 +241,6 @@ def test_spent_time_stops_the_probe() -> None:
 
 
 def test_one_request_without_an_answer_fails_its_rule_alone() -> None:
-    """The others are tried all the same."""
     server = Faulty()
 
     def answer(verb: str, headers: Mapping[str, str], body: bytes) -> Reply:

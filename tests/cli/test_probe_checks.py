@@ -78,7 +78,6 @@ def test_a_right_server_keeps_every_rule() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_found(fault: str) -> None:
-    """The finding says what was seen instead."""
     report = examined(fault)
     assert failing(report) == FAULTS[fault]
     assert not report.holds

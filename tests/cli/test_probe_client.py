@@ -75,7 +75,6 @@ def test_every_request_goes_to_the_address_as_it_was_typed() -> None:
 
 
 def test_an_address_without_a_path_is_the_root() -> None:
-    """As HTTP has it."""
     server = Recorder(Faulty())
     with listening(server) as url:
         assert probe(Wire(url.removesuffix("/mcp"))).holds
@@ -113,7 +112,6 @@ def test_the_modern_era_has_an_envelope() -> None:
 
 
 def test_a_server_without_lists_is_asked_something_else_that_is_harmless() -> None:
-    """What every server has."""
     server = Recorder(result({"sessions": {}}))
     examined(server)
     assert "ping" in {method for _, method, _ in server.requests(LEGACY)}
@@ -153,7 +151,6 @@ def test_a_header_that_cannot_be_sent_is_not(value: str) -> None:
 
 
 def test_an_answer_may_come_in_an_event_stream() -> None:
-    """Among whatever else comes there."""
     server = Faulty()
     note = {"jsonrpc": "2.0", "method": "notifications/message"}
 
@@ -167,7 +164,6 @@ def test_an_answer_may_come_in_an_event_stream() -> None:
 
 
 def test_a_stream_without_an_answer_is_no_answer() -> None:
-    """It ends like any other."""
     report = examined(lambda verb, headers, body: (200, {"content-type": "text/event-stream"}, b"data: {}\n\n"))
     assert report.stopped == "no MCP server answers there: HTTP 200, no JSON-RPC answer"
 
@@ -219,14 +215,12 @@ def test_an_answer_that_does_not_end_is_no_answer() -> None:
 
 
 def test_a_silent_server_is_waited_for_so_long() -> None:
-    """And no longer."""
     with closing(create_server(("127.0.0.1", 0))) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         assert probe(Wire(url, seconds=0.05)).stopped == "no answer within 10 s"
 
 
 def test_a_server_without_tls_is_no_answer_over_tls() -> None:
-    """Where the address asks for it."""
     with listening(Faulty()) as url:
         stopped = probe(Wire(url.replace("http:", "https:"))).stopped
     assert str(stopped).startswith("the connection failed (SSL")

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 import anyio
 from apps import Server, sessions
 from environments import INSTALLED
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from integration import serving
 from integration.servers import DEADLINE, Cell, wrapped
-from integration.serving import serving
+from integration.serving import Peer
 from integration.wire import SESSION_KEY
 from mcp_sessions import Session
 from mcp_sessions.client import ClientSessions, SessionJar, fastmcp_transport, with_sessions
@@ -45,61 +46,14 @@ class Log:
         await self.app(scope, reading, answering)
 
     def sent(self, method: str) -> list[dict[str, Any]]:
-        """The messages of a method, in their order."""
         return [message for _, message in self.seen if message.get("method") == method]
 
     def carried(self, method: str) -> list[str | None]:
-        """The session ids that they carried in `_meta`."""
         metas = [message.get("params", {}).get("_meta", {}) for message in self.sent(method)]
         return [meta.get(SESSION_KEY, {}).get("sessionId") for meta in metas]
 
     def mirrored(self, method: str) -> list[str | None]:
-        """What stood in `Mcp-Session-Id` beside them."""
         return [headers.get("mcp-session-id") for headers, message in self.seen if message.get("method") == method]
-
-
-class Hiding:
-    """An application whose server's offer of sessions is taken out of what it answers, as a proxy may do."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def answering(message: Message) -> None:
-            body = message.get("body", b"")
-            await send({**message, "body": body.replace(b'"sessions"', b'"nothings"')} if body else message)
-
-        await self.app(scope, receive, answering)
-
-
-def hiding(cell: Cell, **options: Any) -> ASGIApp:
-    """The small server, which does not say that it has sessions."""
-    return Hiding(wrapped(cell, **options))
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A framework's client, connected.
-
-    Args:
-        client: The client itself.
-        call: Its `call_tool`.
-        session: The SDK's client session.
-    """
-
-    client: Any
-    call: Callable[..., Awaitable[Any]]
-    session: Any
-
-    async def tool(self, name: str, /, **arguments: Any) -> str:
-        """Call a tool; what it says."""
-        result = await self.call(name, arguments)
-        return cast("str", result.content[0].text)
-
-    async def send(self, method: str, params: dict[str, Any]) -> None:
-        """Send any request."""
-        types = import_module("mcp.types")
-        await self.session.send_request(types.Request[dict[str, Any], str](method=method, params=params), types.Result)
 
 
 @asynccontextmanager
@@ -112,41 +66,9 @@ async def streams_of(url: str) -> AsyncIterator[Any]:
         yield streams
 
 
-@asynccontextmanager
-async def _sdk1(cell: Cell, sessions: ClientSessions) -> AsyncIterator[Peer]:
-    async with sessions as (read, write, get_id), import_module("mcp").ClientSession(read, write) as session:
-        assert get_id() is None
-        await session.initialize()
-        yield Peer(session, session.call_tool, session)
-
-
-@asynccontextmanager
-async def _sdk2(cell: Cell, sessions: ClientSessions) -> AsyncIterator[Peer]:
-    async with import_module("mcp").Client(sessions, mode="auto" if cell.modern else "legacy") as client:
-        yield Peer(client, client.call_tool, client.session)
-
-
-@asynccontextmanager
-async def _fastmcp3(cell: Cell, sessions: ClientSessions) -> AsyncIterator[Peer]:
-    async with import_module("fastmcp").Client(fastmcp_transport(sessions)) as client:
-        yield Peer(client, client.call_tool, client.session)
-
-
-@asynccontextmanager
-async def _fastmcp4(cell: Cell, sessions: ClientSessions) -> AsyncIterator[Peer]:
-    mode = "auto" if cell.modern else "legacy"
-    async with import_module("fastmcp").Client(fastmcp_transport(sessions), mode=mode) as client:
-        yield Peer(client, client.call_tool, client.session)
-
-
-_PEERS = {"sdk1": _sdk1, "sdk2": _sdk2, "fastmcp3": _fastmcp3, "fastmcp4": _fastmcp4}
-
-
-@asynccontextmanager
-async def peer(cell: Cell, sessions: ClientSessions) -> AsyncIterator[Peer]:
-    """The cell's own client, connected in the cell's era."""
-    async with _PEERS[cell.framework](cell, sessions) as connected:
-        yield connected
+def peer(cell: Cell, sessions: ClientSessions) -> AbstractAsyncContextManager[Peer]:
+    """Connect the cell's own client in the cell's era."""
+    return serving.peer(cell, fastmcp_transport(sessions) if cell.framework.startswith("fastmcp") else sessions)
 
 
 @dataclass(frozen=True)
@@ -158,7 +80,6 @@ class Served:
     log: Log
 
     def sessions(self, jar: SessionJar | None = None, **options: Any) -> ClientSessions:
-        """Sessions on it."""
         return with_sessions(lambda: streams_of(self.url), jar, **options)
 
 
@@ -166,14 +87,10 @@ class Served:
 async def served(
     cell: Cell, make: Callable[..., ASGIApp] = wrapped, deadline: float = DEADLINE, **options: Any
 ) -> AsyncIterator[Served]:
-    """The small server on loopback."""
     log = Log(make(cell, **options))
     with anyio.fail_after(deadline):
-        async with serving(log) as url:
+        async with serving.serving(log) as url:
             yield Served(cell, url, log)
-
-
-# --- a server that costs little ------------------------------------------------------------------
 
 
 class Quick(Server):
@@ -204,15 +121,7 @@ async def _count(session: Session | None, arguments: dict[str, Any]) -> Any:
 
 @asynccontextmanager
 async def in_process() -> AsyncIterator[ClientSessions]:
-    """Sessions on it, without a socket."""
     http = import_module("httpx2")
     connect = import_module("mcp.client.streamable_http").streamable_http_client
     async with http.AsyncClient(transport=http.ASGITransport(app=sessions(Quick(), transport="off"))) as client:
         yield with_sessions(lambda: connect("http://127.0.0.1/mcp", http_client=client))
-
-
-@asynccontextmanager
-async def newest(sessions: ClientSessions) -> AsyncIterator[Peer]:
-    """The newest SDK's client in the newest era."""
-    async with import_module("mcp").Client(sessions) as client:
-        yield Peer(client, client.call_tool, client.session)

@@ -39,18 +39,15 @@ def item(message: dict[str, Any], headers: dict[str, str] | None = None) -> Sess
 
 
 def plain(item: SessionMessage) -> dict[str, Any]:
-    """A message as it goes over the wire."""
     dumped: dict[str, Any] = item.message.model_dump(by_alias=True, mode="json", exclude_unset=True)
     return dumped
 
 
 def error(code: int, **data: Any) -> Answer:
-    """An answer that is an error."""
     return {"error": {"code": code, "message": "no", **({"data": data} if data else {})}}
 
 
 def session_of(message: dict[str, Any]) -> dict[str, str] | None:
-    """The session in a request's `_meta`."""
     found: dict[str, str] | None = message.get("params", {}).get("_meta", {}).get(SESSION_KEY)
     return found
 
@@ -61,8 +58,6 @@ def echoing(**news: str) -> Rule:
 
 
 def losing(*lost: str) -> Rule:
-    """A rule that does not find some sessions."""
-
     def answer(message: dict[str, Any]) -> Answer:
         named = (session_of(message) or {}).get("sessionId", "")
         return error(LOST, sessionId=named, reason="ended") if named in lost else echoing()(message)
@@ -84,20 +79,22 @@ class Server:
     received: list[SessionMessage] = field(default_factory=list)
     go: anyio.Event = field(default_factory=anyio.Event)
     asked: anyio.Event = field(default_factory=anyio.Event)
-    closed: bool = False
     _numbers: Any = field(default_factory=lambda: count(1))
     _streams: Any = None
 
+    @property
+    def closed(self) -> bool:
+        """Whether both of the transport's streams are closed."""
+        answers, requests = (stream.statistics() for stream in self._streams)
+        return not (answers.open_receive_streams or requests.open_send_streams)
+
     def sent(self, method: str) -> list[dict[str, Any]]:
-        """What it was sent of a method."""
         return [message for message in map(plain, self.received) if message.get("method") == method]
 
     def carried(self, method: str) -> list[dict[str, str] | None]:
-        """The sessions in them."""
         return [session_of(message) for message in self.sent(method)]
 
     def answer(self, message: dict[str, Any]) -> Answer:
-        """The answer to a request, without the envelope."""
         method = message["method"]
         if method in self.rules:
             return self.rules[method](message)
@@ -109,14 +106,12 @@ class Server:
 
     @asynccontextmanager
     async def transport(self) -> AsyncIterator[tuple[Any, Any]]:
-        """The transport to it."""
         answers, read = anyio.create_memory_object_stream[Any](0)
         write, requests = anyio.create_memory_object_stream[SessionMessage](0)
         self._streams = (answers, requests)
         async with anyio.create_task_group() as tasks, answers, requests:
             tasks.start_soon(self._serve, requests, answers)
             yield read, write
-            self.closed = not (read.statistics().open_receive_streams or write.statistics().open_send_streams)
             tasks.cancel_scope.cancel()
 
     async def _serve(self, requests: Any, answers: Any) -> None:
@@ -138,11 +133,9 @@ class Server:
         await answers.send(item({"id": message["id"], **self.answer(message)}))
 
     async def push(self, something: Any) -> None:
-        """Send something that is not an answer."""
         await self._streams[0].send(something)
 
     def hang_up(self) -> None:
-        """Close the connection."""
         for stream in self._streams:
             stream.close()
 
@@ -161,7 +154,6 @@ class Caller:
     _another: anyio.Event = field(default_factory=anyio.Event)
 
     async def read(self, stream: Any) -> None:
-        """Take what comes."""
         async with stream:
             async for something in stream:
                 self.contexts.append(stream.last_context)
@@ -176,7 +168,6 @@ class Caller:
             event.set()
 
     async def another(self) -> Any:
-        """Wait for something that is not an answer."""
         await self._another.wait()
         return self.others[-1]
 
@@ -192,17 +183,14 @@ class Caller:
         return self.answers.get(number, {})
 
     async def tell(self, method: str, **params: Any) -> None:
-        """Notify."""
         await self.write.send(item({"method": method, "params": params}))
 
     async def shake_hands(self) -> None:
-        """As a client of the era does."""
         await self.ask("server/discover" if self.modern else "initialize", {} if self.modern else {"capabilities": {}})
 
 
 @asynccontextmanager
 async def calling(sessions: ClientSessions, *, modern: bool = True, greet: bool = True) -> AsyncIterator[Caller]:
-    """A client, connected."""
     with anyio.fail_after(30):
         async with sessions as (read, write), anyio.create_task_group() as tasks:
             async with write:

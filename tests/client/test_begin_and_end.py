@@ -13,7 +13,6 @@ from .scripted import LOST, Server, calling, error
 
 
 async def test_a_create_that_is_refused_is_the_callers_error() -> None:
-    """With the code and the text of the server; the next call tries again."""
     server = Server({"sessions/create": lambda _: error(-31029)})
     async with calling(with_sessions(server.transport)) as caller:
         for _ in range(2):
@@ -28,7 +27,6 @@ async def test_a_create_that_is_refused_is_the_callers_error() -> None:
     "session", [None, {}, {"sessionId": 7}, *({"sessionId": bad} for bad in ("", " ", "a b", "a\n", "é"))]
 )
 async def test_a_created_session_must_be_one(session: Any) -> None:
-    """Ids are visible ASCII: what is not goes into no header and no request."""
     server = Server({"sessions/create": lambda _: {"result": {"session": session}}})
     async with calling(with_sessions(server.transport)) as caller:
         with pytest.raises(NoAnswer, match="holds no session"):
@@ -46,7 +44,6 @@ async def test_a_created_session_must_be_one(session: Any) -> None:
     ],
 )
 async def test_the_hint_of_expiry_is_shown_where_it_can_be_read(hint: str | None, expires: str | None) -> None:
-    """A time without a zone is taken for UTC."""
     server = Server({"sessions/create": lambda _: {"result": {"session": {"sessionId": "id-1", "expiresAt": hint}}}})
     sessions = with_sessions(server.transport)
     async with calling(sessions) as caller:
@@ -67,7 +64,6 @@ async def test_a_server_that_does_not_answer_is_not_waited_for_for_ever() -> Non
 
 
 async def test_a_connection_that_ends_while_a_session_is_made_ends_the_wait() -> None:
-    """The caller learns it at once."""
     server = Server(late=frozenset({"sessions/create"}))
     async with calling(with_sessions(server.transport)) as caller, anyio.create_task_group() as tasks:
         tasks.start_soon(hang_up_when_asked, server)
@@ -76,13 +72,11 @@ async def test_a_connection_that_ends_while_a_session_is_made_ends_the_wait() ->
 
 
 async def hang_up_when_asked(server: Server) -> None:
-    """Close the connection in the middle of a request."""
     await server.asked.wait()
     server.hang_up()
 
 
 async def test_a_caller_who_gives_up_takes_nothing_from_the_others() -> None:
-    """The session is made all the same, once, for all who still wait."""
     server = Server(late=frozenset({"sessions/create"}))
     async with calling(with_sessions(server.transport)) as caller, anyio.create_task_group() as tasks:
         tasks.start_soon(caller.ask, "tools/call")
@@ -131,7 +125,6 @@ async def test_deleting_waits_for_a_session_that_is_being_made() -> None:
 
 @pytest.mark.parametrize(("code", "is_error"), [(LOST, False), (-32603, True)])
 async def test_deleting_what_the_server_has_lost_is_not_an_error(code: int, is_error: bool) -> None:
-    """Any other refusal is."""
     server = Server({"sessions/delete": lambda _: error(code)})
     sessions = with_sessions(server.transport)
     async with calling(sessions) as caller:

@@ -2,49 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import anyio
-import pytest
 from environments import require
 
 require("mcp>=2")
 
 from mcp import Client
 from mcp.client.caching import CacheConfig
-from mcp.server.caching import CacheHint
-from mcp.server.mcpserver import MCPServer
 
-from integration.servers import DEADLINE, KEYS, ref
+from integration.servers import DEADLINE
 from integration.serving import serving
-from mcp_sessions import MCPSessionMiddleware
+from integration.test_cache import server
 from mcp_sessions.client import with_sessions
 
 from .peers import Log, streams_of
 
-FRESH: Final = CacheHint(ttl_ms=3_600_000, scope="public")
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """Uvicorn runs on asyncio alone."""
-    return "asyncio"
-
-
-def server() -> Any:
-    """A server that lets clients keep what it answers for an hour."""
-    mcp = MCPServer("cached", cache_hints={"resources/read": FRESH, "tools/list": FRESH})
-
-    @mcp.resource("session://me")
-    async def me() -> str:
-        return ref()
-
-    return MCPSessionMiddleware(mcp.streamable_http_app(stateless_http=True), keys=KEYS)
-
 
 async def test_each_session_reads_its_own_and_a_call_without_one_reads_nothing_of_them() -> None:
     """In any order of reading: the client knows of no session, so its cache could not keep them apart."""
-    log = Log(server())
+    log = Log(server([]))
     with anyio.fail_after(DEADLINE):
         async with serving(log) as url:
             sessions = with_sessions(streams_of(url))

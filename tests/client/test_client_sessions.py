@@ -11,12 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from mcp_sessions import ConfigurationError
-from mcp_sessions.client import (
-    ClientError,
-    NoAnswer,
-    sessions,
-    with_sessions,
-)
+from mcp_sessions.client import ClientError, NoAnswer, sessions, with_sessions
 from mcp_sessions.client.session import Metadata
 
 from .scripted import Server, calling, error
@@ -54,7 +49,6 @@ async def test_choices_on_two_servers_do_not_touch_each_other() -> None:
 
 
 async def test_a_name_is_one_session() -> None:
-    """Opening it twice gives the same handle."""
     sessions = with_sessions(Server().transport)
     assert sessions.open("thread") is sessions.open("thread")
     assert sessions.open("") is sessions.current
@@ -62,7 +56,6 @@ async def test_a_name_is_one_session() -> None:
 
 
 def test_nothing_shows_a_credential() -> None:
-    """Handles and connections say where they stand."""
     sessions = with_sessions(Server().transport)
     held, named = sessions.new(), sessions.open("thread")
     assert repr(sessions) == "<ClientSessions, not connected>"
@@ -73,9 +66,6 @@ def test_nothing_shows_a_credential() -> None:
     held.forget(for_good=True)
     assert repr(held) == "<HeldSession unnamed, ended>"
     assert (held.id, held.expires_at) == (None, None)
-
-
-# --- connecting ----------------------------------------------------------------------------------
 
 
 async def test_a_connection_is_left_as_it_was_entered() -> None:
@@ -136,7 +126,6 @@ async def test_sessions_are_connected_once_at_a_time() -> None:
 
 
 async def test_a_transport_of_one_use_is_used_once() -> None:
-    """As contextlib makes them; the message says what to give instead."""
     sessions = with_sessions(Server().transport())
     async with sessions:
         pass
@@ -145,7 +134,6 @@ async def test_a_transport_of_one_use_is_used_once() -> None:
 
 
 async def test_a_transport_that_fails_to_open_leaves_nothing_open() -> None:
-    """The next try is a new one."""
     tries = iter([OSError("refused"), None])
 
     @asynccontextmanager
@@ -171,6 +159,23 @@ async def test_leaving_does_not_wait_for_a_server_that_does_not_answer(monkeypat
     assert not server.go.is_set()
 
 
+async def test_an_answer_may_come_while_the_transport_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under load deletions outlast the time for leaving, and transports write their answers until they have closed."""
+    monkeypatch.setattr(sessions, "LEAVE_TIMEOUT", 0.01)
+    server = Server(late=frozenset({"sessions/delete"}))
+
+    @asynccontextmanager
+    async def slow_to_close() -> AsyncIterator[Any]:
+        async with server.transport() as streams:
+            yield streams
+            server.go.set()
+            await anyio.wait_all_tasks_blocked()
+
+    async with calling(with_sessions(slow_to_close)) as caller:
+        await caller.ask("tools/call")
+    assert server.closed
+
+
 async def test_a_connection_that_is_gone_is_left_at_once() -> None:
     """Also by a program that is being stopped."""
     for ended in ("by the server", "by the program"):
@@ -187,13 +192,11 @@ async def test_a_connection_that_is_gone_is_left_at_once() -> None:
 
 
 async def test_a_refused_farewell_is_no_error() -> None:
-    """The block is left all the same."""
     server = Server({"sessions/delete": lambda _: error(-32603)})
     async with calling(with_sessions(server.transport)) as caller:
         await caller.ask("tools/call")
 
 
 def test_wrong_options_are_refused_when_they_are_given() -> None:
-    """With the remedy."""
     with pytest.raises(ConfigurationError, match='must be "raise" or "recreate"'):
         with_sessions(Server().transport, on_lost="ignore")  # type: ignore[arg-type]

@@ -54,9 +54,6 @@ def asked(server: Server, method: str) -> list[dict[str, Any]]:
     return [{name: value for name, value in sent["params"].items() if name != "_meta"} for sent in server.sent(method)]
 
 
-# --- forks ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("modern", [False, True])
 async def test_a_fork_is_a_session_like_any_other(modern: bool) -> None:
     """Calls go in it; the parent goes on, with the state that came with the answer; both are deleted on leaving."""
@@ -77,7 +74,6 @@ async def test_a_fork_is_a_session_like_any_other(modern: bool) -> None:
 
 
 async def test_a_fork_of_what_has_not_begun_begins_it() -> None:
-    """And a fork of a fork is one."""
     server = offering()
     sessions = with_sessions(server.transport)
     async with calling(sessions):
@@ -88,7 +84,6 @@ async def test_a_fork_of_what_has_not_begun_begins_it() -> None:
 
 
 async def test_a_fork_with_a_name_is_kept() -> None:
-    """In the jar, and resumed from there; one name is one session."""
     server, jar = offering(), SessionJar()
     sessions = with_sessions(server.transport, jar, server=URL)
     async with calling(sessions):
@@ -104,7 +99,6 @@ async def test_a_fork_with_a_name_is_kept() -> None:
 
 
 async def test_only_what_is_held_here_can_be_forked() -> None:
-    """Not another connection's session, nor none."""
     sessions, others = with_sessions(offering().transport), with_sessions(offering().transport)
     async with calling(sessions):
         with pytest.raises(ValueError, match="held here"):
@@ -114,7 +108,6 @@ async def test_only_what_is_held_here_can_be_forked() -> None:
 
 
 async def test_a_session_that_was_lost_has_no_forks() -> None:
-    """Its handle is let go, as with any other call."""
     server = offering(fork=lambda message: error(-32043, sessionId="id-1"))
     sessions = with_sessions(server.transport)
     async with calling(sessions):
@@ -127,7 +120,6 @@ async def test_a_session_that_was_lost_has_no_forks() -> None:
 
 
 async def test_what_the_server_refuses_or_does_not_answer_is_said() -> None:
-    """And leaves the parent as it was."""
     answers = iter([error(-31045), {"result": {}}, {"result": {"session": {"sessionId": ""}}}])
     sessions = with_sessions(offering(fork=lambda message: next(answers)).transport)
     async with calling(sessions):
@@ -140,11 +132,7 @@ async def test_what_the_server_refuses_or_does_not_answer_is_said() -> None:
         assert held.begun
 
 
-# --- ending a lineage ----------------------------------------------------------------------------
-
-
 async def test_a_root_is_deleted_with_its_descendants() -> None:
-    """Where that is asked for."""
     server = offering()
     sessions = with_sessions(server.transport)
     async with calling(sessions):
@@ -153,9 +141,6 @@ async def test_a_root_is_deleted_with_its_descendants() -> None:
         await sessions.delete(root, descendants=True)
         assert not root.begun
     assert asked(server, "sessions/delete") == [{"descendants": True}, {}]
-
-
-# --- lists and the end of all --------------------------------------------------------------------
 
 
 async def test_a_list_is_read() -> None:
@@ -177,7 +162,6 @@ async def test_a_list_is_read() -> None:
 
 
 async def test_what_is_no_list_is_no_answer() -> None:
-    """Nothing of it is believed."""
     sessions = with_sessions(offering(list=lambda message: {"result": {"sessions": [{"ref": 1}]}}).transport)
     async with calling(sessions):
         with pytest.raises(NoAnswer, match="no list"):
@@ -185,7 +169,6 @@ async def test_what_is_no_list_is_no_answer() -> None:
 
 
 async def test_when_all_have_ended_nothing_is_held() -> None:
-    """Here and in the jar, opened or not; what has a name begins anew."""
     server, jar = offering(), SessionJar()
     async with calling(earlier := with_sessions(server.transport, jar, server=URL)) as caller:
         with earlier.use(earlier.open("old")):
@@ -204,13 +187,9 @@ async def test_when_all_have_ended_nothing_is_held() -> None:
     assert server.sent("sessions/delete") == []
 
 
-# --- where it is not offered ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("settings", [{}, {"fork": [], "list": False}, None, "fork"])
 @pytest.mark.parametrize("modern", [False, True])
 async def test_what_is_not_offered_is_not_asked_for(settings: Any, modern: bool) -> None:
-    """The program gets an error, and the server no request."""
     server = offering(settings)
     sessions = with_sessions(server.transport)
     async with calling(sessions, modern=modern):
@@ -222,7 +201,6 @@ async def test_what_is_not_offered_is_not_asked_for(settings: Any, modern: bool)
 
 
 async def test_a_client_that_was_told_of_the_server_before_asks_what_it_offers() -> None:
-    """Modern clients may skip the discovery; then it is made for them."""
     server = offering()
     sessions = with_sessions(server.transport)
     async with calling(sessions, greet=False) as caller:
@@ -232,7 +210,6 @@ async def test_a_client_that_was_told_of_the_server_before_asks_what_it_offers()
 
 
 async def test_before_anything_was_said_and_after_nothing_can_be_asked() -> None:
-    """It is not known yet how to speak to the server, or there is none."""
     sessions = with_sessions(offering().transport)
     async with calling(sessions, greet=False):
         with pytest.raises(NoAnswer, match="nothing was sent"):

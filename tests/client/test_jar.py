@@ -54,7 +54,6 @@ class Ring(keyring.backend.KeyringBackend):
 
 @pytest.fixture
 def ring() -> Iterator[Ring]:
-    """The keyring that the library uses."""
     before, ring = keyring.get_keyring(), Ring()
     keyring.set_keyring(ring)
     yield ring
@@ -63,7 +62,6 @@ def ring() -> Iterator[Ring]:
 
 @pytest.fixture(params=["memory", "file", "keyring"])
 def jar(request: pytest.FixtureRequest, tmp_path: Path) -> SessionJar:
-    """Each kind of jar."""
     if request.param == "keyring":
         request.getfixturevalue("ring")
         return SessionJar.in_keyring("program")
@@ -71,7 +69,6 @@ def jar(request: pytest.FixtureRequest, tmp_path: Path) -> SessionJar:
 
 
 async def test_a_jar_gives_back_what_it_was_given(jar: SessionJar) -> None:
-    """By server, identity and name, and nothing for another of each."""
     await jar.put(HERE, "", HELD)
     await jar.put(HERE, "thread", Metadata("two"))
     await jar.put(ANN, "", Metadata("three"))
@@ -107,16 +104,11 @@ async def test_a_jar_drops_what_is_past_its_time(jar: SessionJar) -> None:
 
 
 def test_a_jar_shows_nothing_of_what_it_holds(jar: SessionJar) -> None:
-    """Its kind alone, and the hint of each session."""
     assert repr(HELD) == "<Metadata, expires at 2999-01-01T00:00:00Z>"
     assert repr(jar) in {f"<SessionJar, Jar{kind}>" for kind in ("Memory", "File", "Keyring")}
 
 
-# --- in a file -----------------------------------------------------------------------------------
-
-
 def names(folder: Path) -> list[str]:
-    """What is in a folder."""
     return sorted(found.name for found in folder.iterdir())
 
 
@@ -157,7 +149,6 @@ async def test_a_file_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest
 
 
 async def test_a_file_behind_a_link_is_replaced_there(tmp_path: Path) -> None:
-    """The link stays one."""
     (tmp_path / "link.json").symlink_to(tmp_path / "jar.json")
     await SessionJar(tmp_path / "link.json").put(HERE, "", HELD)
     assert (tmp_path / "link.json").is_symlink()
@@ -177,7 +168,6 @@ NOT_JARS = [
 
 @pytest.mark.parametrize("content", NOT_JARS)
 async def test_a_file_that_is_not_a_jar_is_kept_and_reported(tmp_path: Path, content: bytes) -> None:
-    """Moved aside, each under a name of its own; the next start begins anew."""
     path = tmp_path / "jar.json"
     for number in (1, 2):
         path.write_bytes(content)
@@ -213,7 +203,6 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 def test_programs_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
-    """Three processes, forty sessions each, one file."""
     path = tmp_path / "jar.json"
     programs = [subprocess.Popen([sys.executable, "-c", PROGRAM, str(path), who]) for who in ("ann", "bob", "cat")]
     assert [program.wait() for program in programs] == [0, 0, 0]
@@ -233,11 +222,7 @@ async def test_where_there_is_no_flock_the_systems_own_lock_is_taken(
     assert calls == [(1, 1)]
 
 
-# --- in the keyring ------------------------------------------------------------------------------
-
-
 async def test_a_keyring_shows_the_server_and_the_identity(ring: Ring) -> None:
-    """Under the program's name; the sessions themselves are the secret."""
     await SessionJar.in_keyring("program").put(ANN, "", HELD)
     await SessionJar.in_keyring("program").put(HERE, "", HELD)
     assert set(ring.held) == {("program", "https://host:443/mcp ann"), ("program", "https://host:443/mcp")}
@@ -254,14 +239,12 @@ async def test_an_entry_without_sessions_is_kept_and_reported(ring: Ring) -> Non
 
 
 async def test_a_keyring_that_cannot_be_used_is_reported(ring: Ring) -> None:
-    """A locked one, say."""
     ring.locked = True
     with pytest.raises(JarUnreadable, match="KeyringLocked"):
         await SessionJar.in_keyring("program").load(HERE)
 
 
 def test_without_the_library_there_is_no_jar_in_the_keyring(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message says what to install."""
     monkeypatch.setitem(sys.modules, "keyring", None)
     with pytest.raises(ConfigurationError, match="pip install keyring"):
         SessionJar.in_keyring("program")

@@ -24,7 +24,6 @@ PLACE = JarKey("https://host.example:443/mcp", "")
 
 
 def kept_on(server: Server, jar: SessionJar, /, **options: Any) -> ClientSessions:
-    """Sessions on a scripted server, in a jar."""
     return with_sessions(server.transport, jar, **{"server": URL, **options})
 
 
@@ -35,7 +34,6 @@ def stating(*states: dict[str, str]) -> Any:
 
 
 async def test_what_has_a_name_is_kept_and_the_rest_is_deleted() -> None:
-    """The default session's name is the empty one."""
     server, jar = Server(), SessionJar()
     sessions = kept_on(server, jar)
     async with calling(sessions) as caller:
@@ -93,7 +91,6 @@ async def test_a_resumed_session_can_be_deleted_once_it_is_known_how() -> None:
 
 
 async def test_a_resumed_session_that_the_server_has_lost_is_dropped() -> None:
-    """The jar holds it no more, whether the program begins another or not."""
     server, jar = Server({"tools/call": lambda message: error(-32043, **(session_of(message) or {}))}), SessionJar()
     await jar.put(PLACE, "", Metadata("kept"))
     async with calling(kept_on(server, jar)) as caller:
@@ -122,7 +119,6 @@ async def test_the_jar_is_written_when_it_would_be_missed() -> None:
 
 
 async def test_a_session_that_another_program_began_in_its_place_is_left_alone() -> None:
-    """The last one to begin one counts."""
     server, jar = Server(), SessionJar()
     server.rules["tools/call"] = stating({"state": "one"}, {"state": "two"})
     async with calling(kept_on(server, jar)) as caller:
@@ -133,7 +129,6 @@ async def test_a_session_that_another_program_began_in_its_place_is_left_alone()
 
 
 async def test_a_jar_that_cannot_be_read_stops_the_start() -> None:
-    """Before anything is sent."""
     server = Server()
     path = Path("/proc/self/nowhere/jar.json")
     with pytest.raises(OSError, match="nowhere"):
@@ -176,7 +171,6 @@ async def test_a_jar_that_cannot_be_written_later_is_reported_and_tried_again(
     ],
 )
 async def test_a_server_is_its_origin_path_and_query(url: str, written: str, tmp_path: Path) -> None:
-    """Written in one way, and without user, password and fragment."""
     path = tmp_path / "jar.json"
     async with calling(kept_on(Server(), SessionJar(path), server=url)) as caller:
         await caller.ask("tools/call")
@@ -201,7 +195,6 @@ async def test_tenants_and_users_of_one_host_have_sessions_of_their_own(one: str
 
 
 async def test_an_identity_counts_more_than_the_user_of_the_url(tmp_path: Path) -> None:
-    """The user, unquoted, is the identity where none is given."""
     path = tmp_path / "jar.json"
     url = "https://ann%40home:a@host.example/mcp"
     for identity in ("", "carl"):
@@ -242,7 +235,6 @@ async def connected_to(*given: Any, to: Server | None = None, **options: Any) ->
 
 
 def showing() -> Any:
-    """A transport that shows its URL as an attribute."""
     transport = connected_to()
     vars(transport)["url"] = URL
     return transport
@@ -257,7 +249,6 @@ def showing() -> Any:
     ],
 )
 async def test_a_transport_shows_its_url(make: Any) -> None:
-    """As an attribute, or by what it was made with."""
     jar = SessionJar()
     async with calling(with_sessions(make, jar)) as caller:
         await caller.ask("tools/call")
@@ -265,7 +256,6 @@ async def test_a_transport_shows_its_url(make: Any) -> None:
 
 
 async def test_a_jar_is_not_opened_for_another_server_than_the_transports() -> None:
-    """`server=` may repeat what the transport shows and not contradict it."""
     async with with_sessions(connected_to(URL), SessionJar(), server="HTTPS://host.example:443/mcp"):
         pass
     with pytest.raises(ConfigurationError, match="another server"):
@@ -275,7 +265,6 @@ async def test_a_jar_is_not_opened_for_another_server_than_the_transports() -> N
 
 
 async def test_sessions_stay_with_their_server_when_the_next_transport_goes_elsewhere() -> None:
-    """A function that makes transports must make them to one server."""
     urls = iter([URL, URL, "https://evil.example/mcp"])
     sessions = with_sessions(lambda: connected_to(next(urls)), SessionJar())
     for _ in range(2):
@@ -286,7 +275,6 @@ async def test_sessions_stay_with_their_server_when_the_next_transport_goes_else
 
 
 async def test_a_corrupt_jar_is_reported_before_anything_is_sent(tmp_path: Path) -> None:
-    """And the next start works."""
     path = tmp_path / "jar.json"
     path.write_text("spoilt")
     with pytest.raises(JarUnreadable, match="corrupt-1"):

@@ -16,7 +16,6 @@ from .scripted import LOST, REQUIRED, Answer, Server, calling, echoing, error, l
 
 
 async def test_a_lost_session_is_an_error_once_and_without_its_id() -> None:
-    """The program gets the server's error; the next request begins anew."""
     server = Server({"tools/call": losing("id-1")})
     async with calling(with_sessions(server.transport)) as caller:
         assert (await caller.ask("tools/call"))["error"] == {"code": LOST, "message": "no", "data": {"reason": "ended"}}
@@ -26,7 +25,6 @@ async def test_a_lost_session_is_an_error_once_and_without_its_id() -> None:
 
 
 async def test_a_lost_session_without_a_name_is_done() -> None:
-    """Its handle says so before anything is sent; others go on."""
     server = Server({"tools/call": losing("id-1")})
     sessions = with_sessions(server.transport)
     async with calling(sessions) as caller:
@@ -40,7 +38,6 @@ async def test_a_lost_session_without_a_name_is_done() -> None:
 
 
 async def test_recreating_sends_the_request_again_once() -> None:
-    """The same request, in a new session; a second loss is an error."""
     server = Server({"tools/call": losing("id-1", "id-2", "id-3")})
     sessions = with_sessions(server.transport, on_lost="recreate")
     async with calling(sessions) as caller:
@@ -107,7 +104,6 @@ async def test_a_session_that_is_required_is_created() -> None:
 
 
 async def test_the_first_answer_stands_where_trying_again_fails() -> None:
-    """The server loses the session and makes no other."""
     server = Server({"tools/call": losing("id-1")})
     async with calling(with_sessions(server.transport, on_lost="recreate")) as caller:
         server.rules["sessions/create"] = lambda message: (

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from typing import Any
 
-import anyio
 import pytest
 from environments import needs
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,140 +12,70 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from integration.servers import CELLS, Cell, wrapped
 from mcp_sessions.client import NoAnswer, Refused
 
-from .peers import Served, peer, served
+from .peers import peer, served
 
-LEGACY = [cell for cell in CELLS if not cell.modern and not cell.stateful and not cell.json]
-MODERN = [cell for cell in CELLS if cell.modern and not cell.stateful and not cell.json]
-every_era = pytest.mark.parametrize("cell", LEGACY + MODERN, ids=str)
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    """Uvicorn runs on asyncio alone."""
-    return "asyncio"
+CELLS_OF_ERAS = [cell for cell in CELLS if not cell.stateful and not cell.json]
+FAILURES: dict[str, tuple[int, bytes, bytes]] = {
+    "error": (200, b"application/json", b'{"jsonrpc":"2.0","id":%b,"error":{"code":-32603,"message":"not now"}}'),
+    "lost": (200, b"text/event-stream", b": \n\n"),  # the connection is closed in the middle of the answer
+    "404": (404, b"text/plain", b""),
+    "500": (500, b"text/plain", b""),
+}
 
 
-@dataclass
-class Faults:
-    """What stands in front of the middleware and fails the first requests of a method.
+class Failing:
+    """Stands in front of the small server, fails the first request of a method, and counts the sessions created."""
 
-    Args:
-        failing: How many requests of each method fail yet.
-        hang_up: Whether the connection is closed in the middle of the answer, instead of answered with an error.
-    """
+    def __init__(self, method: str, how: str) -> None:
+        self.method = method
+        self.status, self.kind, self.body = FAILURES[how]
+        self.created = 0
 
-    failing: dict[str, int] = field(default_factory=dict)
-    hang_up: bool = False
-    created: int = 0
-
-    def make(self, cell: Cell, **options: Any) -> ASGIApp:
-        """The small server behind it, which counts what it creates and is open to transport sessions."""
-        app = wrapped(cell, on_create=self._created, transport="auto", **options)
+    def make(self, cell: Cell) -> ASGIApp:
+        app = wrapped(cell, on_create=self._created, transport="auto")
 
         async def front(scope: Scope, receive: Receive, send: Send) -> None:
-            first = await receive()
-            message = json.loads(first.get("body") or b"{}")
-            if self.failing.get(message.get("method"), 0) > 0:
-                self.failing[message["method"]] -= 1
-                await self._fail(send, message["id"])
-                return
-            waiting = [first]
+            waiting = [await receive()]
+            message = json.loads(waiting[0].get("body") or b"{}")
 
             async def again() -> Message:
                 return waiting.pop() if waiting else await receive()
 
-            await app(scope, again, send)
+            if message.get("method") != self.method:
+                await app(scope, again, send)
+                return
+            self.method = ""
+            headers = [(b"content-type", self.kind)]
+            await send({"type": "http.response.start", "status": self.status, "headers": headers})
+            body = self.body.replace(b"%b", json.dumps(message["id"]).encode())
+            await send({"type": "http.response.body", "body": body, "more_body": body.startswith(b":")})
 
         return front
 
     async def _created(self, *_: Any) -> None:
         self.created += 1
 
-    async def _fail(self, send: Send, id: object) -> None:
-        kind = b"text/event-stream" if self.hang_up else b"application/json"
-        error = {"jsonrpc": "2.0", "id": id, "error": {"code": -32603, "message": "not now"}}
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
-        body = b": \n\n" if self.hang_up else json.dumps(error).encode()
-        await send({"type": "http.response.body", "body": body, "more_body": self.hang_up})
-
-
-async def count_twice(server: Served) -> list[str]:
-    """What two calls count, in the default session."""
-    async with peer(server.cell, server.sessions()) as client:
-        return [await client.tool("count") for _ in range(2)]
-
 
 @needs("mcp>=2")
-@pytest.mark.parametrize("status", [404, 500])
-@pytest.mark.parametrize("cell", MODERN, ids=str)
-async def test_a_refused_discovery(cell: Cell, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["404", "500"])
+@pytest.mark.parametrize("cell", [cell for cell in CELLS_OF_ERAS if cell.modern], ids=str)
+async def test_a_refused_discovery(cell: Cell, how: str) -> None:
     """The client falls back to the handshake, which declares sessions: no transport session is made beside ours."""
-    faults = Faults({"server/discover": 1})
-
-    async def refuse(send: Send, id: object) -> None:
-        await send({"type": "http.response.start", "status": status, "headers": []})
-        await send({"type": "http.response.body"})
-
-    monkeypatch.setattr(faults, "_fail", refuse)
-    async with served(cell, faults.make) as server:
-        assert await count_twice(server) == ["1", "2"]
-    assert faults.created == 1
+    failing = Failing("server/discover", how)
+    async with served(cell, failing.make) as server, peer(cell, server.sessions()) as client:
+        assert [await client.tool("count") for _ in range(2)] == ["1", "2"]
+    assert failing.created == 1
 
 
-@pytest.mark.parametrize("cell", [cell for cell in LEGACY if cell.framework.startswith("sdk")], ids=str)
-async def test_a_refused_handshake_that_is_made_again(cell: Cell) -> None:
-    """On the same connection."""
-    faults = Faults({"initialize": 1})
-    session_class = __import__("mcp").ClientSession
-    async with (
-        served(cell, faults.make) as server,
-        server.sessions() as (read, write, *_),
-        session_class(read, write) as session,
-    ):
-        with pytest.raises(Exception):  # noqa: B017, PT011  # the SDKs' errors have no base in common
-            await session.initialize()
-        await session.initialize()
-        for expected in ("1", "2"):
-            assert (await session.call_tool("count")).content[0].text == expected
-    assert faults.created == 1
-
-
-@every_era
-async def test_parallel_first_requests(cell: Cell) -> None:
-    """And a discovery or handshake that says nothing of them."""
-    faults = Faults()
-    async with served(cell, faults.make) as server, peer(cell, server.sessions()) as client:
-        async with anyio.create_task_group() as tasks:
-            for _ in range(2):
-                tasks.start_soon(client.tool, "whoami")
-        assert await client.tool("count") == "1"
-    assert faults.created == 1
-
-
-@pytest.mark.parametrize("hang_up", [False, True], ids=["error", "lost"])
-@every_era
-async def test_a_connection_that_is_lost_in_the_first_creation(cell: Cell, hang_up: bool) -> None:
+@pytest.mark.parametrize("how", ["error", "lost"])
+@pytest.mark.parametrize("cell", CELLS_OF_ERAS, ids=str)
+async def test_a_connection_that_is_lost_in_the_first_creation(cell: Cell, how: str) -> None:
     """The call fails that needed it, nothing is sent again by itself, and the next call begins the session."""
-    faults = Faults({"sessions/create": 1}, hang_up=hang_up)
-    async with served(cell, faults.make) as server, peer(cell, server.sessions(timeout=2)) as client:
+    failing = Failing("sessions/create", how)
+    async with served(cell, failing.make) as server, peer(cell, server.sessions(timeout=2)) as client:
         # SDK 1.x says nothing of a connection that is lost.
         with pytest.raises((Refused, NoAnswer), match=r"sessions/create was (refused|not answered)"):
             await client.tool("count")
-        assert faults.created == 0
+        assert failing.created == 0
         assert [await client.tool("count") for _ in range(2)] == ["1", "2"]
-    assert faults.created == 1
-
-
-@needs("mcp>=2")
-@pytest.mark.parametrize("cell", [cell for cell in MODERN if cell.framework == "sdk2"], ids=str)
-async def test_a_first_request_without_a_session_that_fails(cell: Cell) -> None:
-    """Of a client that is pinned to a version, and so does not ask what the server offers."""
-    faults = Faults({"tools/list": 1})
-    async with served(cell, faults.make) as server:
-        sessions = server.sessions()
-        async with __import__("mcp").Client(sessions, mode="2026-07-28") as client:
-            with sessions.use(None), pytest.raises(Exception):  # noqa: B017, PT011
-                await client.list_tools()
-            for expected in ("1", "2"):
-                assert (await client.call_tool("count")).content[0].text == expected
-    assert faults.created == 1
+    assert failing.created == 1

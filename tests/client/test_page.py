@@ -33,19 +33,9 @@ CASES = [
 ]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Uvicorn runs on asyncio alone."""
-    return "asyncio"
-
-
 @pytest.mark.parametrize(("block", "shown"), CASES)
 async def test_what_the_page_shows_is_printed(
-    block: str,
-    shown: list[str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    block: str, shown: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Each block as a program, with a real server; conversations may come in any order."""
     monkeypatch.chdir(tmp_path)
@@ -60,7 +50,6 @@ async def test_what_the_page_shows_is_printed(
 
 
 def test_the_page_names_what_there_is() -> None:
-    """Errors, options and figures."""
     errors = set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
     assert errors == {"Refused", "NotOffered", "NoAnswer", "SessionLost", "JarUnreadable"}
     assert errors < set(client.__all__)

@@ -78,7 +78,6 @@ async def test_the_result_is_free_of_what_was_asked_for() -> None:
     ],
 )
 async def test_a_result_without_a_session_that_can_be_read_changes_nothing(result: dict[str, Any]) -> None:
-    """The same id and state go with the next request."""
     server = Server({"tools/call": lambda _: {"result": result}})
     async with calling(with_sessions(server.transport)) as caller:
         await caller.ask("tools/call")
@@ -161,7 +160,6 @@ async def test_headers_stand_beside_what_is_ours() -> None:
 
 @eras
 async def test_notifications_and_replies_pass_as_they_are(modern: bool) -> None:
-    """They carry no session; what the server asks or tells reaches the client."""
     server = Server()
     async with calling(with_sessions(server.transport), modern=modern) as caller:
         await caller.tell("notifications/progress", progress=1)

@@ -43,7 +43,6 @@ def metas(server: Server) -> dict[str, Any]:
 
 @pytest.mark.parametrize("modern", [False, True], ids=["legacy", "modern"])
 async def test_requests_of_our_own_carry_the_current_trace_context(modern: bool) -> None:
-    """Every one of them, in the context of the call that needed it."""
     server = offering()
     sessions = with_sessions(server.transport)
     async with calling(sessions, modern=modern, greet=not modern) as caller:
@@ -104,5 +103,4 @@ assert not [name for name in sys.modules if name.startswith("opentelemetry")]
 
 
 def test_without_opentelemetry_none_of_it_is_imported() -> None:
-    """In a program that does not use it."""
     assert subprocess.run([sys.executable, "-c", PROGRAM], check=False).returncode == 0

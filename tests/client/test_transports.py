@@ -22,17 +22,10 @@ fastmcp_cells = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Uvicorn runs on asyncio alone."""
-    return "asyncio"
-
-
 class Named(http.Auth):  # type: ignore[misc]  # which library it is of depends on the SDK
     """Authentication that is seen."""
 
     def auth_flow(self, request: Any) -> Any:
-        """Name who asks."""
         request.headers["x-who"] = "ann"
         yield request
 
@@ -82,6 +75,7 @@ async def test_a_transport_of_fastmcps_is_connected_with_what_it_has(cell: Cell)
         for given in ({}, {"verify": False}, {"httpx_client_factory": factory}):
             transport = kind(server.url, headers={"x-who": "ann"}, auth="a token", **given)
             sessions = with_sessions(transport, SessionJar())
+            assert repr(fastmcp_transport(sessions)) == "<SessionTransport of <ClientSessions, not connected>>"
             client = import_module("fastmcp").Client(fastmcp_transport(sessions))
             for expected in ("1", "2"):
                 async with client:
@@ -135,14 +129,12 @@ def takes_a_url(url: str) -> Any:
     ],
 )
 def test_anything_else_is_refused(source: Any) -> None:
-    """The message says what is accepted."""
     with pytest.raises(ConfigurationError, match=r'takes the URL of a server, such as "http://.* a transport such as '):
         with_sessions(source)
 
 
 @needs("fastmcp")
 def test_transports_of_fastmcps_that_speak_something_else_are_refused() -> None:
-    """Sessions are held over Streamable HTTP alone."""
     transports = import_module("fastmcp.client.transports")
     with pytest.raises(ConfigurationError, match="or FastMCP's StreamableHttpTransport; not <SSE"):
         with_sessions(transports.SSETransport("http://host/sse"))
@@ -162,13 +154,11 @@ URL = "http://host/mcp"
     ],
 )
 def test_options_of_a_url_are_checked(options: dict[str, Any], message: str) -> None:
-    """When the sessions are made, and not when they are connected."""
     with pytest.raises(ConfigurationError, match=message):
         with_sessions(URL, **options)
 
 
 @pytest.mark.parametrize("options", [{"headers": {}}, {"auth": Named()}, {"http_client": http.AsyncClient()}])
 def test_options_of_a_url_go_with_a_url_alone(options: dict[str, Any]) -> None:
-    """A transport has its own."""
     with pytest.raises(ConfigurationError, match="go with a URL; a transport has its own"):
         with_sessions(Client, **options)

@@ -18,7 +18,6 @@ DECLARED: dict[str, Any] = {"experimental": {"sessions": {}}}
 
 
 def first(*answers: dict[str, Any], then: Any = None) -> Rule:
-    """A rule that gives some answers first."""
     following = chain(answers, repeat(then or {"result": OFFER}))
     return lambda message: next(following)
 
@@ -37,7 +36,6 @@ async def test_a_refused_discovery_leaves_it_to_the_handshake() -> None:
 
 
 async def test_a_refused_handshake_may_be_made_again() -> None:
-    """Each declares sessions, whatever was answered before."""
     server = Server({"initialize": first(error(-32603), {"result": {}})})
     async with calling(with_sessions(server.transport), modern=False) as caller:
         for _ in range(2):
@@ -48,7 +46,6 @@ async def test_a_refused_handshake_may_be_made_again() -> None:
 
 
 async def test_a_first_request_that_fails_changes_nothing() -> None:
-    """A client that is pinned to a version has sessions after it as before."""
     server = Server({"tools/list": lambda _: error(-32603)})
     sessions = with_sessions(server.transport)
     async with calling(sessions, greet=False) as caller:
@@ -83,7 +80,6 @@ async def test_a_session_that_was_not_sent_was_not_lost() -> None:
 
 @pytest.mark.parametrize("result", [{"capabilities": "text"}, {"capabilities": {"experimental": [1]}}])
 async def test_an_offer_that_cannot_be_read_is_none(result: dict[str, Any]) -> None:
-    """The connection goes on without sessions."""
     server = Server({"server/discover": lambda _: {"result": result}, "tools/call": lambda _: {"result": {}}})
     sessions = with_sessions(server.transport)
     async with calling(sessions) as caller:
@@ -92,7 +88,6 @@ async def test_an_offer_that_cannot_be_read_is_none(result: dict[str, Any]) -> N
 
 
 async def test_metadata_that_cannot_be_read_is_not_of_the_session() -> None:
-    """The connection goes on, in the same session."""
     server = Server({"tools/call": lambda _: {"result": {"_meta": [1]}}})
     async with calling(with_sessions(server.transport)) as caller:
         for _ in range(2):
@@ -101,7 +96,6 @@ async def test_metadata_that_cannot_be_read_is_not_of_the_session() -> None:
 
 
 async def test_what_is_not_known_yet_is_not_lacking() -> None:
-    """An offer that the server refused to make is not one without forks."""
     server = Server({"server/discover": first(error(-32603))})
     sessions = with_sessions(server.transport)
     async with calling(sessions, greet=False) as caller:

@@ -74,7 +74,6 @@ async def test_the_server_of_fastmcp_mints_and_verifies_handles(run: Callable[..
 def test_verifying_by_hand_prints_the_error(
     run: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The block prints what its comment shows."""
     run(FASTMCP, BY_HAND)
     assert capsys.readouterr().out == BY_HAND.split("  # ")[1].splitlines()[0] + "\n"
 

@@ -60,7 +60,6 @@ def test_a_workflow_may_only_read_unless_a_job_asks_for_more(workflow: Path) -> 
 
 
 def test_every_supported_python_is_tested() -> None:
-    """Those that the package index shows."""
     project = (ROOT / "pyproject.toml").read_text("utf-8")
     (workflow,) = (path for path in WORKFLOWS if path.stem == "tests")
     tested = read(workflow)["jobs"]["suite"]["strategy"]["matrix"]["python"]

@@ -43,7 +43,6 @@ def test_the_page_names_tests() -> None:
 
 @pytest.mark.parametrize(("file", "name"), NAMED)
 def test_a_named_test_exists(file: str, name: str) -> None:
-    """Every test that the page names exists."""
     assert name in functions(file)
 
 

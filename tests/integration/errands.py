@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from functools import cache, partial
-from importlib import import_module
 from typing import Any, Final
 
 import httpx
@@ -30,7 +29,7 @@ from starlette.types import ASGIApp
 
 from mcp_sessions import MCPSessionMiddleware
 
-from .servers import CELLS, KEYS, Cell, Hall, ref
+from .servers import CELLS, KEYS, Cell, Hall, http_app, ref, server_class
 
 HEADER: Final = "x-errand"
 """The request header that names an errand to the instrumentation around the server."""
@@ -79,32 +78,13 @@ def instrumented_redis() -> redis.Redis:
     return client
 
 
-# --- the frameworks ------------------------------------------------------------------------------
-
-
-def _filled(mcp: Any, hall: Hall) -> Any:
+def _framework(cell: Cell, hall: Hall) -> Any:
     async def run(name: str) -> str:
         return await errand(hall, name)
 
+    mcp = server_class(cell.framework)("errands")
     mcp.tool(name="errand")(run)
-    return mcp
-
-
-def _sdk2(cell: Cell, hall: Hall) -> Any:
-    mcp = _filled(import_module("mcp.server.mcpserver").MCPServer("errands"), hall)
-    return mcp.streamable_http_app(stateless_http=not cell.stateful, json_response=cell.json)
-
-
-def _sdk1(cell: Cell, hall: Hall) -> Any:
-    made = import_module("mcp.server.fastmcp").FastMCP
-    return _filled(
-        made("errands", stateless_http=not cell.stateful, json_response=cell.json), hall
-    ).streamable_http_app()
-
-
-def _fastmcp(cell: Cell, hall: Hall) -> Any:
-    mcp = _filled(import_module("fastmcp").FastMCP("errands"), hall)
-    return mcp.http_app(stateless_http=not cell.stateful, json_response=cell.json, host_origin_protection=False)
+    return http_app(mcp, cell)
 
 
 def _starlette(cell: Cell, hall: Hall) -> Any:
@@ -118,7 +98,6 @@ def _fastapi(cell: Cell, hall: Hall) -> Any:
 
 
 async def _answer(cell: Cell, hall: Hall, request: Request) -> Response:
-    """Answer as a hand-written MCP endpoint does."""
     message = await request.json()
     if message["method"] != "tools/call":
         return JSONResponse({"jsonrpc": "2.0", "id": message.get("id"), "result": {"capabilities": {}}})
@@ -137,19 +116,6 @@ async def _called(hall: Hall, message: dict[str, Any]) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": message["id"], "result": {"content": [{"type": "text", "text": text}]}}
 
 
-_MAKERS: Final[dict[str, Callable[[Cell, Hall], Any]]] = {
-    "sdk1": _sdk1,
-    "sdk2": _sdk2,
-    "fastmcp3": _fastmcp,
-    "fastmcp4": _fastmcp,
-    "starlette": _starlette,
-    "fastapi": _fastapi,
-}
-
-
-# --- with the instrumentation around -------------------------------------------------------------
-
-
 def _name_errand(span: trace.Span, scope: dict[str, Any]) -> None:
     named = dict(scope["headers"]).get(HEADER.encode())
     if named is not None:
@@ -158,16 +124,16 @@ def _name_errand(span: trace.Span, scope: dict[str, Any]) -> None:
 
 def bare(cell: Cell, hall: Hall) -> Any:
     """Return the server as the framework makes it."""
-    return _MAKERS[cell.framework](cell, hall)
+    return {"starlette": _starlette, "fastapi": _fastapi}.get(cell.framework, _framework)(cell, hall)
 
 
-def outside(cell: Cell, hall: Hall, guard: None = None) -> ASGIApp:
+def outside(cell: Cell, hall: Hall) -> ASGIApp:
     """Put OpenTelemetry's ASGI instrumentation around the middleware, as `opentelemetry-instrument` does."""
     ours = MCPSessionMiddleware(bare(cell, hall), keys=KEYS, transport="off")
     return OpenTelemetryMiddleware(ours, server_request_hook=_name_errand)
 
 
-def inside(cell: Cell, hall: Hall, guard: None = None) -> ASGIApp:
+def inside(cell: Cell, hall: Hall) -> ASGIApp:
     """Put OpenTelemetry's ASGI instrumentation within the middleware, which also names transport sessions."""
     theirs = OpenTelemetryMiddleware(bare(cell, hall), server_request_hook=_name_errand)
     return MCPSessionMiddleware(theirs, keys=KEYS)

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 
 from mcp_sessions import MCPSessionMiddleware
 
-from .servers import KEYS, Cell, Guard, Hall
+from .servers import KEYS, Cell, Hall, http_app, server_class
 
 KEPT: Final = "what only a live session may hear"
 
@@ -39,21 +39,15 @@ def event_store() -> Any:
     return Events()
 
 
-def with_events(cell: Cell, hall: Hall, guard: Guard | None, **options: Any) -> ASGIApp:
+def with_events(cell: Cell, hall: Hall, **options: Any) -> ASGIApp:
     """Wrap a stateful server with one tool, which keeps its events."""
 
     async def hold() -> str:
         await hall.enter("hold")
         return KEPT
 
-    if cell.framework == "sdk2":
-        mcp = import_module("mcp.server.mcpserver").MCPServer("small")
-        app = mcp.streamable_http_app(event_store=event_store())
-    elif cell.framework == "sdk1":
-        mcp = import_module("mcp.server.fastmcp").FastMCP("small", event_store=event_store())
-        app = mcp.streamable_http_app()
-    else:
-        mcp = import_module("fastmcp").FastMCP("small")
-        app = mcp.http_app(event_store=event_store())
+    kept, is_older = {"event_store": event_store()}, cell.framework == "sdk1"
+    mcp = server_class(cell.framework)("small", **(kept if is_older else {}))
     mcp.tool()(hold)
+    app = http_app(mcp, cell, **({} if is_older else kept))
     return MCPSessionMiddleware(app, **grouped(**{"keys": KEYS, **options}))

@@ -33,9 +33,6 @@ MANIFEST: Final = ("package.json", "package-lock.json")
 DEADLINE: Final = 60  # seconds after which a program that hangs fails its test
 
 
-# --- installing ----------------------------------------------------------------------------------
-
-
 @cache
 def packages(manifest: Path = HERE / "npm") -> Path:
     """Return the folder of a manifest's installed packages, or skip the test."""
@@ -88,9 +85,6 @@ def _clean_install(npm: Path, manifest: Path, folder: Path) -> None:
         if done.returncode != 0:
             raise debian.NotInstalled(f"npm did not install {manifest.name}:\n{done.stdout[-2000:]}")
         made.rename(folder)
-
-
-# --- running -------------------------------------------------------------------------------------
 
 
 async def run(folder: Path, home: Path, *command: str) -> str:

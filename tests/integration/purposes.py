@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 
 from mcp_sessions import EndedSession, MCPSessionMiddleware, Session, current_session
 
-from .servers import DEADLINE, KEYS, Cell
+from .servers import DEADLINE, KEYS, Cell, http_app, server_class
 from .wire import Client, lifespan
 
 ADMIN_ONLY = "drop_contents"
@@ -42,7 +42,6 @@ class Office:
 
     @property
     def contents(self) -> list[str]:
-        """The committed lines."""
         with closing(self._connected()) as database:
             return [line for (line,) in database.execute("SELECT line FROM contents")]
 
@@ -63,7 +62,6 @@ class Office:
         database.close()
 
     def on_end(self, session: EndedSession, reason: str) -> None:
-        """Roll back the transaction of a session that ended."""
         if session.ref in self.transactions:
             self.end(session.ref, "ROLLBACK")
             self.freed.append((session.ref, reason))
@@ -128,47 +126,37 @@ async def _offered(tools: Any) -> Any:
     return [tool for tool in tools if tool.name != ADMIN_ONLY or await is_admin()]
 
 
-def _sdk(module: str, name: str) -> Any:
-    base = getattr(import_module(module), name)
-
-    class Offering(base):  # type: ignore[misc,valid-type]  # whichever SDK is installed
+def _sdk(framework: str) -> Any:
+    class Offering(server_class(framework)):  # type: ignore[misc]  # whichever SDK is installed
         async def list_tools(self) -> Any:
             return await _offered(await super().list_tools())
 
-    return Offering
+    return Offering("office")
 
 
-def _sdk2(office: Office, *, stateful: bool, json: bool) -> Any:
-    mcp = _sdk("mcp.server.mcpserver", "MCPServer")("office")
-    _fill(mcp, office, import_module("mcp.server.mcpserver.exceptions").ToolError)
-    return mcp.streamable_http_app(stateless_http=not stateful, json_response=json)
-
-
-def _sdk1(office: Office, *, stateful: bool, json: bool) -> Any:
-    mcp = _sdk("mcp.server.fastmcp", "FastMCP")("office", stateless_http=not stateful, json_response=json)
-    _fill(mcp, office, import_module("mcp.server.fastmcp.exceptions").ToolError)
-    return mcp.streamable_http_app()
-
-
-def _fastmcp(office: Office, *, stateful: bool, json: bool) -> Any:
+def _fastmcp(framework: str) -> Any:
     base: Any = import_module("fastmcp.server.middleware")
 
     class Offering(base.Middleware):  # type: ignore[misc]  # whichever FastMCP is installed
         async def on_list_tools(self, context: Any, call_next: Any) -> Any:
             return await _offered(await call_next(context))
 
-    mcp = import_module("fastmcp").FastMCP("office", middleware=[Offering()])
-    _fill(mcp, office, import_module("fastmcp.exceptions").ToolError)
-    return mcp.http_app(stateless_http=not stateful, json_response=json)
+    return server_class(framework)("office", middleware=[Offering()])
 
 
-_MAKERS: dict[str, Any] = {"sdk1": _sdk1, "sdk2": _sdk2, "fastmcp3": _fastmcp, "fastmcp4": _fastmcp}
+_MAKERS: dict[str, tuple[Any, str]] = {
+    "sdk1": (_sdk, "mcp.server.fastmcp.exceptions"),
+    "sdk2": (_sdk, "mcp.server.mcpserver.exceptions"),
+    "fastmcp3": (_fastmcp, "fastmcp.exceptions"),
+    "fastmcp4": (_fastmcp, "fastmcp.exceptions"),
+}
 
 
 def office_app(cell: Cell, office: Office, **options: Any) -> ASGIApp:
-    """Wrap the server of a cell."""
-    bare = _MAKERS[cell.framework](office, stateful=cell.stateful, json=cell.json)
-    return MCPSessionMiddleware(bare, keys=KEYS, on_end=office.on_end, **grouped(**options))
+    make, errors = _MAKERS[cell.framework]
+    mcp = make(cell.framework)
+    _fill(mcp, office, import_module(errors).ToolError)
+    return MCPSessionMiddleware(http_app(mcp, cell), keys=KEYS, on_end=office.on_end, **grouped(**options))
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ error. Frameworks are imported by name, since no environment has them all.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -20,7 +20,7 @@ from environments import INSTALLED
 from packaging.version import Version
 from starlette.types import ASGIApp
 
-from mcp_sessions import MCPSessionMiddleware, add_sessions, current_session
+from mcp_sessions import MCPSessionMiddleware, current_session
 
 from .wire import Client, lifespan
 
@@ -54,7 +54,6 @@ class Hall:
     _empty: anyio.Event = field(default_factory=anyio.Event)
 
     async def enter(self, name: str) -> None:
-        """Record the arrival, and wait."""
         self.came.append(name)
         if len(self.came) == self._expected:
             self._full.set()
@@ -66,7 +65,6 @@ class Hall:
                 self._empty.set()
 
     async def filled(self, expected: int) -> None:
-        """Wait until this many calls have arrived."""
         self._expected = expected
         if len(self.came) < expected:
             await self._full.wait()
@@ -76,7 +74,6 @@ class Hall:
         await self._empty.wait()
 
     def open(self) -> None:
-        """Release all calls."""
         self._open.set()
 
 
@@ -87,22 +84,56 @@ def ref() -> str:
 
 
 async def tally() -> str:
-    """Count in the session's data."""
     session = current_session()
     assert session is not None
     return str(await session.data.increment("n"))
 
 
 async def leave() -> str:
-    """End the session from within a tool."""
     session = current_session()
     assert session is not None
     await session.end("left")
     return f"{session.ref} left"
 
 
-def _fill(mcp: Any, hall: Hall, completion: Callable[[Any], Any], completed: Callable[[str], Any]) -> None:
+_CLASSES: Final = {
+    "sdk1": ("mcp.server.fastmcp", "FastMCP"),
+    "sdk2": ("mcp.server.mcpserver", "MCPServer"),
+    "fastmcp3": ("fastmcp", "FastMCP"),
+    "fastmcp4": ("fastmcp", "FastMCP"),
+}
+
+
+def server_class(framework: str) -> Any:
+    """Return the class of a framework's servers."""
+    module, name = _CLASSES[framework]
+    return getattr(import_module(module), name)
+
+
+def http_app(mcp: Any, cell: Cell, **options: Any) -> Any:
+    """Return the ASGI application of a framework's server, in the mode of a cell."""
+    modes = {"stateless_http": not cell.stateful, "json_response": cell.json}
+    if cell.framework == "sdk1":
+        mcp.settings = mcp.settings.model_copy(update=modes)
+        return mcp.streamable_http_app()
+    if cell.framework == "sdk2":
+        return mcp.streamable_http_app(**modes, **options)
+    hosts = ["127.0.0.1:8000", "127.0.0.1"]
+    return mcp.http_app(**modes, host_origin_protection=True, allowed_hosts=hosts, **options)
+
+
+def _completing(mcp: Any, framework: str) -> tuple[Any, Callable[[str], Any]]:
+    """Return the decorator of a completion, and the form of its values."""
+    if framework == "fastmcp4":
+        return mcp.completion, lambda value: [value]
+    completion = import_module("mcp_types" if framework == "sdk2" else "mcp.types").Completion
+    decorator = (mcp._mcp_server if framework == "fastmcp3" else mcp).completion()
+    return decorator, lambda value: completion(values=[value])
+
+
+def _fill(mcp: Any, hall: Hall, framework: str) -> None:
     """Put the small server's tools, resource, prompt and completion on a framework's server."""
+    completion, completed = _completing(mcp, framework)
 
     async def whoami() -> str:
         return ref()
@@ -121,22 +152,6 @@ def _fill(mcp: Any, hall: Hall, completion: Callable[[Any], Any], completed: Cal
         session.state["n"] = session.state.get("n", 0) + 1
         return str(session.state["n"])
 
-    async def who() -> str:
-        return ref()
-
-    async def complete(about: Any, argument: Any, context: Any) -> Any:
-        return completed(ref())
-
-    for tool in (whoami, whoami_sync, hold, count, tally, leave):
-        mcp.tool()(tool)
-    mcp.resource("session://me")(whoami)
-    mcp.prompt()(who)
-    completion(complete)
-
-
-def _progressing(mcp: Any, hall: Hall, context: Any) -> None:
-    """Add a tool that reports progress, waits in the hall, and reports the rest."""
-
     async def progress(ctx: Any) -> str:
         await ctx.report_progress(1, 3)
         await hall.enter("progress")
@@ -144,114 +159,30 @@ def _progressing(mcp: Any, hall: Hall, context: Any) -> None:
         await ctx.report_progress(3, 3)
         return ref()
 
-    progress.__annotations__ = {"ctx": context, "return": str}
-    mcp.tool()(progress)
+    async def who() -> str:
+        return ref()
+
+    async def complete(about: Any, argument: Any, context: Any) -> Any:
+        return completed(ref())
+
+    progress.__annotations__ = {"ctx": import_module(_CLASSES[framework][0]).Context, "return": str}
+    for tool in (whoami, whoami_sync, hold, count, tally, leave, progress):
+        mcp.tool()(tool)
+    mcp.resource("session://me")(whoami)
+    mcp.prompt()(who)
+    completion(complete)
 
 
-# --- the frameworks ------------------------------------------------------------------------------
+def bare(cell: Cell, hall: Hall | None = None, **options: Any) -> Any:
+    """Return the small server as the framework makes it."""
+    mcp = server_class(cell.framework)("small")
+    _fill(mcp, hall or Hall(), cell.framework)
+    return http_app(mcp, cell, **options)
 
 
-@dataclass(frozen=True)
-class Guard:
-    """Bearer authentication: the user of each token."""
+def wrapped(cell: Cell, hall: Hall | None = None, **options: Any) -> ASGIApp:
+    return MCPSessionMiddleware(bare(cell, hall), **grouped(**{"keys": KEYS, "transport": "off", **options}))
 
-    users: Mapping[str, str]
-
-
-def _access_tokens(users: Mapping[str, str]) -> Any:
-    token_type = import_module("mcp.server.auth.provider").AccessToken
-
-    class Verifier:
-        async def verify_token(self, token: str) -> Any:
-            user = users.get(token)
-            return user and token_type(token=token, client_id=user, scopes=[])
-
-    return Verifier()
-
-
-def _sdk_auth(guard: Guard | None) -> dict[str, Any]:
-    if guard is None:
-        return {}
-    settings = import_module("mcp.server.auth.settings").AuthSettings
-    return {
-        "auth": settings(issuer_url="https://auth.example", resource_server_url=None),
-        "token_verifier": _access_tokens(guard.users),
-    }
-
-
-def _fastmcp_auth(guard: Guard | None) -> dict[str, Any]:
-    if guard is None:
-        return {}
-    verifier = import_module("fastmcp.server.auth.providers.jwt").StaticTokenVerifier
-    return {"auth": verifier({token: {"client_id": user, "scopes": []} for token, user in guard.users.items()})}
-
-
-def _sdk2(cell: Cell, hall: Hall, guard: Guard | None, middleware: Sequence[Any]) -> Any:
-    mcp = import_module("mcp.server.mcpserver").MCPServer("small", **_sdk_auth(guard))
-    types = import_module("mcp_types")
-    _fill(mcp, hall, mcp.completion(), lambda value: types.Completion(values=[value]))
-    _progressing(mcp, hall, import_module("mcp.server.mcpserver").Context)
-    return mcp.streamable_http_app(stateless_http=not cell.stateful, json_response=cell.json)
-
-
-def _sdk1(cell: Cell, hall: Hall, guard: Guard | None, middleware: Sequence[Any]) -> Any:
-    module = import_module("mcp.server.fastmcp")
-    mcp = module.FastMCP("small", stateless_http=not cell.stateful, json_response=cell.json, **_sdk_auth(guard))
-    types = import_module("mcp.types")
-    _fill(mcp, hall, mcp.completion(), lambda value: types.Completion(values=[value]))
-    _progressing(mcp, hall, module.Context)
-    return mcp.streamable_http_app()
-
-
-def _fastmcp4(cell: Cell, hall: Hall, guard: Guard | None, middleware: Sequence[Any]) -> Any:
-    mcp = import_module("fastmcp").FastMCP("small", **_fastmcp_auth(guard))
-    _fill(mcp, hall, mcp.completion, lambda value: [value])
-    return _fastmcp_app(mcp, cell, hall, middleware)
-
-
-def _fastmcp3(cell: Cell, hall: Hall, guard: Guard | None, middleware: Sequence[Any]) -> Any:
-    mcp = import_module("fastmcp").FastMCP("small", **_fastmcp_auth(guard))
-    types = import_module("mcp.types")
-    _fill(mcp, hall, mcp._mcp_server.completion(), lambda value: types.Completion(values=[value]))
-    return _fastmcp_app(mcp, cell, hall, middleware)
-
-
-def _fastmcp_app(mcp: Any, cell: Cell, hall: Hall, middleware: Sequence[Any]) -> Any:
-    _progressing(mcp, hall, import_module("fastmcp").Context)
-    return mcp.http_app(
-        stateless_http=not cell.stateful,
-        json_response=cell.json,
-        middleware=list(middleware),
-        host_origin_protection=True,
-        allowed_hosts=["127.0.0.1:8000", "127.0.0.1"],
-    )
-
-
-_MAKERS: Final[dict[str, Callable[[Cell, Hall, Guard | None, Sequence[Any]], Any]]] = {
-    "sdk1": _sdk1,
-    "sdk2": _sdk2,
-    "fastmcp3": _fastmcp3,
-    "fastmcp4": _fastmcp4,
-}
-
-
-def bare(cell: Cell, hall: Hall | None = None, guard: Guard | None = None, middleware: Sequence[Any] = ()) -> Any:
-    """Return the small server as the framework makes it, with `middleware` only where that is given."""
-    return _MAKERS[cell.framework](cell, hall or Hall(), guard, middleware)
-
-
-def wrapped(cell: Cell, hall: Hall | None = None, guard: Guard | None = None, **options: Any) -> ASGIApp:
-    """Wrap the small server in the middleware."""
-    return MCPSessionMiddleware(bare(cell, hall, guard), **grouped(**{"keys": KEYS, "transport": "off", **options}))
-
-
-def added(cell: Cell, hall: Hall | None = None, guard: Guard | None = None, **options: Any) -> ASGIApp:
-    """Put the middleware inside the authentication of the small server."""
-    app: ASGIApp = add_sessions(bare(cell, hall, guard), **grouped(**{"keys": KEYS, "transport": "off", **options}))
-    return app
-
-
-# --- the cells of this environment ---------------------------------------------------------------
 
 _ERAS: Final = {"sdk1": (False,), "fastmcp3": (False,), "sdk2": (False, True), "fastmcp4": (False, True)}
 
@@ -287,8 +218,6 @@ def selected(request: pytest.FixtureRequest, test: Callable[..., Any]) -> list[d
     return [item.callspec.params for item in tests if item.originalname == test.__name__]
 
 
-# --- a server that runs --------------------------------------------------------------------------
-
 DEADLINE: Final = 30  # seconds after which a test that hangs fails
 
 
@@ -301,7 +230,6 @@ class Running:
     hall: Hall
 
     def client(self, **headers: str) -> Client:
-        """Return a new client."""
         return Client(self.app, modern=self.cell.modern, headers=headers)
 
     async def connected(self, **headers: str) -> Client:
@@ -312,12 +240,9 @@ class Running:
 
 
 @asynccontextmanager
-async def running(
-    cell: Cell, guard: Guard | None = None, make: Callable[..., ASGIApp] = wrapped, **options: Any
-) -> AsyncIterator[Running]:
-    """Serve the wrapped small server within the block."""
+async def running(cell: Cell, make: Callable[..., ASGIApp] = wrapped, **options: Any) -> AsyncIterator[Running]:
     hall = Hall()
-    app = make(cell, hall, guard, **options)
+    app = make(cell, hall, **options)
     with anyio.fail_after(DEADLINE):
         async with lifespan(app):
             yield Running(app, cell, hall)

@@ -75,7 +75,6 @@ class Peer:
         return Held((await self._send("sessions/create", {}))["session"])
 
     async def delete(self, held: Held) -> None:
-        """End a session."""
         await self._send("sessions/delete", {"_meta": {SESSION_KEY: held.sent()}})
 
     async def tool(self, name: str, held: Held | None = None, /, hear: Progress | None = None, **arguments: Any) -> str:
@@ -98,28 +97,29 @@ class Peer:
 
 
 @asynccontextmanager
-async def _sdk2(cell: Cell, url: str) -> AsyncIterator[Peer]:
-    async with import_module("mcp").Client(url, mode="auto" if cell.modern else "legacy") as client:
+async def _sdk2(cell: Cell, to: Any) -> AsyncIterator[Peer]:
+    async with import_module("mcp").Client(to, mode="auto" if cell.modern else "legacy") as client:
         yield Peer(client.call_tool, client.session, client.server_capabilities, "progress_callback")
 
 
 @asynccontextmanager
-async def _sdk1(cell: Cell, url: str) -> AsyncIterator[Peer]:
+async def _sdk1(cell: Cell, to: Any) -> AsyncIterator[Peer]:
     connect = import_module("mcp.client.streamable_http").streamable_http_client
-    async with connect(url) as (read, write, _), import_module("mcp").ClientSession(read, write) as session:
+    streams = connect(to) if isinstance(to, str) else to
+    async with streams as (read, write, _), import_module("mcp").ClientSession(read, write) as session:
         capabilities = (await session.initialize()).capabilities
         yield Peer(session.call_tool, session, capabilities, "progress_callback")
 
 
 @asynccontextmanager
-async def _fastmcp4(cell: Cell, url: str) -> AsyncIterator[Peer]:
-    async with import_module("fastmcp").Client(url, mode="auto" if cell.modern else "legacy") as client:
+async def _fastmcp4(cell: Cell, to: Any) -> AsyncIterator[Peer]:
+    async with import_module("fastmcp").Client(to, mode="auto" if cell.modern else "legacy") as client:
         yield Peer(client.call_tool, client.session, client.session.server_capabilities, "progress_handler")
 
 
 @asynccontextmanager
-async def _fastmcp3(cell: Cell, url: str) -> AsyncIterator[Peer]:
-    async with import_module("fastmcp").Client(url) as client:
+async def _fastmcp3(cell: Cell, to: Any) -> AsyncIterator[Peer]:
+    async with import_module("fastmcp").Client(to) as client:
         yield Peer(client.call_tool, client.session, client.initialize_result.capabilities, "progress_handler")
 
 
@@ -127,7 +127,6 @@ _PEERS: Final = {"sdk1": _sdk1, "sdk2": _sdk2, "fastmcp3": _fastmcp3, "fastmcp4"
 
 
 @asynccontextmanager
-async def peer(cell: Cell, url: str) -> AsyncIterator[Peer]:
-    """Connect the cell's own client in the cell's era."""
-    async with _PEERS[cell.framework](cell, url) as connected:
+async def peer(cell: Cell, to: Any) -> AsyncIterator[Peer]:
+    async with _PEERS[cell.framework](cell, to) as connected:
         yield connected

@@ -1,7 +1,8 @@
-"""What the frameworks' own unchanged clients can do with sessions over real HTTP."""
+"""What the frameworks' own unchanged clients can do with sessions over real HTTP, and event streams on the wire."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -9,9 +10,9 @@ import anyio
 import pytest
 from clients import OFFERED
 
-from .servers import CELLS, DEADLINE, STREAMING, Cell, Hall, wrapped
+from .servers import CELLS, DEADLINE, STREAMING, Cell, Hall, running, wrapped
 from .serving import Peer, peer, serving
-from .wire import MODERN, Held
+from .wire import MODERN, SESSION_KEY
 
 every_cell = pytest.mark.parametrize("cell", CELLS, ids=str)
 streaming = pytest.mark.parametrize("cell", STREAMING, ids=str)
@@ -19,7 +20,6 @@ streaming = pytest.mark.parametrize("cell", STREAMING, ids=str)
 
 @asynccontextmanager
 async def connected(cell: Cell, hall: Hall | None = None) -> AsyncIterator[Peer]:
-    """Connect the cell's own client to the small server."""
     with anyio.fail_after(DEADLINE):
         async with serving(wrapped(cell, hall)) as url, peer(cell, url) as client:
             yield client
@@ -50,30 +50,8 @@ async def test_an_unchanged_client_sees_that_sessions_exist(cell: Cell) -> None:
     assert seen.get("sessions") == ({} if cell.framework in {"sdk1", "fastmcp3"} else None)
 
 
-@every_cell
-async def test_parallel_calls_of_one_client_keep_their_session(cell: Cell) -> None:
-    """Calls of two sessions from one client are inside the server at once, and each sees its own session."""
-    hall = Hall()
-    seen: dict[str, list[str]] = {}
-    async with connected(cell, hall) as client:
-        sessions = [await client.create() for _ in range(2)]
-        own = [await client.tool("whoami", held) for held in sessions]
-
-        async def hold(whose: str, held: Held) -> None:
-            seen.setdefault(whose, []).append(await client.tool("hold", held, name=whose))
-
-        async with anyio.create_task_group() as tasks:
-            for _ in range(3):
-                for whose, held in zip(own, sessions, strict=True):
-                    tasks.start_soon(hold, whose, held)
-            await hall.filled(6)
-            hall.open()
-    assert seen == {whose: [f"{whose} {whose}"] * 3 for whose in own}
-
-
 @streaming
 async def test_progress_reaches_the_client_while_the_tool_works(cell: Cell) -> None:
-    """The client's own progress callback runs before the tool goes on."""
     hall, heard, seen = Hall(), anyio.Event(), []
 
     async def hear(progress: float) -> None:
@@ -111,3 +89,46 @@ async def test_a_cancelled_call_leaves_the_session_alive(cell: Cell) -> None:
 def is_server_notified(cell: Cell) -> bool:
     """Whether cancelling a call stops the tool: newer clients notify the server where it can find the call."""
     return cell.framework in {"sdk2", "fastmcp4"} and (not cell.json if cell.modern else cell.stateful)
+
+
+PROGRESS = {"name": "progress", "arguments": {}, "_meta": {"progressToken": "p"}}
+both_backends = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])  # each has a cancellation of its own
+
+
+def progress_of(event: str) -> float:
+    data = next(line[5:] for line in event.splitlines() if line.startswith("data:") and line[5:].strip())
+    return float(json.loads(data)["params"]["progress"])
+
+
+@pytest.mark.parametrize("with_session", [True, False], ids=["session", "no-session"])
+@both_backends
+@streaming
+async def test_progress_arrives_while_the_tool_works(cell: Cell, with_session: bool) -> None:
+    async with running(cell) as server:
+        client = await server.connected()
+        held = await client.create() if with_session else None
+        async with client.under_way("tools/call", PROGRESS, held) as exchange:
+            assert progress_of(await exchange.next_event()) == 1
+            await server.hall.filled(1)
+            assert server.hall.left == []
+            server.hall.open()
+            messages = (await exchange.reply()).events
+    assert [message["params"]["progress"] for message in messages[:-1]] == [2, 3]
+    assert SESSION_KEY not in json.dumps(messages[:-1])
+    assert (SESSION_KEY in messages[-1]["result"].get("_meta", {})) is with_session
+
+
+@both_backends
+@streaming
+async def test_a_client_that_leaves_midway_breaks_nothing(cell: Cell) -> None:
+    async with running(cell) as server:
+        client = await server.connected()
+        held = await client.create()
+        async with client.under_way("tools/call", PROGRESS, held) as exchange:
+            await exchange.next_event()
+            await server.hall.filled(1)
+        if cell.modern:
+            assert server.hall.left == ["progress"]  # in this era a client cancels by closing the stream
+        server.hall.open()
+        assert await client.call("count", held) == "1"
+        assert await (await server.connected()).call("count", held) == "2"

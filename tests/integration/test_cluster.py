@@ -73,7 +73,6 @@ class Cluster:
 
 @pytest.fixture(scope="module", params=["sqlite", "redis"])
 def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Worker processes on one store."""
     folder = tmp_path_factory.mktemp("cluster")
     with ExitStack() as stack:
         store = f"sqlite:{folder}/sessions.db"
@@ -91,7 +90,6 @@ def cluster(running: Cluster) -> Cluster:
 
 @pytest.mark.parametrize("tool", ["increment", "update"])
 def test_parallel_calls_all_count(cluster: Cluster, tool: str) -> None:
-    """Parallel calls of one session over all workers come to as many different numbers."""
     held, together = cluster.workers[0].create(), Barrier(CALLS, timeout=60)
 
     def call(place: int) -> int:
@@ -105,7 +103,6 @@ def test_parallel_calls_all_count(cluster: Cluster, tool: str) -> None:
 
 
 def test_acknowledged_updates_survive_a_killed_worker(cluster: Cluster) -> None:
-    """A worker dies in the middle of calls; every update that it answered is counted, and the others go on."""
     held = cluster.workers[0].create()
     pid = cluster.ask("use", "pid", held, cluster.doomed)
 
@@ -127,7 +124,6 @@ def test_acknowledged_updates_survive_a_killed_worker(cluster: Cluster) -> None:
 
 
 def test_a_session_deleted_on_one_worker_is_refused_by_all_at_once(cluster: Cluster) -> None:
-    """A request after the acknowledged delete is refused, and one before the delete began is accepted."""
     held, (first, *others) = cluster.workers[0].create(), cluster.workers
     together = Barrier(WORKERS, timeout=60)
 

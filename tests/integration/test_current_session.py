@@ -31,7 +31,6 @@ both_backends = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])  #
 @both_backends
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 async def test_each_handler_sees_the_session_of_its_request(cell: Cell) -> None:
-    """Two sessions over one connection see themselves in every kind of handler; a request without one sees None."""
     async with running(cell) as server:
         client = await server.connected()
         first, second = await client.create(), await client.create()
@@ -47,7 +46,6 @@ async def test_each_handler_sees_the_session_of_its_request(cell: Cell) -> None:
 @both_backends
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 async def test_overlapping_requests_keep_their_own_session(cell: Cell) -> None:
-    """Calls of several sessions wait inside the handler at once, and each sees its own before and after the wait."""
     async with running(cell) as server:
         client = await server.connected()
         sessions: list[Held | None] = [await client.create() for _ in range(3)]
@@ -87,10 +85,8 @@ async def test_the_session_of_a_handshake_does_not_stick_to_its_connection(
 
 
 def test_the_cells_are_those_of_this_environment() -> None:
-    """The table has every mode of both installed frameworks."""
     assert {str(cell) for cell in CELLS} == EXPECTED
 
 
 def test_every_selected_cell_ran(request: pytest.FixtureRequest) -> None:
-    """Every selected cell of the matrix ran to its end."""
     assert {str(run["cell"]) for run in selected(request, test_each_handler_sees_the_session_of_its_request)} == RAN

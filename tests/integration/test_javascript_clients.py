@@ -64,14 +64,11 @@ class Served:
 
 @asynccontextmanager
 async def served(app: ASGIApp, home: Path) -> AsyncIterator[Served]:
-    """Serve an application within the block."""
     installed = packages()
     with anyio.fail_after(2 * DEADLINE):
         async with serving(app) as url:
             yield Served(url, installed, home)
 
-
-# --- clients without a session -------------------------------------------------------------------
 
 TOUR = (
     ["list"],
@@ -110,7 +107,6 @@ async def test_without_a_lasting_key_clients_see_the_bare_server(tmp_path: Path)
 
 @pytest.mark.parametrize("cell", STATEFUL, ids=str)
 async def test_a_stateful_server_keeps_its_own_transport_sessions(cell: Cell, tmp_path: Path) -> None:
-    """The clients see the server's own id, streams and end of a session."""
     seen, bare_seen = await toured(tmp_path, as_shipped(cell), bare(cell))
     assert seen == bare_seen
     for results, exchanges in seen[: len(LEGACY)]:
@@ -120,7 +116,6 @@ async def test_a_stateful_server_keeps_its_own_transport_sessions(cell: Cell, tm
 
 
 async def test_the_inspector_works_unchanged(tmp_path: Path) -> None:
-    """The Inspector's command line lists and calls tools, in the legacy era and in the one that it finds."""
     async with served(as_shipped(STATEFUL[0]), tmp_path) as server:
         tools = (await server.inspect("--method", "tools/list"))["tools"]
         assert {"whoami", "count"} <= {tool["name"] for tool in tools}
@@ -128,12 +123,8 @@ async def test_the_inspector_works_unchanged(tmp_path: Path) -> None:
         assert await server.whoami("--protocol-era", "auto") == "nobody"
 
 
-# --- sessions for unchanged clients --------------------------------------------------------------
-
-
 @pytest.mark.parametrize("cell", STATELESS, ids=str)
 async def test_an_unchanged_client_has_a_session(cell: Cell, tmp_path: Path) -> None:
-    """The session is named by `initialize`, sent with every request, and survives a restart of its client."""
     steps = (["call", "whoami"], ["call", "whoami_sync"], ["call", "count"], ["resume"], ["call", "count"])
     async with served(as_shipped(cell), tmp_path) as server:
         visits = await server.visits(LEGACY, *steps, ["call", "whoami"])
@@ -165,7 +156,6 @@ async def test_an_unchanged_client_behind_the_bridge_has_a_session(cell: Cell, t
 
 
 async def test_a_client_may_end_its_session(tmp_path: Path) -> None:
-    """After the client's DELETE, requests with that session get 404 and "Session not found"."""
     async with served(as_shipped(STREAMING), tmp_path) as server:
         visits = await server.visits(LEGACY, ["call", "count"], ["end"], ["call", "count"], ["call", "whoami"])
     for visit in visits:
@@ -176,7 +166,6 @@ async def test_a_client_may_end_its_session(tmp_path: Path) -> None:
 
 
 async def test_a_client_of_the_modern_era_needs_no_transport_session(tmp_path: Path) -> None:
-    """A modern client gets no transport session from a server of both eras, and one from an older server."""
     async with served(as_shipped(STREAMING), tmp_path) as server:
         [visit] = await server.visits(("typescript 2 modern",), ["call", "whoami"])
     is_modern = any(cell.modern for cell in CELLS)
@@ -185,7 +174,6 @@ async def test_a_client_of_the_modern_era_needs_no_transport_session(tmp_path: P
 
 
 async def test_a_client_of_the_modern_era_falls_back_to_the_handshake(tmp_path: Path) -> None:
-    """With `era="legacy"` a modern client completes the handshake and gets a session."""
     async with served(as_shipped(STREAMING, era="legacy"), tmp_path) as server:
         [visit] = await server.visits(
             ("typescript 2 modern",), ["call", "whoami"], ["call", "count"], ["call", "count"]
@@ -197,7 +185,6 @@ async def test_a_client_of_the_modern_era_falls_back_to_the_handshake(tmp_path: 
 
 
 async def test_each_run_of_the_inspector_has_its_own_session(tmp_path: Path) -> None:
-    """Two runs of the Inspector's command line have two sessions."""
     async with served(as_shipped(STREAMING), tmp_path) as server:
         refs = [await server.whoami() for _ in range(2)]
     assert len({*refs, "nobody"}) == 3

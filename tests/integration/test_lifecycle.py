@@ -1,4 +1,4 @@
-"""From creation to end on real servers: hooks, data, tracked sessions, and streams that are open when a session ends.
+"""From creation to end on real servers: restarts, replicas, hooks, data, and streams open when a session ends.
 
 Waiting calls are made by the frameworks' own clients, which wait for ever unless the end of a stream answers them.
 """
@@ -19,7 +19,7 @@ from mcp_sessions import CreateRefused, EndedSession, Session
 from mcp_sessions._server.options import HOUR
 
 from .event_store import KEPT, with_events
-from .servers import COVERING, DEADLINE, STATEFUL, STREAMING, Cell, Hall, running, wrapped
+from .servers import COVERING, DEADLINE, KEYS, STATEFUL, STREAMING, Cell, Hall, running, wrapped
 from .serving import Peer, peer, serving
 from .wire import Held
 
@@ -32,9 +32,6 @@ streaming = pytest.mark.parametrize("cell", STREAMING, ids=str)
 def in_a_file(folder: Path) -> dict[str, Any]:
     """Options of workers that share a store, with time enough for a slow machine."""
     return {"store": f"sqlite:{folder}/sessions.db", "store_timeout": 60}
-
-
-# --- streams that are open when their session ends -----------------------------------------------
 
 
 @asynccontextmanager
@@ -84,7 +81,6 @@ async def test_a_waiting_call_ends_with_its_session(cell: Cell) -> None:
 
 @streaming
 async def test_a_waiting_call_ends_when_another_worker_ends_its_session(cell: Cell, tmp_path: Path) -> None:
-    """The worker that holds the stream learns of the end by asking the store."""
     hall = Hall()
     async with two(cell, hall, tmp_path) as (one, other):
         assert await waits_until_deleted(one, hall, other.delete)
@@ -92,7 +88,6 @@ async def test_a_waiting_call_ends_when_another_worker_ends_its_session(cell: Ce
 
 @covering
 async def test_a_call_that_ends_its_own_session_gets_its_answer(cell: Cell) -> None:
-    """A call that ends its own session gets its answer, and the next call is refused."""
     async with running(cell) as server:
         client = await server.connected()
         held = await client.create()
@@ -102,16 +97,12 @@ async def test_a_call_that_ends_its_own_session_gets_its_answer(cell: Cell) -> N
         assert refused.error["code"] == NOT_FOUND
 
 
-# --- resumed streams -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("cell", [cell for cell in STATEFUL if not cell.json], ids=str)
 @pytest.mark.parametrize("bridge", [False, True], ids=["", "bridge"])
 @pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "live"])
 async def test_a_broken_stream_is_not_taken_up_for_a_session_that_was_deleted(
     cell: Cell, deleted: bool, bridge: bool
 ) -> None:
-    """The client of a live session gets the result that the server kept, the client of a deleted one 404."""
     async with running(cell, make=with_events, bridge=bridge) as server:
         client = await server.connected()
         held = await client.create()
@@ -129,9 +120,6 @@ async def test_a_broken_stream_is_not_taken_up_for_a_session_that_was_deleted(
                 assert (answer.status, answer.answer["error"]["code"]) == (404, NOT_FOUND)
             else:
                 assert KEPT in await resumed.next_event()
-
-
-# --- hooks ---------------------------------------------------------------------------------------
 
 
 @covering
@@ -168,7 +156,6 @@ class Ended:
 
 @covering
 async def test_parallel_deletions_on_two_workers_run_the_hook_once(cell: Cell, tmp_path: Path) -> None:
-    """Of parallel deletions of a session on two workers, one runs `on_end`."""
     ended = Ended(5)
     options: dict[str, Any] = {**in_a_file(tmp_path), "tracked": True, "sweep_interval": 0.01}
     async with running(cell, on_end=ended.hook, **options) as one, running(cell, on_end=ended.hook, **options) as other:
@@ -184,7 +171,6 @@ async def test_parallel_deletions_on_two_workers_run_the_hook_once(cell: Cell, t
 
 @covering
 async def test_two_sweeping_workers_run_the_hook_once(cell: Cell, tmp_path: Path) -> None:
-    """Of two workers that sweep, one runs `on_end` of a session that stood idle or was ended by its tool."""
     clock, ended = Clock(), Ended(5)
     options: dict[str, Any] = {"clock": clock, "tracked": True, "idle_timeout": HOUR, "sweep_interval": 0.01}
     options |= in_a_file(tmp_path)
@@ -199,30 +185,8 @@ async def test_two_sweeping_workers_run_the_hook_once(cell: Cell, tmp_path: Path
     assert sorted(ended.calls[1:]) == sorted((ref, "idle") for ref in refs[1:])
 
 
-# --- data ----------------------------------------------------------------------------------------
-
-
-@covering
-async def test_parallel_calls_lose_nothing_and_sessions_share_nothing(cell: Cell) -> None:
-    """Parallel calls count in the data of two sessions, and every call of a session gets another number."""
-    async with running(cell) as server:
-        client = await server.connected()
-        sessions = [await client.create(), await client.create()]
-        counted: dict[str, list[int]] = {held.id: [] for held in sessions}
-
-        async def count(held: Held) -> None:
-            counted[held.id].append(int(await client.call("tally", held)))
-
-        async with anyio.create_task_group() as group:
-            for _ in range(20):
-                for held in sessions:
-                    group.start_soon(count, held)
-    assert [sorted(numbers) for numbers in counted.values()] == [list(range(1, 21))] * 2
-
-
 @covering
 async def test_data_is_there_on_every_worker_and_dies_with_its_session(cell: Cell, tmp_path: Path) -> None:
-    """Two workers count on in one session's data, and the next session begins at one."""
     options = in_a_file(tmp_path)
     async with running(cell, **options) as one, running(cell, **options) as other:
         clients = [await one.connected(), await other.connected()]
@@ -230,3 +194,42 @@ async def test_data_is_there_on_every_worker_and_dies_with_its_session(cell: Cel
         assert [await client.call("tally", held) for client in clients] == ["1", "2"]
         await clients[1].delete(held)
         assert await clients[1].call("tally", await clients[1].create()) == "1"
+
+
+@covering
+async def test_sessions_survive_a_restart(cell: Cell) -> None:
+    async with running(cell) as server:
+        client = await server.connected()
+        sessions = [await client.create(), await client.create()]
+        before = [await client.call("whoami", held) for held in sessions]
+        await client.call("count", sessions[0])
+    async with running(cell) as server:
+        client = await server.connected()
+        assert [await client.call("whoami", held) for held in sessions] == before
+        assert [await client.call("count", held) for held in sessions] == ["2", "1"]
+
+
+@covering
+async def test_any_replica_serves_any_session(cell: Cell) -> None:
+    async with running(cell) as one, running(cell) as two:
+        clients = [await one.connected(), await two.connected()]
+        held = await clients[0].create()
+        assert [await clients[turn % 2].call("count", held) for turn in range(4)] == ["1", "2", "3", "4"]
+
+
+@covering
+async def test_rolled_keys_keep_old_sessions(cell: Cell) -> None:
+    """A worker that signs with a new key accepts sessions of the old one, and a worker without the old key none."""
+    new = "the next secret of the integration tests, 32 bytes and more"
+    async with running(cell) as old:
+        client = await old.connected()
+        held = await client.create()
+        await client.call("count", held)
+    async with running(cell, keys=[new, KEYS]) as rolled:
+        assert await (await rolled.connected()).call("count", held) == "2"
+    async with running(cell, keys=new) as stranger:
+        client = await stranger.connected()
+        unchanged = Held(dict(held.metadata))
+        refused = await client.request("tools/call", {"name": "whoami", "arguments": {}}, unchanged)
+    assert refused.error["code"] == -32043
+    assert "reason" not in refused.error["data"]

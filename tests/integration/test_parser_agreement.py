@@ -49,7 +49,6 @@ class Run:
 
     @property
     def read(self) -> tuple[str, str, str | None]:
-        """What the server read of the call."""
         return self.tool, self.arguments, self.session_id
 
 
@@ -76,14 +75,12 @@ class Recorder:
     runs: list[Run] = field(default_factory=list)
 
     def keep(self, tool: str, arguments: Any, meta: dict[str, Any]) -> None:
-        """Record one call."""
         session = current_session()
         named = meta.get(SESSION_KEY)
         session_id = named.get("sessionId") if isinstance(named, dict) else named
         self.runs.append(Run(tool, written(arguments), session_id, None if session is None else session.ref))
 
     def take(self) -> list[Run]:
-        """Return the calls since the last `take`."""
         taken, self.runs = self.runs, []
         return taken
 
@@ -128,7 +125,6 @@ class Outcome:
     refs: dict[str, str]
 
     def faults(self) -> list[str]:
-        """Return how the middleware and the server disagree."""
         return [
             *(f"ran in {run.ref}, but the server read another session" for run in self.our_runs if self._strays(run)),
             *("ran past the policy" for run in self.our_runs if run.tool == "guarded" and run.ref is None),
@@ -164,7 +160,6 @@ def kind(reason: str) -> str:
 
 
 def accepted(reply: Reply) -> bool:
-    """Whether a server accepted a message."""
     return reply.status == 202 or (reply.status == 200 and "result" in json.loads(reply.body))
 
 
@@ -267,9 +262,7 @@ def expected(case: Case, outcome: Outcome, *, modern: bool) -> list[str]:
 @pytest.mark.parametrize("group", GROUPS)
 @every_era
 async def test_no_body_is_read_in_two_ways(era: str, group: str) -> None:
-    """Each body runs what the bare server runs, in the session that the server reads, or is refused for the reason that
-    the corpus states; of every call that ran we read the same method, tool, session and id.
-    """
+    """Each runs what it runs on the bare server, in the session that it reads, or is refused as the corpus states."""
     found, given, stated = [], [], []
     async with Pair(era == "modern").up() as pair:
         for case in GROUPS[group]:
@@ -302,7 +295,6 @@ def misread(body: bytes, outcome: Outcome) -> list[str]:
 
 
 def test_a_call_that_is_read_differently_would_be_seen() -> None:
-    """Another tool, session or id in our reading is a fault."""
     body = OPEN.replace("$A", "a").encode()
     right = Outcome(SUCCESS, [FREE], Reply(200, {}, b'{"id":1,"result":{}}'), [FREE], [], refs={})
     wrong = replace(right, ours=Reply(200, {}, b'{"id":2,"result":{}}'), our_runs=[IN_A])
@@ -353,7 +345,6 @@ mutants = st.tuples(
 
 
 def mutate(text: str, edits: list[Edit]) -> str:
-    """Apply some edits to the tokens of a text."""
     for edit, where, piece in edits:
         wanted = {"member": "{", "string": '"', "case": '"'}.get(edit, "")
         tokens = TOKEN.findall(text)
@@ -376,8 +367,6 @@ def mutate(text: str, edits: list[Edit]) -> str:
 @settings(max_examples=6, deadline=None)  # each example starts two servers
 @given(st.lists(mutants, min_size=10, max_size=20))
 def test_no_mutant_is_read_in_two_ways(era: str, changed: list[tuple[str, list[Edit]]]) -> None:
-    """Random mutants of calls are read as the server reads them, as the corpus is."""
-
     async def disagreements() -> list[tuple[str, str]]:
         found = []
         async with Pair(era == "modern").up() as pair:

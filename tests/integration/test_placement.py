@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -31,7 +30,6 @@ def add_to_the_app(cell: Cell) -> ASGIApp:
 
 
 def hand_to_the_framework(cell: Cell) -> ASGIApp:
-    """Use FastMCP's own `middleware=`."""
     return bare(cell, middleware=[Middleware(MCPSessionMiddleware, keys=KEYS, transport="off")])  # type: ignore[no-any-return]
 
 
@@ -59,7 +57,6 @@ def wrap_the_parent(cell: Cell) -> ASGIApp:
 
 
 def guard_every_path(cell: Cell) -> ASGIApp:
-    """Wrap the server with `path=None`."""
     return MCPSessionMiddleware(bare(cell), keys=KEYS, transport="off", path=None)
 
 
@@ -80,7 +77,6 @@ COMBINATIONS: Final = [
 
 
 async def live_a_session(client: Client) -> None:
-    """Create, use and delete a session."""
     await client.connect()
     held = await client.create()
     assert [await client.call("count", held) for _ in range(2)] == ["1", "2"]
@@ -92,7 +88,6 @@ async def live_a_session(client: Client) -> None:
 
 @pytest.mark.parametrize(("place", "cell"), COMBINATIONS)
 async def test_sessions_work_wherever_the_middleware_stands(place: Callable[[Cell], ASGIApp], cell: Cell) -> None:
-    """Start-up, sessions and shutdown work in every place."""
     app = place(cell)
     with anyio.fail_after(DEADLINE):
         async with lifespan(app):
@@ -101,14 +96,10 @@ async def test_sessions_work_wherever_the_middleware_stands(place: Callable[[Cel
 
 @pytest.mark.parametrize("cell", COVERING, ids=str)
 async def test_a_proxys_prefix_is_not_part_of_the_path(cell: Cell) -> None:
-    """The endpoint is found below the `root_path` of the HTTP server."""
     app = MCPSessionMiddleware(bare(cell), keys=KEYS, transport="off")
     with anyio.fail_after(DEADLINE):
         async with lifespan(app):
             await live_a_session(Client(app, modern=cell.modern, path="/behind/proxy/mcp", root_path="/behind/proxy"))
-
-
-# --- endpoints without an MCP framework -----------------------------------------------------------
 
 
 async def _answer(request: Request) -> Response:
@@ -136,7 +127,6 @@ def fastapi_route() -> Any:
 
 @pytest.mark.parametrize("make", [starlette_endpoint, fastapi_route])
 async def test_the_session_is_on_request_state(make: Callable[[], Any]) -> None:
-    """In a hand-written endpoint `request.state.mcp_session` is the session, or None without one."""
     app = make()
     app.add_middleware(MCPSessionMiddleware, keys=KEYS, transport="off")
     client = Client(app)
@@ -145,16 +135,3 @@ async def test_the_session_is_on_request_state(make: Callable[[], Any]) -> None:
     assert seen[0] == seen[2] != seen[1]
     assert seen[3] is None
     assert str(seen[0]).startswith("ses_")
-
-
-async def test_other_paths_of_a_fastapi_app_are_left_alone() -> None:
-    """A route beside the MCP endpoint answers its own requests, whatever their content."""
-    api = FastAPI()
-
-    @api.post("/other")
-    async def other(request: FastAPIRequest) -> Response:
-        return Response(await request.body(), media_type="application/json")
-
-    api.add_middleware(MCPSessionMiddleware, keys=KEYS, transport="off")
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "sessions/create"}).encode()
-    assert (await Client(api, path="/other").send("POST", body)).body == body

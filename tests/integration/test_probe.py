@@ -24,15 +24,9 @@ async def examined(app: ASGIApp) -> Report:
 
 
 @pytest.mark.parametrize(
-    ("cell", "options"),
-    [
-        (TWO[0], {}),
-        (TWO[-1], {"tracked": True, "idle_timeout": 600, "transport": "auto"}),
-    ],
-    ids=str,
+    ("cell", "options"), [(TWO[0], {}), (TWO[-1], {"tracked": True, "idle_timeout": 600, "transport": "auto"})], ids=str
 )
 async def test_with_the_middleware_every_rule_holds(cell: Cell, options: dict[str, Any]) -> None:
-    """Every rule holds in every era of the framework, and none fails."""
     report = await examined(wrapped(cell, **options))
     assert [finding for finding in report.findings if finding.outcome == "fails"] == []
     assert report.holds
@@ -43,7 +37,6 @@ async def test_with_the_middleware_every_rule_holds(cell: Cell, options: dict[st
 
 
 async def test_a_plain_server_has_no_sessions() -> None:
-    """On a server without the middleware one rule fails: sessions are not advertised."""
     report = await examined(bare(TWO[0]))
     assert {finding.rule for finding in report.findings if finding.outcome == "fails"} == {"advertised"}
     assert not report.holds

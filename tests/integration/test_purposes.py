@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from .purposes import ADMIN_ONLY, open_office
-from .servers import COVERING, STATEFUL, Cell
+from .servers import COVERING, Cell
 from .wire import SESSION_KEY, Client, Held
 
 STATELESS = [cell for cell in COVERING if not cell.stateful]
@@ -27,12 +27,8 @@ async def names(client: Client, held: Held | None = None) -> set[str]:
     return {tool["name"] for tool in await tools(client, held)}
 
 
-# --- use-case B: logical sessions ----------------------------------------------------------------
-
-
 @every_cell
 async def test_a_transaction_spans_the_calls_of_a_session(cell: Cell, tmp_path: Path) -> None:
-    """A transaction is begun, read, written and committed by four calls of one session."""
     async with open_office(cell, tmp_path) as (office, client):
         session = await client.create()
         await client.call("begin_transaction", session)
@@ -47,7 +43,6 @@ async def test_a_transaction_spans_the_calls_of_a_session(cell: Cell, tmp_path: 
 
 @every_cell
 async def test_the_end_of_a_session_rolls_its_transaction_back(cell: Cell, tmp_path: Path) -> None:
-    """A deleted session's open transaction is rolled back, and another session can begin one."""
     async with open_office(cell, tmp_path) as (office, client):
         gone, next_one = await client.create(), await client.create()
         await client.call("begin_transaction", gone)
@@ -61,12 +56,8 @@ async def test_the_end_of_a_session_rolls_its_transaction_back(cell: Cell, tmp_p
         await client.call("end_transaction", next_one)
 
 
-# --- use-case A and use-case B at once -----------------------------------------------------------
-
-
 @legacy
 async def test_transport_and_logical_sessions_live_at_once(cell: Cell, tmp_path: Path) -> None:
-    """The header names one session and `_meta` another; they count and end separately."""
     async with open_office(cell, tmp_path) as (_, client):
         assert client.headers["mcp-session-id"].count(".") == 2
         logical = await client.create()
@@ -76,22 +67,8 @@ async def test_transport_and_logical_sessions_live_at_once(cell: Cell, tmp_path:
         assert await client.call("count") == "3"
 
 
-@pytest.mark.parametrize("cell", [cell for cell in STATEFUL if not cell.json], ids=str)
-async def test_a_servers_own_transport_session_may_carry_logical_ones(cell: Cell, tmp_path: Path) -> None:
-    """Two logical sessions share the server's transport session and count separately."""
-    async with open_office(cell, tmp_path) as (_, client):
-        own = client.headers["mcp-session-id"]
-        one, other = await client.create(), await client.create()
-        assert [await client.call("count", held) for held in (one, other, one)] == ["1", "1", "2"]
-        assert client.headers["mcp-session-id"] == own
-
-
-# --- a server that changes its capabilities ------------------------------------------------------
-
-
 @legacy
 async def test_what_a_server_offers_may_change_within_one_session(cell: Cell, tmp_path: Path) -> None:
-    """After `enable_admin` the list of that session has the tool, and the list of another has not."""
     async with open_office(cell, tmp_path) as (_, client):
         mine, yours = await client.create(), await client.create()
         assert ADMIN_ONLY not in await names(client, mine)

@@ -68,7 +68,6 @@ for _ in range({count}):
 
 
 def kid(held: Held) -> str:
-    """Return the id of the key that signed a session id."""
     header = json.loads(urlsafe_b64decode(held.id.split(".", 1)[0] + "=="))
     return cast("str", header["kid"])
 
@@ -102,13 +101,11 @@ class Worker:
         return Held(self.request("sessions/create")["result"]["session"])
 
     def count(self, held: Held) -> dict[str, Any]:
-        """Count in the session's state."""
         return self.request("tools/call", held, name="count")
 
 
 @contextmanager
 def working(folder: Path, count: int) -> Iterator[list[Worker]]:
-    """Run worker processes within the block."""
     (folder / "forked.py").write_text(FORKED.format(count=count), "utf-8")
     environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "support")}
     with subprocess.Popen(
@@ -145,7 +142,6 @@ class Load:
         self._counts = {held.id: 0 for held in self.held}
 
     def run(self) -> None:
-        """Call until stopped, and once more in each way."""
         while True:
             stopping = self._stop.is_set()
             one, other = self.workers
@@ -168,7 +164,6 @@ class Load:
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
-        """Call in a thread within the block."""
         thread = threading.Thread(target=self.run)
         thread.start()
         try:
@@ -196,7 +191,6 @@ def keys(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def workers(keys: Path) -> Iterator[list[Worker]]:
-    """Two worker processes."""
     with working(keys.parent, 2) as both:
         yield both
 
@@ -211,13 +205,11 @@ def minted(secret: str) -> Held:
 
 
 def answers(worker: Worker, held: Held) -> Iterator[dict[str, Any]]:
-    """Yield a worker's answers to endless calls."""
     while True:
         yield worker.count(held)
 
 
 def until_accepted(held: Held, workers: list[Worker]) -> None:
-    """Call with a session until each worker accepts it."""
     for worker in workers:
         next(answer for answer in answers(worker, held) if "result" in answer)
 
@@ -228,7 +220,6 @@ def until_signed_with(secret: str, workers: list[Worker]) -> list[Held]:
 
 
 def until_refused(held: Held, workers: list[Worker]) -> None:
-    """Call with a session until each worker refuses it."""
     for worker in workers:
         refused = next(answer for answer in answers(worker, held) if "error" in answer)
         assert refused["error"]["code"] == NOT_FOUND

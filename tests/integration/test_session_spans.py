@@ -76,7 +76,6 @@ async def run_all(server: Running, sessions: dict[str, Held | None], *, tracepar
 
 
 def says(span: ReadableSpan) -> str | None:
-    """Return the errand that a span itself names."""
     attributes = span.attributes or {}
     texts = {str(attributes.get(name)) for name in ("errand", "http.url", "db.statement")}
     return next((name for name in ERRANDS if texts & {name, f"http://elsewhere/{name}", f"SELECT '{name}'"}), None)
@@ -97,7 +96,6 @@ def errand_of(span: ReadableSpan, spans: Sequence[ReadableSpan]) -> str | None:
 
 
 def is_frameworks(span: ReadableSpan) -> bool:
-    """Whether a framework made the span."""
     scope = span.instrumentation_scope
     return scope is not None and scope.name in FRAMEWORKS_OWN
 
@@ -127,10 +125,7 @@ def names_by_errand(spans: Sequence[ReadableSpan]) -> dict[str, dict[str, set[tu
 async def test_every_span_names_the_session_of_its_request(
     cell: Cell, place: str, traceparent: bool, spans: list[ReadableSpan]
 ) -> None:
-    """The spans of the tool, the HTTP request, the query and the framework name their request's session.
-
-    Without a session they name none, or that of the client's transport where it has one.
-    """
+    """Without a session they name none, or that of the client's transport where it has one."""
     async with running(cell, make=PLACES[place]) as server:
         client = await server.connected()
         first, second = await client.create(), await client.create()
@@ -149,11 +144,9 @@ async def test_every_span_names_the_session_of_its_request(
 
 
 def test_the_cells_are_those_of_this_environment() -> None:
-    """The table has every mode of both installed frameworks and of the plain ones."""
     assert {str(cell) for cell in ALL_CELLS} == EXPECTED | PLAIN
 
 
 def test_every_selected_cell_ran(request: pytest.FixtureRequest) -> None:
-    """Every selected cell of the matrix ran to its end."""
     runs = selected(request, test_every_span_names_the_session_of_its_request)
     assert {(str(run["cell"]), run["place"], str(run["traceparent"])) for run in runs} == RAN

@@ -14,7 +14,6 @@ TRACED = [cell for cell in CELLS if cell.json and cell.framework != "sdk1"]
 
 
 def written(spans: list[ReadableSpan]) -> str:
-    """Return the spans as one text."""
     return "\n".join(span.to_json() for span in spans)
 
 
@@ -33,7 +32,6 @@ async def everything(client: Client, held: Held) -> None:
 
 @pytest.mark.parametrize("cell", TRACED, ids=str)
 async def test_no_span_holds_a_session_id(cell: Cell, spans: list[ReadableSpan]) -> None:
-    """A session id, its signature, a state and the key of the metadata are in no attribute, event or name."""
     async with running(cell) as server:
         client = await server.connected()
         held = await client.create()
@@ -48,7 +46,6 @@ async def test_no_span_holds_a_session_id(cell: Cell, spans: list[ReadableSpan])
 
 
 def test_the_search_sees_what_a_span_holds(spans: list[ReadableSpan]) -> None:
-    """An id in an attribute would be found."""
     with trace.get_tracer("test").start_as_current_span("a", attributes={"mcp.session.id": "e30.e30.secret"}):
         pass
     assert "e30.e30.secret" in written(spans)

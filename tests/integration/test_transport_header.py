@@ -1,4 +1,4 @@
-"""The transport header: unchanged clients of stateless servers get a session."""
+"""The transport header: unchanged clients of stateless servers get a session; stateful servers keep their own."""
 
 from __future__ import annotations
 
@@ -21,19 +21,16 @@ from .wire import SESSION_KEY, Client
 
 STATELESS = [cell for cell in CELLS if not cell.stateful and not cell.modern]
 MODERN_STATELESS = [cell for cell in CELLS if not cell.stateful and cell.modern]
-EXPERIMENTAL: dict[str, Any] = {"capabilities": {"experimental": {"sessions": {}}}}
 
 stateless = pytest.mark.parametrize("cell", STATELESS, ids=str)
+stateful = pytest.mark.parametrize("cell", STATEFUL, ids=str)
 
 
 @asynccontextmanager
 async def connected(cell: Cell, **options: Any) -> AsyncIterator[Peer]:
     """Connect the cell's own client to the small server, over real HTTP."""
     with anyio.fail_after(DEADLINE):
-        async with (
-            serving(wrapped(cell, Hall(), transport="auto", **options)) as url,
-            peer(cell, url) as client,
-        ):
+        async with serving(wrapped(cell, Hall(), transport="auto", **options)) as url, peer(cell, url) as client:
             yield client
 
 
@@ -44,12 +41,8 @@ async def raw(cell: Cell, **options: Any) -> AsyncIterator[Client]:
         yield server.client()
 
 
-# --- unchanged clients ---------------------------------------------------------------------------
-
-
 @stateless
 async def test_two_unchanged_clients_have_two_sessions(cell: Cell) -> None:
-    """All calls of a client are in its own session, whose state is kept, though both use the same request ids."""
     with anyio.fail_after(DEADLINE):
         async with (
             serving(wrapped(cell, Hall(), transport="auto")) as url,
@@ -65,7 +58,6 @@ async def test_two_unchanged_clients_have_two_sessions(cell: Cell) -> None:
 
 @stateless
 async def test_a_client_that_leaves_ends_its_session(cell: Cell) -> None:
-    """The DELETE that clients send on close ends the session."""
     facts: list[Fact] = []
     async with connected(cell, listen=facts.append) as client:
         mine = await client.tool("whoami")
@@ -87,55 +79,19 @@ async def test_a_client_that_prefers_the_modern_era_falls_back(cell: Cell) -> No
 
 @asynccontextmanager
 async def _auto(cell: Cell, url: str) -> AsyncIterator[Any]:
-    """Connect a client that chooses its era by itself."""
     package = "mcp" if cell.framework == "sdk2" else "fastmcp"
     async with import_module(package).Client(url) as client:
         yield client.call_tool
 
 
-# --- on the wire ---------------------------------------------------------------------------------
-
-
 @stateless
 async def test_the_session_is_named_in_the_headers_of_initialize_alone(cell: Cell) -> None:
-    """Later answers do not name the session, in headers or in the body."""
     async with raw(cell) as client:
         named = (await client.connect()).headers["mcp-session-id"]
         assert named.count(".") == 2
         reply = await client.request("tools/call", {"name": "whoami", "arguments": {}})
         assert "mcp-session-id" not in reply.headers
         assert SESSION_KEY not in str(reply.result)
-
-
-@stateless
-async def test_a_deleted_session_is_answered_404(cell: Cell) -> None:
-    """After a DELETE, calls and a second DELETE get 404."""
-    async with raw(cell) as client:
-        await client.connect()
-        assert (await client.send("DELETE")).status == 200
-        gone = await client.request("tools/call", {"name": "whoami", "arguments": {}})
-        assert (gone.status, gone.error["code"]) == (404, -32043)
-        assert (await client.send("DELETE")).status == 404
-
-
-@stateless
-async def test_a_get_for_listening_is_answered_405(cell: Cell) -> None:
-    """A stateless server would keep the stream open for the client's life and never write to it."""
-    async with raw(cell) as client:
-        await client.connect()
-        assert (await client.send("GET")).status == 405
-
-
-@stateless
-async def test_initialize_begins_a_new_session_whatever_it_carries(cell: Cell) -> None:
-    """`initialize` ignores an id in the header, dead or live."""
-    async with raw(cell) as client:
-        first = (await client.connect()).headers["mcp-session-id"]
-        await client.send("DELETE")
-        second = (await client.connect()).headers["mcp-session-id"]
-        third = (await client.connect()).headers["mcp-session-id"]
-        assert len({first, second, third}) == 3
-        assert (await client.call("whoami")).startswith("ses_")
 
 
 @stateless
@@ -148,19 +104,9 @@ async def test_a_failed_initialize_names_no_session(cell: Cell) -> None:
 
 
 @stateless
-async def test_a_client_that_speaks_the_draft_gets_no_second_session(cell: Cell) -> None:
-    """A client that announces the draft in its handshake creates its sessions itself."""
-    async with raw(cell) as client:
-        handshake = {"protocolVersion": "2025-11-25", "clientInfo": {"name": "x", "version": "1"}, **EXPERIMENTAL}
-        assert "mcp-session-id" not in (await client.request("initialize", handshake)).headers
-
-
-@stateless
 async def test_a_client_works_without_the_session_that_on_create_refuses(
     cell: Cell, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where `on_create` refuses, the client works without a session and the refusal is logged."""
-
     def refuse(_session: Session, _params: dict[str, Any], _scope: Any) -> None:
         raise CreateRefused("not today")
 
@@ -170,9 +116,8 @@ async def test_a_client_works_without_the_session_that_on_create_refuses(
     assert "create_refused" in caplog.text
 
 
-@pytest.mark.parametrize("cell", STATEFUL, ids=str)
+@stateful
 async def test_a_servers_own_transport_session_is_left_alone(cell: Cell) -> None:
-    """In front of a stateful server the header is the server's, and no session of ours is created."""
     facts: list[Fact] = []
     async with raw(cell, listen=facts.append) as client:
         assert "." not in (await client.connect()).headers["mcp-session-id"]
@@ -186,3 +131,43 @@ async def test_a_session_that_could_not_last_is_not_named(cell: Cell, options: d
     """Clients do not recover from a 404, so a session must not die where a stateless server would have lived."""
     async with running(cell, **{"transport": "auto", **options}) as server:
         assert "mcp-session-id" not in (await server.client().connect()).headers
+
+
+@stateful
+async def test_the_servers_transport_session_is_untouched(cell: Cell) -> None:
+    async with running(cell) as server:
+        client = server.client()
+        transport_id = (await client.connect()).headers["mcp-session-id"]
+        assert "." not in transport_id
+        held = await client.create()
+        whoami = {"name": "whoami", "arguments": {}}
+        for session in (held, None):
+            reply = await client.request("tools/call", whoami, session)
+            assert reply.headers.get("mcp-session-id", transport_id) == transport_id
+        assert (await client.send("DELETE")).status == 200
+        assert (await client.request("tools/call", whoami)).status == 404
+
+
+@stateful
+async def test_a_logical_session_outlives_the_transport_session(cell: Cell) -> None:
+    async with running(cell) as server:
+        client = await server.connected()
+        held = await client.create()
+        await client.call("count", held)
+        await client.send("DELETE")
+        assert await (await server.connected()).call("count", held) == "2"
+
+
+@pytest.mark.parametrize("transport_id", [None, "0123456789abcdef0123456789abcdef"])
+@stateful
+async def test_a_request_that_the_server_refuses_creates_no_session(cell: Cell, transport_id: str | None) -> None:
+    """Without a transport session, or with a dead one, `sessions/create` gets the server's own refusal."""
+    facts: list[object] = []
+    headers = {} if transport_id is None else {"mcp-session-id": transport_id}
+    async with running(cell, listen=facts.append) as server:
+        client = server.client(**headers)
+        own = await client.request("ping")
+        refused = await client.request("sessions/create")
+    assert refused.status == own.status == (400 if transport_id is None else 404)
+    assert refused.error["message"] == own.error["message"]
+    assert facts == []

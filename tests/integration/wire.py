@@ -19,15 +19,8 @@ from starlette.types import ASGIApp, Message
 SESSION_KEY: Final = "io.modelcontextprotocol/session"
 MODERN: Final = "2026-07-28"
 LEGACY: Final = "2025-11-25"
-ENVELOPE: Final = {
-    "io.modelcontextprotocol/protocolVersion": MODERN,
-    "io.modelcontextprotocol/clientCapabilities": {},
-}
-INITIALIZE: Final = {
-    "protocolVersion": LEGACY,
-    "capabilities": {},
-    "clientInfo": {"name": "wire", "version": "1"},
-}
+ENVELOPE: Final = {"io.modelcontextprotocol/protocolVersion": MODERN, "io.modelcontextprotocol/clientCapabilities": {}}
+INITIALIZE: Final = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}}
 _NAMED_BY: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
 
 
@@ -42,12 +35,10 @@ class Held:
         return cast("str", self.metadata["sessionId"])
 
     def learn(self, echoed: Mapping[str, Any]) -> None:
-        """Take over the session metadata of a result."""
         assert echoed["sessionId"] == self.id
         self.metadata.update(echoed)
 
     def sent(self) -> dict[str, Any]:
-        """Return the session metadata of a request."""
         return {name: value for name, value in self.metadata.items() if name in {"sessionId", "state"}}
 
 
@@ -73,7 +64,6 @@ class Reply:
 
     @property
     def answer(self) -> dict[str, Any]:
-        """The last message, which answers the request."""
         return self.messages[-1]
 
     @property
@@ -112,7 +102,6 @@ class Exchange:
         self._into, self._outof = anyio.create_memory_object_stream[Message](100_000)
 
     async def run(self, app: ASGIApp) -> None:
-        """Run the application's side."""
         async with self._into:
             await app(self.scope, self._receive, self._into.send)
 
@@ -131,7 +120,6 @@ class Exchange:
         return piece
 
     async def reply(self) -> Reply:
-        """Return the rest of the response."""
         start, pieces = {}, []
         async for message in self._outof:
             if message["type"] == "http.response.start":
@@ -182,15 +170,12 @@ class Client:
         return reply
 
     async def create(self) -> Held:
-        """Create a session."""
         return Held((await self.request("sessions/create")).result["session"])
 
     async def delete(self, held: Held) -> Reply:
-        """Delete a session."""
         return await self.request("sessions/delete", held=held)
 
     async def call(self, tool: str, held: Held | None = None, /, **arguments: Any) -> str:
-        """Call a tool and return its text."""
         return (await self.request("tools/call", {"name": tool, "arguments": arguments}, held)).text
 
     async def request(
@@ -200,7 +185,6 @@ class Client:
         held: Held | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
-        """Send a request and return its whole response."""
         async with self.under_way(method, params, held, headers) as exchange:
             reply = await exchange.reply()
         if held is not None and reply.status == 200 and SESSION_KEY in reply.answer.get("result", {}).get("_meta", {}):
@@ -208,11 +192,9 @@ class Client:
         return reply
 
     async def notify(self, method: str) -> Reply:
-        """Send a notification."""
         return await self.send("POST", json.dumps({"jsonrpc": "2.0", "method": method}).encode())
 
     async def send(self, http_method: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Reply:
-        """Send bytes and return the whole response."""
         async with self._exchange(http_method, body, headers) as exchange:
             return await exchange.reply()
 

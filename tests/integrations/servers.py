@@ -9,23 +9,23 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from itertools import product
 from typing import Any, Final
 
 import anyio
 from apps import grouped
-from environments import INSTALLED
-from packaging.version import Version
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Scope
 
+from integration.servers import FRAMEWORKS, http_app, server_class
+from integration.servers import Cell as Mode
 from integration.wire import Client, lifespan
 from mcp_sessions import MCPSessionMiddleware, add_sessions, current_session
 
 KEYS: Final = "a secret of the bearer tests, at least 32 bytes long"
 DEADLINE: Final = 60  # seconds after which a test that hangs fails
-HOSTS: Final = ["127.0.0.1:8000"]
 
 USERS: Final[dict[str, dict[str, Any]]] = {
     "ann": {"client_id": "desk", "sub": "ann"},
@@ -35,12 +35,11 @@ USERS: Final[dict[str, dict[str, Any]]] = {
 }
 TOKENS: Final = {token: {"scopes": [], **user} for token, user in USERS.items()}
 
-MCP: Final = Version(INSTALLED["mcp"]).major
-FASTMCP: Final = Version(INSTALLED["fastmcp"]).major
+SDK, FASTMCP = FRAMEWORKS
+ERAS: Final = (False, True) if SDK == "sdk2" else (False,)
 
 
 def bearer(token: str) -> dict[str, str]:
-    """The header that carries a token."""
     return {"authorization": f"Bearer {token}"}
 
 
@@ -52,12 +51,8 @@ def principal(scope: Scope) -> str | None:
 
 
 async def whoami() -> str:
-    """The session's public name."""
     session = current_session()
     return "nobody" if session is None else session.ref
-
-
-# --- the frameworks ------------------------------------------------------------------------------
 
 
 class Verifier:
@@ -67,43 +62,38 @@ class Verifier:
         user = TOKENS.get(token)
         access_token = import_module("mcp.server.auth.provider").AccessToken
         return user and access_token(
-            token=token,
-            client_id=user["client_id"],
-            scopes=[],
-            subject=user["sub"],
-            expires_at=user.get("expires_at"),
+            token=token, client_id=user["client_id"], scopes=[], subject=user["sub"], expires_at=user.get("expires_at")
         )
 
 
-def sdk(*, authenticated: bool, stateful: bool, middleware: list[Any]) -> Any:
-    """The small server on the official SDK."""
-    assert not middleware, "the SDK takes none"
+def authentication(framework: str) -> dict[str, Any]:
+    """Return a server's options for bearer authentication by the tokens above."""
+    if framework.startswith("fastmcp"):
+        return {"auth": import_module("fastmcp.server.auth.providers.jwt").StaticTokenVerifier(TOKENS)}
     settings = import_module("mcp.server.auth.settings").AuthSettings
-    auth = {
-        "auth": settings(issuer_url="https://auth.example", resource_server_url=None),
-        "token_verifier": Verifier(),
-    }
-    modes = {"stateless_http": not stateful}
-    if MCP == 1:
-        server = import_module("mcp.server.fastmcp").FastMCP("s", **modes, **(auth if authenticated else {}))
-        modes = {}
-    else:
-        server = import_module("mcp.server.mcpserver").MCPServer("s", **(auth if authenticated else {}))
-    server.tool()(whoami)
-    return server.streamable_http_app(**modes)
+    return {"auth": settings(issuer_url="https://auth.example", resource_server_url=None), "token_verifier": Verifier()}
 
 
-def _fastmcp(*, authenticated: bool, stateful: bool, middleware: list[Any]) -> Any:
-    verifier = import_module("fastmcp.server.auth.providers.jwt").StaticTokenVerifier
-    server = import_module("fastmcp").FastMCP("s", auth=verifier(TOKENS) if authenticated else None)
-    server.tool()(whoami)
-    return server.http_app(
-        stateless_http=not stateful, middleware=middleware, host_origin_protection=True, allowed_hosts=HOSTS
-    )
+def made(framework: str, *tools: Any, authenticated: bool = False, stateful: bool = False, **options: Any) -> Any:
+    """Return a server with these tools, or with `whoami`, with a framework's own further options."""
+    mcp = server_class(framework)("s", **(authentication(framework) if authenticated else {}))
+    for tool in tools or [whoami]:
+        mcp.tool()(tool)
+    return http_app(mcp, Mode(framework, modern=False, stateful=stateful, json=False), **options)
+
+
+@asynccontextmanager
+async def connected(app: ASGIApp, *, modern: bool, **options: Any) -> AsyncIterator[Client]:
+    """Wrap a server in the middleware, and yield a client that has shaken hands with it."""
+    app = MCPSessionMiddleware(app, **grouped(**{"keys": KEYS, "transport": "off", **options}))
+    async with lifespan(app):
+        client = Client(app, modern=modern)
+        await client.connect()
+        yield client
 
 
 def _add_sessions(make: Callable[..., Any], **options: Any) -> ASGIApp:
-    app: ASGIApp = add_sessions(make(middleware=[]), keys=KEYS, **grouped(**options))
+    app: ASGIApp = add_sessions(make(), keys=KEYS, **grouped(**options))
     return app
 
 
@@ -113,45 +103,30 @@ def _middleware(make: Callable[..., Any], **options: Any) -> ASGIApp:
 
 
 def _wrapped(make: Callable[..., Any], **options: Any) -> ASGIApp:
-    return MCPSessionMiddleware(make(middleware=[]), keys=KEYS, principal=principal, **grouped(**options))
+    return MCPSessionMiddleware(make(), keys=KEYS, principal=principal, **grouped(**options))
 
 
-_PLACES: Final = {
-    "add_sessions": (_add_sessions, (sdk, _fastmcp)),
-    "middleware": (_middleware, (_fastmcp,)),
-    "wrapped": (_wrapped, (sdk, _fastmcp)),
-}
-_NAMES: Final = {sdk: f"sdk{MCP}", _fastmcp: f"fastmcp{FASTMCP}"}
-_IS_MODERN: Final = {sdk: MCP > 1, _fastmcp: FASTMCP > 3}
+_PLACES: Final = {"add_sessions": _add_sessions, "middleware": _middleware, "wrapped": _wrapped}
 
 
 @dataclass(frozen=True)
 class Cell:
     """One framework, with the middleware at one place, in one era and mode."""
 
-    make: Callable[..., Any]
+    framework: str
     place: str
     modern: bool
     stateful: bool
 
     def __str__(self) -> str:
-        return "-".join(
-            [
-                _NAMES[self.make],
-                self.place,
-                "modern" if self.modern else "legacy",
-                "stateful" if self.stateful else "stateless",
-            ]
-        )
+        era, mode = "modern" if self.modern else "legacy", "stateful" if self.stateful else "stateless"
+        return f"{self.framework}-{self.place}-{era}-{mode}"
 
     @asynccontextmanager
     async def running(self, *, authenticated: bool = True, **options: Any) -> AsyncIterator[Running]:
         """The small server, up for as long as the block lasts."""
-
-        def make(middleware: list[Any]) -> Any:
-            return self.make(authenticated=authenticated, stateful=self.stateful, middleware=middleware)
-
-        app = _PLACES[self.place][0](make, **options)
+        make = partial(made, self.framework, authenticated=authenticated, stateful=self.stateful)
+        app = _PLACES[self.place](make, **options)
         with anyio.fail_after(DEADLINE):
             async with lifespan(app):
                 yield Running(app, self)
@@ -172,10 +147,11 @@ class Running:
 
 
 CELLS: Final = [
-    Cell(make, place, modern, stateful)
-    for place, (_, makes) in _PLACES.items()
-    for make, modern, stateful in product(makes, (False, True), (True, False))
-    if (not modern or _IS_MODERN[make]) and not (modern and stateful)  # the modern era has no modes
+    Cell(framework, place, modern, stateful)
+    for place, framework in product(_PLACES, FRAMEWORKS)
+    if place != "middleware" or framework.startswith("fastmcp")  # the SDK takes none
+    for modern, stateful in ((False, True), (False, False), (True, False))  # the modern era has no modes
+    if modern in ERAS
 ]
 STATEFUL: Final = [cell for cell in CELLS if cell.stateful]
 MODERN: Final = [cell for cell in CELLS if cell.modern]

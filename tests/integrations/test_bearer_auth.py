@@ -7,9 +7,11 @@ from typing import Final
 import pytest
 from environments import needs
 
-from integration.wire import SESSION_KEY, Client, Held, Reply
+from integration.servers import FRAMEWORKS
+from integration.wire import SESSION_KEY, Client, Held, Reply, StartRefused, lifespan
+from mcp_sessions import MCPSessionMiddleware
 
-from .servers import CELLS, MODERN, STATEFUL, Cell, bearer
+from .servers import CELLS, KEYS, MODERN, STATEFUL, Cell, bearer, made
 
 every_cell = pytest.mark.parametrize("cell", CELLS, ids=str)
 
@@ -64,7 +66,6 @@ async def test_another_principal_has_no_use_for_a_session(cell: Cell, token: str
 
 @every_cell
 async def test_each_principal_has_sessions_of_its_own(cell: Cell) -> None:
-    """Two users of one client work side by side, and each ends what it made."""
     async with cell.running() as server:
         ann, bob = await server.client("ann"), await server.client("bob")
         of_ann, of_bob = await ann.create(), await bob.create()
@@ -145,3 +146,23 @@ async def test_an_unknown_transport_session_is_the_servers_to_refuse(cell: Cell)
     assert {reply.status for reply in replies} == {404}
     assert not any(b"result" in reply.body for reply in replies)
     assert ref != "nobody"
+
+
+@pytest.mark.parametrize("cell", [cell for cell in STATEFUL if cell.place == "add_sessions"], ids=str)
+async def test_behind_the_bridge_a_transport_id_serves_its_owner_alone(cell: Cell) -> None:
+    """Another user with the id gets 404, and a caller without a good token 401."""
+    async with cell.running(bridge=True) as server:
+        ann = await server.client("ann")
+        assert (await ann.call("whoami")).startswith("ses_")
+        named = {"mcp-session-id": ann.headers["mcp-session-id"]}
+        for token, status in (("bob", 404), ("made-up", 401)):
+            thief = Client(server.app, modern=False, headers={**bearer(token), **named})
+            assert (await thief.request("tools/call", WHOAMI)).status == status
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+async def test_a_wrapper_that_cannot_see_the_user_does_not_start(framework: str) -> None:
+    """Around a server that authenticates inside, start-up fails with the remedy in the message."""
+    refused = pytest.RaisesExc(StartRefused, match="add_sessions")
+    with pytest.RaisesGroup(refused, flatten_subgroups=True):
+        await lifespan(MCPSessionMiddleware(made(framework, authenticated=True), keys=KEYS)).__aenter__()

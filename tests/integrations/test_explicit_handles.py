@@ -22,9 +22,8 @@ from sources import Made, claims_of
 from starlette.requests import Request
 
 from mcp_sessions._session.claims import Principal
-from mcp_sessions._session.current import session_variable
 from mcp_sessions._session.data import Data, Namespace
-from mcp_sessions._session.session import Session
+from mcp_sessions._session.session import Session, session_variable
 from mcp_sessions._tokens.handles import HandleError
 from mcp_sessions._tokens.keys import KeyRing
 from mcp_sessions.errors import ConfigurationError
@@ -76,9 +75,6 @@ def refusal(handle: object, type: str = "basket", *, handles: Handles = HANDLES,
     return refused.value.reason
 
 
-# --- options -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("options", "remedy"),
     [
@@ -94,20 +90,17 @@ def refusal(handle: object, type: str = "basket", *, handles: Handles = HANDLES,
     ],
 )
 def test_a_wrong_option_fails_at_construction(options: dict[str, Any], remedy: str) -> None:
-    """And the message says what to write."""
     with pytest.raises(ConfigurationError, match=remedy):
         made(**options)
 
 
 def test_a_type_that_can_stand_in_no_handle_is_refused_at_once() -> None:
-    """Wherever one is given."""
     for use in (HANDLES.mint, HANDLES.type, lambda kind: HANDLES.verify(kind, "")):
         with pytest.raises(ConfigurationError, match="type='A Basket' must be"):
             use("A Basket")
 
 
 def test_handles_show_no_key() -> None:
-    """Only for whom they are."""
     assert repr(made(audience="shop")) == "<Handles of shop>"
 
 
@@ -120,7 +113,6 @@ def test_keys_come_from_where_session_keys_come_from(monkeypatch: pytest.MonkeyP
 
 
 def test_each_server_has_handles_of_its_own() -> None:
-    """Servers that share keys are kept apart by `audience`."""
     assert refusal(HANDLES.mint("basket"), handles=made(audience="other")) == "unknown"
 
 
@@ -130,9 +122,6 @@ def test_installed_handles_are_the_same_handles(monkeypatch: pytest.MonkeyPatch)
     handles = made()
     assert handles.install() is handles
     assert repr(handles.type("basket")) == "<HandleType basket>"
-
-
-# --- the time ------------------------------------------------------------------------------------
 
 
 def test_a_handle_lives_as_long_as_its_type() -> None:
@@ -151,20 +140,7 @@ def test_a_handle_lives_as_long_as_its_type() -> None:
     assert refusal(minted["basket"], handles=handles) == "expired"
 
 
-def test_a_handle_lives_for_ever_where_nothing_is_said() -> None:
-    """What it names may end sooner: that is the application's."""
-    clock = Clock()
-    handles = made(clock=clock)
-    handle = handles.mint("basket")
-    clock.now = START + 1000 * 365 * DAY
-    assert handles.verify("basket", handle)
-
-
-# --- who is calling ------------------------------------------------------------------------------
-
-
 def test_nobody_is_calling_where_nothing_says_so() -> None:
-    """Then a handle is for anonymous callers, and no user's."""
     assert current_principal() is None
     handle = HANDLES.mint("basket")
     assert HANDLES.verify("basket", handle, principal=None)
@@ -195,7 +171,6 @@ def test_the_caller_is_the_user_that_the_sdk_authenticated() -> None:
 
 
 def test_a_framework_that_was_never_imported_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is it imported."""
     for module in (fastmcp_dependencies, sdk_server, auth_context):
         monkeypatch.delitem(sys.modules, module.__name__)
     with within(auth_context.auth_context_var, user("bob")):
@@ -213,9 +188,6 @@ def test_the_application_may_say_who_is_calling() -> None:
     assert handles.verify("basket", handle, principal=ANN)
 
 
-# --- sessions ------------------------------------------------------------------------------------
-
-
 def test_a_handle_may_be_bound_to_a_session() -> None:
     """It is good in that session alone; by default the session is the current one."""
     a, b = held("ses_a"), held("ses_b")
@@ -227,15 +199,6 @@ def test_a_handle_may_be_bound_to_a_session() -> None:
     assert {refusal(handle, session=session) for session in (b, None)} == {"unknown"}
     with within(session_variable, b):
         assert refusal(handle) == "unknown"
-
-
-def test_a_handle_that_is_bound_to_no_session_is_good_in_all_of_its_owner() -> None:
-    """So that agents with sessions of their own can share what it names."""
-    a, b = held("ses_a"), held("ses_b")
-    with within(session_variable, a):
-        handle = HANDLES.mint("basket")
-    assert HANDLES.verify("basket", handle, session=b)
-    assert refusal(handle, session=held("ses_c", BOB)) == "unknown"
 
 
 async def test_a_session_lists_the_handles_that_it_keeps() -> None:
@@ -265,7 +228,6 @@ async def test_a_handle_that_is_kept_twice_is_listed_once() -> None:
     "handle", ["basket_mistyped", "", HANDLES.mint("basket", principal=BOB)], ids=["mistyped", "empty", "another's"]
 )
 async def test_a_session_keeps_nothing_that_does_not_work_in_it(handle: str) -> None:
-    """A misquote is refused where it is kept, not where it is used."""
     session = held("ses_refusing")
     with pytest.raises(HandleError):
         await HANDLES.keep(session, "basket", handle)
@@ -273,7 +235,6 @@ async def test_a_session_keeps_nothing_that_does_not_work_in_it(handle: str) -> 
 
 
 async def test_expired_handles_are_not_listed_and_not_kept_for_long() -> None:
-    """The next that is kept takes their place."""
     session, clock = held("ses_expiring"), Clock()
     handles = made(clock=clock, lifetimes={"basket": 60})
     await handles.keep(session, "basket", handles.mint("basket", session=session))

@@ -20,7 +20,6 @@ Optional = Annotated[Session | None, Depends(optional_session)]
 
 
 def answer(message: dict[str, Any], session: Session | None) -> dict[str, Any]:
-    """A result that names the session."""
     return {"jsonrpc": "2.0", "id": message["id"], "result": {"content": session and session.ref}}
 
 
@@ -45,7 +44,6 @@ async def streamed(request: Request, session: Optional) -> None:
 
 
 def endpoints() -> FastAPI:
-    """An application whose MCP endpoints are functions."""
     app = FastAPI()
     add_exception_handlers(app)
     for endpoint in (required, optional, raw, failing, streamed):
@@ -54,19 +52,16 @@ def endpoints() -> FastAPI:
 
 
 def added(path: str, **options: Any) -> ASGIApp:
-    """Sessions in front of one route."""
     return add_sessions(endpoints(), path=path, keys=SECRET, admission="own", **grouped(**options))
 
 
 def in_front(path: str, **options: Any) -> ASGIApp:
-    """Sessions as the application's own middleware."""
     app = endpoints()
     app.add_middleware(MCPSessionMiddleware, path=path, keys=SECRET, admission="own", **grouped(**options))
     return app
 
 
 def client_of(app: ASGIApp, path: str) -> Client:
-    """A client of the endpoint there."""
     return Client(app, path=path, query_string=b"")
 
 
@@ -77,7 +72,6 @@ Place = Callable[..., ASGIApp]
 @PLACES
 @pytest.mark.parametrize("path", ["/required", "/optional"])
 async def test_an_endpoint_gets_the_session_that_it_depends_on(place: Place, path: str) -> None:
-    """Each request its own."""
     client = client_of(place(path), path)
     one, other = await client.create(), await client.create()
     found = [(await client.tool(session=held)).result["content"] for held in (one, other, one)]
@@ -86,7 +80,6 @@ async def test_an_endpoint_gets_the_session_that_it_depends_on(place: Place, pat
 
 @PLACES
 async def test_an_optional_session_may_be_none(place: Place) -> None:
-    """Where the request names none."""
     client = client_of(place("/optional"), "/optional")
     assert (await client.tool()).result["content"] is None
 
@@ -106,27 +99,23 @@ async def test_a_required_session_that_is_missing_is_the_protocols_error(
     "body", [b'[{"jsonrpc": "2.0", "id": 1, "method": "ping"}]', b"no JSON"], ids=["batch", "text"]
 )
 async def test_what_is_no_single_message_has_no_id_to_answer_to(body: bytes) -> None:
-    """JSON-RPC asks for null then."""
     refused = await call(endpoints(), http(path="/raw", query_string=b"", mcp_session=None), body)
     assert refused.json["id"] is None
     assert refused.error["code"] == -31044
 
 
 async def test_a_message_that_the_endpoint_read_itself_has_no_id_to_answer_to() -> None:
-    """Its stream comes once; the refusal is the answer all the same."""
     refused = await client_of(added("/streamed"), "/streamed").tool()
     assert (refused.status, refused.json["id"], refused.error["code"]) == (503, None, StoreUnavailable().code)
 
 
 async def test_a_client_that_left_before_its_message_came_is_no_failure() -> None:
-    """The id has no reader."""
     scope = http(path="/raw", query_string=b"", mcp_session=None)
     refused = await call(endpoints(), scope, Incoming({"type": "http.disconnect"}))
     assert (refused.json["id"], refused.error["code"]) == (None, -31044)
 
 
 async def test_a_refusal_says_when_to_try_again() -> None:
-    """Any refusal may be raised by an endpoint, with its status and headers."""
     refused = await client_of(added("/failing"), "/failing").tool()
     assert (refused.status, refused.headers[b"retry-after"]) == (503, b"1")
     assert refused.error["message"] == "Session store unavailable"
@@ -141,8 +130,6 @@ async def test_a_request_that_no_middleware_looks_at_says_so(place: Place | None
 
 
 def test_the_openapi_document_does_not_tell() -> None:
-    """It is the same as that of the endpoint without a session."""
-
     async def without(message: dict[str, Any]) -> Any: ...
 
     documents = []

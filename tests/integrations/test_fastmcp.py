@@ -3,47 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
-from apps import grouped
+from environments import needs
 from fastmcp import Context, FastMCP
 from fastmcp.dependencies import Depends
 from key_value.aio.stores.memory import MemoryStore
 
+from integration.servers import Cell, http_app
 from integration.wire import Client, lifespan
 from mcp_sessions import MCPSessionMiddleware, Session
-from mcp_sessions._session.current import current_session
+from mcp_sessions._session.session import current_session
 from mcp_sessions.integrations.fastmcp import SECTION, SessionStateStore, require_session
 
-from .servers import FASTMCP, KEYS, bearer
-
-ERAS = (False, True) if FASTMCP > 3 else (False,)
+from .servers import ERAS, FASTMCP, KEYS, bearer, connected
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
 
 
 @pytest.fixture(params=ERAS, ids=lambda modern: "modern" if modern else "legacy")
 def modern(request: pytest.FixtureRequest) -> bool:
-    """Which era the client speaks."""
     era: bool = request.param
     return era
 
 
-@asynccontextmanager
-async def served(mcp: Any, *, modern: bool, **options: Any) -> AsyncIterator[Client]:
-    """A client that has shaken hands with a stateless server."""
-    app = mcp.http_app(stateless_http=True, host_origin_protection=True, allowed_hosts=["127.0.0.1:8000"])
-    app = MCPSessionMiddleware(app, **grouped(**{"keys": KEYS, "transport": "off", **options}))
-    async with lifespan(app):
-        client = Client(app, modern=modern)
-        await client.connect()
-        yield client
-
-
-# --- asked for -----------------------------------------------------------------------------------
+def served(mcp: Any, *, modern: bool, **options: Any) -> AbstractAsyncContextManager[Client]:
+    app = http_app(mcp, Cell(FASTMCP, modern=False, stateful=False, json=False))
+    return connected(app, modern=modern, **options)
 
 
 def asking() -> FastMCP:
@@ -62,7 +50,6 @@ def asking() -> FastMCP:
 
 
 async def test_a_tool_gets_the_session_that_it_asks_for(modern: bool) -> None:
-    """By FastMCP's own `Depends`, each call its own."""
     async with served(asking(), modern=modern) as client:
         one, other = await client.create(), await client.create()
         found = [await client.call("required", held, word="I am") for held in (one, other, one)]
@@ -72,7 +59,6 @@ async def test_a_tool_gets_the_session_that_it_asks_for(modern: bool) -> None:
 
 
 async def test_a_tool_that_requires_a_session_fails_without(modern: bool) -> None:
-    """In words that a model can act on."""
     async with served(asking(), modern=modern) as client:
         reply = await client.request("tools/call", {"name": "required", "arguments": {"word": "I am"}})
         assert reply.result["isError"]
@@ -80,7 +66,6 @@ async def test_a_tool_that_requires_a_session_fails_without(modern: bool) -> Non
 
 
 async def test_the_schema_does_not_tell(modern: bool) -> None:
-    """A model sees the tool's own arguments alone."""
     async with served(asking(), modern=modern) as client:
         tools = (await client.request("tools/list")).result["tools"]
         assert {tool["name"]: list(tool["inputSchema"]["properties"]) for tool in tools} == {
@@ -89,11 +74,7 @@ async def test_the_schema_does_not_tell(modern: bool) -> None:
         }
 
 
-# --- FastMCP's own state -------------------------------------------------------------------------
-
-
 def remembering(store: Any) -> FastMCP:
-    """A server that keeps FastMCP's own state."""
     mcp = FastMCP("remembering", session_state_store=store)
 
     @mcp.tool
@@ -140,7 +121,6 @@ async def test_the_state_of_fastmcp_lasts_as_long_as_the_session(modern: bool) -
 
 
 async def test_without_the_store_it_does_not(modern: bool) -> None:
-    """What this is for."""
     async with served(remembering(None), modern=modern) as client:
         held = await client.create()
         await client.call("put", held, value="mine")
@@ -148,7 +128,6 @@ async def test_without_the_store_it_does_not(modern: bool) -> None:
 
 
 async def test_without_a_session_state_is_kept_where_it_was_before(modern: bool) -> None:
-    """FastMCP's way, in the store that is given for it."""
     otherwise = MemoryStore()
     async with served(remembering(SessionStateStore(otherwise)), modern=modern) as client:
         assert await client.call("put", None, value="nobody's") == "kept"
@@ -167,9 +146,9 @@ async def test_components_are_shown_to_one_session_alone() -> None:
         assert await client.call("secret", one) == "found"
 
 
-@pytest.mark.skipif(FASTMCP < 4, reason="needs fastmcp>=4; FastMCP 3 keeps nothing per user")
+@needs("fastmcp>=4")
 async def test_what_fastmcp_keeps_per_user_stays_the_users() -> None:
-    """`UserSession` is one per user: it follows the user through sessions, and no session holds it."""
+    """`UserSession` of FastMCP 4 is one per user: it follows the user through sessions, and no session holds it."""
     from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
     from fastmcp.server.sessions import UserSession
 
@@ -194,11 +173,7 @@ async def test_what_fastmcp_keeps_per_user_stays_the_users() -> None:
         assert await bob.call("remember", None, fact="c") == "c"
 
 
-# --- the store by itself -------------------------------------------------------------------------
-
-
 async def test_the_store_is_a_whole_key_value_store() -> None:
-    """Every method of the protocol, in a session and outside of one."""
     store = SessionStateStore()
     mcp = FastMCP("store")
 

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from importlib import import_module
 from typing import Annotated, Any, Final
 
 import anyio
@@ -26,7 +25,7 @@ from mcp_sessions.integrations import handle_types
 from mcp_sessions.integrations.handle_types import HandleOf
 from mcp_sessions.integrations.handles import Handles
 
-from .servers import DEADLINE, HOSTS, KEYS, TOKENS, Verifier, bearer
+from .servers import DEADLINE, ERAS, KEYS, bearer, made
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")  # the SDK drops some
 
@@ -42,9 +41,6 @@ HANDLES: Final = Handles(KEYS, lifetimes={"basket": 86_400}).install()
 Basket = Annotated[str, HANDLES.type("basket")]
 
 UNKNOWN = "not one of your basket handles: copy the handle again exactly as it was given, or create a new basket"
-
-
-# --- the small server: one set of tools, on every framework ---------------------------------------
 
 
 def transposed(handle: str) -> str:
@@ -88,50 +84,16 @@ async def every(baskets: list[Basket]) -> str:
     return f"ids {' '.join(baskets)}"
 
 
-def _sdk1(guarded: bool, stateful: bool) -> Any:
-    module = import_module("mcp.server.fastmcp")
-    return module.FastMCP("handles", stateless_http=not stateful, **_sdk_auth(guarded))
-
-
-def _sdk2(guarded: bool, stateful: bool) -> Any:
-    return import_module("mcp.server.mcpserver").MCPServer("handles", **_sdk_auth(guarded))
-
-
-def _sdk_auth(guarded: bool) -> dict[str, Any]:
-    settings = import_module("mcp.server.auth.settings").AuthSettings
-    url = "https://auth.example"
-    auth = {"auth": settings(issuer_url=url, resource_server_url=None), "token_verifier": Verifier()}
-    return auth if guarded else {}
-
-
-def _fastmcp(guarded: bool, stateful: bool) -> Any:
-    verifier = import_module("fastmcp.server.auth.providers.jwt").StaticTokenVerifier
-    return import_module("fastmcp").FastMCP("handles", auth=verifier(TOKENS) if guarded else None)
-
-
-_SERVERS: Final = {"sdk1": _sdk1, "sdk2": _sdk2, "fastmcp3": _fastmcp, "fastmcp4": _fastmcp}
-_HOSTS: Final = [*HOSTS, "127.0.0.1", "127.0.0.1:*"]
-_APPS: Final = {
-    "sdk1": lambda server, stateful: server.streamable_http_app(),
-    "sdk2": lambda server, stateful: server.streamable_http_app(stateless_http=not stateful),
-    "fastmcp3": lambda server, stateful: server.http_app(stateless_http=not stateful, allowed_hosts=_HOSTS),
-    "fastmcp4": lambda server, stateful: server.http_app(stateless_http=not stateful, allowed_hosts=_HOSTS),
-}
-
-
-def made(cell: Cell, *, guarded: bool = False) -> Any:
-    """The small server of a cell, without the middleware."""
-    server = _SERVERS[cell.framework](guarded, cell.stateful)
-    for tool in (create, short, long, whole, perhaps, every):
-        server.tool()(tool)
-    return _APPS[cell.framework](server, cell.stateful)
+def server(cell: Cell, *, authenticated: bool = False) -> Any:
+    tools = (create, short, long, whole, perhaps, every)
+    return made(cell.framework, *tools, authenticated=authenticated, stateful=cell.stateful)
 
 
 CELLS: Final = [
     Cell(framework, modern, stateful, json=False)
     for framework in FRAMEWORKS
     for modern, stateful in ((False, False), (False, True), (True, False))
-    if not modern or framework in {"sdk2", "fastmcp4"}
+    if modern in ERAS
 ]
 every_cell = pytest.mark.parametrize("cell", CELLS, ids=str)
 
@@ -140,7 +102,7 @@ every_cell = pytest.mark.parametrize("cell", CELLS, ids=str)
 async def connected(cell: Cell) -> AsyncIterator[Peer]:
     """The framework's own client of the small server, over HTTP."""
     with anyio.fail_after(DEADLINE):
-        async with serving(made(cell)) as url, peer(cell, url) as client:
+        async with serving(server(cell)) as url, peer(cell, url) as client:
             yield client
 
 
@@ -149,9 +111,6 @@ async def call(client: Peer, tool: str, **arguments: Any) -> str:
     result = (await client.session.call_tool(tool, arguments)).model_dump(by_alias=True)
     text: str = result["content"][0]["text"]
     return f"error: {text}" if result["isError"] else text
-
-
-# --- with real clients ---------------------------------------------------------------------------
 
 
 @every_cell
@@ -198,7 +157,6 @@ async def test_a_wrong_handle_is_the_tools_error_and_says_what_to_do(
 
 @every_cell
 async def test_models_are_told_what_a_handle_looks_like(cell: Cell) -> None:
-    """The JSON schema of each argument has the pattern of its type."""
     async with connected(cell) as client:
         tools = (await client.session.list_tools()).model_dump(by_alias=True)["tools"]
         basket = await call(client, "create", kind="basket")
@@ -210,9 +168,6 @@ async def test_models_are_told_what_a_handle_looks_like(cell: Cell) -> None:
     assert schemas["long"]["pattern"] == schemas["perhaps"]["anyOf"][0]["pattern"]
 
 
-# --- with users ----------------------------------------------------------------------------------
-
-
 async def _answer(client: Client, tool: str, **arguments: Any) -> str:
     return (await client.request("tools/call", {"name": tool, "arguments": arguments})).text
 
@@ -222,17 +177,17 @@ async def clients(app: Any, cell: Cell, *tokens: str) -> AsyncIterator[list[Clie
     """Clients of an app, one for each access token."""
     with anyio.fail_after(DEADLINE):
         async with lifespan(app):
-            made = [Client(app, modern=cell.modern, headers=bearer(token)) for token in tokens]
-            for client in made:
+            found = [Client(app, modern=cell.modern, headers=bearer(token)) for token in tokens]
+            for client in found:
                 await client.connect()
-            yield made
+            yield found
 
 
 @every_cell
 @pytest.mark.parametrize("place", [lambda app: app, lambda app: add_sessions(app, keys=KEYS)], ids=["bare", "added"])
 async def test_what_one_user_was_given_no_other_can_use(cell: Cell, place: Any) -> None:
     """With bearer tokens, with the middleware and without, and with no session: another user, another client."""
-    app = place(made(cell, guarded=True))
+    app = place(server(cell, authenticated=True))
     async with clients(app, cell, "ann", "bob", "ann-elsewhere") as (ann, bob, elsewhere):
         basket = await _answer(ann, "create", kind="basket")
         found = await _answer(ann, "long", basket=basket)
@@ -247,7 +202,7 @@ async def test_what_one_user_was_given_no_other_can_use(cell: Cell, place: Any) 
 @every_cell
 async def test_a_handle_is_good_with_a_session_and_without(cell: Cell) -> None:
     """The owner is the same: a handle from one session is good in the owner's other, and in none."""
-    async with clients(add_sessions(made(cell, guarded=True), keys=KEYS), cell, "ann") as (ann,):
+    async with clients(add_sessions(server(cell, authenticated=True), keys=KEYS), cell, "ann") as (ann,):
         first, second = await ann.create(), await ann.create()
         basket = await ann.call("create", first, kind="basket")
         found = [await ann.call("long", held, basket=basket) for held in (first, second)]
@@ -258,12 +213,9 @@ async def test_a_handle_is_good_with_a_session_and_without(cell: Cell) -> None:
 @every_cell
 async def test_on_an_open_server_whoever_has_a_handle_can_use_it(cell: Cell) -> None:
     """There it is a credential: nothing else identifies its owner."""
-    async with clients(MCPSessionMiddleware(made(cell), keys=KEYS), cell, "ann", "bob") as (ann, bob):
+    async with clients(MCPSessionMiddleware(server(cell), keys=KEYS), cell, "ann", "bob") as (ann, bob):
         basket = await _answer(ann, "create", kind="basket")
         assert await _answer(ann, "long", basket=basket) == await _answer(bob, "long", basket=basket)
-
-
-# --- the types themselves ------------------------------------------------------------------------
 
 
 def test_the_short_form_is_the_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,13 +234,11 @@ def test_the_short_form_is_the_long_one(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_type_that_is_none_is_refused_where_it_is_written() -> None:
-    """Not when the first handle comes."""
     with pytest.raises(ConfigurationError, match="type='A Basket' must be"):
         HandleOf["A Basket"]
 
 
 def test_what_stands_beside_must_be_able_to_hold_a_handle() -> None:
-    """`str` for the id, `Handle` for everything."""
     with pytest.raises(ConfigurationError, match=r'handles.type\("basket"\) stands beside str or Handle, not beside'):
         TypeAdapter(Annotated[int, HANDLES.type("basket")])
 
@@ -315,7 +265,6 @@ def test_a_handle_may_be_a_field_of_a_model() -> None:
 
 
 def test_pydantic_is_imported_for_who_uses_it_alone() -> None:
-    """The package, and handles in it, do without."""
     program = (
         "import sys; from mcp_sessions.integrations.handles import Handles; "
         f"h = Handles({KEYS!r}); h.install(); h.type('basket'); h.verify('basket', h.mint('basket')); "

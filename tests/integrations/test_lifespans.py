@@ -8,7 +8,6 @@ from typing import Any
 
 import anyio
 import pytest
-from apps import Server
 from clients import SECRET, Answer, Incoming, call, http
 from fastapi import FastAPI
 from starlette.applications import Starlette
@@ -24,13 +23,10 @@ from mcp_sessions._server import placement
 from mcp_sessions.integrations.lifespans import lifespan_of
 from mcp_sessions.stores.memory import MemoryStore
 
-from .servers import sdk, whoami
-from .test_sdk import sdk_app
+from .servers import SDK, made
+from .test_starlette import StreamableHTTPASGIApp
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
-
-
-# --- one of several ------------------------------------------------------------------------------
 
 
 @asynccontextmanager
@@ -41,22 +37,18 @@ async def database(app: object) -> AsyncIterator[dict[str, str]]:
 
 @asynccontextmanager
 async def nothing(app: object) -> AsyncIterator[None]:
-    """A lifespan that gives nothing."""
     yield
 
 
 async def items(request: Request) -> JSONResponse:
-    """An endpoint beside the MCP server's."""
     return JSONResponse(request.state.database)
 
 
 def with_sessions(mcp: Any) -> Any:
-    """Sessions inside of the MCP server."""
     return add_sessions(mcp, keys=SECRET, transport="off")
 
 
 def wrapped(mcp: Any) -> Any:
-    """Sessions around the MCP server."""
     return MCPSessionMiddleware(mcp, keys=SECRET, transport="off")
 
 
@@ -64,7 +56,7 @@ def wrapped(mcp: Any) -> Any:
 @pytest.mark.parametrize("place", [with_sessions, wrapped])
 async def test_a_mounted_server_lives_with_the_application(place: Callable[[Any], Any], outer: Any) -> None:
     """It starts and stops with it, beside what the application opens itself, and has sessions."""
-    mcp = place(sdk_app(whoami))
+    mcp = place(made(SDK))
     app = outer(lifespan=lifespan_of(database, nothing, mcp))
     app.add_route("/items", items)
     app.mount("/api", mcp)
@@ -77,7 +69,7 @@ async def test_a_mounted_server_lives_with_the_application(place: Callable[[Any]
 @pytest.mark.parametrize("outer", [FastAPI, Starlette])
 async def test_sessions_may_come_later(outer: Any) -> None:
     """What the outer application is given is looked up at its start."""
-    mcp = sdk_app(whoami)
+    mcp = made(SDK)
     app = outer(lifespan=lifespan_of(mcp))
     app.mount("/api", mcp)
     add_sessions(app, keys=SECRET, transport="off")
@@ -88,7 +80,6 @@ async def test_sessions_may_come_later(outer: Any) -> None:
 
 
 async def test_what_they_yield_is_merged() -> None:
-    """Requests see it as they see what one lifespan yields."""
     async with lifespan_of(nothing, Starlette(lifespan=database))(None) as state:
         assert state == {"database": "open"}
     app = Starlette()
@@ -115,24 +106,15 @@ async def test_the_store_is_open_while_the_application_lives() -> None:
 
 
 async def test_a_server_that_must_not_start_keeps_the_application_from_starting() -> None:
-    """With the remedy."""
-    guarded = sdk(authenticated=True, stateful=False, middleware=[])
+    guarded = made(SDK, authenticated=True)
     life = lifespan_of(MCPSessionMiddleware(guarded, keys=SECRET))(None)
     with pytest.raises(ConfigurationError, match="add_sessions"):
         await life.__aenter__()
 
 
 def test_what_has_no_lifespan_is_refused() -> None:
-    """At once, where it is written."""
     with pytest.raises(ConfigurationError, match="applications and lifespan functions, not None"):
         lifespan_of(None)
-
-
-# --- the middleware at a route -------------------------------------------------------------------
-
-
-class StreamableHTTPASGIApp(Server):
-    """A server under the name that the official SDK and FastMCP give theirs."""
 
 
 async def started(app: ASGIApp) -> Message:
@@ -167,7 +149,6 @@ async def test_random_keys_with_several_workers_refuse_to_start(
 
 
 async def test_shared_keys_with_several_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the workers share is as good as with one of them."""
     monkeypatch.setattr(placement, "workers", lambda argv, environ: 2)
     app = add_sessions(Starlette(routes=[Route("/mcp", StreamableHTTPASGIApp())]), keys=SECRET)
     assert (await started(app))["type"] == "lifespan.startup.complete"
@@ -226,7 +207,6 @@ async def test_the_store_lives_as_long_as_the_application(
 
 
 async def test_a_store_that_is_set_up_wrongly_stops_the_start() -> None:
-    """The server says what to do, and does not serve."""
     store = Store(ConfigurationError("use appendonly"))
     message = await started(
         add_sessions(Starlette(routes=[Route("/mcp", StreamableHTTPASGIApp())]), keys=SECRET, store=store)

@@ -24,7 +24,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceW
 
 @pytest.fixture(autouse=True)
 def keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The keys that the page takes from the environment."""
     monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
 
 
@@ -46,13 +45,11 @@ async def served(block: str, path: str = "/mcp") -> AsyncIterator[Client]:
 
 @needs("mcp>=2")
 async def test_a_server_mounted_in_fastapi() -> None:
-    """It lives with the application."""
     async with served(MOUNTED, "/api/mcp") as client:
         assert (await client.request("tools/list", held=await client.create())).result["tools"] == []
 
 
 async def test_an_endpoint_that_depends_on_the_session() -> None:
-    """With the session, and without."""
     client = RawClient(app_of(DEPENDING), query_string=b"")
     assert (await client.tool(session=await client.create())).result["ref"].startswith("ses_")
     assert (await client.tool()).error["code"] == -31044
@@ -60,7 +57,6 @@ async def test_an_endpoint_that_depends_on_the_session() -> None:
 
 @needs("mcp>=2")
 async def test_tools_of_the_official_sdk() -> None:
-    """One that requires the session, and one that takes what there is."""
     async with served(RESOLVING) as client:
         held = await client.create()
         assert [await client.call("note", held, text=text) for text in ("one", "two")] == ["1", "2"]
@@ -71,20 +67,11 @@ async def test_tools_of_the_official_sdk() -> None:
 
 
 @pytest.mark.parametrize("block", [FASTMCP, KEY_VALUE], ids=["state", "key-value"])
-async def test_data_of_fastmcp(block: str) -> None:
-    """By its own `Depends`, in the default store and in one of py-key-value."""
+async def test_data_and_state_of_fastmcp(block: str) -> None:
     app = app_of(block.replace("stateless_http=True", 'stateless_http=True, allowed_hosts=["127.0.0.1:8000"]'))
     async with lifespan(app):
         client = Client(app)
         held = await client.create()
         assert [await client.call("note", held, text=text) for text in ("one", "two")] == ["1", "2"]
-
-
-async def test_the_state_of_fastmcp() -> None:
-    """It lasts."""
-    app = app_of(FASTMCP.replace("stateless_http=True", 'stateless_http=True, allowed_hosts=["127.0.0.1:8000"]'))
-    async with lifespan(app):
-        client = Client(app)
-        held = await client.create()
-        assert await client.call("color", held, name="red") == "red, and before it None"
-        assert await client.call("color", held, name="blue") == "blue, and before it red"
+        for color, before in (("red", "None"), ("blue", "red")) if block is FASTMCP else ():
+            assert await client.call("color", held, name=color) == f"{color}, and before it {before}"

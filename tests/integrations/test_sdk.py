@@ -2,55 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from importlib import import_module
 from typing import Annotated, Any
 
 import pytest
-from apps import grouped
 from environments import needs
 
-from integration.wire import Client, lifespan
-from mcp_sessions import MCPSessionMiddleware, Session
-from mcp_sessions._session.current import current_session
+from integration.wire import Client
+from mcp_sessions import Session
+from mcp_sessions._session.session import current_session
 from mcp_sessions.integrations.sdk import require_session
 
-from .servers import KEYS, MCP
+from .servers import ERAS, SDK, connected, made
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
 
 
 async def called(word: str) -> str:
-    """A tool that asks with a call."""
     return f"{word} {require_session().ref}"
 
 
-def sdk_app(*tools: Any) -> Any:
-    """A stateless server with these tools, on the SDK that is installed."""
-    modes: dict[str, Any] = {"stateless_http": True}
-    if MCP == 1:
-        mcp, modes = import_module("mcp.server.fastmcp").FastMCP("s", **modes), {}
-    else:
-        mcp = import_module("mcp.server.mcpserver").MCPServer("s")
-    for tool in tools:
-        mcp.tool()(tool)
-    return mcp.streamable_http_app(**modes)
+def served(*tools: Any, modern: bool, **options: Any) -> AbstractAsyncContextManager[Client]:
+    return connected(made(SDK, *tools), modern=modern, **options)
 
 
-@asynccontextmanager
-async def served(*tools: Any, modern: bool, **options: Any) -> AsyncIterator[Client]:
-    """A client that has shaken hands."""
-    app = MCPSessionMiddleware(sdk_app(*tools), **grouped(keys=KEYS, transport="off", **options))
-    async with lifespan(app):
-        client = Client(app, modern=modern)
-        await client.connect()
-        yield client
-
-
-@pytest.mark.parametrize("modern", [False] if MCP == 1 else [False, True])
+@pytest.mark.parametrize("modern", ERAS)
 async def test_a_tool_may_ask_for_its_session_by_a_call(modern: bool) -> None:
-    """With either SDK."""
     async with served(called, modern=modern) as client:
         one, other = await client.create(), await client.create()
         found = [await client.call("called", held, word="I am") for held in (one, other, one)]

@@ -49,27 +49,22 @@ async def through(request: StarletteRequest) -> Response:
 
 
 async def method(request: StarletteRequest) -> Response:
-    """The HTTP method, from a function."""
     return PlainTextResponse(request.method)
 
 
 async def fastapi_through(request: Request) -> FastAPIResponse:
-    """The same server behind FastAPI's own machinery."""
     return await through(request)
 
 
 async def fastapi_method(request: Request) -> FastAPIResponse:
-    """The HTTP method, behind FastAPI's own machinery."""
     return await method(request)
 
 
 def starlette(*routes: Any) -> Starlette:
-    """An application with the routes given."""
     return Starlette(routes=routes)
 
 
 def fastapi_route() -> FastAPI:
-    """FastAPI with a function for each HTTP method."""
     app = FastAPI()
     app.post("/mcp")(fastapi_through)
     app.get("/mcp")(fastapi_method)
@@ -92,7 +87,6 @@ def fastapi_router(*, depth: int = 1) -> FastAPI:
 
 
 def fastapi_included(*routes: Any) -> FastAPI:
-    """FastAPI with an included router of plain routes."""
     app = FastAPI()
     app.include_router(APIRouter(routes=list(routes)), prefix="/api")
     return app
@@ -112,7 +106,6 @@ def served_before(app: FastAPI) -> FastAPI:
 
 
 def mounted_in_itself() -> Router:
-    """A router that has no end."""
     router = Router([Mount("/again", Server()), Route("/mcp", StreamableHTTPASGIApp())])
     router.routes[0] = Mount("/again", router)
     return router
@@ -203,7 +196,6 @@ async def lives_and_dies(app: ASGIApp, path: str) -> None:
 
 @pytest.mark.parametrize(("make", "path"), KNOWN.values(), ids=KNOWN)
 async def test_an_endpoint_known_by_its_class_is_found(make: Make, path: str) -> None:
-    """Wherever it is mounted or included."""
     app = make()
     assert add_sessions(app, keys=SECRET) is app
     await lives_and_dies(app, path)
@@ -215,14 +207,12 @@ async def test_an_endpoint_known_by_its_class_is_found(make: Make, path: str) ->
     ids=["the session manager's method", "an object with a session manager"],
 )
 def test_an_endpoint_is_known_by_the_sdk_s_session_manager(app: Callable[[], Any]) -> None:
-    """Where an application brings its own routes."""
     outer = starlette(app())
     add_sessions(outer, keys=SECRET)
     assert isinstance(outer.routes[0].app, MCPSessionMiddleware)  # type: ignore[attr-defined]
 
 
 def test_the_middleware_comes_behind_every_other_one() -> None:
-    """Whatever stands in front of the endpoint at its route, too."""
     server = StreamableHTTPASGIApp()
     front = CORSMiddleware(CORSMiddleware(server))
     add_sessions(starlette(Route("/mcp", front)), keys=SECRET)
@@ -239,7 +229,6 @@ async def test_any_endpoint_is_found_by_its_full_path(make: Make, path: str) -> 
 
 @pytest.mark.parametrize("make", [fastapi_route, fastapi_router], ids=["routes", "included routes"])
 async def test_other_methods_of_a_function_pass(make: Callable[[], FastAPI]) -> None:
-    """GET and DELETE reach the functions that the application has for them."""
     app = make()
     path = "/mcp" if make is fastapi_route else "/api/mcp"
     add_sessions(app, path=path, keys=SECRET)
@@ -260,7 +249,6 @@ async def test_dependencies_of_a_function_stay_in_force() -> None:
 
 
 async def test_it_stands_inside_of_the_authentication() -> None:
-    """The session of one user is not found for another."""
     app = Starlette(routes=[Route("/mcp", StreamableHTTPASGIApp())], middleware=[AUTHENTICATION])
     client = Client(add_sessions(app, keys=SECRET))
     created = await client.send("sessions/create", None, ANN)
@@ -301,14 +289,11 @@ async def test_the_routes_of_one_endpoint_share_their_sessions() -> None:
 
 
 async def test_an_application_mounted_twice_gets_it_once() -> None:
-    """The same inner application is reached on two ways and changed one time."""
     inner = starlette(Route("/mcp", StreamableHTTPASGIApp()))
     app = add_sessions(starlette(Mount("/a", inner), Mount("/b", inner)), keys=SECRET)
     await lives_and_dies(app, "/a/mcp")
     await lives_and_dies(app, "/b/mcp")
 
-
-# --- refused -------------------------------------------------------------------------------------
 
 PLAIN = [Route("/mcp", Server()), Route("/", Server())]
 TWO = [Route("/a/mcp", StreamableHTTPASGIApp()), Route("/b/mcp", StreamableHTTPASGIApp())]
@@ -384,13 +369,11 @@ REFUSED: dict[str, tuple[Make, dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("make", "options", "remedy"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_placed_is_an_error_with_the_remedy(make: Make, options: dict[str, Any], remedy: str) -> None:
-    """Nothing is guessed."""
     with pytest.raises(ConfigurationError, match=remedy):
         add_sessions(make(), **grouped(**{"keys": SECRET, **options}))
 
 
 async def test_one_of_several_endpoints_is_named_by_its_path() -> None:
-    """The others are left alone, and may get sessions of their own."""
     server = StreamableHTTPASGIApp()
     app = starlette(Route("/a/mcp", StreamableHTTPASGIApp()), Route("/b/mcp", server))
     add_sessions(app, path="/a/mcp", keys=SECRET)

@@ -41,7 +41,6 @@ def test_it_is_one_line_of_text_or_nothing(info: Any, text: str | None) -> None:
 
 
 def test_a_message_that_says_nothing_of_its_sender_has_none() -> None:
-    """With an envelope or without one."""
     assert client_of(message("sessions/create", {"_meta": {}})) is None
     assert client_of(message("sessions/create", {})) is None
     assert client_of(message("initialize", {})) is None
@@ -54,7 +53,6 @@ async def caller(session: Session | None, arguments: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize(("name", "kept"), [("wire", "wire 1.2"), ("w" * 100, "w" * 64)])
 async def test_a_session_knows_its_client_in_every_request(name: str, kept: str) -> None:
-    """Also in those that do not say it themselves; what is too long is cut."""
     client = Client(sessions(Server(caller=caller)))
     envelope = {"_meta": {CLIENT_INFO_KEY: {**WIRE, "name": name}}}
     held = (await client.send("sessions/create", envelope)).result["session"]

@@ -10,14 +10,13 @@ from apps import Server, sessions
 from clients import SESSION_KEY, Client
 
 from mcp_sessions import ConfigurationError, Correlation, Session
-from mcp_sessions._server.labels import Conversation
+from mcp_sessions._server.context import Conversation
 
 CHAT = {"openai/session": "c1"}
 FOUND = Correlation("c1", "meta:openai/session")
 
 
 async def correlation(session: Session | None, arguments: dict[str, Any]) -> Any:
-    """What the session says of the conversation."""
     assert session is not None
     return None if session.correlation is None else [session.correlation.id, session.correlation.source]
 
@@ -31,9 +30,6 @@ def calling(tool: str, meta: dict[str, Any]) -> dict[str, Any]:
     return {"name": tool, "arguments": {}, "_meta": meta}
 
 
-# --- noted on the way in -------------------------------------------------------------------------
-
-
 async def test_with_a_session_it_stands_on_the_session(server: Server) -> None:
     """With where it was found; and the session is the one that `_meta` names, whatever the label says."""
     client = Client(sessions(server, correlate=True))
@@ -45,7 +41,6 @@ async def test_with_a_session_it_stands_on_the_session(server: Server) -> None:
 
 
 async def test_without_a_session_it_stands_on_the_scope(server: Server) -> None:
-    """And no session is made of it."""
     client = Client(sessions(server, correlate=["header:x-chat"]))
     assert (await client.tool("whoami", (b"x-chat", b"c2"))).result["content"] == "nobody"
     assert server.last.scope["mcp_correlation"] == Correlation("c2", "header:x-chat")
@@ -55,7 +50,6 @@ async def test_without_a_session_it_stands_on_the_scope(server: Server) -> None:
 
 
 async def test_by_default_nobody_looks_for_it(server: Server) -> None:
-    """Nothing is put anywhere, and a session's label is None."""
     client = Client(sessions(server))
     await client.send("tools/call", calling("whoami", CHAT))
     assert "mcp_correlation" not in server.last.scope
@@ -65,7 +59,6 @@ async def test_by_default_nobody_looks_for_it(server: Server) -> None:
 
 
 async def test_it_satisfies_no_policy(server: Server) -> None:
-    """Where a session is required, a label is none."""
     client = Client(sessions(server, correlate=True, require="always"))
     refused = await client.send("tools/call", calling("whoami", CHAT))
     assert refused.error == {"code": -31044, "message": "Session required"}
@@ -73,7 +66,6 @@ async def test_it_satisfies_no_policy(server: Server) -> None:
 
 
 async def test_it_selects_no_data(server: Server) -> None:
-    """Two sessions that name one conversation keep their own data and state."""
     client = Client(sessions(server, correlate=True))
     one, other = await client.create(), await client.create()
     remember = {"name": "remember", "_meta": CHAT}
@@ -92,9 +84,6 @@ async def test_a_message_without_a_session_is_forwarded_byte_for_byte(server: Se
     assert "mcp_correlation" not in server.last.scope
 
 
-# --- carried on ----------------------------------------------------------------------------------
-
-
 async def test_the_session_is_named_in_the_baggage_of_what_is_forwarded(server: Server) -> None:
     """By its public name; other members stay, and the body's length is stated anew."""
     client = Client(sessions(server, propagate=True))
@@ -108,7 +97,6 @@ async def test_the_session_is_named_in_the_baggage_of_what_is_forwarded(server: 
 
 
 async def test_the_member_may_be_named(server: Server) -> None:
-    """For tools that read another one."""
     client = Client(sessions(server, propagate="session.id"), modern=False)
     session = await client.create()
     ref = (await client.tool(session=session)).result["content"]
@@ -116,7 +104,6 @@ async def test_the_member_may_be_named(server: Server) -> None:
 
 
 async def test_without_a_session_the_client_s_own_name_is_carried(server: Server) -> None:
-    """Where it is looked for; where it is not, the body stays as it is."""
     await Client(sessions(server, propagate=True, correlate=True)).send("ping", {"_meta": CHAT})
     assert server.last.json["params"]["_meta"]["baggage"] == "gen_ai.conversation.id=c1"
     await Client(sessions(server, propagate=True)).send("ping", {"_meta": CHAT})
@@ -124,7 +111,6 @@ async def test_without_a_session_the_client_s_own_name_is_carried(server: Server
 
 
 async def test_a_message_without_params_gets_them(server: Server) -> None:
-    """The name is found in a header, so nothing of the message speaks of it."""
     client = Client(sessions(server, propagate=True, correlate=True))
     await client.post(b'{"jsonrpc":"2.0","id":1,"method":"ping"}', (b"x-openai-session", b"c3"))
     assert server.last.json["params"] == {"_meta": {"baggage": "gen_ai.conversation.id=c3"}}
@@ -132,24 +118,18 @@ async def test_a_message_without_params_gets_them(server: Server) -> None:
 
 @pytest.mark.parametrize("baggage", [7, {"a": 1}, "\ud800"])
 async def test_what_is_no_baggage_is_not_mended(server: Server, baggage: Any) -> None:
-    """It goes on as it came."""
     client = Client(sessions(server, propagate=True))
     params = calling("whoami", {"baggage": baggage})
     await client.send("tools/call", params, session=await client.create())
     assert json.loads(server.last.body)["params"]["_meta"]["baggage"] == baggage
 
 
-# --- the options ---------------------------------------------------------------------------------
-
-
 def test_where_both_options_are_off_there_is_nothing_to_do() -> None:
-    """So nothing runs."""
     assert Conversation.of(None, None) is None
     assert Conversation.of(False, False) is None
 
 
 @pytest.mark.parametrize("options", [{"correlate": "meta:chat"}, {"correlate": [7]}, {"propagate": "a b"}])
 def test_a_wrong_option_fails_at_construction(options: dict[str, Any]) -> None:
-    """And names itself."""
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         sessions(Server(), **options)

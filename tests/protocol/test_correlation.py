@@ -52,7 +52,6 @@ def found(meta: Mapping[str, Any] | None, *sources: str | Source, **headers: str
 
 
 def name(meta: Mapping[str, Any] | None, *sources: str | Source, **headers: str) -> str | None:
-    """As `found`, the name alone."""
     correlation = found(meta, *sources, **headers)
     return None if correlation is None else correlation.id
 
@@ -82,12 +81,10 @@ def test_what_hosts_send_in_meta_is_found(meta: dict[str, Any], source: str) -> 
 
 
 def test_a_host_s_header_is_found() -> None:
-    """Also where there is no `_meta` at all."""
     assert found(None, x_openai_session="c1") == Correlation("c1", "header:x-openai-session")
 
 
 def test_each_source_of_the_default_chain_is_tried_above() -> None:
-    """A source that is added gets its test."""
     assert len(DEFAULT_CHAIN) == len(set(DEFAULT_CHAIN)) == 12
 
 
@@ -113,8 +110,6 @@ def test_a_function_of_the_application_s_own_is_a_source() -> None:
 
 
 def test_a_source_may_be_any_object_that_can_be_called() -> None:
-    """Then the answer says its type."""
-
     class Chat:
         def __call__(self, meta: Mapping[str, Any], header: object) -> str | None:
             return meta.get("chat")
@@ -134,8 +129,6 @@ def test_a_function_never_sees_a_session_id_of_ours() -> None:
 
 
 def test_a_function_that_fails_on_a_request_finds_nothing_there() -> None:
-    """The request goes on: clients choose what the function reads."""
-
     def hasty(meta: Mapping[str, Any], header: object) -> str | None:
         return meta["chat"]["id"] if meta else None
 
@@ -147,7 +140,6 @@ def test_a_function_that_fails_on_a_request_finds_nothing_there() -> None:
 
 
 def test_a_function_survives_end_what_has_no_python_form() -> None:
-    """Here a text that has no UTF-8 form."""
     chat = lambda meta, header: ",".join(meta) or None  # noqa: E731  # a lambda is what people write
     meta = {"bad": Raw(b'"\\ud800"'), "good": Raw(b"1")}
     assert Correlate([chat]).find(meta, lambda name: None) == Correlation("good", "<lambda>")
@@ -157,7 +149,6 @@ def test_a_function_survives_end_what_has_no_python_form() -> None:
 
 
 def test_the_first_source_that_says_something_wins() -> None:
-    """In the order in which they are given, not in that of the request."""
     meta = {"contextId": "a2a", "openai/session": "chatgpt"}
     assert name(meta) == "chatgpt"
     assert name(meta, "meta:contextId", "meta:openai/session") == "a2a"
@@ -165,12 +156,10 @@ def test_the_first_source_that_says_something_wins() -> None:
 
 
 def test_what_is_not_fit_does_not_hide_what_is() -> None:
-    """The next source has its turn."""
     assert name({"openai/session": "a\nb", "contextId": "c1"}) == "c1"
 
 
 def test_a_request_that_says_nothing_has_no_correlation() -> None:
-    """With `_meta` or without."""
     assert found(None) is None
     assert found({}) is None
     assert found({"progressToken": 1, SESSION_KEY: {"sessionId": TOKEN}}) is None
@@ -181,7 +170,6 @@ def test_a_request_that_says_nothing_has_no_correlation() -> None:
 
 @pytest.mark.parametrize("size", [1, MAX_CHARS])
 def test_a_name_of_that_length_passes(size: int) -> None:
-    """Counted in characters, escaped or not."""
     assert name({"contextId": "x" * size}) == "x" * size
     assert name({"contextId": "\u00e9" * size}) == "\u00e9" * size
     assert name({"contextId": "\U0001f642" * (size // 2 or 1)}) is not None
@@ -210,15 +198,9 @@ def test_what_would_change_a_log_s_lines_or_look_never_passes(flaw: str) -> None
     assert name({}, lambda meta, header: f"a{flaw}b" if header("x") else None, x="1") is None
 
 
-def test_a_name_of_spaces_is_none() -> None:
-    """Though one within a name passes."""
-    assert name({"contextId": "   "}) is None
+@pytest.mark.parametrize("value", [None, 7, 1.5, True, [], ["c1"], {}, {"id": "c1"}, "   "])
+def test_only_a_string_that_is_not_blank_is_a_name(value: object) -> None:
     assert name({"contextId": "my chat"}) == "my chat"
-
-
-@pytest.mark.parametrize("value", [None, 7, 1.5, True, [], ["c1"], {}, {"id": "c1"}])
-def test_only_a_string_is_a_name(value: object) -> None:
-    """Nothing is guessed from another value."""
     assert name({"contextId": value}) is None
     assert name({"baggage": value}) is None
 
@@ -252,7 +234,6 @@ metas = st.none() | st.dictionaries(keys, (json_values | st.binary()).map(Raw), 
 def test_whatever_is_sent_nothing_is_raised_and_nothing_unfit_passes(
     meta: dict[str, Raw] | None, header: str | None
 ) -> None:
-    """Any bytes for `_meta`'s values, any text for headers."""
     chain = Correlate([*DEFAULT_CHAIN, lambda meta, header: next(map(str, meta.values()), header("any"))])
     correlation = chain.find(meta, lambda name: header)
     if correlation is not None:
@@ -288,15 +269,9 @@ def test_a_correlation_is_not_accepted_as_a_session() -> None:
 # --- the option ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("option", [None, False])
-def test_correlation_may_be_off(option: Any) -> None:
-    """Then there is nothing to ask."""
-    assert Correlate.of(option) is None
-
-
 @pytest.mark.parametrize("option", [True, DEFAULT_CHAIN, [*DEFAULT_CHAIN], ["meta:contextId"]])
-def test_correlation_may_be_on(option: Any) -> None:
-    """With the default chain, or one's own."""
+def test_correlation_may_be_on_or_off(option: Any) -> None:
+    assert Correlate.of(None) is Correlate.of(False) is None
     chain = Correlate.of(option)
     assert chain is not None
     assert chain.find({"contextId": Raw(b'"c1"')}, lambda name: None) == Correlation("c1", "meta:contextId")
@@ -344,7 +319,6 @@ def _hasty(meta: dict[str, str], header: object) -> str:
     ],
 )
 def test_a_wrong_option_fails_at_construction_with_the_remedy(option: Any, remedy: str) -> None:
-    """Not at the first request."""
     with pytest.raises(ConfigurationError, match=remedy):
         Correlate.of(option)
 
@@ -385,14 +359,12 @@ def test_baggage_is_read_as_its_standard_has_it(text: str, says: str | None) -> 
 
 @pytest.mark.parametrize(("size", "says"), [(MAX_BAGGAGE, "c1"), (MAX_BAGGAGE + 1, None)])
 def test_baggage_has_a_limit(size: int, says: str | None) -> None:
-    """Its standard's own."""
     text = "session.id=c1,a="
     assert name({"baggage": text.ljust(size, "x")}) == says
 
 
 @given(st.text(min_size=1, max_size=MAX_CHARS // 4))
 def test_what_opentelemetry_writes_is_read(text: str) -> None:
-    """The Python SDK's own propagator, which writes a space as a plus."""
     carrier: dict[str, str] = {}
     W3CBaggagePropagator().inject(carrier, baggage.set_baggage(CONVERSATION, text, context.Context()))
     written = text.replace(" ", "+")
@@ -414,12 +386,10 @@ def test_what_opentelemetry_writes_is_read(text: str) -> None:
     ],
 )
 def test_the_conversation_is_added_to_baggage_or_replaced_there(before: str | None, after: str) -> None:
-    """What others have put there stays; what no header may hold goes."""
     assert propagated(before, "c1") == after
 
 
 def test_the_member_may_have_another_name() -> None:
-    """And the one of the default name is then another's."""
     assert propagated("gen_ai.conversation.id=c1,session.id=c2", "c3", member="session.id") == (
         "gen_ai.conversation.id=c1,session.id=c3"
     )
@@ -427,7 +397,6 @@ def test_the_member_may_have_another_name() -> None:
 
 @pytest.mark.parametrize("id", ["", "a\nb", "x" * (MAX_CHARS + 1), f"{TOKEN.partition('.')[0]}.."])
 def test_what_is_not_fit_to_be_shown_is_not_carried_out(id: str) -> None:
-    """Least of all a session id of ours."""
     assert propagated("a=1", id) == "a=1"
     assert propagated(None, id) == ""
 
@@ -456,12 +425,10 @@ def test_what_is_carried_out_is_read_again(text: str, before: str) -> None:
     ("option", "member"), [(None, None), (False, None), (True, CONVERSATION), ("session.id", "session.id")]
 )
 def test_the_option_says_which_member_to_write(option: Any, member: str | None) -> None:
-    """Or that nothing is written."""
     assert baggage_member(option) == member
 
 
 @pytest.mark.parametrize("option", ["", "session id", "é", 3, ["session.id"]])
 def test_a_member_s_name_is_a_token(option: Any) -> None:
-    """Else the option fails at construction, with the remedy."""
     with pytest.raises(ConfigurationError, match=r"propagate: .* names no member of W3C baggage; write one"):
         baggage_member(option)

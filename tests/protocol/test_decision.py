@@ -7,17 +7,21 @@ import json
 from typing import Any
 
 import pytest
-from clients import SECRET, SESSION_KEY, START
+from clients import OFFERED, SECRET, SESSION_KEY, START
 from deciding import headers, rules
 from reasons import refused
 
 from mcp_sessions import SEP1364Create
+from mcp_sessions._protocol import decision
+from mcp_sessions._protocol.cookies import SHARED_JAR
 from mcp_sessions._protocol.decision import (
+    ABOUT_SESSIONS,
     ADVERTISING,
     EXTENSIONS,
     LISTS,
     NEEDS_LIVE_SESSION,
     PASS,
+    SUBJECTS,
     TABLE,
     Carries,
     Decision,
@@ -34,10 +38,11 @@ from mcp_sessions._protocol.decision import (
     subject,
     subjects,
 )
+from mcp_sessions._protocol.draft import SessionMetadata
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._protocol.sep1364 import Sep1364
-from mcp_sessions._session.claims import SESSION, Claims
+from mcp_sessions._session.claims import COOKIE, SESSION, Claims
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing
 from mcp_sessions.errors import EraRefused, Refusal
@@ -72,12 +77,10 @@ def message(text: str) -> Message:
     ],
 )
 def test_a_message_is_about_one_thing(text: str, about: Subject) -> None:
-    """Methods are compared exactly; only `sessions/*` needs an id."""
     assert subject(message(f'{{"jsonrpc":"2.0",{text}}}'), rules()) is about
 
 
 def test_the_table_has_no_hole() -> None:
-    """Every subject meets everything that a message can carry."""
     assert set(TABLE) == set(Subject)
     assert all(set(row) == set(Carries) for row in TABLE.values())
 
@@ -95,7 +98,6 @@ def test_the_table_has_no_hole() -> None:
     ],
 )
 def test_the_rules_of_the_draft(about: Subject, carries: Carries, outcome: Step | str) -> None:
-    """What the draft says in words, so that a slip in the table is noticed."""
     assert TABLE[about][carries] == outcome
 
 
@@ -111,8 +113,6 @@ def test_lists_follow_the_option_or_the_era(lists: Lists | None, modern: bool, s
     """Stable in the modern era, by session in the legacy one, unless the deployment says otherwise."""
     assert list_step(lists, modern=modern) is step
 
-
-# --- the whole product ---------------------------------------------------------------------------
 
 EVERY = subjects(list(EXTENSIONS.values()))
 METHODS = {
@@ -167,15 +167,16 @@ def decided(text: Message, found: RequestHeaders, given: Rules) -> Decision | Re
 def test_what_passes_is_what_would_be_decided_to_pass(about: Subject, policy: Any, options: dict[str, Any]) -> None:
     """Over every subject, all that it can carry, both eras, every header and policy: one table, read once or twice."""
     given = rules(policy, **{"subjects": EVERY, **options})
-    for carried, modern, header, advertised in itertools.product(
-        CARRIED.values(), (False, True), HEADERS, (False, True)
+    for carried, modern, header, advertised, cookie in itertools.product(
+        CARRIED.values(), (False, True), HEADERS, (False, True), (None, "cookie", SHARED_JAR)
     ):
-        text, found = of_subject(about, carried, advertised=advertised), headers(header, modern=modern)
+        found = headers(header, modern=modern, cookie=cookie)
+        text = of_subject(about, carried, advertised=advertised)
         outcome = decided(text, found, given)
         if given.passes(text, found):
             assert outcome == PASS
         elif outcome == PASS and not given.inspects_all:  # it is looked at for what its answer or its header tells
-            assert text.method in ADVERTISING or header is not None or carried is not None
+            assert text.method in ADVERTISING or {header, carried, cookie} != {None}
         else:
             assert outcome != PASS or given.inspects_all
 
@@ -209,6 +210,23 @@ def test_a_decision_is_what_the_table_says(about: Subject, policy: Any, options:
             assert outcome.fail_open is (given.fail_open and named is not None and may_go_on)
 
 
+@pytest.mark.parametrize("policy", POLICIES, ids=str)
+@pytest.mark.parametrize("about", Subject)
+def test_a_cookie_stands_for_a_session_where_nothing_else_names_one(about: Subject, policy: Any) -> None:
+    """It is what the table says of a session, but for what concerns sessions; and nothing is echoed."""
+    given = rules(policy, subjects=EVERY)
+    for carried, header in itertools.product(CARRIED.values(), (None, "transport")):
+        text = of_subject(about, carried)
+        outcome = decided(text, headers(header, modern=True, cookie="cookie"), given)
+        without = decided(text, headers(header, modern=True), given)
+        found = subject(text, given)
+        if carried is not None or header is not None or found in ABOUT_SESSIONS or found is Subject.REPLY:
+            assert str(outcome) == str(without)
+        else:
+            step = Step.UNTOUCHED if found is Subject.LIST else Step.ATTACH
+            assert outcome == Decision(step, SessionMetadata("cookie"), kind=COOKIE)
+
+
 class TestWhatTheHeaderIs:
     def test_it_names_a_transport_session_beside_the_other(self) -> None:
         """Both are opened; what creates a session is not about the one in the header."""
@@ -218,13 +236,11 @@ class TestWhatTheHeaderIs:
         assert (created.step, created.transport_id) == (Step.CREATE, "transport")
 
     def test_an_initialize_begins_anew(self) -> None:
-        """Whatever it carries."""
         found = decide(of_subject(Subject.OTHER, None, advertised=True), headers("transport"), rules())
         assert found == PASS
 
     @pytest.mark.parametrize("kind", ["draft", "forged"])
     def test_it_is_a_mirror_where_none_can_be_named(self, kind: str) -> None:
-        """A deployment without transport sessions refuses one that stands alone."""
         with refused("session_header_alone"):
             decide(of_subject(Subject.OTHER, None), headers(kind), rules(reads_transport=False))
 
@@ -243,14 +259,12 @@ class TestABatch:
     def test_it_passes_unless_an_item_concerns_sessions(
         self, about: Subject, carried: str | None, require: Any, speaks: bool
     ) -> None:
-        """By its method, by what it names, or by what the policy asks of it."""
         assert speaks_of_sessions(of_subject(about, carried), rules(require)) is speaks
 
 
 class TestHeader:
     @pytest.mark.parametrize("ids", [[], [""], ["the-server-s-own"], ["a.b.c"], [OURS[5:]]])
     def test_what_is_not_ours_is_none_of_our_business(self, ids: list[str]) -> None:
-        """A transport session of the wrapped server keeps its header."""
         assert ours_of(ids) is None
 
     @pytest.mark.parametrize("ours", [OURS, FORGED])
@@ -266,7 +280,6 @@ class TestHeader:
                 find(ids)
 
     def test_across_a_bridge_every_header_is_ours(self) -> None:
-        """Clients there know no other ids."""
         assert any_of(["the-server-s-own"]) == "the-server-s-own"
         assert any_of([]) is None
 
@@ -280,7 +293,6 @@ class TestEnvelope:
         check_envelope(message(text), version=version, methods=methods)
 
     def test_a_whole_envelope_passes(self) -> None:
-        """Version and method stand in the header and in the body, and are equal."""
         self.check(f"{{{self.FULL}}}", "sessions/create")
 
     @pytest.mark.parametrize(
@@ -294,7 +306,6 @@ class TestEnvelope:
         ],
     )
     def test_an_incomplete_envelope_is_refused(self, meta: str) -> None:
-        """Version as a string, and capabilities."""
         with refused("envelope_incomplete"):
             self.check(meta, "sessions/create")
 
@@ -306,6 +317,39 @@ class TestEnvelope:
 
     @pytest.mark.parametrize("methods", [(), ("sessions/delete",), ("sessions/create", "sessions/create")])
     def test_the_method_must_be_the_header_s(self, methods: tuple[str, ...]) -> None:
-        """Missing, different and doubled are refused alike."""
         with refused("method_header_mismatch"):
             self.check(f"{{{self.FULL}}}", *methods)
+
+
+def test_every_extension_is_a_method_about_sessions() -> None:
+    for extension in EXTENSIONS.values():
+        assert extension.method.startswith("sessions/")
+        assert extension.method not in SUBJECTS
+        assert extension.subject in ABOUT_SESSIONS
+
+
+def test_what_is_offered_is_read_and_advertised() -> None:
+    offered = decision.offered({"fork"}, tracked=True)
+    assert decision.subjects(offered) == {**SUBJECTS, "sessions/fork": EXTENSIONS["fork"].subject}
+    assert json.loads(decision.settings("some", offered)) == {"required": "some", **OFFERED}
+
+
+def test_what_needs_records_is_offered_where_there_are_some() -> None:
+    """A list of sessions that nobody wrote down would be empty."""
+    every = [decision.offered(EXTENSIONS, tracked=tracked) for tracked in (False, True)]
+    assert [[one.method for one in offered] for offered in every] == [
+        ["sessions/fork"],
+        ["sessions/fork", "sessions/list", "sessions/end_all"],
+    ]
+    assert json.loads(decision.settings("some", every[1])) == {
+        "required": "some",
+        **OFFERED,
+        "list": True,
+        "endAll": True,
+    }
+
+
+def test_what_is_not_offered_is_not_ours() -> None:
+    assert decision.offered((), tracked=True) == []
+    assert decision.subjects([]) == SUBJECTS
+    assert decision.settings("never", []) == b'{"required":"never"}'

@@ -21,7 +21,6 @@ GONE = -32043
 
 
 async def tally(session: Session | None, arguments: dict[str, Any]) -> Any:
-    """Count in the session's state and in its data."""
     assert session is not None
     session.state["n"] = session.state.get("n", 0) + 1
     return [session.state["n"], await session.data.increment("n")]
@@ -43,24 +42,20 @@ def client(dialect: type[Tongue], server: Server, **options: Any) -> Tongue:
 
 
 async def begun(tongue: Tongue) -> dict[str, str]:
-    """A session, as that client holds it."""
     return tongue.held(await tongue.begin())
 
 
 def said(answer: Answer) -> Any:
-    """What a tool said."""
     return answer.result["content"]
 
 
 def code(answer: Answer) -> int:
-    """Why a request was refused."""
     found: int = answer.error["code"]
     return found
 
 
 class TestASession:
     async def test_is_what_the_tools_of_its_requests_see(self, dialect: type[Tongue], server: Server) -> None:
-        """The same one in each; and two are never one."""
         tongue = client(dialect, server)
         one, other = await begun(tongue), await begun(tongue)
         seen = [said(await tongue.use(session)) for session in (one, other, one)]
@@ -68,7 +63,6 @@ class TestASession:
         assert all(ref.startswith("ses_") for ref in seen)
 
     async def test_has_a_state_and_data_of_its_own(self, dialect: type[Tongue], server: Server) -> None:
-        """Kept from request to request, wherever the dialect has it kept."""
         tongue = client(dialect, server)
         one, other = await begun(tongue), await begun(tongue)
         counted = [said(await tongue.use(session, "tally")) for session in (one, one, other, one)]
@@ -90,12 +84,10 @@ class TestASession:
         assert server.last.headers.get(b"mcp-session-id") != session["sessionId"].encode()
 
     async def test_satisfies_a_policy(self, dialect: type[Tongue], server: Server) -> None:
-        """Where one is required everywhere."""
         tongue = client(dialect, server, require="always")
         assert said(await tongue.use(await begun(tongue))).startswith("ses_")
 
     async def test_may_be_recorded(self, dialect: type[Tongue], server: Server) -> None:
-        """Then it stands idle, and ends, alike."""
         clock = Clock()
         tongue = client(dialect, server, tracked=True, idle_timeout=3600, clock=clock, store=MemoryStore(clock=clock))
         session = await begun(tongue)
@@ -107,7 +99,6 @@ class TestASession:
 
 class TestAnEnd:
     async def test_is_for_every_worker_and_for_good(self, dialect: type[Tongue], server: Server) -> None:
-        """And `on_end` runs."""
         store, ended = MemoryStore(), []
 
         def on_end(session: EndedSession, reason: str) -> None:
@@ -121,14 +112,12 @@ class TestAnEnd:
         assert ended == [(ref, "deleted")]
 
     async def test_is_not_told_twice(self, dialect: type[Tongue], server: Server) -> None:
-        """A session that is over is not found."""
         tongue = client(dialect, server)
         session = await begun(tongue)
         await tongue.end(session)
         assert code(await tongue.end(session)) == GONE
 
     async def test_comes_with_time(self, dialect: type[Tongue], server: Server) -> None:
-        """Whatever the client does."""
         clock = Clock()
         tongue = client(dialect, server, clock=clock)
         session = await begun(tongue)
@@ -138,14 +127,12 @@ class TestAnEnd:
 
 class TestARefusal:
     async def test_meets_what_was_never_minted(self, dialect: type[Tongue], server: Server) -> None:
-        """A forgery with the envelope of a session id, which reaches no tool."""
         tongue = client(dialect, server)
         forged = (await begun(tongue))["sessionId"].rpartition(".")[0] + ".AAAA"
         assert code(await tongue.use({"sessionId": forged})) == GONE
         assert "tools/call" not in server.methods
 
     async def test_meets_somebody_else_s(self, dialect: type[Tongue], server: Server) -> None:
-        """A session belongs to who began it."""
         who = "alice"
         tongue = client(dialect, server, principal=lambda scope: Principal(subject=who))
         session = await begun(tongue)
@@ -154,7 +141,6 @@ class TestARefusal:
         assert code(await tongue.end(session)) == GONE
 
     async def test_meets_another_server_s(self, dialect: type[Tongue], server: Server) -> None:
-        """Even where the two share their keys."""
         session = await begun(client(dialect, server, audience="one"))
         assert code(await client(dialect, server, audience="other").use(session)) == GONE
 
@@ -185,8 +171,6 @@ class Failing(MemoryStore):
     async def status(self, claims: Any) -> Standing:
         raise StoreUnavailable
 
-
-# --- two at once ---------------------------------------------------------------------------------
 
 BOTH = {"dialects": [SEP1364Create(), SEP1364Initialize()]}
 
@@ -221,7 +205,6 @@ async def test_metadata_goes_before_a_transport_session(server: Server) -> None:
 
 
 async def test_the_field_goes_before_a_header_that_says_the_same(server: Server) -> None:
-    """And two headers are one too many."""
     first = Alternative1(sessions(server, **BOTH))
     session = await begun(first)
     assert said(await first.use(session)).startswith("ses_")

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from reasons import refused
 
 from mcp_sessions._protocol.decision import requested_session
-from mcp_sessions._protocol.draft import MAX_CACHED_BYTES, SessionMetadata, encode, metadata, without_state
+from mcp_sessions._protocol.draft import (
+    MAX_CACHED_BYTES,
+    SessionMetadata,
+    encode,
+    metadata,
+    speaks_draft,
+    without_state,
+)
 from mcp_sessions._protocol.jsonrpc import SESSION_KEY, Message, parse
 
 
@@ -31,7 +38,6 @@ def carrying(session: str) -> Message:
 
 @pytest.mark.parametrize("meta", ["null", "{}", '{"session":{"sessionId":"a"}}', f'{{"{SESSION_KEY.upper()}":{{}}}}'])
 def test_a_message_without_the_key_names_no_session(meta: str) -> None:
-    """The key is compared exactly."""
     assert named(message(meta)) is None
 
 
@@ -67,7 +73,6 @@ def test_a_named_session_is_an_id_and_perhaps_a_state(session: str, expected: Se
     ],
 )
 def test_anything_else_is_malformed(session: str) -> None:
-    """It is refused, never taken for no session."""
     with refused("malformed_session"):
         named(carrying(session))
 
@@ -81,7 +86,6 @@ def test_what_a_client_sends_each_time_is_read_once(beyond: int, is_read_again: 
 
 
 def test_what_two_parsers_read_differently_is_refused() -> None:
-    """A second `sessionId`, even one that is spelt with an escape."""
     for second in ("sessionId", "session\\u0049d"):
         with refused("duplicate_member"):
             named(carrying(f'{{"sessionId":"a","{second}":"b"}}'))
@@ -95,18 +99,15 @@ def test_an_id_that_cannot_be_written_again_is_refused() -> None:
 
 @given(st.text(), st.none() | st.text())
 def test_ids_and_states_are_read_as_they_were_meant(session_id: str, state: str | None) -> None:
-    """Whatever characters they hold."""
     session: dict[str, Any] = {"sessionId": session_id} if state is None else {"sessionId": session_id, "state": state}
     assert named(carrying(json.dumps(session, ensure_ascii=False))) == SessionMetadata(session_id, state)
 
 
 def test_no_text_about_a_named_session_holds_its_id() -> None:
-    """It is a credential, verified or not."""
     assert repr(SessionMetadata("a-credential", "a-state")) == "<SessionMetadata>"
 
 
 def test_metadata_says_when_the_session_ends_in_utc() -> None:
-    """`expiresAt` is ISO 8601; a state is there only where there is a new one."""
     plain = metadata("a", expires_at=0, state=None)
     assert plain == {"sessionId": "a", "expiresAt": "1970-01-01T00:00:00Z"}
     assert metadata("a", expires_at=0, state="s") == {**plain, "state": "s"}
@@ -114,7 +115,26 @@ def test_metadata_says_when_the_session_ends_in_utc() -> None:
 
 
 def test_metadata_without_a_state_is_encoded_once() -> None:
-    """Every echo of one session is the same bytes, kept from the first."""
     first = without_state("a", 60)
     assert json.loads(first) == metadata("a", expires_at=60, state=None)
     assert without_state("a", 60) is first
+
+
+@pytest.mark.parametrize(
+    ("params", "speaks"),
+    [
+        ({"capabilities": {"experimental": {"sessions": {}}}}, True),
+        ({"capabilities": {"experimental": {"other": {}}}}, False),
+        ({"capabilities": {"sessions": {}}}, False),
+        ({"capabilities": {"experimental": None}}, False),
+        ({"capabilities": []}, False),
+        ({}, False),
+        (None, False),
+        ({"sessions": 1}, False),
+    ],
+)
+def test_a_client_that_declares_sessions_speaks_the_draft(params: Any, speaks: bool) -> None:
+    """It creates sessions itself, so it is given none by `initialize`."""
+    parsed = parse(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}).encode())
+    assert isinstance(parsed, Message)
+    assert speaks_draft(parsed) is speaks

@@ -29,7 +29,6 @@ def message(members: str) -> Message:
     ],
 )
 def test_the_field_is_a_text_beside_the_method(members: str, said: str | None) -> None:
-    """Null means absent, and names are compared exactly."""
     assert field(message(members)) == said
 
 
@@ -43,13 +42,11 @@ def test_the_field_is_a_text_beside_the_method(members: str, said: str | None) -
     ],
 )
 def test_anything_else_is_refused(members: str, reason: str) -> None:
-    """Also what two parsers would read differently."""
     with refused(reason):
         field(message(members))
 
 
 def test_places_that_agree_name_one_session() -> None:
-    """And those that name none say nothing."""
     assert agreed() is None
     assert agreed(None, None) is None
     assert agreed("a", None, "a") == "a"
@@ -84,14 +81,8 @@ def test_the_header_mirrors_the_field_or_is_the_server_s_own(kind: Kind | None, 
     ],
 )
 def test_any_other_header_is_refused(kind: Kind | None, header: str, is_ours: bool) -> None:
-    """Nobody guesses which of the two was meant."""
     with refused("session_header_mismatch"):
         check_header("this", kind, header, is_ours=is_ours)
-
-
-@pytest.mark.parametrize("kind", [FIELD, TRANSPORT, BESIDE, None])
-def test_no_header_is_refused(kind: Kind | None) -> None:
-    """It is required."""
     with refused("field_header_missing"):
         check_header("this", kind, None, is_ours=False)
 
@@ -107,11 +98,9 @@ def test_no_header_is_refused(kind: Kind | None) -> None:
     ],
 )
 def test_capabilities_are_an_object_in_the_params(members: str, said: bytes | None) -> None:
-    """Kept as they were written."""
     found = capabilities(message(members))
     assert (None if found is None else bytes(found)) == said
 
 
 def test_params_are_none_where_there_are_none() -> None:
-    """So that who looks for a member finds none."""
     assert message("").all_params == {}

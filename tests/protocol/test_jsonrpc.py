@@ -25,14 +25,12 @@ CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":%b}'
 
 
 def call(params: bytes) -> Message:
-    """A tool call with these params, as read."""
     message = parse(CALL % params)
     assert isinstance(message, Message)
     return message
 
 
 def read(body: bytes) -> Message:
-    """A body that is one message, as read."""
     message = parse(body)
     assert isinstance(message, Message)
     return message
@@ -58,7 +56,6 @@ def test_a_request_is_read_as_far_as_sessions_need_it() -> None:
 
 
 def test_a_message_without_an_id_is_a_notification() -> None:
-    """And without params it is about nothing and has no _meta."""
     message = read(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
     assert (message.kind, message.id, message.about, message.meta) == (MessageKind.NOTIFICATION, None, None, None)
 
@@ -92,13 +89,11 @@ def test_null_is_absent(absent: bytes) -> None:
     ["Method", "METHOD", "method\0", " method", "_META", "_meta ", "Params", "\N{FULLWIDTH LATIN SMALL LETTER M}ethod"],
 )
 def test_names_are_compared_exactly(name: str) -> None:
-    """A name that only looks like one of ours is another member."""
     message = read(write({"jsonrpc": "2.0", "method": "ping", name: [], "params": {name: False}}))
     assert (message.method, message.meta) == ("ping", None)
 
 
 def test_escapes_in_names_and_values_are_resolved() -> None:
-    """`"\\u006dethod"` is `"method"` for every parser, and so for this one."""
     message = read(
         b'{"jsonrpc":"2\\u002e0","\\u006dethod":"tools\\/c\\u0061ll","p\\u0061rams":{"\\u005fmeta":{"\\/":1}}}'
     )
@@ -116,7 +111,6 @@ def test_white_space_around_a_message_is_allowed(space: bytes) -> None:
 
 @pytest.mark.parametrize(("method", "member"), jsonrpc.TARGETS.items())
 def test_the_target_is_the_member_that_the_method_names(method: str, member: str) -> None:
-    """Decoded, escapes and all."""
     message = read(
         write({"jsonrpc": "2.0", "method": method, "params": {"name": "x", "uri": "x", member: "é\n\U0001f600"}}, 3)
     )
@@ -137,7 +131,6 @@ def test_the_target_is_the_member_that_the_method_names(method: str, member: str
     ],
 )
 def test_other_messages_have_no_target(method: str, params: Any) -> None:
-    """None, and never the value of a member that merely has the name."""
     assert read(write({"jsonrpc": "2.0", "method": method, "params": params})).target() is None
 
 
@@ -158,7 +151,6 @@ def test_no_representation_shows_what_a_message_carries() -> None:
 
 
 def test_a_message_cannot_be_changed() -> None:
-    """What was checked is what is passed on."""
     with pytest.raises(AttributeError):
         call(b"{}").method = "ping"  # type: ignore[misc]
 
@@ -168,7 +160,6 @@ def test_a_message_cannot_be_changed() -> None:
 
 @pytest.mark.parametrize("space", [b"", b"\n "])
 def test_an_array_is_a_batch_of_messages(space: bytes) -> None:
-    """Each read by the same rules, each with its own text."""
     batch = parse(space + b'[ {"jsonrpc":"2.0","method":"a","id":"x"} ,{"jsonrpc":"2.0","result":"\\ud800"}]')
     assert isinstance(batch, Batch)
     assert [item.kind for item in batch.items] == [MessageKind.REQUEST, MessageKind.RESPONSE]
@@ -196,7 +187,6 @@ def test_an_array_is_a_batch_of_messages(space: bytes) -> None:
     ],
 )
 def test_a_batch_is_refused_whole(body: bytes, reason: str) -> None:
-    """One item that is refused refuses the batch."""
     with refused(reason):
         parse(body)
 
@@ -230,7 +220,6 @@ def test_whether_an_array_holds_a_message_is_not_asked_without_end(length: int, 
 
 @given(st.lists(st.sampled_from([b"1", b"{}", b'{"jsonrpc":"1.0","method":"a"}', b'{"jsonrpc":"2.0","method":"a"}'])))
 def test_an_array_is_no_batch_only_if_no_item_is_a_message(items: list[bytes]) -> None:
-    """And a batch only if every item is one."""
     messages = sum(b"2.0" in item for item in items)
     reason = "batch" if messages else "not_jsonrpc"
     with refused(reason) if messages < len(items) or not items else nullcontext():
@@ -283,7 +272,6 @@ def test_what_is_not_json_is_refused_wherever_it_stands(text: str, where: bytes)
     "text", ["1", "-0", "1e5", "null", "true", '"a"', '"\\ud800"', ' "{}" ', "1" + "0" * 5000, '"[]"', "\n7\n"]
 )
 def test_json_that_is_neither_object_nor_array_is_no_message(text: str) -> None:
-    """JSON-RPC 2.0 knows objects, and arrays of them."""
     with refused("not_jsonrpc"):
         parse(text.encode())
 
@@ -461,29 +449,21 @@ def test_no_member_joins_longer_than_it_can_be_sent() -> None:
 
 @pytest.mark.parametrize("version", ["1.0", "2", "2.0 ", "", None, 2, [], {}])
 def test_another_version_is_not_json_rpc(version: Any) -> None:
-    """`jsonrpc` is exactly the string "2.0"."""
     for member in ("method", "result"):
         with refused("not_jsonrpc"):
             parse(json.dumps({"jsonrpc": version, member: "a"}).encode())
-
-
-def test_no_version_is_not_json_rpc() -> None:
-    """Nor is an empty object."""
-    for body in (b"{}", b'{"method":"a","id":1}'):
         with refused("not_jsonrpc"):
-            parse(body)
+            parse(json.dumps({member: "a"}).encode())
 
 
 @pytest.mark.parametrize("method", [b"null", b"1", b"[]", b'["a"]', b"{}", b"true"])
 def test_a_method_that_is_not_a_string_is_refused(method: bytes) -> None:
-    """Null too: it is there."""
     with refused("method_not_string"):
         parse(b'{"jsonrpc":"2.0","id":1,"method":%b}' % method)
 
 
 @pytest.mark.parametrize("params", [b"[]", b"[1]", b'"a"', b"0", b"false"])
 def test_params_that_are_not_an_object_are_refused(params: bytes) -> None:
-    """MCP has no positional params."""
     with refused("params_not_object"):
         parse(CALL % params)
 
@@ -499,7 +479,6 @@ def test_a_meta_that_is_not_an_object_is_refused(meta: bytes) -> None:
     "text", ["0", "1", "-1", "-10", "18446744073709551616123", '""', '"1"', '"\\u0031"', '"\\ud83d\\ude00"']
 )
 def test_an_id_is_a_string_or_an_integer_and_keeps_its_text(text: str) -> None:
-    """However large, and with its escapes."""
     assert read(b'{"jsonrpc":"2.0","method":"a","id": %b }' % text.encode()).id == text.encode()
 
 
@@ -534,13 +513,11 @@ def test_a_lone_surrogate_in_what_is_read_is_refused(body: bytes) -> None:
 
 
 def test_a_target_with_a_lone_surrogate_is_refused_when_asked_for() -> None:
-    """The message as such passes."""
     with refused("lone_surrogate"):
         call(b'{"name":"\\ud800"}').target()
 
 
 def test_a_surrogate_pair_is_a_character() -> None:
-    """In names as in values, and beside a lone surrogate in a value."""
     message = call(
         b'{"name":"\\uD83D\\ude00","_meta":{"\\ud83d\\ude00":"\\ud800"},"x":"\\ud800"}'.replace(
             b'"_meta":{"\\ud83d\\ude00":"\\ud800"},', b""
@@ -560,7 +537,6 @@ def test_a_text_with_every_mark_of_the_mask_is_refused_only_beside_a_lone_surrog
 
 
 def test_a_large_body_is_not_copied_more_than_twice() -> None:
-    """Neither decoded as a whole nor built into objects."""
     body = CALL % b'{"arguments":[%b0]}' % (b'"\xf0\x9f\x98\x80 a", ' * 50_000)
     tracemalloc.start()
     parse(body)
@@ -634,7 +610,6 @@ def test_every_proper_message_is_read_as_the_standard_library_reads_it(value: di
 def test_every_strange_message_is_refused_or_read_as_the_standard_library_reads_it(
     value: Any, seed: int | None
 ) -> None:
-    """Whatever is read must be what every other parser reads."""
     assert agrees(write(value, seed))
 
 
@@ -642,7 +617,6 @@ def test_every_strange_message_is_refused_or_read_as_the_standard_library_reads_
 def test_every_damaged_message_is_refused_or_read_as_the_standard_library_reads_it(
     value: dict[str, Any], seed: int | None, damage: list[tuple[int, int, bytes]]
 ) -> None:
-    """Bytes cut out and others put in, anywhere."""
     body = write(value, seed)
     for at, cut, put in damage:
         place = at % (len(body) + 1)
@@ -652,7 +626,6 @@ def test_every_damaged_message_is_refused_or_read_as_the_standard_library_reads_
 
 @pytest.mark.parametrize("more", ["", ',"extra":1'], ids=["common", "unusual"])
 def test_a_body_is_taken_apart_once(more: str) -> None:
-    """However it was read first; a copy with another body is taken apart anew."""
     message = parse(b'{"jsonrpc":"2.0","id":1,"method":"a","params":{"name":"b"%b}}' % more.encode())
     assert isinstance(message, Message)
     assert list(message.envelope) == ["jsonrpc", "id", "method", "params"]

@@ -37,7 +37,6 @@ def asks(require: Require, method: str, target: str | None = None, *, notificati
 @pytest.mark.parametrize("notification", [False, True])
 @pytest.mark.parametrize("method", [*HANDSHAKE_METHODS, *DISCOVERY_METHODS, *SESSION_METHODS, *OTHERS])
 def test_never_asks_for_nothing(method: str, notification: bool) -> None:
-    """And it does not even look at the name."""
     assert Policy("never").requires(method, unread, notification) is False
 
 
@@ -80,23 +79,17 @@ def test_always_lets_notifications_pass_but_no_call_without_an_id(method: str, a
     "require", [{"tools/call", "ping"}, ["tools/call", "ping"], {"tools/call": True, "ping": True}]
 )
 def test_named_methods_need_a_session_and_no_others_do(require: Require) -> None:
-    """Lists, ping and notifications are not an exception once they are named."""
     policy = Policy(require)
     assert policy.requires("tools/call", unread, False)
     assert policy.requires("tools/call", unread, True)
     assert policy.requires("ping", unread, False)
     assert not policy.requires("prompts/get", unread, False)
     assert not policy.requires("tools/list", unread, False)
-
-
-def test_a_notification_needs_a_session_where_it_is_named() -> None:
-    """Only the one that is named."""
     assert asks({"notifications/progress"}, "notifications/progress", notification=True)
     assert not asks({"notifications/progress"}, "notifications/cancelled", notification=True)
 
 
 def test_a_method_may_be_listed_as_needing_none() -> None:
-    """`False` is for configuration that is computed."""
     policy = Policy({"tools/call": False, "prompts/get": True})
     assert not policy.requires("tools/call", unread, False)
     assert policy.requires("prompts/get", unread, False)
@@ -121,13 +114,7 @@ def test_a_rule_by_name_asks_for_those_names_and_for_what_it_cannot_read(
 @pytest.mark.parametrize("method", [method for method, member in TARGETS.items() if member == "uri"])
 @pytest.mark.parametrize(
     ("uri", "asked"),
-    [
-        ("res://cart/1", True),
-        ("res://cart/2", False),
-        ("res://cart", False),
-        ("res://Cart/1", True),
-        (None, True),
-    ],
+    [("res://cart/1", True), ("res://cart/2", False), ("res://cart", False), ("res://Cart/1", True), (None, True)],
 )
 def test_a_rule_by_uri_asks_for_that_resource(method: str, uri: str | None, asked: bool) -> None:
     """A host has no case, so neither has the comparison."""
@@ -195,7 +182,6 @@ def test_a_uri_in_an_odd_spelling_counts_as_named(uri: str) -> None:
     ],
 )
 def test_a_usual_uri_that_is_not_named_passes(uri: str) -> None:
-    """Failing closed costs the usual resources nothing."""
     assert not asks({"resources/read": ["res://elsewhere"]}, "resources/read", uri)
     assert asks({"resources/read": [uri]}, "resources/read", uri)
 
@@ -225,7 +211,6 @@ def parsed(uri: str) -> str | None:
 @example("res://cart/a")
 @example("no scheme")
 def test_no_spelling_that_a_server_takes_for_a_named_resource_passes(uri: str) -> None:
-    """Whatever the SDK's parser makes into a named URI is asked about."""
     served = parsed(uri)
     for named in NAMED:
         assert served != parsed(named) or asks({"resources/read": [named]}, "resources/read", uri)
@@ -273,8 +258,6 @@ def test_a_function_that_does_not_answer_yes_or_no_is_refused(answer: Any) -> No
 
 
 def test_what_a_function_raises_reaches_the_caller() -> None:
-    """It is the deployment's own error, and no answer."""
-
     def judge(_asked: PolicyRequest) -> bool:
         raise LookupError("no such tenant")
 

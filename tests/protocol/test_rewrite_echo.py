@@ -18,7 +18,6 @@ MEMBER = b'"%b":%b' % (SESSION_KEY.encode(), SESSION)
 COMPACT = b'{"jsonrpc":"2.0","id":1,"result":%b}'
 SPACED = b'{"jsonrpc": "2.0", "id": 1, "result": %b}'
 LONG = b'{"a":"%b",' % (b"x" * rewrite.COPIED)
-TAILS = (b'"b":[1]}', b'"_meta":{"c":1}}')
 
 
 def echo(response: bytes, request_id: bytes = b"1") -> bytes | None:
@@ -43,7 +42,6 @@ def echo_apart(response: bytes, request_id: bytes = b"1") -> bytes | None:
     ],
 )
 def test_a_result_without_meta_is_given_one(answer: bytes, result: bytes) -> None:
-    """All that the server wrote stands before it, in its own spelling."""
     assert echo(answer % (result + b"}")) == (answer % (result + b',"_meta":{' + MEMBER + b"}}"))
 
 
@@ -59,7 +57,6 @@ def test_a_result_without_meta_is_given_one(answer: bytes, result: bytes) -> Non
     ],
 )
 def test_a_meta_that_ends_the_result_is_continued(result: bytes) -> None:
-    """The session is its last member."""
     assert echo(COMPACT % (result + b"}}")) == COMPACT % (result + b"," + MEMBER + b"}}")
     spaced = result.replace(b'"_meta":', b'"_meta": ')
     assert echo(SPACED % (spaced + b"}}")) == SPACED % (spaced + b"," + MEMBER + b"}}")
@@ -107,16 +104,12 @@ def test_any_other_answer_is_taken_apart(response: bytes) -> None:
 
 
 def test_what_the_session_raises_reaches_the_caller() -> None:
-    """State that cannot be kept is not a flaw of the answer."""
-
     def too_large() -> bytes:
         raise StateTooLarge(2, 1)
 
     with pytest.raises(StateTooLarge):
         rewrite.echo(COMPACT % b'{"a":1}', b"1", too_large)
 
-
-# --- for all answers -----------------------------------------------------------------------------
 
 looked_at = st.sampled_from(["cacheScope", "ttlMs", "_meta", "content", SESSION_KEY, '"_meta', "a\\"])
 objects = st.dictionaries(looked_at | names, values(broken_texts), max_size=3)
@@ -137,7 +130,6 @@ def spelt(value: Any, *, spaced: bool) -> bytes:
 @example({"_meta": {"a": 1}}, Number("1"), True)
 @example({"a": "\ud800", "_meta": {"a": 1}}, "é", False)
 def test_it_says_the_same_as_an_answer_that_was_taken_apart(result: Any, request_id: Any, spaced: bool) -> None:
-    """Whatever the result holds, and however the server puts spaces."""
     identity = write(request_id)
     response = spelt({"jsonrpc": "2.0", "id": request_id, "result": result}, spaced=spaced)
     echoed, apart = echo(response, identity), echo_apart(response, identity)

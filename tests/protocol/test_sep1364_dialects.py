@@ -48,7 +48,6 @@ def test_what_a_method_is_about(method: str, members: str, about: Subject | None
 
 @pytest.mark.parametrize("method", ["session/create", "sessions/delete", "session/delete", "terminate"])
 def test_a_notification_is_out_of_place(method: str) -> None:
-    """Nothing could answer it."""
     assert BOTH.subject(message(method, id="")) is Subject.MISPLACED
 
 
@@ -56,14 +55,12 @@ def test_a_notification_is_out_of_place(method: str) -> None:
     "method", ["sessions/create", "session/create", "sessions/delete", "session/delete", "terminate"]
 )
 def test_methods_about_sessions_may_name_one_in_their_params(method: str) -> None:
-    """Other methods may not: there the name is the method's own business."""
     assert BOTH.named_id(message(method, ',"params":{"sessionId":"a"}')) == "a"
     assert BOTH.named_id(message("tools/call", ',"params":{"sessionId":"a"}')) is None
     assert NEITHER.named_id(message(method, ',"params":{"sessionId":"a"}')) is None
 
 
 def test_metadata_and_field_name_one_session() -> None:
-    """The metadata's, which may carry a state; where they differ, neither."""
     in_meta = SessionMetadata("a", "state")
     assert BOTH.requested_session(message("m", ',"sessionId":"a"'), in_meta) is in_meta
     assert BOTH.requested_session(message("m"), in_meta) is in_meta
@@ -74,7 +71,6 @@ def test_metadata_and_field_name_one_session() -> None:
 
 
 def test_a_server_without_sessions_finds_none() -> None:
-    """Whatever the client sends; one that sends none is served."""
     sessionless = Sep1364(None, SEP1364Initialize(sessionless=True))
     assert sessionless.requested_session(message("m"), None) is None
     with pytest.raises(SessionNotFound):
@@ -96,7 +92,6 @@ def test_a_server_without_sessions_finds_none() -> None:
     ],
 )
 def test_what_needs_a_session_where_sessions_are_required(method: str, needs: bool) -> None:
-    """Every other method but three; nothing does where they are not required."""
     said = message(method)
     assert SEP1364Create(required=True).requires(said, subject(said, rules())) is needs
     assert not SEP1364Create().requires(said, subject(said, rules()))
@@ -121,12 +116,10 @@ def test_whether_the_version_was_agreed_upon_at_once(asked: str, spoken: str, ag
 
 @pytest.mark.parametrize("option", ["draft", [SEP1364Create], [SEP1364Create(), SEP1364Create()], None, 7, [None]])
 def test_a_wrong_option_says_what_to_write(option: Any) -> None:
-    """Each dialect once."""
     with pytest.raises(ConfigurationError, match=r"dialects=\[SEP1364Create\(\), SEP1364Initialize\(\)\]"):
         Sep1364.of(option)
 
 
 def test_a_right_option_is_taken_in_any_order() -> None:
-    """A tuple does as well."""
     assert Sep1364.of((SEP1364Initialize(), SEP1364Create())) == BOTH
     assert Sep1364.of([SEP1364Create()]) == Sep1364(SEP1364Create(), None)

@@ -35,18 +35,15 @@ streams = st.lists(st.sampled_from([*LINES, *ENDINGS, *ENDINGS, *ENDINGS, BYTE_O
 
 
 def passed(chunks: Iterable[bytes], *, limit: int = 1 << 20) -> tuple[list[Event], bytes]:
-    """What a stream makes of these chunks."""
     stream = EventStream(max_event_bytes=limit)
     return [event for chunk in chunks for event in stream.feed(chunk)], stream.end()
 
 
 def data(stream: bytes) -> list[bytes]:
-    """The data of the events of a stream, fed whole."""
     return [event.data for event in passed([stream])[0] if event.data is not None]
 
 
 def bytewise(stream: bytes) -> list[bytes]:
-    """A stream cut after every byte."""
     return [stream[at : at + 1] for at in range(len(stream))]
 
 
@@ -73,14 +70,12 @@ def by_the_book(stream: bytes) -> list[bytes]:
 
 
 def test_an_event_comes_out_whole_with_its_data() -> None:
-    """The usual chunk, one event, yields that event and nothing else."""
     events, rest = passed([MESSAGE])
     assert [(event.raw, event.data, event.oversized) for event in events] == [(MESSAGE, JSON, False)]
     assert rest == b""
 
 
 def test_an_event_comes_out_byte_by_byte() -> None:
-    """However slowly the bytes come, the data is the same and no byte is lost."""
     events, rest = passed(bytewise(MESSAGE))
     assert facts(events) == [(JSON, False)]
     assert b"".join(event.raw for event in events) + rest == MESSAGE
@@ -116,13 +111,11 @@ def test_an_event_may_have_an_id(raw: bytes, expected: str | None) -> None:
     ],
 )
 def test_an_event_of_a_stream_has_the_same_id(raw: bytes, expected: str | None) -> None:
-    """Though its data, where that comes last, is not looked at for it."""
     ((event,), _) = passed([raw])
     assert event.id == Event(raw).id == expected
 
 
 def test_trailing_matter_waits_for_its_blank_line_or_the_end() -> None:
-    """What follows an event is held; the end gives it back as it came, once."""
     stream = EventStream(max_event_bytes=100)
     assert [event.raw for event in stream.feed(MESSAGE + b"data: unfini")] == [MESSAGE]
     assert stream.feed(b"shed\r\n") == []
@@ -131,7 +124,6 @@ def test_trailing_matter_waits_for_its_blank_line_or_the_end() -> None:
 
 
 def test_many_events_come_in_one_chunk() -> None:
-    """Each is a piece of its own."""
     events, _ = passed([MESSAGE * 3 + b"data: last\n\n"])
     assert [event.raw for event in events] == [MESSAGE, MESSAGE, MESSAGE, b"data: last\n\n"]
 
@@ -188,7 +180,6 @@ def test_a_stream_shows_nothing_of_what_passes() -> None:
 
 @given(streams)
 def test_any_stream_reads_as_the_standard_says(stream: bytes) -> None:
-    """The splitter finds the events that the standard's own steps find."""
     assert data(stream) == by_the_book(stream)
 
 
@@ -244,7 +235,6 @@ def test_bytes_like_a_mark_elsewhere_belong_to_the_line(stream: bytes) -> None:
 
 
 def test_half_a_mark_is_given_back_at_the_end() -> None:
-    """Nothing is lost even of a stream of two bytes."""
     assert passed([b"\xef", b"\xbb"]) == ([], b"\xef\xbb")
 
 
@@ -290,7 +280,6 @@ def test_an_event_over_the_limit_is_never_held() -> None:
 
 
 def rewritten(raw: bytes, value: bytes) -> bytes:
-    """The one event of `raw` with other data."""
     [event] = passed([raw])[0]
     return event.with_data(value)
 

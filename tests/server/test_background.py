@@ -54,7 +54,6 @@ async def test_an_error_is_logged_by_its_kind_and_ends_that_work_alone(caplog: p
 
 
 def test_it_ends_with_the_event_loop(anyio_backend: str) -> None:
-    """Nothing has to stop it."""
     ended: list[str] = []
 
     async def work() -> None:

@@ -11,6 +11,7 @@ import anyio
 import pytest
 from apps import Server, sessions
 from clients import Answer, Client, Clock, Header, Incoming, call, http
+from failing import Failing
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
@@ -19,9 +20,8 @@ from stateful import HEADER, Stateful
 from mcp_sessions import MCPSessionMiddleware, Principal, Session
 from mcp_sessions._server.context import Bridged as Crossing
 from mcp_sessions._server.options import DAY
-from mcp_sessions._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted
+from mcp_sessions._session.events import Fact, RequestRefused, SessionDeleted
 from mcp_sessions.errors import CreateRefused, StoreUnavailable
-from mcp_sessions.stores.memory import MemoryStore
 
 DEADLINE = 30  # seconds after which a test that hangs fails
 
@@ -74,16 +74,6 @@ def bridged(server: Stateful | None = None, **options: Any) -> Bridged:
 
 
 # --- both ways -----------------------------------------------------------------------------------
-
-
-@both
-async def test_initialize_names_ours_for_the_servers(sse: bool) -> None:
-    """A signed id, longer than the server's and without it."""
-    world = bridged(Stateful(sse=sse))
-    ours = await world.opens()
-    assert ours.count(".") == 2
-    assert list(world.server.counts) == ["servers-1"]
-    assert [fact for fact in world.facts if isinstance(fact, SessionCreated)] != []
 
 
 @both
@@ -197,9 +187,6 @@ async def test_no_response_names_another_id(named: list[bytes], seen: list[bytes
     assert found == [ours.encode() for _ in seen]
 
 
-# --- begun, or not -------------------------------------------------------------------------------
-
-
 @both
 async def test_a_failed_initialize_names_none(sse: bool) -> None:
     """Though the server has begun a transport session, and says so in the head."""
@@ -217,6 +204,9 @@ async def test_a_request_without_an_id_is_the_servers_to_refuse() -> None:
     answer = await world.send("tools/call", None)
     assert (answer.status, answer.error["message"]) == (400, "Missing session ID")
     assert HEADER not in answer.headers
+
+
+# --- begun, or not -------------------------------------------------------------------------------
 
 
 async def test_initialize_begins_anew_whatever_it_carries() -> None:
@@ -241,7 +231,6 @@ async def test_the_session_of_a_handshake_does_not_stick_to_the_scope_that_the_s
 
 
 async def test_nor_does_it_where_the_server_fails() -> None:
-    """What it keeps of the request is the same."""
     kept: list[Any] = []
 
     async def fails(scope: Scope, receive: Receive, send: Send) -> None:
@@ -336,13 +325,6 @@ async def test_the_servers_guards_come_first(method: str) -> None:
     assert answer.status == 401
 
 
-async def test_an_id_given_twice_is_refused() -> None:
-    """Two readers may take different ones."""
-    world = bridged()
-    ours = await world.opens()
-    assert (await world.send("tools/call", ours, (HEADER, b"servers-1"))).status == 400
-
-
 async def test_what_the_server_has_forgotten_is_a_404() -> None:
     """Its own, as it came; ours lives on, since another worker may remember: the caller was led astray."""
     world = bridged()
@@ -352,9 +334,6 @@ async def test_what_the_server_has_forgotten_is_a_404() -> None:
     assert (answer.status, answer.error["message"]) == (404, "Session not found")
     world.server.counts["servers-1"] = remembered
     assert (await world.send("tools/call", ours)).result == {"content": 1}
-
-
-# --- ended ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("admission", ["ask", "own"])
@@ -367,6 +346,9 @@ async def test_delete_ends_it_on_both_sides(admission: str) -> None:
     assert [fact.reason for fact in world.facts if isinstance(fact, SessionDeleted)] == ["deleted"]
     assert (await world.bodyless("DELETE", ours)).status == 404
     assert (await world.send("tools/call", ours)).status == 404
+
+
+# --- ended ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("said", "answered"), [(405, 200), (404, 200), (403, 403), (500, 500)])
@@ -435,12 +417,7 @@ async def test_a_stream_of_a_session_that_has_ended_is_not_taken_up() -> None:
 
 async def test_a_store_that_does_not_answer_is_no_dead_session() -> None:
     """Neither for a stream nor for a DELETE: the client may try again."""
-
-    class Away(MemoryStore):
-        async def status(self, claims: Any) -> Any:
-            raise StoreUnavailable
-
-    world = bridged(store=Away())
+    world = bridged(store=Failing("status"))
     ours = await world.opens()
     for method in ("GET", "DELETE"):
         assert (await world.bodyless(method, ours)).status == 503
@@ -460,7 +437,6 @@ async def test_the_server_sees_nothing_of_the_bridge() -> None:
 
 
 async def test_what_is_beside_the_endpoint_is_left_alone() -> None:
-    """Another server's ids, at another path."""
     server = Stateful()
     app = sessions(Starlette(routes=[Mount("/other", app=server)]), bridge=True)
     answer = await call(app, http(path="/other/", headers=[(HEADER, b"servers-1")]), b'{"method":"ping","id":1}')

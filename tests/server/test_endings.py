@@ -138,7 +138,6 @@ async def test_of_all_who_end_it_one_runs_the_hook(tracked: bool) -> None:
 
 
 async def test_without_a_hook_the_data_is_forgotten_all_the_same() -> None:
-    """It dies with its session."""
     worker = Worker(Store())
     await worker.data(CLAIMS.ref, END).set("a", 1)
     await worker.end()

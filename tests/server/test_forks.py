@@ -6,15 +6,13 @@ from typing import Any
 
 import pytest
 from apps import Server, sessions
-from clients import OFFERED, START, Client, Clock
+from clients import START, Client, Clock
+from failing import Failing
 from starlette.types import Scope
 
 from mcp_sessions import EndedSession, MCPSessionMiddleware, Session
-from mcp_sessions._server.options import HOUR
-from mcp_sessions._session.claims import Claims
 from mcp_sessions._session.events import Fact, SessionCreated
-from mcp_sessions.errors import CreateRefused, StoreUnavailable
-from mcp_sessions.stores.base import Standing
+from mcp_sessions.errors import CreateRefused
 from mcp_sessions.stores.memory import MemoryStore
 
 
@@ -66,7 +64,6 @@ async def test_a_fork_that_shares_has_the_same_data(tracked: bool) -> None:
 
 
 async def test_a_copy_is_as_the_parent_was(tracked: bool) -> None:
-    """From then on, each changes its own."""
     client = Client(shop(tracked=tracked))
     root = await client.create()
     await client.tool("put", session=root, item="tea")
@@ -80,7 +77,6 @@ async def test_a_copy_is_as_the_parent_was(tracked: bool) -> None:
 
 
 async def test_a_fresh_fork_begins_empty(tracked: bool) -> None:
-    """In data and in state."""
     client = Client(shop(tracked=tracked))
     root = {**await client.create()}
     root["state"] = ((await client.tool("remember", session=root, seen=1)).session or {})["state"]
@@ -107,24 +103,7 @@ async def test_the_state_is_copied_wherever_the_data_goes_along(mode: str) -> No
 # --- on the wire ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("modern", [False, True])
-async def test_a_fork_is_answered_as_a_new_session_and_the_parent_is_echoed(modern: bool) -> None:
-    """In both eras; the wrapped server is asked once whether it lets the caller in."""
-    server = Server()
-    client = Client(sessions(server, idle_timeout=HOUR), modern=modern)
-    root = await client.create()
-    server.seen.clear()
-    answer = await client.send("sessions/fork", {"mode": "fresh"}, session=root)
-    fork, echo = answer.result["session"], answer.session
-    assert echo is not None
-    assert set(fork) == set(echo) == {"sessionId", "expiresAt", "state"}
-    assert echo["sessionId"] == root["sessionId"] != fork["sessionId"]
-    assert answer.result.get("resultType") == ("complete" if modern else None)
-    assert server.methods == ["server/discover" if modern else "ping"]
-
-
 async def test_the_application_sees_the_lineage(tracked: bool) -> None:
-    """By public names."""
     client = Client(shop(tracked=tracked))
     root = await client.create()
     child = await client.fork(root, "fresh")
@@ -134,7 +113,6 @@ async def test_the_application_sees_the_lineage(tracked: bool) -> None:
 
 
 async def test_a_fork_lives_no_longer_than_its_root(tracked: bool) -> None:
-    """Whenever it was made: nobody gains time."""
     clock = Clock()
     client = Client(shop(tracked=tracked, clock=clock, lifetime=100, store=MemoryStore(clock=clock)))
     root = await client.create()
@@ -162,7 +140,6 @@ async def test_a_fork_belongs_to_who_its_parent_belongs_to() -> None:
 
 
 async def test_a_deleted_parent_has_no_forks(tracked: bool) -> None:
-    """Those that it had live on."""
     client = Client(shop(tracked=tracked))
     root = await client.create()
     fork = await client.fork(root, "fresh")
@@ -172,41 +149,16 @@ async def test_a_deleted_parent_has_no_forks(tracked: bool) -> None:
     assert (await client.tool(session=fork)).session is not None
 
 
-async def test_a_transport_session_has_no_forks() -> None:
-    """It names a client and not a conversation; what the header carries is no session in `_meta`."""
-    client = Client(shop(), modern=False)
-    named = (await client.send("initialize")).headers[b"mcp-session-id"]
-    refused = await client.send("sessions/fork", {"mode": "share"}, (b"mcp-session-id", named))
-    assert refused.error["code"] == -32602
-    smuggled = await client.send("sessions/fork", {"mode": "share"}, session={"sessionId": named.decode()})
-    assert smuggled.error["code"] == -32043
-
-
 async def test_a_fork_counts_as_a_session() -> None:
-    """Against the limit of what may be created."""
     client = Client(shop(create_limit=2))
     root = await client.create()
     await client.fork(root)
     assert (await client.send("sessions/fork", {"mode": "share"}, session=root)).error["code"] == -31029
 
 
-async def test_where_forks_are_not_offered_the_method_is_the_server_s_own() -> None:
-    """It is not advertised, and goes through as any other."""
-    client = Client(shop(extensions=()))
-    answer = await client.send("sessions/fork", {"mode": "share"}, session=await client.create())
-    assert answer.error["code"] == -32601
-    told = (await Client(shop()).send("server/discover")).result["capabilities"]["experimental"]["sessions"]
-    assert told == {"required": "never", **OFFERED}
-
-
 async def test_a_fork_is_never_made_of_what_nobody_knows_to_live() -> None:
     """Not even where requests are let in while the store is away."""
-
-    class Away(MemoryStore):
-        async def status(self, claims: Claims) -> Standing:
-            raise StoreUnavailable
-
-    client = Client(shop(store=Away(), on_store_error="allow"))
+    client = Client(shop(store=Failing("status"), on_store_error="allow"))
     root = await client.create()
     assert (await client.send("sessions/fork", {"mode": "share"}, session=root)).status == 503
 
@@ -350,12 +302,7 @@ async def test_a_fork_that_meets_the_end_of_its_parent_is_refused(descendants: b
 
 async def test_a_store_that_did_not_take_it_is_said_to_have_failed() -> None:
     """And the root still lives, so that its owner can try again."""
-
-    class Full(MemoryStore):
-        async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
-            raise StoreUnavailable
-
-    client = Client(shop(store=Full()))
+    client = Client(shop(store=Failing("revoke")))
     root = await client.create()
     assert (await client.delete(root, descendants=True)).status == 503
     assert (await client.tool(session=root)).session is not None

@@ -94,7 +94,6 @@ async def test_reading_stops_at_the_first_byte_too_many() -> None:
 
 @pytest.mark.parametrize("length", ["11", "9" * 19, "9" * 5000])
 async def test_a_length_declared_too_large_is_refused_unread(length: str) -> None:
-    """Not even the first message is taken."""
     receive = Incoming(*chunks(b"{}"))
     with refused("body_too_large"):
         await read(receive, RequestHeaders.of([(b"content-length", length.encode())]), max_bytes=10, timeout=30)
@@ -107,19 +106,15 @@ async def test_a_length_that_fits_or_says_nothing_is_not_trusted(length: str) ->
     assert await take(*chunks(b"{}"), head=RequestHeaders.of([(b"content-length", length.encode())])) == b"{}"
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "br", "identity, gzip", "x", ""])
+@pytest.mark.parametrize("encoding", ["gzip", "br", "identity, gzip", "x"])
 async def test_a_compressed_body_is_refused(encoding: str) -> None:
     """We would read other bytes than the application, so nobody does."""
-    if encoding:
-        with refused("content_encoding"):
-            await take(*chunks(b"{}"), head=RequestHeaders.of([(b"content-encoding", encoding.encode())]))
-    else:
-        assert await take(*chunks(b"{}"), head=RequestHeaders.of([(b"content-encoding", encoding.encode())])) == b"{}"
+    with refused("content_encoding"):
+        await take(*chunks(b"{}"), head=RequestHeaders.of([(b"content-encoding", encoding.encode())]))
 
 
-@pytest.mark.parametrize("encoding", ["identity", " Identity "])
+@pytest.mark.parametrize("encoding", ["", "identity", " Identity "])
 async def test_identity_is_no_encoding(encoding: str) -> None:
-    """It changes nothing."""
     assert await take(*chunks(b"{}"), head=RequestHeaders.of([(b"content-encoding", encoding.encode())])) == b"{}"
 
 
@@ -192,7 +187,6 @@ class Pending:
 
 @pytest.mark.parametrize("slow", [False, True])
 async def test_a_receive_may_give_any_awaitable(slow: bool) -> None:
-    """A server need not write it as a coroutine."""
     receive = Slow(*chunks(b"a", b"b")) if slow else Incoming(*chunks(b"ab"))
     assert await read(lambda: Pending(receive), RequestHeaders.of([]), max_bytes=10, timeout=30) == b"ab"
 

@@ -6,12 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
-from clients import Clock, Incoming
+from clients import Incoming
 from starlette.types import Message, Receive, Scope, Send
 
-from mcp_sessions._server.lifecycle import Sweeper
-from mcp_sessions._server.lifespan import Lifespan, Services
-from mcp_sessions.errors import ConfigurationError, StoreUnavailable
+from mcp_sessions._server.lifecycle import Services
 from mcp_sessions.stores.memory import MemoryStore
 
 STARTUP, SHUTDOWN = {"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}
@@ -63,7 +61,7 @@ class Life:
         async def hear(message: Message) -> None:
             self.steps.append(f"the server hears {message['type']}")
 
-        await Lifespan(self.app, Noted(self.steps)).run({"type": "lifespan"}, Incoming(STARTUP, SHUTDOWN), hear)
+        await Noted(self.steps).run(self.app, {"type": "lifespan"}, Incoming(STARTUP, SHUTDOWN), hear)
         return self.steps
 
 
@@ -82,7 +80,6 @@ async def test_ours_begins_after_the_application_and_ends_before_it(end: str) ->
 
 
 async def test_an_application_that_does_not_start_starts_nothing() -> None:
-    """Nor is anything stopped."""
     assert await Life("lifespan.startup.failed").run() == [
         "the application hears lifespan.startup",
         "the server hears lifespan.startup.failed",
@@ -103,7 +100,6 @@ class TestARouter:
         self.steps.append("the application stops")
 
     async def test_ours_is_around_its_own(self) -> None:
-        """What the router yields is passed on."""
         self.steps: list[str] = []
         async with Noted(self.steps).around(self.own, "app") as state:
             self.steps.append("serves")
@@ -129,7 +125,6 @@ class TestARouter:
         assert self.steps[-3:] == ["stopping", "the application stops", "stopped"]
 
     async def test_what_fails_at_its_start_is_not_left_open(self) -> None:
-        """Neither is anything started."""
         self.steps = []
 
         def fails(app: object) -> AbstractAsyncContextManager[None]:
@@ -138,76 +133,3 @@ class TestARouter:
         with pytest.raises(LookupError):
             await Noted(self.steps).around(fails, "app").__aenter__()
         assert self.steps == ["opened", "stopped"]
-
-
-class Store(MemoryStore):
-    """Notes when it is opened and closed.
-
-    Args:
-        trouble: Raised then.
-    """
-
-    def __init__(self, trouble: Exception | None = None) -> None:
-        super().__init__(clock=Clock())
-        self.steps: list[str] = []
-        self._trouble = trouble
-
-    async def open(self) -> None:
-        self._note("open")
-
-    async def close(self) -> None:
-        self._note("close")
-
-    def _note(self, step: str) -> None:
-        self.steps.append(step)
-        if self._trouble is not None:
-            raise self._trouble
-
-
-class Sweeps(Sweeper):
-    """Notes when it is started and stopped."""
-
-    def __init__(self) -> None:
-        self.steps: list[str] = []
-
-    def start(self) -> None:
-        self.steps.append("start")
-
-    async def stop(self) -> None:
-        self.steps.append("stop")
-
-
-class TestServices:
-    @pytest.mark.parametrize("closes", [True, False])
-    async def test_a_store_that_is_not_ours_stays_open(self, closes: bool) -> None:
-        """Who made it closes it."""
-        store = Store()
-        services = Services(store, None, closes=closes)
-        await services.open()
-        services.started()
-        await services.stopping()
-        await services.stopped()
-        assert store.steps == ["open", *["close"] * closes]
-
-    async def test_a_store_that_is_away_is_told_in_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
-        """It keeps the server neither from starting nor from stopping."""
-        services = Services(Store(StoreUnavailable()), None, closes=True)
-        await services.open()
-        await services.stopped()
-        assert "the session store does not answer (store_unavailable)" in caplog.text
-        assert "the session store was not closed (store_unavailable)" in caplog.text
-
-    async def test_a_store_that_is_set_up_wrongly_is_an_error(self) -> None:
-        """With the remedy."""
-        with pytest.raises(ConfigurationError, match="use appendonly"):
-            await Services(Store(ConfigurationError("use appendonly")), None, closes=True).open()
-
-    async def test_somebody_sweeps_while_the_application_lives(self) -> None:
-        """From when it has started until it is told to stop."""
-        sweeper = Sweeps()
-        services = Services(Store(), sweeper, closes=True)
-        await services.open()
-        assert sweeper.steps == []
-        services.started()
-        await services.stopping()
-        assert sweeper.steps == ["start", "stop"]

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
-from clients import START, Clock
-from living import ALICE, BOB, PARAMS, SCOPE, Away, mint, named, options_of, reopen
+from anyio.lowlevel import checkpoint
+from clients import Clock
+from failing import Failing
+from living import ALICE, PARAMS, SCOPE, mint, named, options_of, reopen
 from starlette.types import Scope
 
-from mcp_sessions._server import minting
 from mcp_sessions._server.options import HOUR
-from mcp_sessions._session.claims import AUDIENCE, TRANSPORT, utc
+from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.events import Fact
 from mcp_sessions._session.session import Session
-from mcp_sessions.errors import CreateLimited, CreateRefused, StoreUnavailable
+from mcp_sessions.errors import CreateRefused, StoreUnavailable
 from mcp_sessions.stores.memory import MemoryStore
 
 
 async def test_every_session_is_another() -> None:
-    """Ids and references are random."""
     options = options_of(Clock())
     made = [(await mint(options)).session for _ in range(100)]
     assert len({session.id for session in made}) == len({session.ref for session in made}) == 100
-
-
-async def test_a_caller_may_have_a_budget() -> None:
-    """Each session costs one of it, whatever becomes of it."""
-    options = options_of(Clock(), create_limit=1)
-    await mint(options, ALICE)
-    with pytest.raises(CreateLimited):
-        await mint(options, ALICE)
-    await mint(options, BOB)
 
 
 async def test_an_id_is_short_and_visible_ascii() -> None:
@@ -42,23 +34,16 @@ async def test_an_id_is_short_and_visible_ascii() -> None:
     assert all(0x21 <= ord(character) <= 0x7E for character in session_id)
 
 
-async def test_a_transport_session_has_a_lifetime_of_its_own() -> None:
-    """Whatever the lifetime of other sessions is."""
-    options = options_of(Clock(), transport_lifetime=100 * HOUR)
-    live = await minting.mint(options, principal=None, params={}, scope=SCOPE, kind=TRANSPORT)
-    assert live.session.expires_at == utc(START + 100 * HOUR)
-
-
 async def test_what_cannot_be_recorded_is_not_made() -> None:
     """Nothing that the hook would have made has to be freed, since it did not run."""
-    ran, store = list[str](), Away()
+    ran, store = list[str](), Failing("register")
     options = options_of(
         Clock(), store=store, tracked=True, on_create=lambda session, params, scope: ran.append(session.ref)
     )
     with pytest.raises(StoreUnavailable):
         await mint(options)
     assert ran == []
-    store.is_away = False
+    store.failing.clear()
     ref = (await mint(options)).session.ref
     assert ran == [ref]
 
@@ -78,6 +63,18 @@ class TestOnCreate:
         assert told == [ALICE, PARAMS, SCOPE]
         assert opened.session.state == {"plan": "free"}
         assert await opened.session.data.get("credits") == 3
+
+    async def test_it_may_be_any_object_that_is_called_and_awaited(self) -> None:
+        class Hook:
+            ran: str | None = None
+
+            async def __call__(self, session: Session, params: dict[str, Any], scope: Scope) -> None:
+                await checkpoint()
+                self.ran = session.ref
+
+        hook = Hook()
+        for on_create in (hook, partial(hook)):
+            assert (await mint(options_of(Clock(), on_create=on_create))).session.ref == hook.ran
 
     @pytest.mark.parametrize("tracked", [True, False])
     @pytest.mark.parametrize("error", [CreateRefused("no more"), LookupError()])

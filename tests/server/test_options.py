@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import FrozenInstanceError, fields
 from datetime import timedelta
 from inspect import signature
@@ -10,19 +9,14 @@ from typing import Any
 
 import pytest
 from apps import Server, sessions
-from clients import OFFERED, SECRET, START
+from clients import SECRET, START
 
 from mcp_sessions import ConfigurationError, Limits, MCPSessionMiddleware
 from mcp_sessions._server.options import MEBIBYTE, MOVED, Options
 from mcp_sessions._server.principal import from_scope
 from mcp_sessions._server.runtime import Runtime
-from mcp_sessions._session.claims import SESSION, Claims
-from mcp_sessions._session.events import Fact, SessionCreated
-from mcp_sessions.errors import DataTooLarge, InvalidParams, SessionExpired, SessionRequired
-from mcp_sessions.stores.base import Standing
+from mcp_sessions.errors import DataTooLarge
 from mcp_sessions.stores.memory import MemoryStore
-
-CLAIMS = Claims(kind=SESSION, jti="j" * 22, issued_at=START, expires_at=START + 60, subject=None, kid="k")
 
 
 def options_of(**options: Any) -> Runtime:
@@ -30,12 +24,11 @@ def options_of(**options: Any) -> Runtime:
 
 
 def test_the_defaults_need_nothing_but_keys() -> None:
-    """What the documentation promises."""
     options = options_of()
-    assert (options.path, options.audience, options.lifetime) == ("/mcp", "mcp-sessions", 7 * 86400)
+    assert (sessions(Server()).path, options.audience, options.lifetime) == ("/mcp", "mcp-sessions", 7 * 86400)
     assert (options.idle_timeout, options.rules.lists, options.asks) == (None, None, True)
-    assert (options.max_body_bytes, options.max_state_bytes, options.body_timeout) == (4 * MEBIBYTE, 4096, 30)
-    assert (options.max_batch, options.max_nesting, options.create_limit) == (100, 1_000, None)
+    assert (options.limits.body_bytes, options.limits.state_bytes, options.body_timeout) == (4 * MEBIBYTE, 4096, 30)
+    assert (options.limits.batch, options.limits.nesting, options.create_limit) == (100, 1_000, None)
     assert isinstance(options.store, MemoryStore)
     assert (options.tracked, options.on_create, options.rules.fail_open) == (False, None, False)
     assert options.principal is from_scope
@@ -63,36 +56,9 @@ def test_the_defaults_need_nothing_but_keys() -> None:
 )
 def test_a_right_value_is_kept(option: str, value: object, kept: object) -> None:
     """Durations become seconds, and a trailing slash makes no difference."""
-    made = options_of(**{option: value})
-    assert getattr(made.rules if option == "lists" else made, option) == kept
-
-
-def test_admission_by_oneself_does_not_ask() -> None:
-    """`"own"` trusts the guards outside of the middleware."""
-    assert not options_of(admission="own").asks
-
-
-def test_a_store_is_a_name_or_an_object() -> None:
-    """An object in this process's memory is used as it is, and closed by who made it."""
-    store = MemoryStore()
-    options = options_of(store=store)
-    assert options.store is store
-    assert not options.closes_store
-    assert options_of(store="memory:").closes_store
-
-
-def test_sessions_are_recorded_and_swept_where_they_are_tracked() -> None:
-    """Then the store knows when a session was last used, and the client's state need not say it."""
-    assert (options_of().tracked, options_of(idle_timeout=60).idle_in_state) == (False, True)
-    tracked = options_of(tracked=True, idle_timeout=60)
-    assert (tracked.tracked, tracked.idle_in_state) == (True, False)
-
-
-@pytest.mark.parametrize("idle", [None, 60])
-async def test_how_a_session_stands_is_asked_of_its_record_where_there_is_one(idle: int | None) -> None:
-    """Without a record it is lost; where nothing is tracked, whatever was not ended is live."""
-    assert await options_of(idle_timeout=idle).status(CLAIMS) is Standing.LIVE
-    assert await options_of(idle_timeout=idle, tracked=True).status(CLAIMS) is Standing.LOST
+    app, name = sessions(Server(), **{option: value}), option.removeprefix("max_")
+    places = app, app._options, app._options.rules, app._options.limits
+    assert next(getattr(place, name) for place in places if hasattr(place, name)) == kept
 
 
 async def test_data_has_the_limits_that_were_asked_for() -> None:
@@ -103,12 +69,6 @@ async def test_data_has_the_limits_that_were_asked_for() -> None:
         await data.set("a", "x" * 9)
     with pytest.raises(DataTooLarge, match="the limit is 20"):
         await data.set("b", "x" * 8)
-
-
-def test_a_store_that_does_not_answer_refuses_unless_it_is_told_otherwise() -> None:
-    """`on_store_error` is the one option that lets anybody in unknown."""
-    assert not options_of().rules.fail_open
-    assert options_of(on_store_error="allow").rules.fail_open
 
 
 @pytest.mark.parametrize(
@@ -181,39 +141,6 @@ def test_no_error_text_holds_a_key() -> None:
     assert "nearly" not in str(refused.value)
 
 
-def test_codes_are_the_deployment_s() -> None:
-    """Two codes are options; all others are fixed."""
-    options = options_of(not_found_code=-1, required_code=-2)
-    assert options.code(SessionExpired()) == -1
-    assert options.code(SessionRequired()) == -2
-    assert options.code(InvalidParams()) == -32602
-
-
-@pytest.mark.parametrize(
-    ("require", "settings"),
-    [
-        ("never", b'{"required":"never"}'),
-        ("always", b'{"required":"always"}'),
-        ({"tools/call"}, b'{"required":"some"}'),
-    ],
-)
-def test_clients_are_told_what_is_required(require: Any, settings: bytes) -> None:
-    """In one word; and what is offered beyond the draft, unless nothing is."""
-    assert options_of(require=require, extensions=()).settings == settings
-    assert json.loads(options_of(require=require).settings) == json.loads(settings) | OFFERED
-
-
-def test_a_listener_hears_every_fact_after_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    """And with no listener, the log hears it all the same."""
-    heard: list[Fact] = []
-    fact = SessionCreated("ses_a", 60)
-    with caplog.at_level("DEBUG", logger="mcp_sessions"):
-        options_of(listen=heard.append).emit(fact)
-        options_of().emit(fact)
-    assert heard == [fact]
-    assert len(caplog.messages) == 2
-
-
 def test_what_is_wrapped_can_be_called() -> None:
     """A server's own object has a method that makes what can be."""
     with pytest.raises(
@@ -224,14 +151,12 @@ def test_what_is_wrapped_can_be_called() -> None:
 
 @pytest.mark.parametrize("name", MOVED)
 def test_an_option_that_moved_is_named_with_its_new_place(name: str) -> None:
-    """And not taken for a misspelled one."""
     group, field = MOVED[name].split(".")
     with pytest.raises(ConfigurationError, match=rf"^{name}= moved: write {group}=\w+\({field}=\.\.\.\)$"):
         MCPSessionMiddleware(Server(), **dict[str, Any]({name: 1}))
 
 
 def test_an_unknown_option_is_an_error_as_of_any_function() -> None:
-    """Python's own."""
     with pytest.raises(TypeError, match="unexpected keyword argument 'lifetim'"):
         MCPSessionMiddleware(Server(), **dict[str, Any](lifetim=1))
 
@@ -244,6 +169,5 @@ def test_the_constructor_and_the_checked_options_name_the_same() -> None:
 
 
 def test_an_option_object_is_frozen() -> None:
-    """What was checked stays as it was."""
     with pytest.raises(FrozenInstanceError):
         Limits().batch = 0  # type: ignore[misc]

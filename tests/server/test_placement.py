@@ -182,7 +182,6 @@ NOT_REPEATED: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("make", REPEATED.values(), ids=REPEATED)
 def test_another_middleware_of_ours_for_the_same_requests_is_found(make: Callable[[], object]) -> None:
-    """However it came there."""
     assert repeats(make(), "/mcp")
     assert repeats(make(), None)
 
@@ -219,7 +218,6 @@ async def started(app: ASGIApp) -> list[Message]:
 
 
 async def test_a_misplaced_middleware_does_not_start() -> None:
-    """The server is told why, and the remedy."""
     app = sessions(authenticated(SERVER))
     assert await started(app) == [{"type": "lifespan.startup.failed", "message": MISPLACED}]
     assert "add_sessions(app, ...)" in MISPLACED
@@ -316,7 +314,6 @@ for name in ("another route", "another mount", "a router without an end"):
 
 @pytest.mark.parametrize(("make", "found"), UNSERVED.values(), ids=UNSERVED)
 def test_a_path_that_no_route_serves_is_told_with_those_that_take_post(make: Callable[[], object], found: str) -> None:
-    """With their full paths, five at most."""
     told = unserved(make(), "/mcp")
     assert told is not None
     assert "path='/mcp'" in told
@@ -362,11 +359,6 @@ class Verifier:
 server = Server("s", token_verifier=Verifier(), auth=AuthSettings(
     issuer_url="https://auth.example", resource_server_url="http://127.0.0.1:8000/mcp"))
 """
-FASTMCP = """
-from fastmcp import FastMCP
-from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
-server = FastMCP("s", auth=StaticTokenVerifier({}))
-"""
 OUTSIDE = """
 from mcp_sessions import MCPSessionMiddleware
 KEYS = "a secret of the placement tests, at least 32 bytes"
@@ -376,13 +368,10 @@ IMPORT_SDK = (
     if Version(INSTALLED["mcp"]).major > 1
     else "from mcp.server.fastmcp import FastMCP as Server"
 )
-WRAPPED = "app = MCPSessionMiddleware(inner, keys=KEYS)"
 SERVED = {
-    "the official SDK": f"{IMPORT_SDK}\n{SDK}\n{OUTSIDE}\ninner = server.streamable_http_app()\n{WRAPPED}",
-    "FastMCP": f"{FASTMCP}\n{OUTSIDE}\ninner = server.http_app()\n{WRAPPED}",
+    "the official SDK": f"{IMPORT_SDK}\n{SDK}\n{OUTSIDE}\ninner = server.streamable_http_app()\n"
+    "app = MCPSessionMiddleware(inner, keys=KEYS)",
     "Starlette": f"{STARLETTE}\n{OUTSIDE}\napp = Starlette(middleware=noted)\n"
-    "app.add_middleware(MCPSessionMiddleware, keys=KEYS)",
-    "FastAPI": f"{STARLETTE}\n{OUTSIDE}\nfrom fastapi import FastAPI\napp = FastAPI(middleware=noted)\n"
     "app.add_middleware(MCPSessionMiddleware, keys=KEYS)",
 }
 

@@ -8,28 +8,14 @@ import anyio
 import pytest
 from apps import sessions
 from clients import START, Answer, Client, Clock, Header, call, http
+from failing import Failing
 from streaming import SECRET_RESULT, Streaming
 
 from mcp_sessions._server.options import DAY, HOUR
-from mcp_sessions._session.claims import Claims
 from mcp_sessions._session.events import Fact, RequestRefused
-from mcp_sessions.errors import StoreUnavailable
-from mcp_sessions.stores.base import Standing
-from mcp_sessions.stores.memory import MemoryStore
 
 TRANSPORT: Header = (b"mcp-session-id", b"the-server-s-own")
 DEADLINE = 30  # seconds after which a test that hangs fails
-
-
-class Store(MemoryStore):
-    """A store that may be away."""
-
-    is_away = False
-
-    async def status(self, claims: Claims) -> Standing:
-        if self.is_away:
-            raise StoreUnavailable
-        return await super().status(claims)
 
 
 class Broken:
@@ -61,7 +47,6 @@ class Broken:
 
 
 async def test_a_live_session_gets_what_it_missed() -> None:
-    """As the server's own bytes."""
     broken = Broken()
     await broken.happen()
     answer = await broken.resume()
@@ -85,7 +70,6 @@ async def test_one_that_was_deleted_gets_nothing() -> None:
 
 @pytest.mark.parametrize(("options", "later"), [({}, 7 * DAY), ({"tracked": True, "idle_timeout": HOUR}, 2 * HOUR)])
 async def test_nor_does_one_that_expired_or_stood_idle(options: dict[str, Any], later: int) -> None:
-    """Idle, as far as the store knows it."""
     broken = Broken(**options)
     await broken.happen()
     broken.clock.now = START + later
@@ -95,14 +79,14 @@ async def test_nor_does_one_that_expired_or_stood_idle(options: dict[str, Any], 
 
 async def test_while_nobody_knows_it_waits() -> None:
     """503 and when to try again, and the stream can be taken up when the store is back."""
-    store = Store()
+    store = Failing()
     broken = Broken(store=store, on_store_error="allow")
     await broken.happen()
-    store.is_away = True
+    store.failing.add("status")
     answer = await broken.resume()
     assert (answer.status, answer.error["code"], answer.headers[b"retry-after"]) == (503, -32603, b"1")
     assert not broken.server.resumed.is_set()
-    store.is_away = False
+    store.failing.clear()
     assert (await broken.resume()).status == 200
 
 
@@ -118,7 +102,6 @@ async def test_ids_of_events_are_those_of_a_transport_session() -> None:
 
 
 async def test_only_a_get_takes_up_a_stream() -> None:
-    """Whatever else carries the header passes."""
     broken = Broken()
     await broken.client.delete(await broken.happen())
     body = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'

@@ -8,7 +8,6 @@ import pytest
 from apps import Server, sessions
 from clients import SECRET, SESSION_KEY, START, Client, Clock
 
-from mcp_sessions import EndedSession
 from mcp_sessions._server import methods
 from mcp_sessions.stores.memory import MemoryStore
 
@@ -169,7 +168,6 @@ async def test_lists_come_in_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("cursor", [7, "", "next", "MQ", "MSBz=", "LTEgc2Vz", ["MSBz"], True, "MSBz\u00e9", "_w"])
 async def test_a_cursor_is_one_that_was_given_out(cursor: object) -> None:
-    """Whatever else it is, it is refused."""
     alice = Deployment().client()
     assert (await alice.send("sessions/list", {"cursor": cursor})).error["code"] == -32602
     assert "sessions" in (await alice.send("sessions/list", {"cursor": "MSBz"})).result
@@ -193,22 +191,6 @@ async def test_all_of_a_principal_s_sessions_end_and_nobody_else_s() -> None:
     assert (await legacy.tool("whoami", (b"mcp-session-id", named))).status == 404
     assert (await bob.tool(session=other)).session is not None
     assert (await alice.tool(session=await alice.create())).session is not None
-
-
-async def test_on_end_runs_for_each() -> None:
-    """On the worker that looks next."""
-    told: list[str] = []
-
-    def on_end(session: EndedSession, reason: str) -> None:
-        told.append(reason)
-
-    deployment = Deployment(on_end=on_end)
-    alice = deployment.client()
-    for _ in range(3):
-        await alice.create()
-    await alice.send("sessions/end_all")
-    await sweep(deployment.app)
-    assert told == ["ended_all"] * 3
 
 
 async def test_a_session_that_is_forked_meanwhile_ends_too() -> None:
@@ -237,7 +219,6 @@ async def test_a_session_that_is_forked_meanwhile_ends_too() -> None:
 
 
 async def test_where_new_ones_keep_coming_nobody_is_told_that_all_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The caller may try again."""
     monkeypatch.setattr(methods, "ROUNDS", 1)
     alice = Deployment().client()
     await alice.create()

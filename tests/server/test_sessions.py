@@ -89,7 +89,6 @@ async def test_a_principal_s_sessions_are_listed_oldest_first(deployment: Deploy
 
 
 async def test_what_is_not_recorded_ended_or_expired_is_not_listed(deployment: Deployment) -> None:
-    """It is the sessions that are alive."""
     ended = await deployment.mint("a", ALICE)
     await deployment.mint("b", ALICE, record=False)
     await deployment.sessions.end(ended.ref)
@@ -111,7 +110,6 @@ async def test_a_recorded_session_is_ended_by_its_public_name(deployment: Deploy
 
 
 async def test_ending_what_is_not_there_says_so(deployment: Deployment) -> None:
-    """Never recorded, or ended before."""
     unrecorded, one = await deployment.mint("a", record=False), await deployment.mint("b")
     assert not await deployment.sessions.end(unrecorded.ref)
     assert await deployment.live(unrecorded) == [True]
@@ -169,7 +167,6 @@ async def test_what_is_created_while_it_waits_is_ended(deployment: Deployment) -
 
 
 async def test_on_end_of_recorded_ones_is_handed_to_a_server(deployment: Deployment) -> None:
-    """At once, with a reason of its own."""
     old, new = await deployment.mint("a", ALICE, secret=OLD), await deployment.mint("b", ALICE)
     await deployment.mint("c", BOB)
     await deployment.sessions.end_all(ALICE)
@@ -296,7 +293,6 @@ async def test_it_opens_and_closes_what_it_was_given_by_name(tmp_path: Path) -> 
 
 
 async def test_an_object_stays_open() -> None:
-    """The middleware beside it still needs it."""
     closed: list[bool] = []
 
     class Closing(MemoryStore):

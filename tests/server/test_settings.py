@@ -72,7 +72,6 @@ CASES = [(option, text, value) for option, forms in READ.items() for text, value
 
 @pytest.mark.parametrize(("option", "text", "value"), CASES)
 def test_a_setting_is_read_in_its_form(environ: pytest.MonkeyPatch, option: str, text: str, value: Any) -> None:
-    """As the table says."""
     environ.setenv(variable(option), text)
     assert from_env() == {option: value}
 
@@ -107,25 +106,22 @@ def test_a_field_of_an_option_object_is_read_in_its_form(
 
 
 def test_the_newer_name_of_a_variable_wins(environ: pytest.MonkeyPatch) -> None:
-    """Where both are set."""
     environ.setenv("MCP_SESSIONS_MAX_BATCH", "7")
     environ.setenv("MCP_SESSIONS_LIMITS_BATCH", "8")
     assert from_env() == {"limits": Limits(batch=8)}
 
 
 def test_fields_of_the_environment_fill_in_an_object_that_is_given_in_code(environ: pytest.MonkeyPatch) -> None:
-    """What differs from its default there wins."""
     environ.setenv("MCP_SESSIONS_LIMITS_BATCH", "7")
     environ.setenv("MCP_SESSIONS_LIMITS_NESTING", "7")
     assert from_env(limits=Limits(batch=8)) == {"limits": Limits(batch=8, nesting=7)}
     environ.setenv("MCP_SESSIONS_TRANSPORT", "off")
     environ.setenv("MCP_SESSIONS_BRIDGE", "true")
-    assert from_env()["transport"] == TransportSessions(header=False, bridge=True)
+    assert from_env()["transport"] == TransportSessions(header=False, cookie=False, bridge=True)
     assert from_env(transport="auto")["transport"] == TransportSessions(bridge=True)
 
 
 def test_how_often_is_swept_says_nothing_where_sessions_are_not_tracked(environ: pytest.MonkeyPatch) -> None:
-    """It does not switch tracking on."""
     environ.setenv("MCP_SESSIONS_SWEEP_INTERVAL", "7")
     assert from_env() == {}
     assert from_env(tracked=False) == {"tracked": False}
@@ -140,7 +136,6 @@ def test_what_is_given_in_code_wins(environ: pytest.MonkeyPatch) -> None:
 
 
 def test_keys_are_found_under_the_name_that_they_have_in_code(environ: pytest.MonkeyPatch) -> None:
-    """Where no other name is given."""
     environ.setenv("MCP_SESSION_KEYS", SECRET)
     assert from_env() == {"keys": "env:MCP_SESSION_KEYS"}
     assert from_env(keys="file:/run/keys") == {"keys": "file:/run/keys"}
@@ -198,7 +193,6 @@ def test_what_kubernetes_says_of_a_service_is_no_setting(environ: pytest.MonkeyP
 
 @pytest.mark.parametrize("rest", ["PORTS", "PORT_80", "PORT_TCP", "SERVICE", "service_host", "A_PORT"])
 def test_what_only_looks_like_a_service_is_refused(environ: pytest.MonkeyPatch, rest: str) -> None:
-    """As everything is that names no option."""
     environ.setenv(f"MCP_SESSIONS_{rest}", "80")
     with pytest.raises(ConfigurationError, match=f"MCP_SESSIONS_{rest} is not a setting"):
         from_env()
@@ -251,7 +245,6 @@ def test_the_documentation_is_the_table(tmp_path: Path) -> None:
 @needs("mcp>=2")
 @pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL), ids="12")
 async def test_the_code_of_the_page_runs(environ: pytest.MonkeyPatch, block: str) -> None:
-    """With the environment that it is about."""
     environ.setenv("MCP_SESSIONS_KEYS", SECRET)
     environ.setenv("MCP_SESSIONS_ADMISSION", "own")
     environ.setenv("MCP_SESSIONS_NOT_FOUND_CODE", "-40004")
@@ -262,7 +255,6 @@ async def test_the_code_of_the_page_runs(environ: pytest.MonkeyPatch, block: str
 
 
 def test_the_settings_that_the_page_shows_are_settings(environ: pytest.MonkeyPatch) -> None:
-    """Each line of its example is read."""
     shown = dict(re.findall(r"^\$ export (\w+)='?(.*?)'?$", PAGE.read_text("utf-8"), re.MULTILINE))
     for name, text in shown.items():
         environ.setenv(name, text)

@@ -84,16 +84,3 @@ async def test_a_write_after_the_response_raises(modern: bool) -> None:
     await client.tool("keep", session=await client.create())
     with pytest.raises(StateClosed):
         kept[0].state["a"] = 1
-
-
-async def test_a_tool_can_end_its_session(modern: bool) -> None:
-    """The request that ends it still gets its answer; the next one is refused."""
-
-    async def leave(session: Session | None, arguments: dict[str, Any]) -> Any:
-        assert session is not None
-        await session.end()
-
-    client = Client(sessions(Server(leave=leave)), modern=modern)
-    session = await client.create()
-    assert (await client.tool("leave", session=session)).session is not None
-    assert (await client.tool(session=session)).error["data"]["reason"] == "ended"

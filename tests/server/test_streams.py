@@ -76,7 +76,6 @@ async def is_still(streams: Streams) -> None:
 
 class TestEndedHere:
     async def test_all_streams_of_the_session_are_cut_and_no_others(self) -> None:
-        """Before `end` returns, and once."""
         streams = Streams(Store())
         one, two, other = opened(streams, Open(A), Open(A), Open(B))
         await streams.end(A.ref)
@@ -84,7 +83,6 @@ class TestEndedHere:
         assert streams._open == {B.ref: [other]}
 
     async def test_the_stream_of_the_request_that_ends_it_goes_on(self) -> None:
-        """It is still known, since it is still open."""
         streams = Streams(Store())
         spared, other = opened(streams, Open(A, survives_end=True), Open(A))
         await streams.end(A.ref)
@@ -105,7 +103,6 @@ class TestEndedHere:
             await streams.end(A.ref)
 
     async def test_a_session_without_streams_has_nothing_to_end(self) -> None:
-        """As most have none."""
         await Streams(Store()).end(A.ref)
 
 
@@ -203,7 +200,6 @@ class TestEvents:
         )
 
     def test_memory_is_bounded(self) -> None:
-        """The oldest are forgotten."""
         streams, origin = Streams(Store(), max_events=2), Origin(A, b"1", "tools/call")
         for number in range(3):
             streams.remember(None, str(number), origin)

@@ -7,12 +7,11 @@ from typing import Any
 
 import anyio
 import pytest
+from apps import Server, sessions
 from clients import START, Clock
 
-from mcp_sessions._server.lifecycle import LEASE, SWEEP_BATCH, Sweeper, Terminator
-from mcp_sessions._server.streams import Streams
+from mcp_sessions._server.lifecycle import LEASE, SWEEP_BATCH
 from mcp_sessions._session.claims import AUDIENCE
-from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.events import Fact, SessionDeleted
 from mcp_sessions._session.session import EndedSession
 from mcp_sessions.errors import StoreUnavailable
@@ -64,21 +63,18 @@ class Worker:
         self.facts: list[Fact] = []
         self.fails = False
         self.store = Store(clock)
-        self.terminator = Terminator(
-            self.store,
-            Streams(self.store),
-            on_end=on_end or (lambda session, reason: self.ran.append((session.ref, reason))),
-            emit=self.emit,
-            data=lambda owner, until: Data(self.store, Namespace(owner, until, 100), clock=clock, max_value_bytes=100),
+        app = sessions(
+            Server(),
             clock=clock,
-        )
-        self.sweeper = Sweeper(
-            self.store,
-            self.terminator,
-            audience=AUDIENCE,
+            store=self.store,
+            tracked=True,
             idle_timeout=idle_timeout,
-            interval=interval,
+            sweep_interval=interval,
+            on_end=on_end or (lambda session, reason: self.ran.append((session.ref, reason))),
+            listen=self.emit,
         )
+        assert app._options.sweeper is not None
+        self.sweeper = app._options.sweeper
 
     def emit(self, fact: Fact) -> None:
         """Hear a fact, and fail once where that is asked for."""
@@ -138,7 +134,6 @@ class TestOneLook:
         ]
 
     async def test_who_does_not_lead_takes_nothing(self) -> None:
-        """One worker sweeps for all."""
         clock = Clock()
         worker = Worker(clock)
         await worker.record("a")
@@ -187,16 +182,21 @@ class TestBesideTheServer:
 
     async def test_a_full_part_is_followed_by_the_next_at_once(self) -> None:
         """And the pause comes when there is nothing more."""
-        clock = Clock()
-        worker = Worker(clock, interval=60)
+        clock, ran, all_ran = Clock(), list[str](), anyio.Event()
+
+        def on_end(session: EndedSession, reason: str) -> None:
+            ran.append(session.ref)
+            if len(ran) == 2 * SWEEP_BATCH:
+                all_ran.set()
+
+        worker = Worker(clock, on_end=on_end, interval=3600)
         for number in range(2 * SWEEP_BATCH):
             await worker.record(f"session {number}")
         clock.now += HOUR
         worker.sweeper.start()
-        await anyio.wait_all_tasks_blocked()
         with anyio.fail_after(DEADLINE):
+            await all_ran.wait()
             await worker.sweeper.stop()
-        assert len(worker.ran) == 2 * SWEEP_BATCH
 
     async def test_a_hook_that_runs_is_waited_for_when_it_is_stopped(self) -> None:
         """Cut off, it would run a second time on another worker."""

@@ -145,7 +145,6 @@ def test_a_tool_call_in_a_session() -> None:
 
 
 def test_a_tool_call_without_a_session() -> None:
-    """It passes as it came."""
     way = measured(lambda client: client.way("tools/call", TOOL))
     assert way.functions <= 12, str(way)
     assert way.returns <= 3, str(way)

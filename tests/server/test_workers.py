@@ -96,7 +96,6 @@ def test_shared_keys_and_a_shared_store_are_fine(caplog: pytest.LogCaptureFixtur
 
 
 def test_what_is_not_given_is_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By default the process looks at itself."""
     monkeypatch.setattr(sys, "argv", ["gunicorn", "-w", "2"])
     monkeypatch.setattr(os, "environ", {})
     assert fault(random_keys=True, memory_store=False) is not None

@@ -25,7 +25,6 @@ TOKENS = Tokens(issuer="mcp-sessions", audience="mcp-sessions")
 
 
 def claims_of(ring: KeyRing) -> Claims:
-    """What a session id of that ring says."""
     kid = ring.signing.kid
     return Claims(kind=SESSION, kid=kid, jti="A" * 22, issued_at=1_800_000_000, expires_at=1_800_003_600)
 
@@ -103,19 +102,16 @@ def test_a_token_of_ours_is_known_by_its_typ_however_it_is_dressed(value: str | 
     ],
 )
 def test_what_is_not_ours_is_the_servers_own(value: str | bytes) -> None:
-    """Other ids, other JWTs, and nonsense of any kind, without an error."""
     assert not looks_like_session_id(value)
 
 
 @given(st.text() | st.binary())
 def test_no_value_makes_the_question_raise(value: str | bytes) -> None:
-    """It is asked of every header that anybody sends."""
     assert not looks_like_session_id(value)
 
 
 @given(st.permutations(["alg", "kid", "typ"]), st.integers(0, 4))
 def test_order_and_spacing_do_not_hide_a_token(order: list[str], indent: int) -> None:
-    """Any JSON text of the header."""
     assert looks_like_session_id(
         envelope(json.dumps({name: GOOD_HEADER[name] for name in order}, indent=indent).encode())
     )
@@ -161,7 +157,6 @@ def test_a_fork_that_shares_names_the_owner_of_the_data() -> None:
 
 
 def test_every_member_of_a_lineage_has_one_mark() -> None:
-    """Which no session can have for a name, and which another lineage has not."""
     first = fork(ROOT, "share")
     other = fork(first, "fresh", "g")
     marks = [claims.mark(one) for one in (ROOT, first, other)]
@@ -184,6 +179,5 @@ SECRET = "a-credential.that-must-not.show"
 
 @pytest.mark.parametrize("struct", [SessionMetadata(SECRET), RequestHeaders.of([(b"authorization", SECRET.encode())])])
 def test_no_representation_shows_a_field(struct: SessionMetadata | RequestHeaders) -> None:
-    """Neither Python's own nor that of tools which print objects nicely."""
     assert repr(struct) == str(struct) == f"<{type(struct).__name__}>"
     assert struct.__rich_repr__() == []

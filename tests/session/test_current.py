@@ -13,14 +13,14 @@ import anyio.to_thread
 import fastmcp.server.dependencies as fastmcp_dependencies
 import mcp.server.lowlevel.server as sdk_server
 import pytest
-from apps import Server, reply, sessions
-from clients import Client, call, http
+from apps import Server, sessions
+from clients import Client, http
 from environments import needs
 from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
 from mcp_sessions import Correlation, Session, current_correlation, current_session
-from mcp_sessions._session.current import correlation_variable, session_variable
+from mcp_sessions._session.session import correlation_variable, session_variable
 
 
 def ref() -> str:
@@ -66,8 +66,6 @@ async def test_a_server_that_is_called_without_a_session_by_a_handler_that_has_o
 
 @pytest.mark.parametrize("look", [in_place, in_a_task, in_a_thread])
 async def test_the_handler_and_what_it_starts_find_the_session(look: Callable[[], Any]) -> None:
-    """In plain ASGI, in tasks and in threads."""
-
     async def tool(session: Session | None, arguments: dict[str, Any]) -> Any:
         return [session.ref if session else "nobody", await look()]
 
@@ -78,8 +76,6 @@ async def test_the_handler_and_what_it_starts_find_the_session(look: Callable[[]
 
 
 async def test_a_request_without_a_session_finds_none() -> None:
-    """And neither does code that handles no request."""
-
     async def tool(session: Session | None, arguments: dict[str, Any]) -> Any:
         return ref()
 
@@ -89,7 +85,6 @@ async def test_a_request_without_a_session_finds_none() -> None:
 
 
 async def test_parallel_requests_do_not_see_each_other() -> None:
-    """Each handler sees its own session, however they are interleaved."""
     both = anyio.Event()
     inside: list[str] = []
 
@@ -127,8 +122,6 @@ async def test_the_inner_of_two_middlewares_is_the_current_one() -> None:
 
 
 async def test_an_error_of_the_application_leaves_no_session_behind() -> None:
-    """The next request in the same task starts without one."""
-
     async def tool(session: Session | None, arguments: dict[str, Any]) -> Any:
         raise LookupError
 
@@ -160,7 +153,6 @@ SCOPE: Scope = http(mcp_session=SimpleNamespace(ref="of the request"))
 
 @pytest.mark.usefixtures("stuck")
 async def test_fastmcp_s_own_request_comes_before_the_context_variable() -> None:
-    """FastMCP is asked for its current request, whose scope is the authority."""
     from fastmcp.server.http import _current_http_request as variable
 
     assert ref() == "stuck"
@@ -187,7 +179,6 @@ def test_the_newer_sdk_leaves_it_to_the_context_variable() -> None:
 
 @pytest.mark.usefixtures("stuck")
 def test_a_framework_that_was_never_imported_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is it imported."""
     for module in (fastmcp_dependencies, sdk_server):
         monkeypatch.delitem(sys.modules, module.__name__)
     assert ref() == "stuck"
@@ -206,12 +197,3 @@ async def test_the_name_of_a_conversation_is_found_as_the_session_is(members: di
     finally:
         variable.reset(token)
         correlation_variable.reset(stuck)
-
-
-async def test_other_paths_have_no_session() -> None:
-    """What is not MCP is not touched."""
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await reply(send, ref().encode(), media_type=b"text/plain")
-
-    assert (await call(sessions(app), http(path="/health"))).body == b"nobody"

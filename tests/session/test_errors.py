@@ -52,7 +52,6 @@ def test_no_refusal_is_missing_from_the_table() -> None:
 
 @pytest.mark.parametrize("refusal", EVERY, ids=lambda refusal: refusal.__name__)
 def test_a_refusal_carries_all_that_its_answer_needs(refusal: type[Refusal]) -> None:
-    """One `except` serves: code, status, text and reason stand on the class."""
     made = refusal()
     assert (made.code, made.ref, str(made)) == (refusal.code, None, refusal.message)
     assert (made.message, made.client_message) == (refusal.message, refusal.message)
@@ -72,7 +71,6 @@ def test_a_row_is_a_refusal_of_its_class(reason: str) -> None:
 
 
 def test_a_reason_may_be_more_exact_and_is_never_sent() -> None:
-    """It goes to logs and spans; the text stays that of the class."""
     refused = errors.SessionNotFound("token_principal", ref="ses_a")
     assert (refused.reason, refused.ref, str(refused)) == ("token_principal", "ses_a", "Session not found")
     assert errors.SessionNotFound.reason == "unknown"
@@ -86,13 +84,11 @@ def test_reasons_tell_refusals_apart() -> None:
 
 
 def test_what_the_application_says_reaches_the_client_alone() -> None:
-    """Logs and spans get the fixed text."""
     made = errors.CreateRefused("one basket each")
     assert (made.client_message, made.message) == ("one basket each", errors.CreateRefused.message)
 
 
 def test_mistakes_of_the_deployment_and_of_the_application_are_value_errors() -> None:
-    """And all are of one family."""
     for error in (ConfigurationError, StateError, errors.StateTooLarge, errors.StateNotJSON, errors.StateClosed):
         assert issubclass(error, MCPSessionsError)
         assert issubclass(error, ValueError)
@@ -100,7 +96,6 @@ def test_mistakes_of_the_deployment_and_of_the_application_are_value_errors() ->
 
 
 def test_state_that_is_too_large_says_by_how_much() -> None:
-    """Size and limit, in the text and as numbers."""
     error = errors.StateTooLarge(5000, 4096)
     assert (error.size, error.limit) == (5000, 4096)
     assert "5000" in str(error)

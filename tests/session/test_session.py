@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import FrozenInstanceError, fields
 from datetime import datetime, timezone
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from sources import Made, claims_of, no_data
 
 from mcp_sessions._session.claims import Principal, utc
+from mcp_sessions._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted, SessionUsed
 from mcp_sessions._session.session import EndedSession, Session
 
 TOKEN = "eyJ0eXAi.a-credential.that-must-not-show"
@@ -22,7 +24,6 @@ def session_of(**made: Any) -> Session:
 
 class TestSession:
     async def test_it_says_what_the_application_may_know(self) -> None:
-        """Reference, principal and times; times are aware and in UTC."""
         alice = Principal(client_id="app", issuer="https://idp", subject="alice")
         session = session_of(principal=alice)
         assert (session.id, session.ref, session.principal) == (TOKEN, "ses_abc", alice)
@@ -32,12 +33,10 @@ class TestSession:
         await session.end()
 
     async def test_the_capabilities_of_a_client_are_known_where_it_stated_them(self) -> None:
-        """They are kept as JSON."""
         assert await session_of().client_capabilities() is None
         assert await session_of(stated=b'{"sampling":{}}').client_capabilities() == {"sampling": {}}
 
     def test_no_text_about_it_holds_the_id(self) -> None:
-        """What prints, formats or logs a session shows its reference alone."""
         session = session_of()
         assert repr(session) == str(session) == f"{session}" == "<Session ses_abc>"
         assert not hasattr(session, "__dict__")  # nor is there a dict for a debugger or a serializer to walk
@@ -50,7 +49,6 @@ class TestSession:
         assert "credential.that" not in str(raised.value)
 
     async def test_ending_it_twice_ends_it_once(self) -> None:
-        """The second `end` does nothing; the first one carries the reason."""
         made = Made(TOKEN)
         session = Session(made)
         await session.end("logout")
@@ -58,19 +56,16 @@ class TestSession:
         assert made.ended == [("logout", False)]
 
     async def test_with_it_can_end_what_was_forked_from_it(self) -> None:
-        """Where it is not a fork itself."""
         made = Made(TOKEN)
         await Session(made).end(descendants=True)
         assert made.ended == [("ended", True)]
 
     async def test_a_fork_cannot_end_its_descendants(self) -> None:
-        """They cannot be distinguished from its siblings', so nothing is ended."""
         fork = session_of(claims=claims_of("ses_abc", parent="ses_root"))
         with pytest.raises(ValueError, match="not itself a fork"):
             await fork.end(descendants=True)
 
     async def test_its_data_is_made_when_somebody_asks(self) -> None:
-        """Once for each request; most requests never do."""
         assert not session_of().has_data
         session = session_of()
         data = session.data
@@ -80,8 +75,6 @@ class TestSession:
         assert await session.data.get("a") == 1
 
     async def test_an_end_that_failed_can_be_tried_again(self) -> None:
-        """While the store does not take it, the session is not taken for ended."""
-
         class Failing(Made):
             async def end(self, reason: str, *, descendants: bool) -> None:
                 await super().end(reason, descendants=descendants)
@@ -101,3 +94,25 @@ def test_a_session_that_has_ended_is_known_by_its_name_alone() -> None:
     ended = EndedSession("ses_abc", created_at=utc(0), expires_at=utc(60), data=no_data())
     assert not hasattr(ended, "id")
     assert TOKEN not in repr(ended)
+
+
+FACTS: list[Fact] = [
+    SessionCreated("ses_a", 60),
+    SessionCreated("ses_b", 60, "ses_a"),
+    SessionUsed("ses_a", "tools/call"),
+    SessionDeleted("ses_a", "deleted", 60),
+    RequestRefused("expired", -32043, "tools/call"),
+]
+
+
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: type(fact).__name__)
+def test_a_fact_cannot_be_changed(fact: Fact) -> None:
+    """Several listeners get the same object."""
+    with pytest.raises(FrozenInstanceError):
+        fact.ref = "ses_b"  # type: ignore[misc]  # what is shown
+
+
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: type(fact).__name__)
+def test_a_fact_has_no_place_for_a_credential_or_a_body(fact: Fact) -> None:
+    allowed = {"ref", "expires_at", "method", "reason", "code", "parent", "seconds", "trace"}
+    assert {field.name for field in fields(fact)} <= allowed

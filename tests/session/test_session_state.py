@@ -32,20 +32,17 @@ class TestState:
         assert state_of().payload == b"{}"
 
     def test_it_is_a_mapping_of_what_the_client_carried(self) -> None:
-        """Reading, counting and iterating work as with a dict."""
         state = state_of(b'{"a":1,"b":[2]}')
         assert (state["a"], len(state), list(state), dict(state)) == (1, 2, ["a", "b"], {"a": 1, "b": [2]})
         assert state.payload == b'{"a":1,"b":[2]}'
 
     def test_unread_and_unchanged_state_is_not_sent_back(self) -> None:
-        """The client's own token stays good, so nothing is sealed anew."""
         assert state_of(b'{"a":1}').close() is None
         read = state_of(b'{"a":1}')
         assert read["a"] == 1
         assert read.close() is None
 
     def test_changes_are_sent_back(self) -> None:
-        """Assignments, deletions and changes inside of a value all count."""
         state = state_of(b'{"a":1,"b":[2],"c":3}')
         state["a"] = 9
         state["b"].append(3)
@@ -69,9 +66,8 @@ class TestState:
         with pytest.raises(StateTooLarge):
             state.close()
 
-    @pytest.mark.parametrize("value", [object(), {object(): 1}, b"\xff".decode("latin-1").join(["\ud800"] * 2), 1j])
+    @pytest.mark.parametrize("value", [object(), {object(): 1}, "\ud800\xff\ud800", 1j])
     def test_a_value_without_a_json_form_is_refused(self, value: object) -> None:
-        """What would not survive the journey is refused at once."""
         with pytest.raises(StateNotJSON, match="session state must be JSON"):
             state_of()["a"] = value
 
@@ -99,14 +95,12 @@ class TestState:
         )
     )
     def test_what_was_written_is_read_by_the_next_request(self, values: dict[str, Any]) -> None:
-        """Any JSON comes back equal."""
         state = State(None, check=lambda payload: None)
         state.update(values)
         assert State(state.close() or b"{}", check=check) == values
 
 
 def test_a_state_that_is_out_of_reach_is_not_taken_for_an_empty_one() -> None:
-    """Reading and writing it raise, and nothing is written back."""
     state = UnreadableState("store_timeout")
     looks: list[Callable[[], object]] = [
         lambda: state.get("k"),
@@ -133,13 +127,11 @@ class TestSection:
         assert state.close() == b'{"cart":{"n":1},"theme":{}}'
 
     def test_an_unused_section_changes_nothing(self) -> None:
-        """Looking into a section does not make it."""
         state = state_of()
         assert len(state.section("cart")) == 0
         assert state.close() is None
 
     def test_a_missing_name_is_a_missing_key(self) -> None:
-        """Reading and deleting what is not there raise `KeyError`, as with a dict."""
         section = state_of().section("cart")
         with pytest.raises(KeyError):
             section["n"]

@@ -13,7 +13,6 @@ from starlette.types import Receive, Scope, Send
 from mcp_sessions import MCPSessionMiddleware, Session
 from mcp_sessions._server.options import GROUPS, MOVED
 
-QUESTIONS = ("ping", "server/discover")
 RESULTS: dict[str, dict[str, Any]] = {
     "ping": {},
     "initialize": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}},
@@ -133,7 +132,7 @@ def grouped(**options: Any) -> dict[str, Any]:
     flat = {name: value for name, value in options.items() if "." not in paths[name]}
     for group, kind in GROUPS.items():
         fields = {name: path.partition(".")[2] for name, path in paths.items() if path.startswith(f"{group}.")}
-        off = {"header": False} if group == "transport" and flat.get(group) == "off" else {}
+        off = {"header": False, "cookie": False} if group == "transport" and flat.get(group) == "off" else {}
         made = kind(**off, **{field: options[name] for name, field in fields.items()})
         if fields and (group != "tracked" or flat.get(group)):
             flat[group] = made

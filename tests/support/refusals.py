@@ -140,6 +140,13 @@ async def fork_with_descendants(client: Client) -> Answer:
     return await client.delete(await client.fork(await client.create()), descendants=True)
 
 
+async def shared_jar(client: Client) -> Answer:
+    answer = await client.send("server/discover")
+    cookie = answer.headers[b"set-cookie"].partition(b";")[0]
+    shared = (await client.send("server/discover", None, (b"cookie", cookie))).headers[b"set-cookie"].partition(b";")[0]
+    return await client.tool("whoami", (b"cookie", shared))
+
+
 async def over_limit(client: Client) -> Answer:
     await client.create()
     return await client.send("sessions/create")
@@ -372,6 +379,15 @@ CASES = [
         200,
         200,
         carrying(None),
+        {"require": {"tools/call"}},
+    ),
+    Case(
+        refuse("cookie_jar_shared"),
+        "none, since two clients share one cookie jar, where `require=` asks for one",
+        -31044,
+        None,
+        200,
+        shared_jar,
         {"require": {"tools/call"}},
     ),
     Case(

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
 from apps import read, reply
 from starlette.types import Message, Receive, Scope, Send
-
-from mcp_sessions import Session
 
 SECRET_RESULT = "what only a live session may hear"
 
@@ -22,17 +19,12 @@ def event(number: str, message: dict[str, Any]) -> Message:
 
 
 class Streaming:
-    """The server, which sends event 1 of a call at once, and its result as event 2 when `go` is set.
+    """The server, which sends event 1 of a call at once, and its result as event 2 when `go` is set."""
 
-    Args:
-        tool: Runs in between, with the session of the call.
-    """
-
-    def __init__(self, tool: Callable[[Session | None], Awaitable[None]] | None = None) -> None:
+    def __init__(self) -> None:
         self.began = anyio.Event()  # a call is waiting
         self.resumed = anyio.Event()  # a resumed stream is waiting
         self.go = anyio.Event()
-        self._tool = tool
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] == "GET":
@@ -40,15 +32,13 @@ class Streaming:
             return
         message = json.loads(await read(receive))
         if message["method"] == "tools/call":
-            await self._call(scope, message, send)
+            await self._call(message, send)
         else:
             await reply(send, json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": {}}).encode())
 
-    async def _call(self, scope: Scope, message: dict[str, Any], send: Send) -> None:
+    async def _call(self, message: dict[str, Any], send: Send) -> None:
         await self._open(send)
         await send(event("1", {"method": "notifications/message"}))
-        if self._tool is not None:
-            await self._tool(scope["mcp_session"])
         self.began.set()
         await self.go.wait()
         await send(event("2", {"id": message["id"], "result": {"content": SECRET_RESULT}}))

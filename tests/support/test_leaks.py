@@ -61,7 +61,6 @@ def test_other_texts_are_not_leaks(text: str) -> None:
 
 
 def test_a_test_may_write_a_secret_that_it_pardons() -> None:
-    """A pardon holds for one secret."""
     made = recorder(f"{TOKEN} {SECRET}")
     made.pardon(TOKEN)
     assert len(made.found()) == 1
@@ -129,8 +128,9 @@ LEAKS = {
 }
 
 
-@pytest.mark.parametrize("processes", [0, 2])
-@pytest.mark.parametrize("sources", [list(LEAKS), []], ids=["leaks", "none"])
+@pytest.mark.parametrize(
+    ("sources", "processes"), [(list(LEAKS), 0), (list(LEAKS), 2), ([], 0)], ids=["leaks", "leaks in workers", "none"]
+)
 def test_a_leak_fails_the_run(sources: list[str], processes: int, tmp_path: Path) -> None:
     """A run with a leak fails in one process or several, though its tests pass, and one without a leak does not."""
     acts = [*(LEAKS[source] for source in sources), "logging.getLogger('mcp_sessions').debug('ring')"]

@@ -40,18 +40,14 @@ async def called(spans: list[ReadableSpan], redact: Redact | None, tool: str = "
 
 
 async def test_nothing_is_written_unless_it_is_asked_for(spans: list[ReadableSpan]) -> None:
-    """By default a span says which tool was called, and no more."""
     assert await called(spans, None) == [None, None]
 
 
 async def test_what_the_function_gives_is_written_as_json(spans: list[ReadableSpan]) -> None:
-    """The result without its `_meta`, where our session is."""
     assert await called(spans, whole) == ['{"card": "4111"}', '{"content": {"card": "4111"}}']
 
 
 async def test_the_function_knows_what_it_is_and_whose(spans: list[ReadableSpan]) -> None:
-    """A text is written as it is; None is written nowhere."""
-
     def redact(what: Content, tool: str, value: Any) -> Any:
         return f"{tool}: {len(value)}" if what == "arguments" else None
 
@@ -61,8 +57,6 @@ async def test_the_function_knows_what_it_is_and_whose(spans: list[ReadableSpan]
 async def test_a_function_that_fails_writes_nothing_and_the_call_goes_on(
     spans: list[ReadableSpan], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What went wrong is logged by its kind, without the value."""
-
     def redact(what: Content, tool: str, value: Any) -> Any:
         raise LookupError(str(value))
 

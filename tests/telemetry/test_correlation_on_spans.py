@@ -56,7 +56,6 @@ async def test_without_a_session_the_label_is_all_that_groups(tracing: tuple[Tra
 
 
 async def test_beside_a_session_it_is_no_session(tracing: tuple[Tracer, Recorder]) -> None:
-    """Its attributes are its own."""
     spans = await called(*tracing, within_session=True)
     assert spans["in the tool"] == {**LABEL, **{name: spans["in the tool"][name] for name in SESSION}}
     assert spans["in the tool"]["session.id"].startswith("ses_")

@@ -22,7 +22,6 @@ PROVIDERS = {NoOpTracerProvider: False, ProxyTracerProvider: False, TracerProvid
 def test_the_api_s_stand_ins_keep_nothing(
     kind: type[trace.TracerProvider], takes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever else was set does, now and not before."""
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
     assert not is_traced()
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", kind())
@@ -30,7 +29,6 @@ def test_the_api_s_stand_ins_keep_nothing(
 
 
 def test_an_api_without_the_variable_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A later version may keep its provider elsewhere."""
     provider = TracerProvider(shutdown_on_exit=False)
     monkeypatch.delattr(trace, "_TRACER_PROVIDER")
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
@@ -39,7 +37,6 @@ def test_an_api_without_the_variable_is_asked(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_untraced_middleware_imports_no_opentelemetry() -> None:
-    """Nor does a request through it."""
     source = """
 import asyncio, sys
 sys.path.insert(0, "tests/support")
@@ -57,6 +54,5 @@ assert not [name for name in sys.modules if name.startswith("opentelemetry")]
 
 
 def test_a_name_that_telemetry_does_not_have_is_missing() -> None:
-    """As of any module, though its names are imported when they are asked for."""
     with pytest.raises(AttributeError, match="has no attribute 'Basket'"):
         telemetry.Basket  # noqa: B018  # asking is enough

@@ -31,7 +31,6 @@ def span_id() -> int:
 
 @contextmanager
 def current(number: int) -> Iterator[None]:
-    """A span that is current, as far as its id says."""
     token = context.attach(set_span_in_context(NonRecordingSpan(SpanContext(1, number, is_remote=False))))
     yield
     context.detach(token)
@@ -39,7 +38,6 @@ def current(number: int) -> Iterator[None]:
 
 @contextmanager
 def handling(scope: dict[str, Any]) -> Iterator[None]:
-    """What the SDK does around a handler."""
     variable = import_module("mcp.server.lowlevel.server").request_ctx
     token = variable.set(SimpleNamespace(request=SimpleNamespace(scope=scope)))
     yield
@@ -47,8 +45,6 @@ def handling(scope: dict[str, Any]) -> Iterator[None]:
 
 
 def server() -> Any:
-    """One whose handlers answer with the current span."""
-
     async def where(request: object) -> int:
         return span_id()
 
@@ -62,7 +58,6 @@ def server() -> Any:
 
 
 async def test_a_handler_runs_where_its_message_came_in() -> None:
-    """Whatever is current in its task; and that is current again afterwards."""
     made, scope = server(), dict[str, Any]()
     assert wrap_handlers([made])
     with current(0xA):
@@ -93,7 +88,6 @@ async def test_without_a_message_of_ours_the_context_stays() -> None:
 
 
 def test_handlers_are_wrapped_once() -> None:
-    """By however many middlewares; what has no handlers is passed over."""
     made = server()
     assert wrap_handlers([made, object()])
     handlers = dict(made.request_handlers)

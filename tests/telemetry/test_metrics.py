@@ -29,14 +29,12 @@ class Meter:
         self.provider = MeterProvider([self._reader], shutdown_on_exit=False)
 
     def found(self) -> dict[str, Any]:
-        """Every metric by its name."""
         data = self._reader.get_metrics_data()
         assert data is not None
         (resource,) = data.resource_metrics
         return {metric.name: metric for scope in resource.scope_metrics for metric in scope.metrics}
 
     def points(self, name: str) -> dict[tuple[tuple[str, Any], ...], Any]:
-        """A metric's points by their attributes."""
         return {tuple(sorted(point.attributes.items())): point for point in self.found()[name].data.data_points}
 
 
@@ -57,7 +55,7 @@ def message(method: str, name: str | None = None) -> Message:
 @pytest.mark.parametrize("tracked", [True, False])
 async def test_it_counts_what_becomes_of_sessions(tracked: bool, meter: Meter) -> None:
     """Created, ended by reason, refused by reason, and alive where each end is seen; no session is named."""
-    client = Client(sessions(Server(), metrics=SessionMetrics(meter.provider), tracked=tracked))
+    client = Client(sessions(Server(), metrics=SessionMetrics(meter.provider), tracked=tracked, spans="off"))
     held = await client.create()
     await client.create()
     await client.tool(session=held)
@@ -73,6 +71,10 @@ async def test_it_counts_what_becomes_of_sessions(tracked: bool, meter: Meter) -
     (refused,) = meter.points("mcp_sessions.request.refused").values()
     assert refused.value == 1
     assert refused.attributes["mcp.method.name"] == "tools/call"
+    timed = meter.points("mcp.server.operation.duration").values()
+    counts = [(point.attributes["mcp.method.name"], point.count) for point in timed]
+    assert sorted(counts) == [("sessions/create", 2), ("sessions/delete", 1), ("tools/call", 1), ("tools/call", 1)]
+    assert [point.count for point in meter.points("mcp.server.session.duration").values()] == [1]
     assert "ses_" not in repr(meter.found())
 
 
@@ -110,7 +112,6 @@ def test_a_session_that_ends_records_how_long_it_lived(meter: Meter) -> None:
 
 
 def test_an_operation_is_timed_by_method_tool_and_outcome(meter: Meter) -> None:
-    """In seconds, in the buckets that the conventions advise."""
     count = SessionMetrics(meter.provider)
     count.operation(message("tools/call", "add"), "2025-11-25", SUCCESS, seconds=0.03)
     count.operation(message("tools/call", "add"), "2025-11-25", Outcome("tool_error"), seconds=0.03)
@@ -149,7 +150,6 @@ def test_a_tool_is_named_once_it_has_succeeded(meter: Meter, monkeypatch: pytest
 
 
 def test_without_an_sdk_nothing_happens() -> None:
-    """The API's own instruments take everything and keep nothing."""
     count = SessionMetrics()
     count(SessionCreated("ses_a", 1))
     count.operation(message("ping"), None, SUCCESS, seconds=0.1)

@@ -31,7 +31,6 @@ def beyond_http(sent: Message, version: str | None = None) -> dict[str, str]:
 
 
 def test_a_tool_call_is_named_by_its_tool() -> None:
-    """And counts as the execution of a tool, as agents' own spans do."""
     assert beyond_http(message("tools/call", 7, name="add"), "2026-07-28") == {
         "mcp.method.name": "tools/call",
         "mcp.protocol.version": "2026-07-28",
@@ -55,7 +54,6 @@ def test_a_prompt_and_a_resource_are_named() -> None:
 
 
 def test_a_notification_has_no_id_and_a_list_no_target() -> None:
-    """What is not there is left out."""
     assert beyond_http(message("notifications/initialized", None)) == {"mcp.method.name": "notifications/initialized"}
     assert beyond_http(message("tools/list", name="x")) == {"mcp.method.name": "tools/list", "jsonrpc.request.id": "1"}
     assert target_of(message("tools/call")) is None
@@ -68,13 +66,11 @@ def test_every_message_names_its_transport() -> None:
 
 @pytest.mark.parametrize("uri", ["postgres://user:pw@db/cart?sslkey=x#y", "postgres://db/cart"])
 def test_a_uri_loses_what_often_holds_credentials(uri: str) -> None:
-    """Its user, its query and its fragment."""
     assert beyond_http(message("resources/read", uri=uri))["mcp.resource.uri"] == "postgres://db/cart"
     assert "mcp.resource.uri" not in beyond_http(message("resources/read", uri="?sslkey=x"))  # nothing is left of it
 
 
 async def test_a_session_id_in_the_wrong_place_is_left_out() -> None:
-    """As a tool's name, as a URI, as a request's id or as the method."""
     token = (await Client(sessions(Server())).create())["sessionId"]
     sent = [
         message("tools/call", name=token),
@@ -95,12 +91,10 @@ def test_a_strange_name_is_left_out_or_cut(name: Any) -> None:
 
 @pytest.mark.parametrize("id", ["x" * 65, "a\nb", 10**64])
 def test_a_strange_id_is_left_out(id: Any) -> None:
-    """One as long as a credential, and one with an escape in it."""
     assert "jsonrpc.request.id" not in beyond_http(message("ping", id))
 
 
 def test_a_name_that_cannot_be_written_down_is_left_out() -> None:
-    """A lone surrogate is JSON, and no exporter's text."""
     parsed = parse(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"\\ud800"}}')
     assert isinstance(parsed, Message)
     assert target_of(parsed) is None
@@ -108,5 +102,4 @@ def test_a_name_that_cannot_be_written_down_is_left_out() -> None:
 
 @pytest.mark.parametrize("version", [None, "1999-01-01", "2026-07-28, x", "draft"])
 def test_a_strange_version_is_left_out(version: str | None) -> None:
-    """Protocol versions are dates of this century."""
     assert "mcp.protocol.version" not in beyond_http(message("ping"), version)

@@ -75,7 +75,6 @@ async def test_an_answer_has_its_outcome(text: bytes) -> None:
 @pytest.mark.parametrize("size", [1, 7, 1000])
 @pytest.mark.parametrize(("media_type", "body"), [(JSON, ERROR), (EVENTS, STREAM)], ids=["json", "events"])
 async def test_an_answer_is_read_however_it_is_cut(media_type: bytes, body: bytes, size: int) -> None:
-    """As a whole, or when its event is complete."""
     assert await outcome(response(media_type, *pieces(body, size))) == FAILED
 
 
@@ -87,7 +86,6 @@ async def test_an_answer_is_read_however_it_is_cut(media_type: bytes, body: byte
 async def test_an_answer_in_one_part_is_read_if_it_has_an_error(
     media_type: bytes, body: bytes, expected: dict[str, str]
 ) -> None:
-    """Its media type counts only then; what comes after it is not part of it."""
     start, part, _ = response(media_type, body)
     whole = {"type": part["type"], "body": part["body"]}
     assert await outcome([start, whole]) == expected

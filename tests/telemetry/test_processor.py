@@ -26,7 +26,7 @@ from opentelemetry.trace import (
 from recorded import Recorder
 
 from mcp_sessions import Session, current_session
-from mcp_sessions._session.current import session_variable
+from mcp_sessions._session.session import session_variable
 from mcp_sessions.telemetry import SessionSpanProcessor
 from mcp_sessions.telemetry.attributes import has_foreign_session_id
 
@@ -81,8 +81,6 @@ async def handling(work: Callable[[], object]) -> str:
 
 
 def nested(tracer: Tracer, **how: Any) -> Callable[[], None]:
-    """A span, and one below it."""
-
     def start() -> None:
         with tracer.start_as_current_span("outer", **how):
             tracer.start_span("inner").end()
@@ -98,14 +96,12 @@ async def test_every_span_within_a_sessions_request_names_it() -> None:
 
 
 async def test_aliases_are_set_too() -> None:
-    """For tools that group by another attribute."""
     with tracing(aliases=["langsmith.metadata.session_id"]) as (tracer, attributes):
         ref = await handling(nested(tracer))
     assert attributes["inner"] == dict.fromkeys((*OURS, "langsmith.metadata.session_id"), ref)
 
 
 async def test_outside_of_a_session_nothing_is_set() -> None:
-    """Not before the first request, and not after it."""
     with tracing() as (tracer, attributes):
         nested(tracer)()
         await handling(lambda: None)
@@ -118,9 +114,6 @@ async def test_the_middlewares_own_spans_are_left_to_it() -> None:
     with tracing(name="mcp_sessions") as (tracer, attributes):
         await handling(nested(tracer))
     assert attributes == {"outer": {}, "inner": {}}
-
-
-# --- a foreign session.id ------------------------------------------------------------------------
 
 
 async def test_a_chat_that_came_as_baggage_keeps_its_name() -> None:
@@ -159,15 +152,12 @@ def current_ref() -> str:
 
 
 async def test_a_name_that_a_span_was_given_stays_on_it_and_below_it() -> None:
-    """As agent frameworks write it, when they start the span."""
     with tracing() as (tracer, attributes):
         ref = await handling(nested(tracer, attributes=CHAT))
     assert attributes == {"outer": {**CHAT, "mcp.session.id": ref}, "inner": {"mcp.session.id": ref}}
 
 
 async def test_a_name_that_another_processor_gave_stays() -> None:
-    """One that is asked before ours."""
-
     class Chat(SpanProcessor):
         def on_start(self, span: Span, parent_context: context.Context | None = None) -> None:
             span.set_attributes(CHAT)
@@ -193,9 +183,6 @@ def test_whatever_mapping_a_spans_attributes_are_they_are_read(named: dict[str, 
     assert dict(held) == named
 
 
-# --- FastMCP writes its own ------------------------------------------------------------------------
-
-
 async def test_what_fastmcp_writes_over_mcp_session_id_is_left_out() -> None:
     """Its own spans' other attributes stay, and so does what it writes where there is no session of ours."""
     written = {"mcp.session.id": "random", "fastmcp.server.name": "small"}
@@ -211,8 +198,6 @@ async def test_what_fastmcp_writes_over_mcp_session_id_is_left_out() -> None:
     assert attributes["within"] == {**dict.fromkeys(OURS, ref), "fastmcp.server.name": "small", "more": True}
     assert attributes["without"] == {**written, "more": True}
 
-
-# --- the session's start, and its client ------------------------------------------------------------
 
 STARTED: Any = SimpleNamespace(ref="ses_a", traceparent=f"00-{0x5E:032x}-{0x51:016x}-01", client="wire 1.0")
 UNNAMED: Any = SimpleNamespace(ref="ses_a", traceparent=None, client=None)
@@ -242,11 +227,7 @@ def test_a_servers_own_span_links_to_the_start_of_the_session_and_names_the_clie
     assert spans[0].attributes == {**dict.fromkeys(OURS, "ses_a"), **described}
 
 
-# --- harmless --------------------------------------------------------------------------------------
-
-
 async def test_a_span_that_is_not_recorded_is_not_touched() -> None:
-    """Nor one of another process, whose attributes cannot be read here."""
     provider = TracerProvider(sampler=DEFAULT_OFF, shutdown_on_exit=False)
     provider.add_span_processor(SessionSpanProcessor())
     await handling(nested(provider.get_tracer("tests")))
@@ -258,8 +239,6 @@ async def test_a_span_that_is_not_recorded_is_not_touched() -> None:
 
 
 async def test_a_fault_of_ours_is_a_line_in_the_log_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
-    """The application's code goes on, whatever a span answers."""
-
     def refuse() -> bool:
         raise ValueError("not today")
 

@@ -40,7 +40,6 @@ class Recipe:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What is to be set."""
         return dict(re.findall(r"^export (\w+)=(.*)$", self.text, re.MULTILINE))
 
     @property
@@ -50,13 +49,11 @@ class Recipe:
 
     @property
     def groups(self) -> str:
-        """The attribute by which the tool groups."""
         (found,) = re.findall(r"^Groups by `([\w.]+)`", self.text, re.MULTILINE)
         return str(found)
 
     @property
     def code(self) -> str:
-        """What is to be run."""
         others = re.findall(r"`(SessionSpanProcessor\(.+?\))`", self.text)
         return str(CODE).replace(PLAIN, others[0] if others else PLAIN)
 
@@ -107,7 +104,6 @@ for recipe in json.load(sys.stdin):
 
 @pytest.fixture(scope="module")
 def received() -> Iterator[dict[str, Receiver]]:
-    """What each tool was sent, by its name."""
     with ExitStack() as stack:
         receivers = {recipe.name: stack.enter_context(receiving()) for recipe in FOUND}
         given = json.dumps([recipe.at(receivers[recipe.name].url) for recipe in FOUND])
@@ -122,7 +118,6 @@ def received() -> Iterator[dict[str, Receiver]]:
 
 
 def test_every_tool_of_the_table_has_a_recipe() -> None:
-    """And there is no other."""
     assert sorted(recipe.name for recipe in FOUND) == sorted(TABLE)
 
 
@@ -150,7 +145,6 @@ def test_each_sessions_spans_have_the_attribute_by_which_the_tool_groups(
 
 @pytest.mark.parametrize("recipe", FOUND, ids=lambda recipe: recipe.name)
 def test_it_is_sent_where_the_tool_takes_it(recipe: Recipe, received: dict[str, Receiver]) -> None:
-    """To the path of its endpoint, with the headers that let it in."""
     sent = received[recipe.name]
     assert sent.paths == {urlsplit(recipe.endpoint).path + "/v1/traces"}
     headers = recipe.environment.get("OTEL_EXPORTER_OTLP_HEADERS", "")

@@ -97,17 +97,6 @@ def test_a_message_is_a_server_span_by_the_conventions() -> None:
     }
 
 
-def test_a_message_of_no_session_names_none() -> None:
-    """One that names no tool or prompt is called by its method."""
-    traced = Traced()
-    with traced.recording() as spans:
-        traced.begun(message("tools/list"), None).end()
-        traced.begun(message("tools/list"), session(client=None)).end()
-    assert [span.name for span in spans] == ["tools/list", "tools/list"]
-    assert NAMED.keys().isdisjoint(spans[0].attributes or {})
-    assert "mcp_sessions.client" not in (spans[1].attributes or {})
-
-
 DIFFERENT: list[tuple[Message, Claims | None, str]] = [
     (message(), SESSION, "2026-07-28"),
     (message(name="sub"), SESSION, "2026-07-28"),
@@ -156,7 +145,6 @@ def test_what_is_remembered_of_messages_is_bounded() -> None:
 
 
 def test_a_long_name_is_cut() -> None:
-    """On the span, too."""
     traced = Traced()
     with traced.recording() as spans:
         traced.begun(message(name="x" * 600)).end()
@@ -194,7 +182,6 @@ def test_a_message_with_a_trace_context_belongs_to_its_caller() -> None:
 
 @pytest.mark.parametrize("meta", [None, {}, {"traceparent": "odd"}, {"traceparent": 7}, {"baggage": "a=b"}])
 def test_a_message_without_one_belongs_to_what_is_around_it(meta: dict[str, Any] | None) -> None:
-    """Which then needs no link."""
     traced = Traced()
     with traced.recording() as spans, traced.tracer.start_as_current_span("http"):
         traced.begun(message(meta=meta)).end()
@@ -204,7 +191,6 @@ def test_a_message_without_one_belongs_to_what_is_around_it(meta: dict[str, Any]
 
 
 def test_alone_it_is_a_root() -> None:
-    """With nothing around it, no caller and no start there is nothing to link."""
     traced = Traced()
     with traced.recording() as spans:
         traced.begun(session=session(trace=None)).end()
@@ -228,7 +214,6 @@ def test_a_session_can_be_one_trace() -> None:
 
 
 def test_the_context_before_is_current_again_afterwards() -> None:
-    """The span's time as the current one ends with it."""
     traced = Traced()
     with traced.tracer.start_as_current_span("http") as http:
         request = traced.begun()
@@ -239,7 +224,6 @@ def test_the_context_before_is_current_again_afterwards() -> None:
 
 
 def test_a_chat_that_comes_as_baggage_of_the_message_keeps_its_name() -> None:
-    """On our span, and in the context of all that the request starts."""
     traced = Traced()
     with traced.recording() as spans:
         request = traced.begun(message(meta={"baggage": "session.id=chat"}))
@@ -264,7 +248,6 @@ def test_a_chat_that_names_the_span_around_a_creation_keeps_its_name(named: dict
 
 
 def test_a_trace_context_that_cannot_be_read_is_none() -> None:
-    """A lone surrogate in it."""
     parsed = parse(b'{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"traceparent":"\\ud800"}}}')
     assert isinstance(parsed, Message)
     traced = Traced()
@@ -285,7 +268,6 @@ def test_a_span_that_is_not_recorded_costs_nothing_and_hides_nothing() -> None:
 
 
 def test_without_an_sdk_there_is_no_span_to_end() -> None:
-    """Nor is anything read that only a span would hold."""
     assert Tracing(tracer_provider=NoOpTracerProvider()).begin(message(), version=None, session=SESSION) is None
 
 
@@ -342,7 +324,6 @@ def test_where_the_server_makes_its_own_the_span_around_names_the_session() -> N
 
 
 def test_where_nothing_is_recorded_around_nothing_is_written() -> None:
-    """Nor is anything to be ended."""
     assert Traced("enrich").begin() is None
 
 

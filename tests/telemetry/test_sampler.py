@@ -33,7 +33,6 @@ def test_sessions_are_spread_evenly_and_for_ever_in_the_same_way() -> None:
 
 
 def test_a_session_is_recorded_whole_or_not_at_all() -> None:
-    """Whatever the trace: each request has one of its own."""
     sampler = SessionSampler(0.5)
     decisions = {ref: {sampled(sampler, **{"mcp.session.id": ref}) for _ in range(3)} for ref in REFS[:20]}
     assert decisions == {ref: {share(ref) < 0.5} for ref in REFS[:20]}
@@ -41,14 +40,12 @@ def test_a_session_is_recorded_whole_or_not_at_all() -> None:
 
 @pytest.mark.parametrize("named", [{}, {"mcp.session.id": "the transport's own"}])
 def test_what_belongs_to_no_session_is_decided_otherwise(named: dict[str, str]) -> None:
-    """By default a root is recorded."""
     assert sampled(SessionSampler(0), **named)
     assert not sampled(SessionSampler(1, otherwise=ALWAYS_OFF), **named)
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [(0, False), (1, True)])
 async def test_spans_within_a_sessions_request_are_decided_by_it(ratio: float, expected: bool) -> None:
-    """Those that do not name it, and have a parent that was decided otherwise."""
     provider = TracerProvider(sampler=SessionSampler(ratio), shutdown_on_exit=False)
     above = NonRecordingSpan(SpanContext(1, 1, is_remote=True, trace_state=TraceState([("a", "b")])))
 
@@ -65,7 +62,6 @@ async def test_spans_within_a_sessions_request_are_decided_by_it(ratio: float, e
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.1, float("nan")])
 def test_a_ratio_is_a_share(ratio: float) -> None:
-    """From none to all."""
     with pytest.raises(ValueError, match="must be from 0 to 1"):
         SessionSampler(ratio)
 

@@ -62,7 +62,6 @@ async def test_a_frameworks_server_is_known(framework: str, path: str | None) ->
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 async def test_a_mounted_server_is_known(framework: str) -> None:
-    """What is served elsewhere does not count."""
     app = FastAPI()
     app.mount("/tools", bare(CELL_OF[framework]))
     assert await makes_its_own(app, "/tools/mcp") == MAKES[framework]
@@ -77,13 +76,11 @@ async def test_a_session_manager_in_an_applications_own_lines_is_known(make: Cal
 
 @pytest.mark.parametrize("app", [Server(), Starlette(), Starlette(routes=[Route("/mcp", partial(print))]), FastAPI()])
 async def test_other_applications_make_none(app: Any) -> None:
-    """Whatever else this process has imported."""
     assert not await makes_its_own(app)
 
 
 @needs("mcp>=2")
 async def test_a_server_of_sdk_2_without_its_middleware_makes_none() -> None:
-    """It is an ordinary entry of a list, so applications can take it out."""
     held = manager()
     held.app.middleware.clear()
     assert not await makes_its_own(held.handle_request, None)
@@ -91,6 +88,5 @@ async def test_a_server_of_sdk_2_without_its_middleware_makes_none() -> None:
 
 @needs("fastmcp>=4")
 async def test_a_server_of_fastmcp_whose_telemetry_is_off_makes_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its own setting."""
     monkeypatch.setattr(import_module("fastmcp").settings, "telemetry_mode", "propagation_only")
     assert not await makes_its_own(bare(Cell("fastmcp4", modern=True, stateful=False, json=True)))

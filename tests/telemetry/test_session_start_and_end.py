@@ -12,7 +12,6 @@ from opentelemetry.trace import (
     NonRecordingSpan,
     NoOpTracerProvider,
     SpanContext,
-    StatusCode,
     TraceFlags,
     Tracer,
     use_span,
@@ -20,7 +19,6 @@ from opentelemetry.trace import (
 from recorded import Recorder
 
 from mcp_sessions._session.claims import Claims
-from mcp_sessions.errors import CreateRefused
 from mcp_sessions.telemetry.detect import Trace
 from mcp_sessions.telemetry.spans import Tracing, below, start_of
 
@@ -55,10 +53,6 @@ def started(tracing: Tracing) -> str | None:
     return start.trace
 
 
-def links(span: ReadableSpan) -> list[int]:
-    return [link.context.span_id for link in span.links]
-
-
 def test_the_start_is_a_span_that_ends_with_the_creation(provider: TracerProvider, spans: list[ReadableSpan]) -> None:
     """It names the session and when it ends at the latest, and its context is what the token carries."""
     creating = Tracing(tracer_provider=provider).start_session(CLAIMS)
@@ -78,60 +72,6 @@ def test_the_start_is_a_span_that_ends_with_the_creation(provider: TracerProvide
     assert found.is_remote
     assert (found.trace_id, found.span_id) == (start.context.trace_id, start.context.span_id)
     assert creating.trace == f"00-{found.trace_id:032x}-{found.span_id:016x}-{found.trace_flags:02x}"
-
-
-def test_a_session_that_is_refused_after_all_has_a_start_that_failed(
-    provider: TracerProvider, spans: list[ReadableSpan]
-) -> None:
-    """By the class of the exception, without its text."""
-    Tracing(tracer_provider=provider).start_session(CLAIMS).end(CreateRefused("no more than one"))
-    (start,) = spans
-    assert (start.attributes or {})["error.type"] == "CreateRefused"
-    assert start.status.status_code is StatusCode.ERROR
-    assert "no more than one" not in start.to_json()
-
-
-def test_a_start_belongs_to_the_request_that_makes_the_session(
-    provider: TracerProvider, tracer: Tracer, spans: list[ReadableSpan]
-) -> None:
-    """And an end to the request that ends it, with a link to the start."""
-    tracing = Tracing(tracer_provider=provider)
-    with tracer.start_as_current_span("create"):
-        text = started(tracing)
-    with tracer.start_as_current_span("delete"):
-        tracing.end_session(CLAIMS.ref, start=text, reason="deleted")
-    start, create, end, delete = spans
-    assert (start.parent, end.parent) == (create.context, delete.context)
-    assert (links(start), links(end)) == ([], [start.context.span_id])
-    named = dict.fromkeys(("session.id", "mcp.session.id"), CLAIMS.ref)
-    assert end.attributes == {**named, "mcp_sessions.reason": "deleted"}
-
-
-def test_a_session_can_be_a_trace_of_its_own(
-    provider: TracerProvider, tracer: Tracer, spans: list[ReadableSpan]
-) -> None:
-    """Then its start is a real root, its end stands below that, and both link to the requests they happened in."""
-    tracing = Tracing(trace="session", tracer_provider=provider)
-    with tracer.start_as_current_span("create"):
-        text = started(tracing)
-    with tracer.start_as_current_span("delete"):
-        tracing.end_session(CLAIMS.ref, start=text, reason="deleted")
-    start, create, end, delete = spans
-    assert start.parent is None
-    assert start.context.trace_id != create.context.trace_id
-    assert end.parent == start_of(text)
-    assert (links(start), links(end)) == ([create.context.span_id], [delete.context.span_id])
-
-
-@pytest.mark.parametrize("trace", ["request", "session"])
-def test_outside_of_any_request_nothing_is_linked(
-    provider: TracerProvider, spans: list[ReadableSpan], trace: Trace
-) -> None:
-    """A session that a sweeper ends, and one whose token carries no start."""
-    tracing = Tracing(trace=trace, tracer_provider=provider)
-    started(tracing)
-    tracing.end_session(CLAIMS.ref, start=None, reason="expired")
-    assert [(span.parent, links(span)) for span in spans] == [(None, []), (None, [])]
 
 
 def test_a_start_that_is_not_sampled_is_marked_so_in_the_token() -> None:
@@ -157,12 +97,10 @@ def test_without_an_sdk_the_token_carries_nothing() -> None:
 
 @pytest.mark.parametrize("text", [None, "", "01-" + "1" * 32 + "-" + "1" * 16 + "-01", f"00-{0:032x}-{1:016x}-01"])
 def test_a_text_that_is_not_a_traceparent_leads_nowhere(text: str | None) -> None:
-    """An unknown version, and a trace of zeros."""
     assert start_of(text) is None
 
 
 def test_what_starts_below_a_start_is_its_child(tracer: Tracer) -> None:
-    """In the current context, or in one that is given."""
     found = start_of(f"00-{5:032x}-{6:016x}-01")
     assert found is not None
     for within in (below(found), below(found, context.Context())):

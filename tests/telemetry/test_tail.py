@@ -71,7 +71,6 @@ async def test_a_session_s_life_is_sent_in_its_order(watcher: Watcher) -> None:
 
 
 async def test_a_creation_that_fails_is_sent_as_a_call(watcher: Watcher) -> None:
-    """There is no session to send an event of."""
     client = Client(tailed(watcher.path, create_limit=1))
     await client.create()
     await client.send("sessions/create")
@@ -79,7 +78,6 @@ async def test_a_creation_that_fails_is_sent_as_a_call(watcher: Watcher) -> None
 
 
 async def test_a_body_that_is_not_a_message_is_sent_when_it_is_refused(watcher: Watcher) -> None:
-    """A body that cannot be read."""
     await call(tailed(watcher.path), http(), b"[")
     assert [(event["event"], event["ref"]) for event in watcher.seen()] == [("refused", None)]
 
@@ -95,6 +93,5 @@ async def test_without_a_watcher_nothing_happens(tmp_path: Path, watcher: Watche
 
 @pytest.mark.parametrize("tail", ["", 7, True])
 def test_it_needs_the_path_of_a_socket(tail: Any) -> None:
-    """It is refused at construction, with the remedy."""
     with pytest.raises(ConfigurationError, match="tail="):
         tailed(tail)

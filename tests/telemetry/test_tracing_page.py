@@ -27,14 +27,12 @@ TRACES, ALIASES, _RECIPES, _LOGFIRE, TAIL, SAMPLING, LOGS, METRICS, CONTENTS = B
 
 
 def run(block: str, **names: Any) -> dict[str, Any]:
-    """A block, as in a file of its own."""
     exec(compile(block, "tracing.md", "exec", dont_inherit=True), names)  # the page's own code
     return names
 
 
 @pytest.fixture
 def root() -> Iterator[logging.Logger]:
-    """The root logger, which gets back what it had."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     yield root
@@ -79,8 +77,10 @@ async def test_logs(root: logging.Logger, capfd: pytest.CaptureFixture[str]) -> 
     client = Client(sessions(Server(tool=tool)))
     held = await client.create()
     refs = [(await client.tool("tool", session=named)).result["content"] for named in (held, None)]
+    logging.getLogger(name).info("later", extra={"session": "ses_named"})  # as a background job, which keeps its own
     lines = [line for line in capfd.readouterr().err.splitlines() if name in line]
-    assert lines == [f"INFO [{ref}] {name}: {text}" for ref in refs]
+    assert lines == [*(f"INFO [{ref}] {name}: {text}" for ref in refs), f"INFO [ses_named] {name}: later"]
+    assert refs[0].startswith("ses_")
 
 
 def test_tail(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,6 @@ async def test_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def taken(reader: InMemoryMetricReader) -> list[Any]:
-    """All that was measured."""
     data = reader.get_metrics_data()
     assert data is not None
     return [metric for one in data.resource_metrics for scope in one.scope_metrics for metric in scope.metrics]

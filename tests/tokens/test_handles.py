@@ -114,7 +114,6 @@ def test_what_was_minted_verifies(type: str, holder: Holder, expires_at: int | N
 
 
 def test_no_two_handles_name_one_object() -> None:
-    """Ids are made of random bits."""
     assert len({make_id() for _ in range(1000)}) == 1000
     assert {len(make_id()) for _ in range(10)} == {LAYOUT["id"]}
 
@@ -131,14 +130,12 @@ def test_a_verified_handle_shows_its_id_and_not_its_text() -> None:
     "type", ["", "Basket", "2fa", "a-b", "a__b", "_a", "a_", "a b", "a" * 16, "ü", "a\n", "\u0661", None, 5]
 )
 def test_what_cannot_stand_in_a_handle_is_no_type(type: str) -> None:
-    """The message says what can."""
     with pytest.raises(ConfigurationError, match="at most 15 lower-case letters and digits"):
         check_type(type)
 
 
 @pytest.mark.parametrize("type", ["a", "a1", "price_list", "a_1", "a" * 15])
 def test_a_type_is_the_words_of_the_application(type: str) -> None:
-    """Letters, digits and single underscores, beginning with a letter."""
     assert check_type(type) == type
 
 
@@ -178,7 +175,6 @@ def test_every_slip_of_one_character_is_found_out(misquote: object, session: str
 
 
 def test_parts_of_two_handles_make_none() -> None:
-    """The head of one and the tail of the other, cut anywhere."""
     one, two = minted(), minted()
     cuts = [one[:at] + two[at:] for at in range(8, len(one))]
     assert {refusal(cut).reason for cut in cuts if cut not in {one, two}} == {"unknown"}
@@ -209,12 +205,11 @@ def test_somebody_elses_handle_is_found_out(one: Holder, other: Holder) -> None:
     """Another user's, another client's, another issuer's, an anonymous one, another server's: none says which."""
     text = minted(holder=one)
     assert verified(text, holder=one).text == text
-    assert str(refusal(text, holder=other)) == UNKNOWN
+    assert str(refusal(text, holder=other)) == str(refusal(minted(holder=one, expires_at=NOW), holder=other)) == UNKNOWN
     assert str(refusal(text, "browser", holder=other)) == UNKNOWN.replace("basket", "browser")
 
 
 def test_a_handle_that_is_bound_to_a_session_is_good_there_alone() -> None:
-    """One that is not is good in every session, and in none."""
     a, b, none = (Holder("shop", ANN.principal, session) for session in ("ses_a", "ses_b", None))
     bound, free = minted(holder=a), minted(holder=none)
     assert [verified(bound, holder=a).bound, verified(free, holder=a).bound] == [True, False]
@@ -224,18 +219,15 @@ def test_a_handle_that_is_bound_to_a_session_is_good_there_alone() -> None:
 
 @given(st.text() | st.text(ALPHABET + "_", min_size=50, max_size=60) | st.from_regex(pattern("basket"), fullmatch=True))
 def test_no_text_verifies_that_was_not_minted(text: str) -> None:
-    """Any text, one of our letters, one of our form."""
     assert refusal(text).reason in {"malformed", "unknown"}
 
 
 @pytest.mark.parametrize("sent", [None, 5, True, b"basket", ["basket"], {}])
 def test_what_is_no_string_is_no_handle(sent: object) -> None:
-    """Whatever JSON can say."""
     assert str(refusal(sent)) == "not a basket handle: a handle is a string"
 
 
 def test_a_huge_text_is_refused_for_its_beginning() -> None:
-    """No more of it is read than a handle could take."""
     assert "those begin with basket_" in str(refusal("x" * 10_000_000))
     assert "is too long" in str(refusal("basket_" + "0" * 10_000_000))
 
@@ -262,13 +254,7 @@ MISTYPED = "this basket handle was mistyped: copy it again exactly as it was giv
         *((text, CASE) for text in (SENT.upper(), SENT.capitalize())),
         *((text, BEGIN) for text in ("", "null", "the basket", "basket", SENT[7:], SENT.replace("_", "-"), "Basket 1")),
         *((text, SHORT) for text in ("basket_", SENT[:-1], SENT[:12] + "...", SENT[:20] + SENT[30:])),
-        *(
-            (text, LONG)
-            for text in (
-                SENT + "0",
-                SENT + " " + SENT,
-            )
-        ),
+        *((text, LONG) for text in (SENT + "0", SENT + " " + SENT)),
         *((SENT[:20] + wrong + SENT[21:], MISTYPED) for wrong in ("i", "l", "o", "u", "O", "-", " ", "é", "٠")),
         *((text, UNKNOWN) for text in (SENT[:-1] + "0", "basket_" + SENT, SENT.replace("basket", "baskte"))),
     ],
@@ -288,13 +274,8 @@ def test_each_slip_is_named_in_words_to_act_on(sent: str, advice: str) -> None:
 )
 def test_a_mix_up_of_ones_own_handles_is_named(type: str, other: str, advice: str) -> None:
     """Only for a handle that verifies: what a text merely claims to be is not repeated."""
-    assert str(refusal(minted(other), type)) == advice
+    assert str(refusal(minted(other), type)) == str(refusal(minted(other, expires_at=NOW), type)) == advice
     assert "other" not in str(refusal(f"other_{SENT[7:]}"))
-
-
-def test_an_expired_handle_of_another_type_is_of_another_type() -> None:
-    """To renew it would not help."""
-    assert refusal(minted("browser", expires_at=NOW)).reason == "other_type"
 
 
 @pytest.mark.parametrize(
@@ -310,7 +291,6 @@ def test_an_expired_handle_of_another_type_is_of_another_type() -> None:
     ],
 )
 def test_an_expired_handle_says_how_long_they_live(lifetime: float | None, advice: str) -> None:
-    """In the largest unit that says it in a whole number."""
     with pytest.raises(HandleExpired) as refused:
         verified(minted(expires_at=NOW), lifetime=lifetime)
     assert str(refused.value) == advice
@@ -326,13 +306,7 @@ def test_the_time_of_a_handle_ends_with_its_second() -> None:
     assert verified(minted(), now=math.inf).expires_at is None
 
 
-def test_only_the_holder_learns_that_a_handle_expired() -> None:
-    """To everybody else it is as unknown as it was before."""
-    assert {str(refusal(minted(expires_at=NOW), holder=stranger)) for stranger in STRANGERS} == {UNKNOWN}
-
-
 def test_the_errors_are_one_family() -> None:
-    """One `except` serves, and each has a reason for the log."""
     leaves = HandleError.__subclasses__()
     assert leaves == [HandleMalformed, HandleUnknown, HandleOfOtherType, HandleExpired]
     assert [leaf.reason for leaf in leaves] == ["malformed", "unknown", "other_type", "expired"]
@@ -344,7 +318,6 @@ def test_the_errors_are_one_family() -> None:
 
 
 def test_a_handle_survives_a_rotation_until_its_key_is_gone() -> None:
-    """The first key mints, and each verifies what it minted."""
     text = minted()
     assert verified(text, ring=KeyRing([NEW, OLD])).text == text
     assert verified(minted(ring=KeyRing([NEW, OLD])), ring=KeyRing([OLD, NEW])).type == "basket"
@@ -352,7 +325,6 @@ def test_a_handle_survives_a_rotation_until_its_key_is_gone() -> None:
 
 
 def test_a_handle_cannot_be_moved_to_another_key() -> None:
-    """Its key's short name is covered by the tag."""
     text, other = minted(), minted(ring=KeyRing([NEW]))
     moved = text[:7] + other[7:9] + text[9:]
     assert moved != text

@@ -44,9 +44,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "keys"
 
 
-# --- given as they are ---------------------------------------------------------------------------
-
-
 def test_no_keys_make_a_random_ring_and_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     """It is the same ring on every request, and the log says once what it means and what to do."""
     source = key_source(None)
@@ -57,14 +54,12 @@ def test_no_keys_make_a_random_ring_and_one_warning(caplog: pytest.LogCaptureFix
 
 
 def test_a_ring_is_taken_as_it_is() -> None:
-    """For who makes keys in code."""
     ring = KeyRing([ONE])
     assert key_source(ring)(NOW) is ring
 
 
 @pytest.mark.parametrize("keys", [ONE, ONE.encode(), [ONE], (ONE.encode(),)])
 def test_one_secret_is_one_key(keys: str | bytes | Sequence[str | bytes]) -> None:
-    """As text, as bytes, or as a list of one, with nothing in the log."""
     assert read(keys) == [kid(ONE)]
 
 
@@ -76,7 +71,6 @@ def test_a_list_may_mix_all_kinds_and_keeps_their_order(path: Path) -> None:
 
 @pytest.mark.parametrize("keys", ["", b"", "short", [], ["env:KEYS", "short"], 7, [7], {ONE}])
 def test_unfit_keys_are_refused_with_the_remedy(keys: str | bytes | Sequence[str | bytes]) -> None:
-    """At construction, with the command that makes a good one."""
     with pytest.raises(ConfigurationError, match="token_urlsafe"):
         read(keys, KEYS=ONE)
 
@@ -92,7 +86,6 @@ def test_unfit_keys_are_refused_with_the_remedy(keys: str | bytes | Sequence[str
     ],
 )
 def test_a_weak_secret_is_named_by_where_it_is(path: Path, keys: Any, place: str) -> None:
-    """The hint to name a variable or a file is left out where one was named."""
     path.write_text("short\n", "utf-8")
     option = keys.format(path=path) if isinstance(keys, str) else keys
     with pytest.raises(ConfigurationError, match="too short") as refused:
@@ -103,40 +96,29 @@ def test_a_weak_secret_is_named_by_where_it_is(path: Path, keys: Any, place: str
 
 @pytest.mark.parametrize("keys", [[ONE, ONE], ["env:KEYS", "env:KEYS"], ["env:KEYS", ONE]])
 def test_a_key_that_is_given_twice_is_refused(keys: list[str]) -> None:
-    """However it is named."""
     with pytest.raises(ConfigurationError, match="the same key twice"):
         read(keys, KEYS=ONE)
 
 
-# --- env: ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("value", [f"{ONE},{TWO}", f" {ONE} ,\n {TWO},", f"{ONE}\r\n{TWO}\n", f"# two\n{ONE}\n{TWO}"])
 def test_a_variable_holds_secrets_between_commas_or_lines(value: str) -> None:
-    """White space and comments do not count."""
     assert read("env:KEYS", KEYS=value) == [kid(ONE), kid(TWO)]
 
 
 @pytest.mark.parametrize("value", [ED_PEM, ED_PEM.replace("\n", "\\n"), ED_PEM.strip()])
 def test_a_variable_may_hold_a_pem_key(value: str) -> None:
-    """Also in one line, with its line ends written out."""
     assert read("env:KEYS", KEYS=f"{ONE},{value}") == [kid(ONE), kid(ED_PEM)]
 
 
 @pytest.mark.parametrize("environ", [{}, {"KEYS": ""}, {"KEYS": " ,\n# none\n"}])
 def test_a_variable_that_is_not_set_or_empty_is_refused(environ: dict[str, str]) -> None:
-    """The message names it."""
     with pytest.raises(ConfigurationError, match=r'keys="env:KEYS".*token_urlsafe'):
         read("env:KEYS", **environ)
 
 
 def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As everybody means it."""
     monkeypatch.setenv("MCP_SESSION_KEYS", ONE)
     assert kids(key_source("env:MCP_SESSION_KEYS")(NOW)) == [kid(ONE)]
-
-
-# --- file: ---------------------------------------------------------------------------------------
 
 
 def test_a_file_holds_a_secret_a_line_and_pem_blocks(path: Path) -> None:
@@ -158,7 +140,6 @@ def test_a_file_holds_a_secret_a_line_and_pem_blocks(path: Path) -> None:
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_at_start(path: Path, content: bytes | None, complaint: str) -> None:
-    """Missing, empty, of comments only, no text, weak, or cut short."""
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ConfigurationError, match=complaint):
@@ -167,7 +148,6 @@ def test_a_file_that_cannot_be_used_is_refused_at_start(path: Path, content: byt
 
 @pytest.mark.parametrize("name", ["", "a\x00b"])
 def test_a_name_that_no_file_can_have_is_refused(name: str) -> None:
-    """With our error, like the rest."""
     with pytest.raises(ConfigurationError):
         key_source(f"file:{name}")
 
@@ -183,7 +163,6 @@ def test_a_changed_file_is_read_again(path: Path) -> None:
 
 
 def test_a_replaced_file_of_equal_size_and_time_is_read_again(path: Path) -> None:
-    """A mounted secret changes by renaming, and an archive keeps its times."""
     path.write_text(ONE, "utf-8")
     other = path.with_name("other")
     other.write_text(TWO, "utf-8")
@@ -251,7 +230,6 @@ def test_a_reading_that_failed_is_tried_again_while_the_file_stays_the_same(
 
 
 def test_two_troubles_are_two_lines(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """However often each is met."""
     path.write_text(ONE, "utf-8")
     source = key_source(f"file:{path}")
     for later, broken in enumerate(["", "short", "", "short"]):

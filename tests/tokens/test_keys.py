@@ -47,18 +47,13 @@ def ssh(key: Private) -> str:
     return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
 
-# --- base64url and rows of texts -----------------------------------------------------------------
-
-
 @given(st.binary(min_size=1, max_size=70))
 def test_base64url_reads_back_what_it_wrote(data: bytes) -> None:
-    """Any bytes survive the way out and back."""
     assert from_base64url(base64url(data)) == data
 
 
 @given(st.text("AQgwBZaz09-_=+/ é", max_size=9))
 def test_only_the_canonical_text_is_read(text: str) -> None:
-    """No two texts decode alike: whatever is read writes itself again."""
     try:
         data = from_base64url(text)
     except ValueError:
@@ -78,15 +73,10 @@ ROWS = st.lists(st.none() | st.text("-:0123a\ud800😀", max_size=4), max_size=4
 
 @given(ROWS, ROWS)
 def test_no_two_rows_share_an_encoding(one: list[str | None], two: list[str | None]) -> None:
-    """Lengths, None and lone surrogates included, whatever the texts imitate."""
     assert (encode_fields(*one) == encode_fields(*two)) == (one == two)
 
 
-# --- secrets -------------------------------------------------------------------------------------
-
-
 def test_a_secret_makes_an_hs256_key_with_distinct_derived_keys() -> None:
-    """No derived key equals the secret or another one."""
     key = KeyRing([SECRET]).signing
     derived = [SECRET.encode(), key.signing, key.handle_key, key.principal_key]
     assert key.algorithm == "HS256"
@@ -129,7 +119,6 @@ def test_a_weak_secret_is_refused_with_the_remedy(secret: str | bytes, complaint
 
 
 def self_signed(encoding: Encoding) -> bytes:
-    """A certificate, as one may be pasted by mistake."""
     name = x509.Name([])
     start = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
     builder = x509.CertificateBuilder(name, name, ED25519.public_key(), 1, start, start + dt.timedelta(days=1))
@@ -193,14 +182,10 @@ def test_a_damaged_pem_is_no_secret_either(damaged: str) -> None:
 
 
 def test_other_curves_are_refused() -> None:
-    """One curve for each algorithm."""
     p384 = ec.generate_private_key(ec.SECP384R1())
     for pem in (private_pem(p384), public_pem(p384)):
         with pytest.raises(ConfigurationError, match="neither Ed25519 nor P-256"):
             KeyRing([OTHER, pem])
-
-
-# --- private and public keys ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("private", "algorithm"), [(ED25519, "EdDSA"), (P256, "ES256")])
@@ -223,16 +208,11 @@ def test_the_older_pem_form_of_openssl_is_read() -> None:
 
 
 def test_one_source_under_two_algorithms_shares_no_derived_key() -> None:
-    """An Ed25519 seed that is also used as a secret gives other keys."""
     seed = ED25519.private_bytes_raw()
     assert KeyRing([seed]).signing.handle_key != KeyRing([private_pem(ED25519)]).signing.handle_key
 
 
-# --- rings ---------------------------------------------------------------------------------------
-
-
 def test_the_first_key_signs_and_every_key_is_found_by_its_name() -> None:
-    """An unknown name finds nothing."""
     ring = KeyRing([SECRET, OTHER])
     other = KeyRing([OTHER]).signing
     found = ring.get(other.kid)
@@ -255,13 +235,11 @@ def test_the_first_key_signs_and_every_key_is_found_by_its_name() -> None:
     ],
 )
 def test_a_ring_that_cannot_work_is_refused(keys: list[str | bytes], complaint: str) -> None:
-    """No key, a bare text, a key given twice, a first key that cannot sign."""
     with pytest.raises(ConfigurationError, match=complaint):
         KeyRing(keys)
 
 
 def test_a_random_ring_says_so_and_is_never_the_same() -> None:
-    """What it signs, no other process verifies."""
     ring = KeyRing.random()
     assert ring.ephemeral
     assert ring.signing.kid != KeyRing.random().signing.kid
@@ -269,13 +247,9 @@ def test_a_random_ring_says_so_and_is_never_the_same() -> None:
 
 @pytest.mark.parametrize("secret", [SECRET, private_pem(ED25519), private_pem(P256)])
 def test_no_repr_shows_material(secret: str) -> None:
-    """A ring names its keys, a key itself; neither shows what it holds."""
     ring = KeyRing([secret, OTHER])
     assert repr(ring) == f"<KeyRing {ring.signing.kid} {KeyRing([OTHER]).signing.kid}>"
     assert repr(ring.signing) == f"Key(kid={ring.signing.kid!r}, algorithm={ring.signing.algorithm!r})"
-
-
-# --- principals ----------------------------------------------------------------------------------
 
 
 def test_a_principal_is_named_by_a_keyed_hash() -> None:

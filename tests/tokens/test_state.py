@@ -41,7 +41,6 @@ def reason(token: Any, ring: KeyRing = RING, **changes: Any) -> str:
 
 @given(st.binary(max_size=300), st.integers(0, NOW), st.none() | st.text("ab", max_size=3))
 def test_what_was_sealed_opens_with_the_time_it_was_seen(text: bytes, last_seen: int, subject: str | None) -> None:
-    """Payload, time and size come out as they went in."""
     payload = b'{"text":"' + text.hex().encode() + b'"}'
     token = sealed(payload, last_seen=last_seen, subject=subject)
     assert opened(token, subject=subject) == seal.UnsealedState(payload, last_seen)
@@ -49,7 +48,6 @@ def test_what_was_sealed_opens_with_the_time_it_was_seen(text: bytes, last_seen:
 
 
 def test_a_state_token_is_ascii_and_names_its_key() -> None:
-    """`v1.<kid>.<base64url>`, never the same twice, and never readable."""
     one, two = sealed(), sealed()
     version, kid, text = one.split(".")
     assert (version, kid) == ("v1", RING.signing.kid)
@@ -65,11 +63,9 @@ def test_the_format_is_pinned() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"jti": "k" * 22}, {"subject": "t" * 22}, {"subject": None}, {"subject": ""}, {"audience": "other"}],
+    "changes", [{"jti": "k" * 22}, {"subject": "t" * 22}, {"subject": None}, {"subject": ""}, {"audience": "other"}]
 )
 def test_a_state_opens_for_its_own_session_principal_and_audience_alone(changes: dict[str, Any]) -> None:
-    """Moved to another, it is a forgery."""
     assert reason(sealed(), **changes) == "state_seal"
     assert opened(sealed(**changes), **changes).last_seen == NOW
 
@@ -89,14 +85,12 @@ def test_a_state_survives_a_rotation_until_its_key_is_gone() -> None:
 
 
 def test_a_state_cannot_be_moved_to_another_key() -> None:
-    """The key's name is bound too."""
     both = KeyRing([OLD, NEW])
     moved = sealed().replace(RING.signing.kid, KeyRing([NEW]).signing.kid)
     assert reason(moved, both) == "state_seal"
 
 
 def test_private_keys_seal_and_public_ones_neither_seal_nor_open() -> None:
-    """State is secret, so a public key has no part in it."""
     private, public = KeyRing([PRIVATE]), KeyRing([OLD, PUBLIC])
     half = public.get(private.signing.kid)
     assert half is not None
@@ -114,7 +108,6 @@ def test_a_state_from_the_future_is_refused() -> None:
 
 
 def test_the_size_is_judged_before_anything_else() -> None:
-    """Exactly the limit passes."""
     token = sealed(b'{"text":"' + b"x" * 500 + b'"}')
     assert opened(token, max_bytes=len(token)).last_seen == NOW
     assert reason(token, max_bytes=len(token) - 1) == "state_size"
@@ -151,7 +144,6 @@ def test_what_is_no_state_token_is_refused(token: Any, why: str) -> None:
 
 
 def test_every_changed_character_is_seen() -> None:
-    """Each place, with its neighbours in the alphabet."""
     token = sealed()
     for place, character in enumerate(token):
         for other in set("AQgw_.") - {character}:
@@ -160,7 +152,6 @@ def test_every_changed_character_is_seen() -> None:
 
 @given(st.text(max_size=100))
 def test_no_text_raises_anything_but_our_error(text: str) -> None:
-    """Nor does any open."""
     assert reason(text).startswith("state_")
     assert reason(f"v1.{KID}.{text}").startswith("state_")
 
@@ -187,7 +178,6 @@ def test_what_is_sealed_is_a_json_object_or_unreadable(payload: bytes) -> None:
 
 
 def test_nesting_to_exhaustion_is_unreadable() -> None:
-    """The parser's recursion limit is not the caller's."""
     assert reason(sealed(b'{"a":' + b"[" * 30_000 + b"]" * 30_000 + b"}"), max_bytes=100_000) == "state_not_an_object"
 
 

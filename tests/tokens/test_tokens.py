@@ -10,7 +10,6 @@ import jwt
 import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,7 +78,6 @@ def reason(token: Any, *, ring: KeyRing = HS256, by: Tokens = TOKENS, **how: Any
 @every_ring
 @pytest.mark.parametrize("principal", [None, ALICE])
 def test_what_was_minted_verifies_to_the_same_claims(ring: KeyRing, principal: Principal | None) -> None:
-    """Every claim survives, each family of keys, anonymous and owned."""
     parsed = claims(
         ring,
         principal,
@@ -135,16 +133,13 @@ def test_a_public_key_in_a_ring_verifies_anonymous_sessions_only(ring: KeyRing) 
 
 
 @every_ring
-def test_ids_stay_small(ring: KeyRing, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ids_stay_small(ring: KeyRing) -> None:
     """At most 512 bytes with the default names, an owner and a trace; 768 with lineage and a transport id."""
     usual = TOKENS.mint(ring, claims(ring, ALICE, trace=TRACE))
     ref = f"ses_{'x' * 24}"
     lineage = {"parent": ref, "root": ref, "generation": 999_999, "owner": ref, "client": "x" * 64}
     forked = TOKENS.mint(ring, claims(ring, ALICE, trace=TRACE, **lineage))
     bridged = TOKENS.mint(ring, claims(ring, ALICE, trace=TRACE, upstream="x" * 120))
-    with capsys.disabled():
-        sizes = f"usual {len(usual)}, forked {len(forked)}, bridged {len(bridged)}"
-        print(f"\n{ring.signing.algorithm} id in bytes: {sizes}")
     assert len(usual) <= 512
     assert len(forked) <= 768
     assert len(bridged) <= 768
@@ -162,7 +157,6 @@ def test_a_ref_is_public_and_made_from_the_jti_alone() -> None:
 
 
 def test_a_clients_name_is_cut_and_cleaned() -> None:
-    """Whatever it calls itself, it gets its session."""
     parsed = claims(client="\ud800" + "x" * 100)
     assert parsed.client == "?" + "x" * 63
     assert TOKENS.verify(HS256, TOKENS.mint(HS256, parsed), now=NOW, principal=None).client == parsed.client
@@ -193,7 +187,6 @@ def test_what_would_not_verify_is_not_minted(changes: dict[str, Any], complaint:
 
 @pytest.mark.parametrize("options", [{"issuer": ""}, {"audience": ""}, {"cache_entries": -1}])
 def test_wrong_options_are_refused(options: dict[str, Any]) -> None:
-    """At construction."""
     with pytest.raises(ConfigurationError):
         tokens(**options)
 
@@ -234,7 +227,6 @@ def test_a_session_ends_at_exp_and_not_before(cached: int) -> None:
 
 
 def test_only_its_owner_learns_that_a_session_has_expired() -> None:
-    """To everybody else it is unknown, as it was before."""
     token = TOKENS.mint(HS256, claims(principal=ALICE))
     assert reason(token, now=NOW + 9999, principal=BOB) == "token_principal"
     assert reason(token, now=NOW + 9999, principal=ALICE, kind=TRANSPORT) == "token_kind"
@@ -243,7 +235,6 @@ def test_only_its_owner_learns_that_a_session_has_expired() -> None:
 
 @pytest.mark.parametrize("cached", [0, 10])
 def test_a_clock_may_be_a_minute_behind_and_no_more(cached: int) -> None:
-    """What was issued later than that was not issued."""
     by = tokens(cache_entries=cached)
     token = by.mint(HS256, claims())
     assert by.verify(HS256, token, now=NOW - 60, principal=None).jti == JTI
@@ -252,7 +243,6 @@ def test_a_clock_may_be_a_minute_behind_and_no_more(cached: int) -> None:
 
 @pytest.mark.parametrize("cached", [0, 10])
 def test_each_kind_is_accepted_in_its_own_place_only(cached: int) -> None:
-    """A transport id is not a session id, and the other way round."""
     by = tokens(cache_entries=cached)
     session, transport = by.mint(HS256, claims()), by.mint(HS256, claims(kind=TRANSPORT))
     for _ in range(2):
@@ -285,12 +275,6 @@ def test_every_key_of_the_ring_verifies_and_a_removed_one_does_not(ring: KeyRing
     assert by.verify(ring, token, now=NOW, principal=ALICE).jti == JTI
 
 
-def test_a_key_of_another_deployment_is_unknown() -> None:
-    """Whatever it signs."""
-    other = KeyRing.random()
-    assert reason(TOKENS.mint(other, claims(other))) == "token_key_unknown"
-
-
 # --- the cache -----------------------------------------------------------------------------------
 
 
@@ -305,7 +289,6 @@ def test_the_cache_is_bounded_and_still_right() -> None:
 
 
 def test_a_verified_token_is_not_verified_again() -> None:
-    """The same claims come back, and a token that failed is not kept."""
     by = tokens()
     token = by.mint(HS256, claims())
     assert reason(token[:-4] + "AAAA", by=by) == "token_signature"
@@ -350,12 +333,6 @@ def test_what_has_not_the_shape_of_a_token_gets_nowhere(token: Any, why: str) ->
     assert reason(token) == why
 
 
-def test_a_trailing_padding_that_pyjwt_accepts_is_refused() -> None:
-    """PyJWT 2.15 reads `token=` as `token`; were it to get there, one session would have several texts."""
-    for token in (f"{TOKEN}=", f"{TOKEN}==", f"{HEADER}=.{PAYLOAD}.{SIGNATURE}", f"{HEADER}.{PAYLOAD}=.{SIGNATURE}"):
-        assert reason(token) == "token_shape"
-
-
 @every_ring
 def test_one_changed_character_is_refused_everywhere(ring: KeyRing) -> None:
     """Each place, several characters each; every character at the ends, where a decoder drops bits."""
@@ -365,17 +342,6 @@ def test_one_changed_character_is_refused_everywhere(ring: KeyRing) -> None:
         others = string.ascii_letters + string.digits + "-_.=" if place in ends else "Aw."
         for other in others.replace(character, ""):
             assert reason(token[:place] + other + token[place + 1 :], ring=ring).startswith("token_")
-
-
-def test_the_second_form_of_an_es256_signature_is_the_same_session() -> None:
-    """(r, n - s) verifies too: that is why revocation goes by `jti` and never by text."""
-    ring = RINGS[2]
-    signed, _, signature = TOKENS.mint(ring, claims(ring)).rpartition(".")
-    raw = from_base64url(signature)
-    order = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-    der = encode_dss_signature(int.from_bytes(raw[:32], "big"), order - int.from_bytes(raw[32:], "big"))
-    twin = base64url(b"".join(number.to_bytes(32, "big") for number in decode_dss_signature(der)))
-    assert TOKENS.verify(ring, f"{signed}.{twin}", now=NOW, principal=None).jti == JTI
 
 
 # --- header --------------------------------------------------------------------------------------
@@ -459,29 +425,6 @@ def test_a_header_that_is_not_exactly_ours_is_refused_though_signed_well(header:
     assert reason(signed(header, GOOD_PAYLOAD)) == why
 
 
-@pytest.mark.parametrize("private", [ED25519, P256], ids=NAMES[1:])
-def test_a_public_key_is_no_hmac_secret(private: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) -> None:
-    """CVE-2022-29217 and its kin: HS256 over the public key, in each form in which people publish it."""
-    ring = KeyRing([pem(private), SECRET])
-    der = private.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    forger = HS256.signing
-    for kid in (ring.signing.kid, KID):
-        text = ".".join(base64url(json.dumps(part).encode()) for part in ({**GOOD_HEADER, "kid": kid}, GOOD_PAYLOAD))
-        for secret in (public_pem(private), public_pem(private).strip(), der, b"", b"\x00"):
-            signature = base64url(jwt.get_algorithm_by_name("HS256").sign(text.encode(), secret))
-            why = reason(f"{text}.{signature}", ring=ring)
-            assert why == ("token_signature" if kid == forger.kid else "token_algorithm")
-
-
-def test_an_unsigned_token_is_refused_in_each_form() -> None:
-    """`alg: none` with no signature, with an empty one, and with a good header over none."""
-    none = base64url(json.dumps({**GOOD_HEADER, "alg": "none"}).encode())
-    assert reason(f"{none}.{PAYLOAD}.") == "token_shape"
-    assert reason(f"{none}.{PAYLOAD}") == "token_shape"
-    assert reason(f"{none}.{PAYLOAD}.{SIGNATURE}") == "token_algorithm"
-    assert reason(f"{HEADER}.{PAYLOAD}.{base64url(bytes(32))}") == "token_signature"
-
-
 def test_a_key_does_not_verify_for_another_key_of_the_ring() -> None:
     """The signature is checked with the key that the header names, and with no other."""
     second = "Qe8pZt4yUw6rNb2mKc0xVh5jLs7dFg1a"
@@ -517,7 +460,6 @@ def test_a_claim_of_a_strange_type_is_refused_though_signed_well(name: str, valu
 
 @pytest.mark.parametrize("name", REQUIRED)
 def test_no_required_claim_may_be_missing(name: str) -> None:
-    """Each by itself."""
     payload = {key: value for key, value in GOOD_PAYLOAD.items() if key != name}
     assert reason(signed(GOOD_HEADER, payload)) == f"token_claim_{name}"
 
@@ -541,33 +483,23 @@ def test_no_required_claim_may_be_missing(name: str) -> None:
     ],
 )
 def test_a_claim_out_of_its_grammar_is_refused(changes: dict[str, Any], why: str) -> None:
-    """A right type is not enough."""
     assert reason(signed(GOOD_HEADER, {**GOOD_PAYLOAD, **changes})) == why
 
 
-@pytest.mark.parametrize("payload", [b"", b"null", b"[]", b'"x"', b"{", b"\xff", b"[" * 1200, b'{"x":' * 200])
+@pytest.mark.parametrize(
+    "payload", [b"", b"null", b"[]", b'"x"', b"{", b"\xff", b"[" * 1200, b'{"x":' * 200, TOKEN.encode()]
+)
 def test_a_payload_that_is_no_object_is_refused_though_signed_well(payload: bytes) -> None:
-    """Cut short, of another type, not UTF-8, nested to exhaustion."""
     assert reason(signed(GOOD_HEADER, payload)) in {"token_claims", "token_shape"}
 
 
-@pytest.mark.parametrize("more", [b'"later":"\xff"', b'"s\xed\xa0\x80":1', b'"later":"\\ud800"'])
+@pytest.mark.parametrize(
+    "more", [b'"later":"\xff"}', b'"s\xed\xa0\x80":1}', b'"later":"\\ud800"}', b'"x":' + b"[" * 1200, b'"x":1}x']
+)
 def test_what_is_skipped_must_be_text_all_the_same(more: bytes) -> None:
     """What other parsers could not read is not accepted, not even in a claim that is not read."""
     start = json.dumps(GOOD_PAYLOAD).encode().removesuffix(b"}")
-    assert reason(signed(GOOD_HEADER, start + b"," + more + b"}")) == "token_claims"
-
-
-def test_a_nested_token_is_refused() -> None:
-    """A JWT as payload of a JWT is not unwrapped."""
-    assert reason(signed(GOOD_HEADER, TOKEN.encode())) == "token_claims"
-
-
-def test_nesting_to_exhaustion_in_a_claim_that_is_not_read_is_refused() -> None:
-    """The parser's recursion limit is not the caller's, and matter after the object is refused too."""
-    start = json.dumps(GOOD_PAYLOAD, separators=(",", ":")).encode()
-    assert reason(signed(GOOD_HEADER, start[:-1] + b',"x":' + b"[" * 1200)) == "token_claims"
-    assert reason(signed(GOOD_HEADER, start + b"x")) == "token_claims"
+    assert reason(signed(GOOD_HEADER, start + b"," + more)) == "token_claims"
 
 
 def test_a_claim_of_a_later_version_is_skipped() -> None:
@@ -588,13 +520,11 @@ def only_our_error(token: str, ring: KeyRing) -> str:
 
 @given(st.text(max_size=300))
 def test_no_text_raises_anything_but_our_error(text: str) -> None:
-    """Nor does it verify."""
     assert only_our_error(text, HS256) in {"token_shape", "token_header"}
 
 
 @given(st.data())
 def test_a_mutated_token_never_verifies(data: st.DataObject) -> None:
-    """Cut, doubled, swapped, replaced: in any place, for any family of keys."""
     ring = data.draw(st.sampled_from(RINGS))
     token = TOKENS.mint(ring, claims(ring))
     start = data.draw(st.integers(0, len(token)))
@@ -618,7 +548,6 @@ def test_hostile_claims_under_the_right_signature_raise_only_our_error(changes: 
 
 @given(st.dictionaries(st.sampled_from(["alg", "kid", "typ", "crit", "x"]), JSON, max_size=4))
 def test_hostile_headers_under_the_right_signature_raise_only_our_error(changes: dict[str, Any]) -> None:
-    """A header verifies only if it is the good one."""
     header = {**GOOD_HEADER, **changes}
     assert (only_our_error(signed(header, GOOD_PAYLOAD), HS256) == JTI) == (header == GOOD_HEADER)
 

@@ -25,7 +25,6 @@ BOUND: dict[str, Any] = {"jti": "j" * 21 + "A", "subject": "s" * 21 + "A", "audi
 
 
 def claims(sealed_id: str | None, kid: str = RING.signing.kid, **other: Any) -> Claims:
-    """What a token says that holds a sealed id."""
     made = {"jti": BOUND["jti"], "subject": BOUND["subject"], "issued_at": START, "expires_at": START + 60, **other}
     return Claims(kind=TRANSPORT, kid=kid, upstream=sealed_id, **made)
 
@@ -36,7 +35,6 @@ def sealed(ring: KeyRing = RING, **other: Any) -> str:
 
 @pytest.mark.parametrize("ring", [RING, KeyRing([PRIVATE])], ids=["HS256", "EdDSA"])
 def test_what_was_sealed_opens_for_its_session(ring: KeyRing) -> None:
-    """Under any kind of key, and after it signs no more."""
     made = claims(sealed(ring), ring.signing.kid)
     assert seal.open_upstream(ring, made, audience="here") == SERVERS
     if ring is RING:
@@ -53,7 +51,6 @@ def test_it_says_nothing_to_who_reads_it() -> None:
 
 
 def test_a_token_without_one_holds_none() -> None:
-    """It was minted for a server that keeps no sessions."""
     assert seal.open_upstream(RING, claims(None), audience="here") is None
 
 
@@ -71,7 +68,6 @@ def test_a_token_without_one_holds_none() -> None:
     ids=["session", "owner", "audience", "cut", "changed", "no text of ours", "short"],
 )
 def test_what_was_sealed_for_another_does_not_open(sealed_id: str, other: dict[str, Any]) -> None:
-    """Neither for another session, owner or deployment, nor after a change."""
     with pytest.raises(SessionNotFound) as refused:
         seal.open_upstream(RING, claims(sealed_id, **other), audience="here")
     assert refused.value.reason == "bridge_seal"
@@ -79,7 +75,6 @@ def test_what_was_sealed_for_another_does_not_open(sealed_id: str, other: dict[s
 
 @pytest.mark.parametrize("ring", [KeyRing([SECRET, PUBLIC]), RING], ids=["public", "gone"])
 def test_without_its_key_it_does_not_open(ring: KeyRing) -> None:
-    """A public key verifies signatures and opens nothing."""
     theirs = KeyRing([PRIVATE])
     with pytest.raises(SessionNotFound) as refused:
         seal.open_upstream(ring, claims(sealed(theirs), theirs.signing.kid), audience="here")
@@ -87,7 +82,6 @@ def test_without_its_key_it_does_not_open(ring: KeyRing) -> None:
 
 
 def test_a_public_key_seals_nothing() -> None:
-    """Only the key that signs is asked to."""
     public = KeyRing([SECRET, PUBLIC]).get(KeyRing([PRIVATE]).signing.kid)
     assert public is not None
     with pytest.raises(ValueError, match="cannot seal"):
@@ -99,7 +93,6 @@ def test_a_public_key_seals_nothing() -> None:
     [("a", True), (SERVERS, True), ("~" * 256, True), ("", False), ("a" * 257, False), ("a b", False), ("ä", False)],
 )
 def test_visible_ascii_can_be_carried(server_id: str, can: bool) -> None:
-    """As the specification asks of servers; 256 characters of it."""
     assert seal.can_carry(server_id) is can
 
 

@@ -1,8 +1,7 @@
 """The one place that decides whether a message is forwarded, answered or refused: `decide`, which reads a table.
 
-A message has a subject and carries a session or none; `TABLE` has a step or a refusal for each pair. Which session is
-named is asked of the draft first, then of the dialects of SEP-1364, and last of the transport header. Nothing is
-verified here: the named session is opened afterwards. Methods beyond the draft are listed in `EXTENSIONS`.
+A message has a subject and carries a session or none; `TABLE` has a step or a refusal for each pair. The draft names
+a session first, then the dialects of SEP-1364, the transport header, and last the cookie; it is verified afterwards.
 Sources: the data-layer sessions draft ("Using Sessions"), and MCP 2026-07-28 for the eras.
 """
 
@@ -14,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from .._session.claims import BESIDE, MODES, Kind, looks_like_session_id
+from .._session.claims import BESIDE, COOKIE, MODES, Kind, looks_like_session_id
 from .._session.claims import SESSION as SESSION_KIND
 from ..errors import EraRefused, SessionNotFound, SessionRequired, refuse
 from . import draft
-from .draft import INITIALIZE, SessionMetadata
+from .cookies import DISCOVER, SHARED_JAR
+from .draft import CLIENT_CAPABILITIES_KEY, INITIALIZE, SessionMetadata
 from .headers import SESSION_HEADER, RequestHeaders
 from .jsonrpc import NOTIFICATION, RESPONSE, SESSION_KEY, Message
 from .policy import Policy
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 Lists = Literal["stable", "session", "untouched"]
 
 PROTOCOL_VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
-CLIENT_CAPABILITIES_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
 
 
 class _Word(Enum):
@@ -40,7 +39,7 @@ class _Word(Enum):
 
 
 class Subject(_Word):
-    """What a message is about, as far as sessions go."""
+    """What a message is about."""
 
     CREATE = "sessions/create"
     DELETE = "sessions/delete"
@@ -116,15 +115,13 @@ TABLE: Final[Mapping[Subject, Mapping[Carries, Step | str]]] = {
 
 LISTS: Final[Mapping[Lists, Step]] = {"stable": STABLE, "session": ATTACH, "untouched": Step.UNTOUCHED}
 
-ADVERTISING: Final = frozenset({INITIALIZE, "server/discover"})
+ADVERTISING: Final = frozenset({INITIALIZE, DISCOVER})
 """The methods whose result tells a client that sessions exist here."""
 
 ABOUT_SESSIONS: Final = frozenset(Subject) - {Subject.LIST, REPLY, OTHER}
 """What concerns the session that the message names, whatever the header names."""
 
-LIST_METHODS: Final = frozenset(
-    {"tools/list", "prompts/list", "resources/list", "resources/templates/list", "server/discover"}
-)
+LIST_METHODS: Final = frozenset({"tools/list", "prompts/list", "resources/list", "resources/templates/list", DISCOVER})
 
 SUBJECTS: Final[Mapping[str, Subject]] = {
     draft.CREATE: Subject.CREATE,
@@ -133,25 +130,17 @@ SUBJECTS: Final[Mapping[str, Subject]] = {
 }
 """The subjects of the methods that the draft and MCP have; extensions add theirs."""
 
-_DEFAULT_LISTS: Final[Mapping[bool, Lists]] = {True: "stable", False: "session"}
+_DEFAULT_LISTS: Final[Mapping[bool, Lists]] = {True: "stable", False: "session"}  # in the modern and the legacy era
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What happens to a message, and the sessions that must be opened before.
-
-    Args:
-        step: What happens.
-        metadata: The session that the message names, unverified, or None.
-        transport_id: The id in a header that names a transport session, unverified, or None.
-        kind: What the token of `metadata` is used as.
-        fail_open: Whether the message goes on without a revocation check where the store does not answer.
-    """
+    """What happens to a message, and the sessions that must be opened first."""
 
     step: Step
-    metadata: SessionMetadata | None = None
-    transport_id: str | None = None
-    kind: Kind = SESSION_KIND
-    fail_open: bool = False
+    metadata: SessionMetadata | None = None  # the session that the message names, unverified
+    transport_id: str | None = None  # the id in a header that names a transport session, unverified
+    kind: Kind = SESSION_KIND  # what the token of `metadata` is used as
+    fail_open: bool = False  # whether it goes on without a revocation check where the store does not answer
 
 
 PASS: Final = Decision(FORWARD)
@@ -165,17 +154,12 @@ class Rules(msgspec.Struct, frozen=True):
     subjects: Mapping[str, Subject]
     lists: Lists | None
     legacy_only: bool
-    fail_open: bool
-    """Whether a session is accepted though the store does not answer."""
-    reads_transport: bool
-    """Whether a header of ours can name a transport session."""
-    bridges: bool
-    """Whether every session header that clients send is one of ours."""
-    kind_of: Callable[[str], Kind | None]
-    """Gives what a token may be used as; None where it is not authentic."""
+    fail_open: bool  # whether a session is accepted though the store does not answer
+    reads_transport: bool  # whether a header of ours can name a transport session
+    bridges: bool  # whether every session header that clients send is one of ours
+    kind_of: Callable[[str], Kind | None]  # what a token may be used as; None where it is not authentic
     sep1364: Sep1364 | None
-    inspected_methods: frozenset[str]
-    """Without a session, only messages with these methods need a decision, unless all do."""
+    inspected_methods: frozenset[str]  # without a session, only these need a decision, unless all do
     inspects_all: bool
 
     @classmethod
@@ -196,6 +180,7 @@ class Rules(msgspec.Struct, frozen=True):
         return not (
             (meta is not None and SESSION_KEY in meta)
             or headers.session_id is not None
+            or headers.cookie is not None
             or self.inspects_all
             or message.method in self.inspected_methods
         )
@@ -217,24 +202,36 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
     about = subject(message, rules)
     if sep1364 is not None and metadata is None and sep1364.requires(message, about):
         raise SessionRequired
-    if metadata is not None or (is_transport and about not in ABOUT_SESSIONS):
+    is_named = metadata is not None or is_transport
+    cookie = None if is_named or headers.cookie is None else _cookie(message, about, headers.cookie)
+    if metadata is not None or cookie is not None or (is_transport and about not in ABOUT_SESSIONS):
         carries = SESSION
     else:
         requires = about not in ABOUT_SESSIONS and rules.policy.summary != "never" and _is_required(message, rules)
         carries = TOO_LITTLE if requires else NOTHING
     step = TABLE[about][carries]
     if isinstance(step, str):
-        raise refuse(step)
+        raise refuse("cookie_jar_shared" if step == "required" and headers.cookie == SHARED_JAR else step)
     if step is LIST:
         step = list_step(rules.lists, modern=headers.is_modern)
     kind = SESSION_KIND
-    if sep1364 is not None and metadata is not None and not message.names_session:
+    if cookie is not None:
+        metadata, kind = cookie, COOKIE
+        step = Step.UNTOUCHED if step is STABLE else step  # there is nothing to take out, and nothing to echo
+    elif sep1364 is not None and metadata is not None and not message.names_session:
         kind = _kind_of_field(metadata, step, rules)
     elif step not in NEEDS_LIVE_SESSION:
         metadata = None
     opens = metadata is not None or is_transport
     fail_open = opens and rules.fail_open and step not in ANSWERED and not _is_required(message, rules)
     return Decision(step, metadata, header if is_transport else None, kind, fail_open)
+
+
+def _cookie(message: Message, about: Subject, cookie: str) -> SessionMetadata | None:
+    """Return the session that a cookie names. What begins with `server/discover` is left to its answer."""
+    if cookie == SHARED_JAR or message.method == DISCOVER or about is REPLY or about in ABOUT_SESSIONS:
+        return None
+    return SessionMetadata(cookie)
 
 
 def list_step(lists: Lists | None, *, modern: bool) -> Step:
@@ -289,12 +286,11 @@ def _is_transport(message: Message, metadata: SessionMetadata | None, headers: R
 
 
 def kind_of_header(header: str, rules: Rules) -> Kind | None:
-    """Return what the token in a session header may be used as; where it names no transport session, it is a mirror."""
+    """Return what the token in a session header may be used as; without transport sessions it mirrors the body."""
     return rules.kind_of(header) if rules.reads_transport else SESSION_KIND
 
 
 def _kind_of_field(metadata: SessionMetadata, step: Step, rules: Rules) -> Kind:
-    """Return the kind of a session that a field names. It is verified whatever the step, also with a posted answer."""
     if step is Step.FORK:
         raise refuse("session_missing")
     kind = rules.kind_of(metadata.session_id)
@@ -309,20 +305,16 @@ def _is_required(message: Message, rules: Rules) -> bool:
 
 
 def ours_of(session_ids: Sequence[str]) -> str | None:
-    """Return the `Mcp-Session-Id` header where it is one of ours, or None where it is absent or the server's own.
+    """Return the `Mcp-Session-Id` header where it looks like ours, and must not reach the application, else None.
 
-    The token's envelope alone decides, not whether it verifies: a value that looks like ours must not reach the
-    application, its logs or its spans. Args and Raises are those of `any_of`.
+    Raises as `any_of`.
     """
     found = any_of(session_ids)
     return found if found is not None and looks_like_session_id(found) else None
 
 
 def any_of(session_ids: Sequence[str]) -> str | None:
-    """Return the `Mcp-Session-Id` header: where clients know ids of ours only, any other is a dead one of ours.
-
-    Args:
-        session_ids: Every copy of the header.
+    """Return the `Mcp-Session-Id` header, of which `session_ids` are all copies, or None where there is none.
 
     Raises:
         Refusal: `duplicate_session_header`: There are several, and two readers may take different ones.
@@ -351,19 +343,12 @@ def check_envelope(message: Message, *, version: str | None, methods: tuple[str,
 
 
 class Extension(msgspec.Struct, frozen=True):
-    """One method beyond the draft.
-
-    Args:
-        method: Its name on the wire.
-        subject: What a message with it is about.
-        settings: Its members of `capabilities.experimental.sessions`.
-        needs_records: Whether it is there only where sessions are tracked.
-    """
+    """One method beyond the draft."""
 
     method: str
     subject: Subject
-    settings: Mapping[str, Any]
-    needs_records: bool = False
+    settings: Mapping[str, Any]  # its members of `capabilities.experimental.sessions`
+    needs_records: bool = False  # whether it is there only where sessions are tracked
 
 
 EXTENSIONS: Final[Mapping[str, Extension]] = {

@@ -1,8 +1,7 @@
 """The data-layer sessions draft (2026-02-23), the dialect that is always on.
 
-A request names its session in `params._meta["io.modelcontextprotocol/session"]` and nowhere else; a successful answer
-names the same session in `result._meta`. Beside it stands the transport header of the legacy era, which names a token
-of its own kind: never accepted in `_meta`, as no session id is accepted in the header.
+A request names its session in `params._meta["io.modelcontextprotocol/session"]`, and a success in `result._meta`. The
+transport header of the legacy era names a token of another kind; neither is accepted in the place of the other.
 Sources: the draft; MCP 2025-11-25, Streamable HTTP, "Session Management".
 """
 
@@ -21,20 +20,16 @@ from .strict_json import DECODE_ERRORS, SHORTEST_MEMBER, is_all, last_members, m
 CREATE: Final = "sessions/create"
 DELETE: Final = "sessions/delete"
 INITIALIZE: Final = "initialize"
+CLIENT_CAPABILITIES_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
 
 
 class SessionMetadata(
     RedactedRepr, msgspec.Struct, frozen=True, omit_defaults=True, gc=False, rename={"session_id": "sessionId"}
 ):
-    """The session that a request names, unverified: the metadata as nearly every client writes it.
+    """The session that a request names, unverified: the metadata as nearly every client writes it."""
 
-    Args:
-        session_id: The id as sent. A credential: never logged, and echoed only to its sender.
-        state: The sealed state token, or None when none was sent.
-    """
-
-    session_id: str
-    state: str | None = None
+    session_id: str  # a credential: never logged, and echoed only to its sender
+    state: str | None = None  # the sealed state token
 
 
 _FRAME: Final = len('{"sessionId":""}')
@@ -57,7 +52,7 @@ def parse_metadata(raw: bytes) -> SessionMetadata:
         found = _common(raw)
     except DECODE_ERRORS:
         return _uncommon(raw)
-    # The shortest that these two can be written. A null counts as a further member, which it is not for us.
+    # The shortest form of these two members. A null counts as a further member, which it is not for us.
     shortest = _FRAME + len(found.session_id) + (0 if found.state is None else _STATE_FRAME + len(found.state))
     return found if len(raw) - shortest < SHORTEST_MEMBER or is_all(raw, found) else _uncommon(raw)
 
@@ -67,7 +62,6 @@ cached_metadata: Final = lru_cache(maxsize=1024)(parse_metadata)
 
 
 def _uncommon(raw: bytes) -> SessionMetadata:
-    """Read metadata in any other form than the common one."""
     if not raw.startswith(b"{"):
         raise refuse("malformed_session")
     found = members(raw)
@@ -81,10 +75,7 @@ def _uncommon(raw: bytes) -> SessionMetadata:
 def metadata(session_id: str, *, expires_at: int, state: str | None) -> dict[str, Any]:
     """Return `SessionMetadata` of the draft, as `sessions/create` and every echo carry it.
 
-    Args:
-        session_id: The id, identical to what the client sent.
-        expires_at: The hint for `expiresAt`, Unix seconds.
-        state: A new state token, or None when the client's own stays good.
+    The hint `expires_at` is in Unix seconds; without a new state the client's own stays good.
     """
     written = {"sessionId": session_id, "expiresAt": instant(expires_at)}
     return written if state is None else {**written, "state": state}
@@ -92,28 +83,23 @@ def metadata(session_id: str, *, expires_at: int, state: str | None) -> dict[str
 
 @lru_cache(maxsize=1024)
 def instant(seconds: int) -> str:
-    """Return a moment as the wire has it: ISO 8601, UTC. (Writing one takes longer than splicing a session in.)"""
+    """Return a moment in ISO 8601, UTC. (Writing one takes longer than splicing a session in.)"""
     return utc(seconds).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @lru_cache(maxsize=1024)
 def without_state(session_id: str, expires_at: int) -> bytes:
-    """Return the JSON of `metadata` where the state did not change: the same bytes for every request of a session."""
+    """Return the JSON of `metadata` without a state, the same for every request of a session."""
     return encode(metadata(session_id, expires_at=expires_at, state=None))
 
 
 def encode(metadata: dict[str, Any]) -> bytes:
-    """Return the JSON of `SessionMetadata`, ready to be spliced into a response."""
+    """Return the JSON of `SessionMetadata`."""
     return msgspec.json.encode(metadata)
 
 
 def names_transport(header: str, metadata: SessionMetadata | None, kind: Kind | None) -> bool:
-    """Whether a session header of ours names a transport session; otherwise it mirrors what the body names.
-
-    Args:
-        header: The header, which looks like one of ours.
-        metadata: The session that the body names, or None.
-        kind: What the header's token may be used as; None where it is not authentic.
+    """Whether a session header of ours, its token of this kind, names a transport session; else it mirrors the body.
 
     Raises:
         Refusal: `session_header_alone`: It is a session id of another dialect, and the body names no session.
@@ -131,10 +117,14 @@ def names_transport(header: str, metadata: SessionMetadata | None, kind: Kind | 
 
 
 def speaks_draft(message: Message) -> bool:
-    """Whether an `initialize` states that its client speaks the draft, and so needs no transport session."""
+    """Whether a client states that it speaks the draft, in `initialize` or in its envelope, and so names sessions."""
     if b"sessions" not in message.body and b"\\" not in message.body:  # which could escape a letter of it
         return False
     try:
-        return "sessions" in last_members(last_members(message.all_params["capabilities"])["experimental"])
+        if message.method == INITIALIZE:
+            capabilities = message.all_params["capabilities"]
+        else:
+            capabilities = (message.meta or {})[CLIENT_CAPABILITIES_KEY]
+        return "sessions" in last_members(last_members(capabilities)["experimental"])
     except (Refusal, KeyError):
         return False

@@ -1,7 +1,7 @@
-"""The request head: every header that decides something here, found in one pass and decoded when asked for.
+"""The request's headers, found in one pass and decoded when asked for.
 
-Header values are kept as text exactly as sent. Duplicates are kept too: two parsers that take the
-first and the last copy of a header are the start of every smuggling attack.
+Values stay exactly as sent, and duplicates are kept: two parsers that take the first and the last copy of a header are
+the start of every smuggling attack.
 """
 
 from __future__ import annotations
@@ -27,30 +27,27 @@ Header = tuple[bytes, bytes]
 
 
 def edit(headers: Iterable[Header], *, drop: Iterable[bytes] = (), add: Iterable[Header] = ()) -> list[Header]:
-    """Return ASGI headers without any copy of those to drop, and with others at the end, in a new list."""
+    """Return a new list of ASGI headers, without any copy of those to drop and with others at the end."""
     names = frozenset(drop)
-    return [*(header for header in headers if header[0] not in names), *add]
+    kept = [header for header in headers if header[0] not in names]
+    kept.extend(add)
+    return kept
 
 
 class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
-    """The headers of one request that this middleware reads. (A struct, which is made in a third of the time.)
+    """The headers of one request. (A struct, which is made in a third of the time.)
 
-    Of a repeated header the first copy counts, as in the official SDK; every copy of the session and the method header
-    is kept, since a second one refuses the request, and of the encoding, since codings add up.
-
-    Args:
-        headers: The request's ASGI headers (names in lower case, as ASGI has them).
-        by_name: The same as a dict, so the last copy of each.
-        session_id: The `Mcp-Session-Id` where it is one of ours, once that was looked at.
+    Of a repeated header the first copy counts, as in the official SDK; but a second session or method header refuses
+    the request, and encodings add up.
     """
 
-    headers: Sequence[Header]
-    by_name: dict[bytes, bytes]
-    session_id: str | None = None
+    headers: Sequence[Header]  # as ASGI has them, names in lower case
+    by_name: dict[bytes, bytes]  # the last copy of each
+    session_id: str | None = None  # the `Mcp-Session-Id` where it is one of ours, once that was looked at
+    cookie: str | None = None  # the value of our cookie where it counts, once that was looked at
 
     @classmethod
     def of(cls, headers: Sequence[Header]) -> RequestHeaders:
-        """Index some headers."""
         return cls(headers, dict(headers))
 
     def all(self, name: bytes) -> list[str]:
@@ -64,7 +61,7 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
         return self.by_name[name].decode("latin-1") if len(self.by_name) == len(self.headers) else self.all(name)[0]
 
     def without(self, name: bytes, headers: Sequence[Header]) -> list[Header]:
-        """Return these headers, as they were or as they were edited, without any copy of one."""
+        """Return these headers, edited or not, without any copy of one."""
         if len(self.by_name) == len(self.headers):  # none is repeated, so it is found in a third of the time
             kept = list(headers)
             try:
@@ -77,17 +74,14 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
 
     @property
     def session_ids(self) -> list[str]:
-        """Every `Mcp-Session-Id`."""
         return self.all(SESSION_HEADER)
 
     @property
     def methods(self) -> list[str]:
-        """Every `Mcp-Method`."""
         return self.all(_METHOD)
 
     @property
     def version(self) -> str | None:
-        """The first `MCP-Protocol-Version`."""
         return self.first(_VERSION)
 
     @property

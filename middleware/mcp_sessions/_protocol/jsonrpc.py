@@ -89,25 +89,15 @@ NO_PARAMS: Final = Params()
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One JSON-RPC message, read as far as sessions need it. (A struct: a dataclass takes ten times as long to make.)
+    """One JSON-RPC message, read as far as sessions need it. (A dataclass would take ten times as long to make.)"""
 
-    Args:
-        body: The message as it came.
-        kind: Request, notification or response.
-        method: The method; empty for a response.
-        given_id: The id, read or as sent; UNSET unless this is a request.
-        params: The common members of its `params`.
-        field: The top-level member `sessionId` as sent, where there is one; MCP itself knows none.
-        decoded: The body with all of its members and all of its `params`, once it was taken apart.
-    """
-
-    body: bytes
+    body: bytes  # as it came
     kind: MessageKind
-    method: str = ""
-    given_id: int | str | Raw | UnsetType = UNSET
-    params: Params = NO_PARAMS
-    field: Raw | None = None
-    decoded: _Decoded | None = None
+    method: str = ""  # empty for a response
+    given_id: int | str | Raw | UnsetType = UNSET  # read or as sent; UNSET unless this is a request
+    params: Params = NO_PARAMS  # the common members
+    field: Raw | None = None  # the top-level member `sessionId` as sent; MCP itself knows none
+    decoded: _Decoded | None = None  # the body, all of its members and all of its `params`, once it was taken apart
 
     @property
     def envelope(self) -> dict[str, Raw]:
@@ -152,7 +142,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return None if found is UNSET else found
 
     def target(self) -> str | None:
-        """Return the tool, prompt or resource that the message acts on, or None; refuse a name without UTF-8 form."""
+        """Return the tool, prompt or resource that the message acts on, or None; refuse one without a UTF-8 form."""
         return None if self.about is None else string(self.about)
 
     @property
@@ -194,9 +184,6 @@ def parse(body: bytes, *, max_batch: int = MAX_BATCH) -> Message | Batch:
     Args:
         body: The whole body, already bounded in size.
         max_batch: Messages that a batch may hold.
-
-    Returns:
-        The message, or the batch where the body is an array.
 
     Raises:
         ParseError: `not_json`, `not_utf8`, `byte_order_mark` or `nesting_too_deep`.
@@ -295,9 +282,8 @@ def _inner(outer: dict[str, Raw], name: str, wrong: str) -> _Members:
 
 
 def _checked_id(raw: Raw) -> Raw:
-    """Return an id that is a text or digits: 1, 1.0 and 1e0 are one id to some parsers and three to others."""
+    # Text or digits: 1, 1.0 and 1e0 are one id to some parsers and three to others, and -0 is answered with 0.
     text = bytes(raw)
-    # Servers that read -0 answer it with 0.
     if (text.removeprefix(b"-").isdigit() and text != b"-0") or string(raw) is not None:
         return raw
     raise refuse("id_not_string_or_integer")

@@ -1,7 +1,7 @@
 """Labels that clients send: the name and version of their program, and the name of their conversation.
 
-Any client may send any: a label selects no data, satisfies no policy and never becomes a session, and what could not
-stand in one line of a log is left out. W3C baggage is parsed by hand: the core needs no OpenTelemetry SDK.
+Any client may send any, so a label selects no data, and what could not stand in one line of a log is left out. W3C
+baggage is parsed by hand, since the core needs no OpenTelemetry SDK.
 Sources: W3C Baggage sections 3.2 and 3.3; MCP 2025-11-25, "Initialization"; MCP 2026-07-28, "_meta"; the hosts below.
 """
 
@@ -32,11 +32,7 @@ _client: Final = msgspec.json.Decoder(_Client).decode
 
 
 def client_of(message: Message) -> str | None:
-    """Return the name and version that a message's sender gives itself, or None where it gives none to be shown.
-
-    Args:
-        message: An `initialize` of the legacy era, or any message of the modern one.
-    """
+    """Return the name and version that a sender gives itself, in `initialize` or in the modern `_meta`, or None."""
     if message.method == INITIALIZE:
         given = message.params.client_info
     else:
@@ -54,7 +50,7 @@ def client_of(message: Message) -> str | None:
 
 
 MAX_CHARS: Final = 256
-"""The longest name that is passed on. A longer one is left out and never cut: two could become one."""
+"""The longest name that is passed on. A longer one is left out: of two that are cut, one could become the other."""
 MAX_BAGGAGE: Final = 8192  # bytes and characters; what every party must carry (W3C Baggage)
 CONVERSATION: Final = "gen_ai.conversation.id"  # OpenTelemetry's own word, and so the first that is looked for
 
@@ -97,11 +93,7 @@ _PLAIN: Final = frozenset(b"!#$&'()*-./0123456789:<=>?@ABCDEFGHIJKLMNOPQRSTUVWXY
 
 
 class Correlate:
-    """Finds the name that a client gives its conversation.
-
-    Args:
-        sources: Where to look, in order: `"baggage:MEMBER"`, `"meta:KEY"`, `"header:NAME"`, or functions.
-    """
+    """Finds a conversation's name: in baggage, `_meta` or headers, or by functions of the application."""
 
     __slots__ = ("_chain",)
 
@@ -110,10 +102,7 @@ class Correlate:
 
     @classmethod
     def of(cls, option: Any) -> Correlate | None:
-        """Return the checked form of the option `correlate=`.
-
-        Args:
-            option: None or False finds nothing, True looks in `DEFAULT_CHAIN`, a sequence in its own sources.
+        """Return the checked form of the option `correlate=`: None or False, True for `DEFAULT_CHAIN`, or sources.
 
         Raises:
             ConfigurationError: It is none of these; the message holds the remedy.
@@ -130,12 +119,7 @@ class Correlate:
         )
 
     def find(self, meta: Mapping[str, Raw] | None, header: Header) -> Correlation | None:
-        """Return the first name that is fit to be passed on, with its source.
-
-        Args:
-            meta: The members of `_meta` as `Message.meta` has them, or None.
-            header: Returns a header by its name in lower case, such as `RequestHeaders.first`.
-        """
+        """Return the first name that is fit to be passed on, with its source, or None."""
         for source, read in self._chain:
             if (name := _fit(read(meta or {}, header))) is not None:
                 return Correlation(name, source)
@@ -163,7 +147,6 @@ def _link(source: Any) -> tuple[str, _Read]:
 
 def _from_baggage(name: str) -> _Read:
     _check_member("correlate", name)
-
     return lambda meta, header: _value(_text(meta["baggage"], MAX_BAGGAGE) or "", name) if "baggage" in meta else None
 
 
@@ -211,7 +194,7 @@ def _from_function(function: Source) -> _Read:
 
 
 def _decoded(meta: Mapping[str, Raw]) -> dict[str, Any]:
-    """Decode the members but for our own, which hold session ids, and those that have no Python form."""
+    """Decode the members but for our own, which holds a session id, and those that have no Python form."""
     found = {}
     for key, raw in meta.items():
         try:
@@ -223,7 +206,6 @@ def _decoded(meta: Mapping[str, Raw]) -> dict[str, Any]:
 
 
 def _text(raw: Raw, max_chars: int) -> str | None:
-    """Return the string that a value of `_meta` is; what is far too long is not even decoded."""
     if not len(bytes(raw)) <= _UNQUOTED * max_chars + 2:
         return None
     try:
@@ -252,8 +234,8 @@ def _value(baggage: str, name: str) -> str | None:
 def propagated(baggage: str | None, id: str, *, member: str = CONVERSATION) -> str:
     """Return W3C baggage that also names the conversation, for what the application calls in turn.
 
-    Other members stay as they are, but for those that no header may hold; one that had this name is replaced. Without
-    room left, what others have put there stays and ours is left out.
+    Other members stay as they are, but for those that no header may hold; one of this name is replaced. Without room
+    left, ours is left out.
 
     Args:
         baggage: The baggage so far, such as `"userId=alice,isProduction=false"`, or None.
@@ -270,10 +252,7 @@ def propagated(baggage: str | None, id: str, *, member: str = CONVERSATION) -> s
 
 
 def baggage_member(option: Any) -> str | None:
-    """Return the checked form of the option `propagate=`: the member to write, or None for nothing.
-
-    Args:
-        option: None or False writes nothing, True `gen_ai.conversation.id`, a string that member.
+    """Return the checked form of the option `propagate=`: the baggage member to write (True: the default), or None.
 
     Raises:
         ConfigurationError: It is none of these; the message holds the remedy.

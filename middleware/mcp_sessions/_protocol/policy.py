@@ -1,8 +1,7 @@
 """Which requests need a session: the option `require=`, checked once, then asked about each message.
 
 A rule is not an access control: every caller that the server admits may create a session.
-Source: the data-layer sessions draft, where a server may require a session; narrowed to where a session can exist, and
-to where clients do not merely discover what the server offers.
+Source: the data-layer sessions draft, where a server may require a session.
 """
 
 from __future__ import annotations
@@ -17,10 +16,8 @@ from ..errors import ConfigurationError
 from .jsonrpc import TARGETS
 
 HANDSHAKE_METHODS: Final = frozenset({"initialize", "notifications/initialized", "server/discover"})
-"""Methods before a client can have a session. No rule may name these."""
-
 SESSION_METHODS: Final = "sessions/"
-"""Methods below this have rules of their own. No rule may name these either."""
+"""No rule may name the methods before a client can have a session, nor those below this."""
 
 DISCOVERY_METHODS: Final = frozenset(
     {"ping", "tools/list", "prompts/list", "resources/list", "resources/templates/list"}
@@ -33,17 +30,11 @@ NOTIFICATIONS: Final = "notifications/"
 
 @dataclass(frozen=True, slots=True)
 class PolicyRequest:
-    """A message without a session, as a `require=` function sees it.
-
-    Args:
-        method: The JSON-RPC method.
-        target: The tool's or prompt's name or the resource's URI; None where there is none that can be read.
-        notification: Whether the message has no id.
-    """
+    """A message without a session, as a `require=` function sees it."""
 
     method: str
-    target: str | None
-    notification: bool
+    target: str | None  # the tool's or prompt's name or the resource's URI; None where there is none that can be read
+    notification: bool  # whether the message has no id
 
 
 Target: TypeAlias = Callable[[], str | None]
@@ -86,12 +77,7 @@ class Policy:
         self._rule, self.summary = _compile(require)
 
     def requires(self, method: str, target: Target, notification: bool) -> bool:
-        """Whether a message must be refused when it carries no session.
-
-        Args:
-            method: The JSON-RPC method.
-            target: Reads what the message acts on; called only where a rule depends on it.
-            notification: Whether the message has no id.
+        """Whether a message must be refused when it carries no session; `target` is called only by a rule on names.
 
         Raises:
             TypeError: The `require=` function returned something other than a bool.
@@ -161,8 +147,7 @@ PLAIN_URI: Final = re.compile(
 """A resource URI that URL parsers leave as it is, but for the case of letters.
 
 Servers parse URIs: `RES://cart/x/../1` is served as `res://cart/1`. A rule that compared letter by letter could be
-bypassed, and one that parsed URIs itself would differ from some server's parser. So a URI passes for not being named
-only where its spelling is plain.
+bypassed, and one that parsed URIs would differ from some server's parser. So only a plain one can count as not named.
 """
 
 

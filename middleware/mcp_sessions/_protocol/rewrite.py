@@ -1,8 +1,8 @@
-"""Writing into JSON-RPC messages without touching what others wrote.
+"""Rewriting JSON-RPC messages, in which every value that is not ours keeps its exact bytes.
 
-Objects are taken apart into names and value slices, changed, and joined again: a value that is not ours keeps its exact
-bytes, since a JSON round trip would change 1e400, 2^64 and escapes. An answer that cannot be read passes as it was.
-Sources: the data-layer sessions draft (2026-02-23); JSON-RPC 2.0 section 5; RFC 8259; MCP 2026-07-28 for cache hints.
+A JSON round trip would change 1e400, 2^64 and escapes, so objects are taken apart into names and value slices and
+joined again. An answer that cannot be read passes as it was.
+Sources: the data-layer sessions draft; JSON-RPC 2.0 section 5; RFC 8259; MCP 2026-07-28 for cache hints.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def same_id(left: bytes, right: bytes) -> bool:
 
 
 def answers(members: Mapping[str, Raw], request_id: bytes) -> bool:
-    """Whether these are the members of the success that answers a request, by the JSON text of its id."""
+    """Whether a message with these members is the success that answers a request, by the JSON text of its id."""
     if "result" not in members or "method" in members or "id" not in members:
         return False
     return same_id(members["id"], request_id)
@@ -86,10 +86,7 @@ def _inner(members: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _make_private(result: dict[str, Any]) -> bool:
-    """Make a result that has cache hints private and stale, and return whether it has any.
-
-    Client caches do not know sessions, so what one session was answered would be served to another.
-    """
+    """Make a result that has cache hints private and stale, since client caches do not know sessions."""
     has_hints = "cacheScope" in result or "ttlMs" in result
     if has_hints:
         result["cacheScope"], result["ttlMs"] = "private", 0
@@ -99,9 +96,9 @@ def _make_private(result: dict[str, Any]) -> bool:
 def echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> bytes | None:
     """Return the answer with the session merged into `result._meta`; its cache hints become private and stale.
 
-    An answer that is written as nearly every server writes it need not be taken apart: it holds `jsonrpc`, `id` and
-    `result` in this order and nothing else, compact or with the spaces of Python's `json`; its result has no cache
-    hints, and `_meta` comes last in it or not at all. Then the session goes before its last braces.
+    An answer as nearly every server writes it need not be taken apart: it holds `jsonrpc`, `id` and `result` in this
+    order and nothing else, compact or with the spaces of Python's `json`; its result has no cache hints, and `_meta`
+    comes last in it or not at all. The session then goes before its last braces.
 
     Args:
         response: A JSON-RPC message of the server.
@@ -162,14 +159,20 @@ def _echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> b
     return join(envelope)
 
 
+def private(response: bytes, request_id: bytes) -> bytes | None:
+    """Return the answer with its cache hints private and stale, or None where it has none; all else is as `echo`."""
+    if b"cacheScope" not in response and b"ttlMs" not in response and b"\\" not in response:
+        return None
+    found = _result(response, request_id)
+    if found is None or not _make_private(found[1]):
+        return None
+    return join({**found[0], "result": found[1]})
+
+
 def advertise(response: bytes, request_id: bytes, settings: bytes, capability: bytes = b"{}") -> bytes | None:
     """Return the answer to `initialize` or `server/discover` with sessions among its capabilities, or None as `echo`.
 
-    Args:
-        response: A JSON-RPC message of the server.
-        request_id: JSON text of the request's id.
-        settings: JSON text for `capabilities.experimental.sessions`.
-        capability: JSON text for `capabilities.sessions`.
+    As JSON text, `capability` goes to `capabilities.sessions` and `settings` to `capabilities.experimental.sessions`.
     """
     found = _result(response, request_id)
     if found is None:
@@ -186,7 +189,7 @@ def advertise(response: bytes, request_id: bytes, settings: bytes, capability: b
 
 
 def with_field(response: bytes, request_id: bytes, session_id: str) -> bytes | None:
-    """Return the answer with its session in the top-level `sessionId` of SEP-1364; all else is as with `echo`."""
+    """Return the answer with its session in the top-level `sessionId` of SEP-1364; else as `echo`."""
     found = _result(response, request_id)
     if found is None:
         return None
@@ -203,11 +206,6 @@ def without_session(message: Message) -> bytes:
         return message.body
     meta = {name: value for name, value in message.meta.items() if name != SESSION_KEY}
     return join({**message.envelope, "params": {**message.all_params, "_meta": meta}})
-
-
-def without_field(body: bytes) -> bytes:
-    """Return a message without the top-level `sessionId` of SEP-1364, which servers need not know."""
-    return join({name: value for name, value in last_members(body).items() if name != "sessionId"})
 
 
 def with_capabilities(body: bytes) -> bytes:

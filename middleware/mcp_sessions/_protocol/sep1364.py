@@ -1,9 +1,8 @@
-"""Both alternatives of SEP-1364, which share a top-level `sessionId`, and what a deployment chose of them.
+"""Both alternatives of SEP-1364, "Specification": a top-level `sessionId`, mirrored in the header `Mcp-Session-Id`.
 
-A message names its session beside `method` and `params`, and over HTTP the header `Mcp-Session-Id` must mirror it; what
-is null is absent. By alternative 1 `sessions/create` begins a session or renews its client's capabilities; its method
-has the draft's name too, and is of this dialect where it gives `capabilities` or a `sessionId`. By alternative 2
-`initialize` begins a session or goes on with one, and `terminate` ends it. Source: SEP-1364, "Specification".
+By alternative 1 `sessions/create` begins a session or renews its client's capabilities; it is of this dialect and not
+of the draft where it gives `capabilities` or a `sessionId`. By alternative 2 `initialize` begins a session or goes on
+with one, and `terminate` ends it. What is null is absent.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from . import rewrite
 from .decision import ABOUT_SESSIONS, Subject
 from .draft import CREATE, DELETE, INITIALIZE, SessionMetadata, speaks_draft
 from .jsonrpc import NOTIFICATION, REQUEST, Message
-from .strict_json import last_members, string
+from .strict_json import join, last_members, string
 
 FIELD_NAME: Final = "sessionId"
 TERMINATE: Final = "terminate"
@@ -57,10 +56,10 @@ def capabilities(message: Message) -> Raw | None:
 
 
 def required_capabilities(message: Message) -> Raw:
-    """Return what a client states that it can do, which it must when it creates a session.
+    """Return the capabilities that a client must state when it creates a session.
 
     Raises:
-        Refusal: `capabilities_missing`: It states nothing.
+        Refusal: `capabilities_missing`: It states none.
     """
     value = capabilities(message)
     if value is None:
@@ -81,16 +80,9 @@ def agreed(*ids: str | None) -> str | None:
 
 
 def check_header(named: str, kind: Kind | None, header: str | None, *, is_ours: bool) -> None:
-    """Check that the header names the session that the field names.
+    """Check that the header, which may look like one of ours, names the session that the field names.
 
-    A server with transport sessions of its own needs the header for their ids, and judges them itself: beside those
-    stand sessions of a kind of their own.
-
-    Args:
-        named: The id in the field.
-        kind: What the session's token may be used as; None where it is not authentic.
-        header: The header as it came, or None.
-        is_ours: Whether it looks like one of ours.
+    A session of the kind `beside` leaves the header to the wrapped server's own transport sessions.
 
     Raises:
         Refusal: `field_header_missing`: There is none.
@@ -104,12 +96,7 @@ def check_header(named: str, kind: Kind | None, header: str | None, *, is_ours: 
 
 
 def agrees_on_version(message: Message, answer: bytes) -> bool:
-    """Whether a server speaks the version that a client asked for, so that the client need not confirm it.
-
-    Args:
-        message: The `initialize`.
-        answer: Its successful answer.
-    """
+    """Whether the successful answer to an `initialize` has the version that the client asked for."""
     asked = message.all_params.get("protocolVersion")
     spoken = last_members(last_members(answer)["result"]).get("protocolVersion")
     return asked is not None and spoken is not None and string(asked) == string(spoken)
@@ -127,7 +114,6 @@ class SEP1364Create:
     required: bool = False
 
     def subject(self, message: Message) -> Subject | None:
-        """Return what a message of this dialect is about, or None for any other."""
         if message.method in _CREATES and self.speaks(message):
             return Subject.MISPLACED if message.kind is NOTIFICATION else Subject.OPEN
         if message.method in _DELETES:
@@ -138,11 +124,6 @@ class SEP1364Create:
     def speaks(message: Message) -> bool:
         """Whether a `sessions/create` is of this dialect and not of the draft."""
         return message.method != CREATE or not {FIELD_NAME, "capabilities"}.isdisjoint(message.all_params)
-
-    def named(self, message: Message) -> str | None:
-        """Return the session that a message's params name, where this dialect has it there."""
-        given = message.all_params if message.method in _CREATES | _DELETES else {}
-        return _text(given[FIELD_NAME]) if FIELD_NAME in given else None
 
     def requires(self, message: Message, about: Subject) -> bool:
         """Whether a message must name a session."""
@@ -167,15 +148,9 @@ class SEP1364Initialize:
     sessionless: bool = False
 
     def subject(self, message: Message) -> Subject | None:
-        """Return what a message of this dialect is about, or None for any other."""
         if message.method != TERMINATE:
             return None
         return Subject.MISPLACED if message.kind is NOTIFICATION else Subject.DELETE
-
-    def named(self, message: Message) -> str | None:
-        """Return the session that a message's params name, where this dialect has it there."""
-        given = message.all_params if message.method == TERMINATE else {}
-        return _text(given[FIELD_NAME]) if FIELD_NAME in given else None
 
 
 Dialect = SEP1364Create | SEP1364Initialize
@@ -183,12 +158,7 @@ Dialect = SEP1364Create | SEP1364Initialize
 
 @dataclass(frozen=True, slots=True)
 class Sep1364:
-    """The alternatives that a deployment speaks, as one.
-
-    Args:
-        creates: The first, or None.
-        initializes: The second, or None.
-    """
+    """The alternatives that a deployment speaks, as one."""
 
     creates: SEP1364Create | None
     initializes: SEP1364Initialize | None
@@ -219,15 +189,10 @@ class Sep1364:
         return self.initializes is not None and self.initializes.sessionless
 
     def requested_session(self, message: Message, in_meta: SessionMetadata | None) -> SessionMetadata | None:
-        """Return the session that a message names, in `_meta` or in the ways of these dialects.
-
-        Args:
-            message: The message.
-            in_meta: The session of the draft's metadata, or None.
+        """Return the session that a message names, `in_meta` by the draft or in the ways of these dialects.
 
         Raises:
-            Refusal: `field_not_string`: A `sessionId` is neither a string nor null.
-            Refusal: `session_field_mismatch`: Two places name different sessions.
+            Refusal: As for `named_id`, also where the draft's session is another.
             SessionNotFound: This server uses no sessions.
         """
         named = self.named_id(message)
@@ -245,8 +210,10 @@ class Sep1364:
             Refusal: `field_not_string`: A `sessionId` is neither a string nor null.
             Refusal: `session_field_mismatch`: Two places name different sessions.
         """
-        within = [dialect.named(message) for dialect in (self.creates, self.initializes) if dialect is not None]
-        return agreed(field(message), *within)
+        names = self.creates is not None and message.method in _CREATES | _DELETES
+        names = names or (self.initializes is not None and message.method == TERMINATE)
+        within = message.all_params.get(FIELD_NAME) if names else None
+        return agreed(field(message), None if within is None else _text(within))
 
     def subject(self, message: Message) -> Subject | None:
         """Return what a message is about, where one of these dialects decides it."""
@@ -264,8 +231,10 @@ class Sep1364:
         return speaks and is_handshake and not speaks_draft(message)
 
     def outgoing(self, message: Message) -> Message:
-        """Return a message as servers of today read it: without the field, with the capabilities that they require."""
-        body = message.body if message.field is None else rewrite.without_field(message.body)
+        """Return a message as today's servers read it: without the field, with the capabilities that they require."""
+        body = message.body
+        if message.field is not None:
+            body = join({name: value for name, value in last_members(body).items() if name != FIELD_NAME})
         if message.method == INITIALIZE and self.creates is not None:
             body = rewrite.with_capabilities(body)
         return message if body is message.body else msgspec.structs.replace(message, body=body, field=None)

@@ -27,23 +27,16 @@ _USUAL: Final = (b"event: message\r\n", b"", b"event: message\n")  # what stands
 
 
 class Event(RedactedRepr, msgspec.Struct):
-    """A piece of the stream: an event with its blank line, or bytes between events that only pass.
+    """A piece of the stream: an event with its blank line, or bytes between events that only pass."""
 
-    Args:
-        raw: The exact bytes, ending with the blank line that completes the event.
-        data: The values of its `data` fields, joined by line feeds; None without any, and for part of an event.
-        oversized: Whether this is the first piece of an event that is too large to be held.
-        at: Where in `raw` the data begins, if it is one value in the last line; else 0.
-    """
-
-    raw: bytes
-    data: bytes | None = None
-    oversized: bool = False
-    at: int = 0
+    raw: bytes  # the exact bytes, with the blank line that completes the event
+    data: bytes | None = None  # the values of its `data` fields, joined by line feeds; None for part of an event
+    oversized: bool = False  # whether this is the first piece of an event that is too large to be held
+    at: int = 0  # where in `raw` the data begins, if it is one value in the last line
 
     @property
     def id(self) -> str | None:
-        """The event's id, one character a byte as header values are read; None where it has none, or an empty one."""
+        """The event's id, decoded as header values are; None where it has none, or an empty one."""
         fields = self.raw[: self.at - len(b"data: ")] if self.at else self.raw
         if fields in _USUAL:
             return None
@@ -51,10 +44,7 @@ class Event(RedactedRepr, msgspec.Struct):
         return ids[-1].decode("latin-1") if ids and ids[-1] else None
 
     def with_data(self, data: bytes) -> bytes:
-        """Return the event with other data; its other lines, their order and their line endings stay.
-
-        Args:
-            data: What the `data` fields shall hold together; a carriage return in it becomes a line break.
+        """Return the event with other data, in which CR and LF break lines; its other lines and line endings stay.
 
         Raises:
             ValueError: The event has no data to replace.
@@ -79,22 +69,13 @@ class Event(RedactedRepr, msgspec.Struct):
 
 
 class EventStream(RedactedRepr, msgspec.Struct):
-    """One response's event stream, split as it passes.
+    """One response's event stream, split as it passes; an event that is too long passes in pieces without data."""
 
-    Args:
-        max_event_bytes: Bytes of an event, its blank line not counted, that are held at the most. A longer one passes
-            in pieces without data, and the next one is read again.
-        held: The event that is not complete yet.
-        last: The byte before the next chunk; a stream begins where a line begins.
-        opening: Whether what comes next may be a byte order mark.
-        passing: Whether it lies inside an event that was too large to hold.
-    """
-
-    max_event_bytes: int
-    held: bytearray = msgspec.field(default_factory=bytearray)
-    last: bytes = LF
-    opening: bool = True
-    passing: bool = False
+    max_event_bytes: int  # that are held at the most, the blank line not counted
+    held: bytearray = msgspec.field(default_factory=bytearray)  # the event that is not complete yet
+    last: bytes = LF  # the byte before the next chunk; a stream begins where a line begins
+    opening: bool = True  # whether a byte order mark may come next
+    passing: bool = False  # whether the next chunk continues an event that is too long
 
     def feed(self, chunk: bytes) -> list[Event]:
         """Take the next bytes of the stream, however they are cut, and return what is complete now, in order."""
@@ -148,7 +129,6 @@ class EventStream(RedactedRepr, msgspec.Struct):
         return pieces
 
     def _open(self, chunk: bytes, pieces: list[Event]) -> bytes:
-        """Pass a leading byte order mark, and return what follows it."""
         start = b"".join((self.held, chunk))
         self.held.clear()
         if len(start) < len(BYTE_ORDER_MARK) and BYTE_ORDER_MARK.startswith(start):

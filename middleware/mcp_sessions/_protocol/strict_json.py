@@ -1,8 +1,7 @@
-"""Reading one JSON object so that no other parser can read it differently.
+"""Reading one JSON object so that no other parser can read it differently; values stay slices of the text.
 
-Names are resolved level by level, and values stay slices of the text. What two parsers could understand differently is
-refused and never repaired: text that is not UTF-8, a name given twice, a lone surrogate where it would be read, nesting
-that exhausts a stack. Sources: RFC 8259 sections 4, 7 and 8, RFC 7493 (I-JSON).
+What two parsers could read differently is refused: text that is not UTF-8, a name given twice, a lone surrogate where
+it would be read, nesting that exhausts a stack. Sources: RFC 8259 sections 4, 7 and 8, RFC 7493 (I-JSON).
 """
 
 from __future__ import annotations
@@ -44,15 +43,11 @@ _T = TypeVar("_T")
 def members(text: bytes, wrong: str = NOT_JSONRPC) -> dict[str, Raw]:
     """Return the members of one object, in order, each value the exact slice of the text.
 
-    Args:
-        text: JSON text of an object.
-        wrong: The reason to give where it is some other JSON value.
-
     Raises:
         ParseError: `not_json`, `not_utf8` or `nesting_too_deep`.
         InvalidRequest: `duplicate_member`, where two names are equal once their escapes are resolved, or
             `lone_surrogate`, where a name holds one or, beside a value that does, an escaped backslash or pair.
-        Refusal: With the reason `wrong`.
+        Refusal: With the reason `wrong`, where the text is another JSON value.
     """
     found = last_members(text, wrong)
     check_level(text, found)
@@ -60,9 +55,7 @@ def members(text: bytes, wrong: str = NOT_JSONRPC) -> dict[str, Raw]:
 
 
 def last_members(text: bytes, wrong: str = NOT_JSONRPC) -> dict[str, Raw]:
-    """Return members as `members` does, but the last of several of one name, as most parsers do.
-
-    For what a server answers, which is read to be added to and not to be judged.
+    """Return members as `members` does, of several of one name the last: for what is added to and not judged.
 
     Raises:
         Refusal: As for `members`, but for `duplicate_member`.
@@ -79,9 +72,6 @@ def last_members(text: bytes, wrong: str = NOT_JSONRPC) -> dict[str, Raw]:
 
 def string(raw: bytes) -> str | None:
     """Return the string that a JSON value is, or None where it is another value.
-
-    Args:
-        raw: One value as `members` gives it.
 
     Raises:
         InvalidRequest: `lone_surrogate`, with which it has no UTF-8 form.
@@ -128,11 +118,8 @@ def is_all(text: bytes, found: Any) -> bool:
     """Whether the length of a text proves that it has no members but those found, whatever their order.
 
     No object of these members is shorter than they are joined, with white space or without, and each further member
-    takes 5 bytes at least: `"":0,`. Long escapes can spoil the proof, and nothing can feign it.
-
-    Args:
-        text: JSON text of an object.
-        found: Its members, as a dict or a struct, in which objects may be taken apart, too.
+    takes 5 bytes at least: `"":0,`. Long escapes can spoil the proof, and nothing can feign it. In `found`, a dict or a
+    struct, objects may be taken apart, too.
     """
     joined = bytearray(len(text))
     join_into(found, joined)
@@ -196,11 +183,8 @@ _MANY: Final = 8  # the part of the brackets that a pass takes off, or each by i
 def is_deeper(text: bytes, limit: int) -> bool:
     """Whether arrays and objects lie in each other more than `limit` levels deep, found without building them.
 
-    A parser that recurses spends stack on every level, so a text that is too deep is refused before any sees it.
-
-    Args:
-        text: JSON text; for one that is not valid the answer does not matter, since it is refused all the same.
-        limit: Levels that are allowed.
+    A parser that recurses spends stack on every level, so a text that is too deep is refused before any sees it. For a
+    text that is not JSON the answer does not matter, since it is refused all the same.
     """
     if len(text) <= limit or text.count(b"[") + text.count(b"{") <= limit:
         return False

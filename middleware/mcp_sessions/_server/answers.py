@@ -1,24 +1,23 @@
 """The answers that are ours: the results of methods about sessions, and every refusal.
 
-Each goes out only after the wrapped server would serve the caller. What we answer never reaches the server's own guards
-(authentication, Origin and Host checks, era and envelope rules), which must be neither skipped nor copied. So the
-caller's request is forwarded once as `ping` (legacy era) or `server/discover` (modern era): a success, or "method not
-found" with the caller's id, admits; any other answer goes to the caller as it came. An expired access token must give
-401 here, never "Session not found", or the client throws its session away.
+What we answer never reaches the wrapped server's own guards, which must be neither skipped nor copied. So the caller's
+request is forwarded once as `ping` or `server/discover`: a success, or "method not found" with the caller's id, admits;
+any other answer goes to the caller as it came. An expired access token must give 401 here, never "Session not found",
+or the client throws its session away.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from starlette.types import Message as ASGIMessage
 from starlette.types import Scope, Send
 
-from .._protocol import decision, headers, rewrite
-from .._protocol.headers import SESSION_HEADER
+from .._protocol import decision, rewrite
+from .._protocol.headers import HANDSHAKE_VERSIONS, SESSION_HEADER, Header, edit
 from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.sep1364 import FIELD_NAME, TERMINATE
 from .._protocol.sse import EventStream
@@ -36,49 +35,59 @@ _NAMELESS: Final = frozenset({400, 404})
 """What a server that keeps transport sessions answers, past its guards, to a request that names none."""
 _JSON: Final = (b"content-type", b"application/json")
 _NO_STORE: Final = (b"cache-control", b"no-store")  # an answer may hold a credential
+_DROPPED: Final = frozenset({b"content-length", b"transfer-encoding", b"accept-encoding", b"mcp-method", b"mcp-name"})
+_METHOD_NOT_FOUND: Final = b"-32601"
+_ID_FOR_NOTIFICATIONS: Final = b'"admission"'
 
 
 async def answer(ctx: RequestContext, message: Message, method: Method, session: ActiveSession | None) -> None:
-    """Answer a request of ours.
+    """Answer a request of ours by its method, which is not called for a caller that the server does not admit."""
+    if not await preflight(ctx, message):
+        return
+    try:
+        result = await method()
+    except Refusal as refusal:
+        await refuse_at_once(ctx, message, refusal)
+        return
+    request_id = join(message.given_id)  # only a request comes here
+    body = rewrite.result(request_id, {"resultType": "complete", **result} if ctx.headers.is_modern else result)
+    if FIELD_NAME in result:
+        body = rewrite.with_field(body, request_id, result[FIELD_NAME]) or body
+    await respond(ctx.send, 200, body)
+    is_ended = session is not None and session.ended_by_own_request
+    if is_ended and message.method == TERMINATE and ctx.has_upstream_session:
+        # The wrapped server's own session has begun with the one that is ended so.
+        question = _question(ctx.scope, b"")
+        kept = edit(question["headers"], drop=(b"content-type", b"content-length"))
+        delete = {**question, "method": "DELETE", "headers": kept}
+        await ctx.app(delete, Replay(b"", ctx.receive), Answer(_ID_FOR_NOTIFICATIONS))
+
+
+async def refuse(
+    ctx: RequestContext, message: Message, refusal: Refusal, renew: Callable[[], Awaitable[Header | None]] | None = None
+) -> None:
+    """Answer a message with the error that its session, or the lack of one, deserves.
 
     Args:
         ctx: The request.
         message: The message.
-        method: Does what it asks. Not called for a caller that the wrapped server does not admit.
-        session: The session that it carries, or None.
+        refusal: What it deserves.
+        renew: Gives the header that names another session to its client, or None.
     """
-    if await preflight(ctx, message):
-        try:
-            result = await method()
-        except Refusal as refusal:
-            await refuse_at_once(ctx, message, refusal)
-            return
-        request_id = join(message.given_id)  # only a request comes here
-        body = rewrite.result(request_id, {"resultType": "complete", **result} if ctx.headers.is_modern else result)
-        if FIELD_NAME in result:
-            body = rewrite.with_field(body, request_id, result[FIELD_NAME]) or body
-        await respond(ctx.send, 200, body)
-        # The wrapped server's own session has begun with the one that is ended so.
-        is_ended = session is not None and session.ended_by_own_request
-        if is_ended and message.method == TERMINATE and ctx.has_upstream_session:
-            await delete_transport(ctx)
+    if await preflight(ctx, message, _also_admitted(ctx)):
+        header = None if renew is None else await renew()
+        await refuse_at_once(ctx, message, refusal, header)
 
 
-async def refuse(ctx: RequestContext, message: Message, refusal: Refusal) -> None:
-    """Answer a message with the error that its session, or the lack of one, deserves."""
-    if await preflight(ctx, message, _also_admitted(ctx) if ctx.runtime.bridges else _NONE):
-        await refuse_at_once(ctx, message, refusal)
-
-
-async def refuse_at_once(ctx: RequestContext, message: Message, refusal: Refusal) -> None:
+async def refuse_at_once(ctx: RequestContext, message: Message, refusal: Refusal, header: Header | None = None) -> None:
     """Answer a message whose sender the server has admitted."""
     status = refusal.http_status
     if message.kind is not REQUEST:  # nothing carries a code there, so the status must be an error
         status = max(status, 400)
     elif isinstance(refusal, InvalidParams) and not ctx.headers.is_modern:
         status = 200  # handshake-era clients raise on a 4xx and lose the code that says what to mend
-    retry = [] if refusal.retry_after is None else [(b"retry-after", b"%d" % refusal.retry_after)]
-    await respond(ctx.send, status, refused_body(ctx, message, refusal), *retry)
+    body = refused_body(ctx, message, refusal)
+    await respond(ctx.send, status, body, refusal.retry_after, header)
 
 
 async def refuse_unread(ctx: RequestContext, refusal: Refusal) -> None:
@@ -90,7 +99,7 @@ async def refuse_unread(ctx: RequestContext, refusal: Refusal) -> None:
 
 async def refuse_bodyless(ctx: RequestContext, refusal: Refusal) -> None:
     """Answer a request that is refused for its session header, whatever its body holds."""
-    if ctx.scope["method"] != "DELETE" or await may_delete(ctx, _also_admitted(ctx) if ctx.runtime.bridges else _NONE):
+    if ctx.scope["method"] != "DELETE" or await may_delete(ctx, _also_admitted(ctx)):
         await refuse_unread(ctx, refusal)
 
 
@@ -106,7 +115,7 @@ def refused_body(ctx: RequestContext, message: Message, refusal: Refusal) -> byt
 def _data(ctx: RequestContext, message: Message, refusal: Refusal) -> dict[str, Any] | None:
     """Return `error.data`: the id as its sender wrote it, and the reason where the session is authentically its own."""
     if isinstance(refusal, EraRefused):
-        return {"supported": sorted(headers.HANDSHAKE_VERSIONS), "requested": ctx.headers.version}
+        return {"supported": sorted(HANDSHAKE_VERSIONS), "requested": ctx.headers.version}
     if not isinstance(refusal, SessionNotFound):
         return None
     sep1364, named = ctx.runtime.rules.sep1364, None
@@ -119,20 +128,22 @@ def _data(ctx: RequestContext, message: Message, refusal: Refusal) -> dict[str, 
     return {**data, "reason": refusal.reason} if isinstance(refusal, _OWNER_LEARNS) else data
 
 
-# --- sent ------------------------------------------------------------------------------------------
-
-
-async def respond(send: Send, status: int, body: bytes, *more: tuple[bytes, bytes]) -> None:
-    """Send a JSON answer of our own."""
-    every = [_JSON, (b"content-length", b"%d" % len(body)), _NO_STORE, *more]
-    await send({"type": "http.response.start", "status": status, "headers": every})
+async def respond(
+    send: Send, status: int, body: bytes, retry_after: int | None = None, header: Header | None = None
+) -> None:
+    """Send a JSON answer of our own, with the seconds after which it may be tried again, and one more header."""
+    headers = [_JSON, (b"content-length", b"%d" % len(body)), _NO_STORE]
+    if retry_after is not None:
+        headers.append((b"retry-after", b"%d" % retry_after))
+    if header is not None:
+        headers.append(header)
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
 async def send_refusal(send: Send, refusal: Refusal, *, status: int, code: int) -> None:
     """Send a refusal of a request whose id is not known."""
-    retry = [] if refusal.retry_after is None else [(b"retry-after", b"%d" % refusal.retry_after)]
-    await respond(send, status, rewrite.error(None, code, refusal.client_message), *retry)
+    await respond(send, status, rewrite.error(None, code, refusal.client_message), refusal.retry_after)
 
 
 async def send_status(send: Send, status: int, *more: tuple[bytes, bytes]) -> None:
@@ -141,34 +152,21 @@ async def send_status(send: Send, status: int, *more: tuple[bytes, bytes]) -> No
     await send({"type": "http.response.body", "body": b""})
 
 
-# --- asked of the wrapped server before ------------------------------------------------------------
-
-_DROPPED: Final = frozenset({b"content-length", b"transfer-encoding", b"accept-encoding", b"mcp-method", b"mcp-name"})
-_METHOD_NOT_FOUND: Final = b"-32601"
-_ID_FOR_NOTIFICATIONS: Final = b'"admission"'
-
-
 def _also_admitted(ctx: RequestContext) -> frozenset[int]:
     """Return statuses that let a refusal out: a client that came with an id that does not cross can name none."""
-    is_stopped = ctx.bridge is None and ctx.headers.session_ids
+    is_stopped = ctx.runtime.bridges and ctx.bridge is None and ctx.headers.session_ids
     return _NAMELESS if is_stopped else _NONE
 
 
 async def preflight(ctx: RequestContext, message: Message, also: frozenset[int] = _NONE) -> bool:
-    """Whether the wrapped server would serve the caller; where it would not, the caller has been answered.
-
-    Args:
-        ctx: The request.
-        message: The message.
-        also: Statuses of the server's that admit, too.
-    """
+    """Whether the wrapped server would serve the caller, or answers so; where not, the caller has been answered."""
     modern = ctx.headers.is_modern
-    try:
-        if modern and message.kind is REQUEST:
+    if modern and message.kind is REQUEST:
+        try:
             decision.check_envelope(message, version=ctx.headers.version, methods=tuple(ctx.headers.methods))
-    except Refusal as refusal:
-        await refuse_at_once(ctx, message, refusal)
-        return False
+        except Refusal as refusal:
+            await refuse_at_once(ctx, message, refusal)
+            return False
     if not ctx.runtime.asks:
         return True
     method = "server/discover" if modern else "ping"
@@ -179,40 +177,25 @@ async def preflight(ctx: RequestContext, message: Message, also: frozenset[int] 
         question["headers"].append((b"mcp-method", method.encode()))
     found = Answer(request_id)
     await ctx.app(question, Replay(body, ctx.receive), found)
-    if found.admits or found.status in also:
-        return True
-    await found.relay(ctx.send)
-    return False
+    return found.admits or found.status in also or await found.relay(ctx)
 
 
 async def may_delete(ctx: RequestContext, also: frozenset[int]) -> bool:
-    """Whether the wrapped server would let this caller end something; where not, the caller has been answered.
-
-    The caller's DELETE is put to it without the id that is ours.
-    """
+    """Whether the wrapped server would let this caller end something; where not, the caller has been answered."""
     if not ctx.runtime.asks and ctx.bridge is None:
         return True
-    kept = [(name, value) for name, value in ctx.scope["headers"] if name != SESSION_HEADER]  # also where given twice
     found = Answer(_ID_FOR_NOTIFICATIONS)
+    kept = edit(ctx.scope["headers"], drop=(SESSION_HEADER,))  # ours, also where it is given twice
     await ctx.app({**_question(ctx.scope, b""), "headers": kept}, ctx.receive, found)
-    if found.allows_delete or found.status in also:
-        return True
-    await found.relay(ctx.send)
-    return False
+    # It did, or it only lacks the method.
+    allows = found.status in range(200, 300) or found.status == HTTPStatus.METHOD_NOT_ALLOWED
+    return allows or found.status in also or await found.relay(ctx)
 
 
 async def notify(ctx: RequestContext, method: str) -> None:
     """Send the wrapped server a notification on behalf of the caller; its answer is dropped."""
     body = rewrite.notification(method)
     await ctx.app(_question(ctx.scope, body), Replay(body, ctx.receive), Answer(_ID_FOR_NOTIFICATIONS))
-
-
-async def delete_transport(ctx: RequestContext) -> None:
-    """End the wrapped server's own transport session for a caller who is done with it; its answer is dropped."""
-    question = _question(ctx.scope, b"")
-    kept = [header for header in question["headers"] if header[0] not in {b"content-type", b"content-length"}]
-    delete = {**question, "method": "DELETE", "headers": kept}
-    await ctx.app(delete, Replay(b"", ctx.receive), Answer(_ID_FOR_NOTIFICATIONS))
 
 
 def _question(scope: Scope, body: bytes) -> Scope:
@@ -223,15 +206,9 @@ def _question(scope: Scope, body: bytes) -> Scope:
 
 
 class Answer(msgspec.Struct):
-    """A `send` that keeps what the server answers, to be judged and, if need be, passed on as it came.
+    """A `send` that keeps what the server answers, to be judged and, if need be, passed on as it came."""
 
-    Args:
-        request_id: JSON text of the id that was asked with.
-        messages: What the server has sent.
-        body: The parts of its body.
-    """
-
-    request_id: bytes
+    request_id: bytes  # that was asked with, as JSON
     messages: list[ASGIMessage] = []  # each struct gets its own
     body: list[bytes] = []
 
@@ -249,11 +226,6 @@ class Answer(msgspec.Struct):
         return any(self._is_admission(event.data or b"") for event in events)
 
     @property
-    def allows_delete(self) -> bool:
-        """Whether the server would let this caller end something: it did, or it only lacks the method."""
-        return self.status in range(200, 300) or self.status == HTTPStatus.METHOD_NOT_ALLOWED
-
-    @property
     def status(self) -> int:
         """HTTP status; 500 where the server sent none."""
         return next((message["status"] for message in self.messages if "status" in message), 500)
@@ -269,7 +241,9 @@ class Answer(msgspec.Struct):
         except (Refusal, KeyError):
             return False
 
-    async def relay(self, send: Send) -> None:
-        """Give the caller the server's answer, as it came."""
+    async def relay(self, ctx: RequestContext) -> Literal[False]:
+        """Give the caller the server's answer, as it came but for the ids of the bridge."""
         for message in self.messages:
-            await send(message)
+            is_translated = ctx.runtime.bridges and message["type"] == "http.response.start"
+            await ctx.send(ctx.translated(message) if is_translated else message)
+        return False

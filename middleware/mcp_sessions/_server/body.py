@@ -1,8 +1,8 @@
-"""Reading a request: its body, bounded in bytes and seconds, and the message in it.
+"""Read a request: its body, bounded in bytes and seconds, and the message in it.
 
-The body is read once, as a whole, before anything is decided. Afterwards the application's `receive` gets exactly those
-bytes in one message, and then the server's own `receive` takes over: a made-up `http.disconnect` before the response
-starts breaks every SSE mode of the official SDK.
+The whole body is read before anything is decided. The application's `receive` then returns exactly those bytes in one
+message, and after that what the server's own returns: an invented `http.disconnect` before the response starts breaks
+every SSE mode of the official SDK.
 """
 
 from __future__ import annotations
@@ -28,32 +28,29 @@ from ..errors import NOT_JSONRPC, InvalidRequest, refuse
 if TYPE_CHECKING:
     from .context import RequestContext
 
-Steps = Coroutine[Any, Any, ASGIMessage] | Generator[Any, Any, ASGIMessage]
-"""A `receive` that is stepped by hand."""
+Steps = Coroutine[Any, Any, ASGIMessage] | Generator[Any, Any, ASGIMessage]  # a `receive` that is stepped by hand
 
-_BITS_OF_A_DIGIT: Final = 4  # or less
+_FEW_DIGITS: Final = 6  # to read the length of every body would cost each request
 _HAS_TIMEOUT: Final = sys.version_info >= (3, 11)  # `asyncio.timeout`
 
 
 def read_body(receive: Receive, headers: RequestHeaders, *, max_bytes: int, timeout: float) -> bytes | Awaitable[bytes]:
-    """Read the whole request body: at once where it came with the headers, as most do, else to be awaited.
+    """Return the whole request body where it came with the headers, as most do, else an awaitable of it.
 
     Args:
         receive: The server's `receive`.
-        headers: The request's headers; a length that is declared too large is refused unread.
-        max_bytes: Bytes that the body may have.
-        timeout: Seconds that it may take to arrive.
+        headers: The request's headers; a declared length that is too large is refused unread.
+        max_bytes: Size limit of the body.
+        timeout: Seconds within which the body must arrive.
 
     Raises:
-        Refusal: `content_encoding`: The body is compressed, so others may read something else in it.
-        Refusal: `body_too_large`: It has more bytes, or declares more.
-        Refusal: `body_timeout`: It did not arrive in time.
-        Refusal: `body_cut_short`: The client left before the end.
+        Refusal: `content_encoding`, compressed, so others may read something else in it; `body_too_large`, as declared
+            or as it arrives; `body_timeout`; or `body_cut_short`, the client left before the end.
     """
+    if CODING in headers.by_name and (headers.content_encoding or "identity").strip().lower() != "identity":
+        raise refuse("content_encoding")
     declared = headers.by_name.get(LENGTH)  # the last copy, since servers refuse a second one
-    if CODING in headers.by_name:
-        _check_coding(headers.content_encoding)
-    if declared is not None and len(declared) * _BITS_OF_A_DIGIT >= max_bytes.bit_length():  # else it is below it
+    if declared is not None and (len(declared) > _FEW_DIGITS or max_bytes < 10**_FEW_DIGITS):  # else it is below it
         _check_length(declared, max_bytes)
     if not _HAS_TIMEOUT or ("trio" in sys.modules and not _is_on_asyncio()):  # where no timer can begin later
         return _read_under_timer(receive, max_bytes, timeout)
@@ -73,32 +70,27 @@ def read_body(receive: Receive, headers: RequestHeaders, *, max_bytes: int, time
 
 
 def read_message(body: bytes, ctx: RequestContext) -> Message | None:
-    """Read the one message in a body, or return None for a body that passes as it came: a batch, or not JSON-RPC.
+    """Return the one message in a body, or None for a body that passes as it came: a batch, or not JSON-RPC.
 
     Raises:
         Refusal: Another parser may read something else in the body, or it is a batch that concerns a session.
     """
-    runtime = ctx.runtime
-    if len(body) > runtime.max_nesting and is_deeper(body, runtime.max_nesting):
+    limits = ctx.runtime.limits
+    if len(body) > limits.nesting and is_deeper(body, limits.nesting):
         raise refuse("nesting_too_deep")
     try:
-        parsed = jsonrpc.parse(body, max_batch=runtime.max_batch)
+        parsed = jsonrpc.parse(body, max_batch=limits.batch)
     except InvalidRequest as refusal:
         if ctx.strict or refusal.reason != NOT_JSONRPC:
             raise
     else:
         if isinstance(parsed, Message):
             return parsed
-        if any(speaks_of_sessions(item, runtime.rules) for item in parsed.items):
+        if any(speaks_of_sessions(item, ctx.runtime.rules) for item in parsed.items):
             raise refuse("batch")
     if ctx.headers.session_id is not None:
         raise refuse("session_header_alone")
     return None
-
-
-def _check_coding(coding: str | None) -> None:
-    if coding and coding.strip().lower() != "identity":
-        raise refuse("content_encoding")
 
 
 def _check_length(declared: bytes, max_bytes: int) -> None:
@@ -121,7 +113,7 @@ async def _read_under_timer(receive: Receive, max_bytes: int, timeout: float) ->
 
 
 async def _read_on_asyncio(rest: Coroutine[Any, Any, bytes], timeout: float) -> bytes:
-    timer = asyncio.timeout(timeout)  # type: ignore[attr-defined]  # from 3.11, as was asked before coming here
+    timer = asyncio.timeout(timeout)  # type: ignore[attr-defined]  # from 3.11, as the caller checks
     # Not a cancel scope: `receive` may have opened scopes before it waited, and those must be left in turn.
     try:
         async with timer:
@@ -136,29 +128,24 @@ async def _suspended(steps: Steps, pending: Any, receive: Receive, max_bytes: in
     return await _rest(await _resume(steps, pending), receive, max_bytes)
 
 
-async def _rest(first: ASGIMessage, receive: Receive, max_bytes: int) -> bytes:
-    chunks, size, message = [_chunk(first)], 0, first
-    while message.get("more_body", False):
+async def _rest(message: ASGIMessage, receive: Receive, max_bytes: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        if message["type"] != "http.request":
+            raise refuse("body_cut_short")
+        chunks.append(message.get("body", b""))
         size += len(chunks[-1])
         if size > max_bytes:
             raise refuse("body_too_large")
+        if not message.get("more_body", False):
+            return b"".join(chunks)
         message = await receive()
-        chunks.append(_chunk(message))
-    if size + len(chunks[-1]) > max_bytes:
-        raise refuse("body_too_large")
-    return b"".join(chunks)
-
-
-def _chunk(message: ASGIMessage) -> bytes:
-    if message["type"] != "http.request":
-        raise refuse("body_cut_short")
-    body: bytes = message.get("body", b"")
-    return body
 
 
 @coroutine
 def _resume(steps: Steps, pending: Any) -> Generator[Any, Any, ASGIMessage]:
-    """Go on with a coroutine that was stepped once by hand, as if it had been awaited from the start."""
+    """Continue a coroutine that was stepped once by hand, as if it had been awaited from the start."""
     try:
         while True:
             try:
@@ -173,15 +160,10 @@ def _resume(steps: Steps, pending: Any) -> Generator[Any, Any, ASGIMessage]:
 
 
 class Replay(msgspec.Struct):
-    """A `receive` that gives the body once and is the server's own from then on.
+    """A `receive` that returns the body once, and from then on what the server's own returns."""
 
-    Args:
-        body: What is given; None once it was.
-        receive: The server's own.
-    """
-
-    body: bytes | None
-    receive: Receive
+    body: bytes | None  # None once it was returned
+    receive: Receive  # the server's own
 
     async def __call__(self) -> ASGIMessage:
         if self.body is None:

@@ -1,77 +1,65 @@
-"""What every station of one request shares, and how it crosses the bridge to a server with transport sessions.
+"""What every station of one request shares: its context, how it crosses the bridge, what its conversation is called.
 
 The scope is the request's own copy of the facts that the wrapped application sees, so its headers are edited here.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as ASGIMessage
 
-from .._protocol.headers import ACCEPT_CODING, LENGTH, SESSION_HEADER, RequestHeaders
-from .._session.claims import RedactedRepr
+from .._protocol import rewrite
+from .._protocol.draft import INITIALIZE
+from .._protocol.headers import ACCEPT_CODING, LENGTH, SESSION_HEADER, RequestHeaders, edit
+from .._protocol.jsonrpc import Message
+from .._protocol.labels import Correlate, baggage_member, propagated
+from .._protocol.strict_json import string
+from .._session.claims import Correlation, RedactedRepr
+from .._session.session import Session, correlation_variable
+from ..errors import Refusal
+from ..telemetry.detect import attributes_of
 
 if TYPE_CHECKING:
     from ..telemetry.outcome import RequestTelemetry
     from .runtime import Runtime
     from .sessions import ActiveSession
 
+# ASGI extensions by which a body would leave without passing here
 BODY_AROUND_US: Final = frozenset({"http.response.pathsend", "http.response.zerocopysend"})
 MAX_WAITING: Final = 10_000  # transport sessions; those of clients that never came back go first
-"""ASGI extensions by which a body would leave without passing here."""
 
 
 class Bridged(RedactedRepr, msgspec.Struct, frozen=True):
-    """A request of a transport session that is sealed in one of ours.
+    """A request of a transport session that is sealed in one of ours."""
 
-    Args:
-        client_id: The id that its client holds. A credential.
-        server_id: The id that the wrapped server knows.
-    """
-
-    client_id: str
+    client_id: str  # a credential
     server_id: str
 
 
 class BridgedInitialize(RedactedRepr, msgspec.Struct):
-    """An `initialize` that may begin a transport session of the wrapped server.
+    """An `initialize` that may begin a transport session of the wrapped server."""
 
-    Args:
-        session: Ours, once it is minted for the server's.
-        orphaned_id: The server's id that no client holds, since ours was refused.
-    """
-
-    session: ActiveSession | None = None
-    orphaned_id: str | None = None
+    session: ActiveSession | None = None  # ours, once it is minted for the server's
+    orphaned_id: str | None = None  # the server's, which no client holds, since ours was refused
 
 
 class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
-    """One request. (A struct: a dataclass takes three times as long to make.)
-
-    Args:
-        runtime: What all requests share.
-        app: The wrapped application, across the bridge where there is one.
-        scope: The ASGI scope; the session is put on it.
-        receive: The server's `receive`.
-        send: The server's `send`.
-        headers: The request's headers.
-        strict: Whether a body that is not JSON-RPC is refused; where the path may serve other things, it passes.
-        telemetry: What records the message, once it is known; None where nothing does.
-        bridge: How the request crosses the bridge; None where no id crosses.
-    """
+    """One request. (A struct: a dataclass takes three times as long to make.)"""
 
     runtime: Runtime
-    app: ASGIApp
-    scope: Scope
+    app: ASGIApp  # the wrapped application, across the bridge where there is one
+    scope: Scope  # the session is put on it
     receive: Receive
     send: Send
     headers: RequestHeaders
-    strict: bool
-    telemetry: RequestTelemetry | None = None
-    bridge: Bridged | BridgedInitialize | None = None
+    strict: bool  # a body that is not JSON-RPC is refused; where the path may serve other things, it passes
+    telemetry: RequestTelemetry | None = None  # what records the message, if anything does, once it is known
+    bridge: Bridged | BridgedInitialize | None = None  # how the request crosses the bridge, if an id crosses
 
     @property
     def has_upstream_session(self) -> bool:
@@ -81,8 +69,7 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
 
     def edit_headers(self, dropped: set[bytes], *added: tuple[bytes, bytes]) -> None:
         """Replace headers that the application sees."""
-        kept = [(name, value) for name, value in self.scope["headers"] if name not in dropped]
-        self.scope["headers"] = [*kept, *added]
+        self.scope["headers"] = edit(self.scope["headers"], drop=dropped, add=added)
 
     def declare(self, body: bytes) -> bytes:
         """Let the headers announce a body that was changed, and return it."""
@@ -98,25 +85,22 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
             kept = {name: value for name, value in extensions.items() if name not in BODY_AROUND_US}
             self.scope["extensions"] = kept
 
+    def translated(self, start: ASGIMessage) -> ASGIMessage:
+        """Return the start of a response that crosses the bridge, with our id or none in place of the server's."""
+        headers, bridge = start.get("headers", ()), self.bridge
+        kept = [(name, value) for name, value in headers if name.lower() != SESSION_HEADER]
+        if isinstance(bridge, Bridged) and named_ids(start) == [bridge.server_id]:
+            kept.append((SESSION_HEADER, bridge.client_id.encode("ascii")))
+        return {**start, "headers": kept}
 
-def bridged(session: ActiveSession) -> Bridged | None:
-    """Return how requests of a transport session cross, or None where the server has no session of its own for it.
 
-    Raises:
-        SessionNotFound: The server's id in it was not sealed for it.
-    """
-    server_id = session.server_id
-    return None if server_id is None else Bridged(session.token, server_id)
+def named_ids(start: ASGIMessage) -> list[str]:
+    """Return the transport sessions that the start of a response names."""
+    return [value.decode("latin-1") for name, value in start.get("headers", ()) if name.lower() == SESSION_HEADER]
 
 
 class PendingInitialized:
-    """The wrapped server's transport sessions that wait for `notifications/initialized`.
-
-    A server that keeps transport sessions keeps them in its process, and so does this.
-
-    Args:
-        max_waiting: How many are remembered at most; the oldest go first.
-    """
+    """The transport sessions of the wrapped server's process that wait for `notifications/initialized`."""
 
     def __init__(self, *, max_waiting: int = MAX_WAITING) -> None:
         self._max_waiting: Final = max_waiting
@@ -134,3 +118,53 @@ class PendingInitialized:
     def remove(self, transport: str) -> None:
         """Forget a transport session that was confirmed."""
         self._waiting.pop(transport, None)
+
+
+class Conversation(msgspec.Struct, frozen=True):
+    """What a deployment does with the names that clients give to conversations (`correlate=` and `propagate=`).
+
+    Handlers and spans find the name on the session, or on the scope where there is none. What the application calls
+    in turn gets it by W3C baggage in the forwarded `_meta`.
+    """
+
+    correlate: Correlate | None  # finds the name, where it is looked for
+    member: str | None  # of the baggage that is written for what the application calls
+
+    @classmethod
+    def of(cls, correlate: Any, propagate: Any) -> Conversation | None:
+        """Return the checked form of the two options, or None where both are off."""
+        found, member = Correlate.of(correlate), baggage_member(propagate)
+        return None if found is None and member is None else cls(found, member)
+
+    def label(self, ctx: RequestContext, message: Message, body: bytes, session: Session | None) -> bytes:
+        """Leave the name where handlers look, and return the body with it, or our session's, in its baggage."""
+        found = None if self.correlate is None else self._found(self.correlate, ctx, message, session)
+        name = None if found is None else found.id
+        name = name if session is None else session.ref
+        if self.member is None or name is None:
+            return body
+        baggage = None
+        if message.meta is not None and "baggage" in message.meta:
+            try:
+                baggage = string(message.meta["baggage"])
+            except Refusal:
+                return body
+            if baggage is None:  # not baggage as W3C has it, and not ours to mend
+                return body
+        return ctx.declare(rewrite.with_meta(body, "baggage", propagated(baggage, name, member=self.member)))
+
+    @staticmethod
+    def _found(
+        correlate: Correlate, ctx: RequestContext, message: Message, session: Session | None
+    ) -> Correlation | None:
+        found = correlate.find(message.meta, ctx.headers.first)
+        if message.method != INITIALIZE:  # servers start tasks there that outlive it
+            correlation_variable.set(found)
+        tracing = sys.modules.get("opentelemetry.trace")  # nothing traces where it was never imported
+        if found is not None and tracing is not None:  # spans below the current one are stamped at their start
+            tracing.get_current_span().set_attributes(attributes_of(found))
+        if session is None:
+            ctx.scope["mcp_correlation"] = found
+        else:
+            session.correlation = found
+        return found

@@ -1,8 +1,7 @@
 """How one option is checked, read from the environment, and described: a `Form` in its annotation says all three.
 
-`Whole`, `Duration`, `Flag` and the rest are the annotations. A check returns the value in its plainest form, or raises
-`ConfigurationError` with the option's name and what to write instead. Source: the twelve-factor habit of configuration
-in the environment.
+A check returns the value in its plainest form, or raises `ConfigurationError` with the option's name and what to write
+instead. Source: the twelve-factor habit of configuration in the environment.
 """
 
 import json
@@ -27,17 +26,11 @@ _FLAGS: Final[Mapping[str, bool]] = MappingProxyType({"true": True, "false": Fal
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How the value of an option may be given.
+    """How the value of an option may be given."""
 
-    Args:
-        words: What may be written in a variable, for people, or nothing where no variable can hold it.
-        check: Called with the option's name and its value.
-        read: Returns the value that a variable's text stands for; raises `ValueError` where it stands for none.
-    """
-
-    words: str = ""
+    words: str = ""  # what may be written in a variable, for people; nothing where no variable can hold it
     check: Check = lambda option, value: value
-    read: Callable[[str], Any] = str
+    read: Callable[[str], Any] = str  # what a variable's text stands for; raises `ValueError` where it is nothing
 
 
 def form_of(owner: type, field: str) -> Form:
@@ -48,15 +41,7 @@ def form_of(owner: type, field: str) -> Form:
 
 
 def check_fields(options: Any, prefix: str) -> None:
-    """Check each field of an option object by its form, and keep it in its plainest form.
-
-    Args:
-        options: The object, which is frozen for everybody else.
-        prefix: What stands before a field's name in errors, as in `"limits."`.
-
-    Raises:
-        ConfigurationError: A value is wrong; the message says what to write instead.
-    """
+    """Check each field of an option object by its form; a prefix such as `"limits."` stands before names in errors."""
     for field in fields(options):
         form = form_of(type(options), field.name)
         object.__setattr__(options, field.name, form.check(prefix + field.name, getattr(options, field.name)))
@@ -68,11 +53,7 @@ def as_seconds(checked: Seconds) -> float:
 
 
 def application(app: Any) -> ASGIApp:
-    """Check that what is wrapped can be called, as a server's own object cannot.
-
-    Raises:
-        ConfigurationError: It cannot.
-    """
+    """Check that what is wrapped can be called, as a server's own object cannot."""
     if callable(app):
         return cast(ASGIApp, app)
     raise ConfigurationError(
@@ -82,6 +63,17 @@ def application(app: Any) -> ASGIApp:
 
 
 # --- checks --------------------------------------------------------------------------------------
+
+
+def _must_be(what: str, accepts: Callable[[Any], bool], plain: Callable[[Any], Any] = lambda value: value) -> Check:
+    """Return the check that a value is accepted, which returns it in its plainest form."""
+
+    def check(option: str, value: Any) -> Any:
+        if accepts(value):
+            return plain(value)
+        raise ConfigurationError(f"{option}={value!r} must be {what.format(option=option)}")
+
+    return check
 
 
 def _path(option: str, value: Any) -> str | None:
@@ -96,50 +88,31 @@ def _path(option: str, value: Any) -> str | None:
     raise ConfigurationError(f"{option}={value!r} must begin with '/', as in path='/mcp'; None means every path")
 
 
-def _name(option: str, value: Any) -> str:
-    if isinstance(value, str) and value and value.isascii() and value.isprintable():
-        return value
-    raise ConfigurationError(f"{option}={value!r} must be printable ASCII, as in {option}='https://api.example/mcp'")
-
-
-def _at_least(least: float) -> Check:
-    def check(option: str, value: Any) -> float:
-        seconds = value.total_seconds() if isinstance(value, timedelta) else value
-        if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and least <= seconds <= CENTURY:
-            return float(seconds)
-        raise ConfigurationError(
-            f"{option}={value!r} must be from {least} to {CENTURY} seconds, a number or a timedelta"
-        )
-
-    return check
-
-
-def _whole(least: float) -> Check:
-    def check(option: str, value: Any) -> int:
-        if isinstance(value, int) and not isinstance(value, bool) and value >= least:
-            return value
-        bound = "" if least == -math.inf else f" of at least {least}"
-        raise ConfigurationError(f"{option}={value!r} must be a whole number{bound}")
-
-    return check
-
-
-def _flag(option: str, value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    raise ConfigurationError(f"{option}={value!r} must be True or False")
-
-
 def _function(option: str, value: Any) -> Any:
     if value is None or callable(value):
         return value
     raise ConfigurationError(f"{option}= takes a function, not {type(value).__name__}")
 
 
-def _socket(option: str, value: Any) -> str:
-    if isinstance(value, str) and value:
-        return value
-    raise ConfigurationError(f"{option}={value!r} must be the path of a socket, as in tail='/run/mcp/tail.sock'")
+def _number(value: Any) -> Any:
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def _at_least(least: float) -> Check:
+    def accepts(value: Any) -> bool:
+        seconds = _number(value)
+        return isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and least <= seconds <= CENTURY
+
+    what = f"from {least} to {CENTURY} seconds, a number or a timedelta"
+    return _must_be(what, accepts, lambda value: float(_number(value)))
+
+
+def _whole(least: float) -> Check:
+    bound = "" if least == -math.inf else f" of at least {least}"
+    return _must_be(
+        f"a whole number{bound}",
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least,
+    )
 
 
 def _or_none(check: Check) -> Check:
@@ -182,13 +155,8 @@ def _read_keys(text: str) -> str:
 def word(literal: Any) -> Form:
     """Return the form of one word of a `Literal`."""
     allowed = get_args(literal)
-
-    def check(option: str, value: Any) -> Any:
-        if value in allowed:
-            return value
-        raise ConfigurationError(f"{option}={value!r} must be one of {', '.join(map(repr, allowed))}")
-
     *others, last = (f"`{one}`" for one in allowed)
+    check = _must_be(f"one of {', '.join(map(repr, allowed))}", lambda value: value in allowed)
     return Form(f"{', '.join(others)} or {last}", check)
 
 
@@ -201,13 +169,10 @@ def word_or_none(literal: Any) -> Form:
 def words(allowed: tuple[str, ...]) -> Form:
     """Return the form of several words out of some, or none."""
 
-    def check(option: str, value: Any) -> tuple[str, ...]:
-        if isinstance(value, (tuple, list, set, frozenset)) and all(one in allowed for one in value):
-            return tuple(value)
-        raise ConfigurationError(
-            f"{option}={value!r} must be a tuple of some of {', '.join(map(repr, allowed))}, or ()"
-        )
+    def accepts(value: Any) -> bool:
+        return isinstance(value, (tuple, list, set, frozenset)) and all(one in allowed for one in value)
 
+    check = _must_be(f"a tuple of some of {', '.join(map(repr, allowed))}, or ()", accepts, tuple)
     return Form("names, separated by commas, or `none`", check, _read_words)
 
 
@@ -220,12 +185,23 @@ def whole(least: float) -> Form:
     return Form("a whole number", _whole(least), int)
 
 
-NAME: Final = Form("text", _name)
+NAME: Final = Form(
+    "text",
+    _must_be(
+        "printable ASCII, as in {option}='https://api.example/mcp'",
+        lambda value: isinstance(value, str) and value != "" and value.isascii() and value.isprintable(),
+    ),
+)
 PATH: Final = Form("a path, or `*` for every path", _path, lambda text: None if text == "*" else text)
 KEYS: Final = Form("secrets, separated by commas or lines, or `file:PATH`", read=_read_keys)
-FLAG: Final = Form("`true` or `false`", _flag, _read_flag)
+FLAG: Final = Form("`true` or `false`", _must_be("True or False", lambda value: isinstance(value, bool)), _read_flag)
 DURATION: Final = _duration(0.001)
 LIFETIME: Final = _duration(1)
+COOKIES: Final = Form(
+    "`true`, `false` or `shared`",
+    _must_be("True, False or 'shared'", lambda value: value in {True, False, "shared"}),
+    lambda text: _FLAGS.get(text.lower(), text),
+)
 FUNCTION: Final = Form(check=_function)
 OBJECT: Final = Form()
 
@@ -237,7 +213,10 @@ WholeOrNone = Annotated[int | None, Form("a whole number", _or_none(_whole(1)), 
 Duration = Annotated[Seconds, DURATION]
 Lifetime = Annotated[Seconds, LIFETIME]
 LifetimeOrNone = Annotated[Seconds | None, Form(LIFETIME.words, _or_none(LIFETIME.check), _read_seconds)]
-Socket = Annotated[str | None, Form("text", _or_none(_socket))]
+_SOCKET: Final = _must_be(
+    "the path of a socket, as in tail='/run/mcp/tail.sock'", lambda value: isinstance(value, str) and value != ""
+)
+Socket = Annotated[str | None, Form("text", _or_none(_SOCKET))]
 REQUIRE: Final = Form(
     '`never`, `always`, `tools/call,prompts/get`, or `{"tools/call": ["checkout"]}`', read=_read_require
 )

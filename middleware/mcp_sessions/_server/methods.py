@@ -1,8 +1,7 @@
 """The methods about sessions: `sessions/create`, `sessions/delete` and those of dialects and extensions.
 
-Each returns the members of its result, or raises the refusal that is answered. The wrapped server's own guards have
-admitted the caller before, and the store has given the session's status. A list shows sessions by their public names:
-an id is a credential, and the caller need not be the client that holds the session.
+Each returns the members of its result, or raises the refusal that is answered. A list shows sessions by their public
+names: an id is a credential, and the caller need not be the client that holds the session.
 Source: the data-layer sessions draft; the extensions are ours.
 """
 
@@ -34,13 +33,7 @@ from .sessions import ActiveSession
 
 
 class MethodCall(msgspec.Struct):
-    """A request about sessions.
-
-    Args:
-        ctx: The request.
-        message: The message.
-        carried: The session that it carries, or None.
-    """
+    """A request about sessions."""
 
     ctx: RequestContext
     message: Message
@@ -53,34 +46,21 @@ class MethodCall(msgspec.Struct):
         return self.carried
 
     def params(self) -> dict[str, Any]:
-        """Return the members of `params` but `_meta`, as Python values.
-
-        Raises:
-            InvalidParams: A number has thousands of digits, or there is no stack left for the nesting.
-        """
+        """Return the members of `params` but `_meta`, as Python values, or raise `InvalidParams`."""
         try:
             params = json.loads(self.message.body).get("params") or {}
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError):  # a number of thousands of digits, or no stack left for the nesting
             raise InvalidParams from None
         return {name: value for name, value in params.items() if name != "_meta"}
 
     def principal(self) -> Principal:
-        """Return the caller.
-
-        Raises:
-            PrincipalRequired: It is anonymous.
-        """
         principal = self.ctx.runtime.principal(self.ctx.scope)
         if principal is None:
             raise PrincipalRequired
         return principal
 
     async def mint(self, kind: Kind = SESSION) -> ActiveSession:
-        """Mint a session for the caller.
-
-        Raises:
-            Refusal: As for `minting.mint`.
-        """
+        """Mint a session for the caller; see `minting.mint`."""
         runtime, scope = self.ctx.runtime, self.ctx.scope
         client = client_of(self.message)
         if client is None and self.carried is not None:  # a transport session knows it from its `initialize`
@@ -96,6 +76,10 @@ class MethodCall(msgspec.Struct):
 
 
 Method = Callable[[MethodCall], Awaitable[dict[str, Any]]]
+PAGE: Final = 100  # sessions
+ROUNDS: Final = 10  # of looking for sessions that were made while others ended
+_CURSOR: Final = re.compile(r"([0-9]{1,15}) ([!-~]{1,64})", re.ASCII)
+Cursor = tuple[int, str]  # a position in the list: oldest first, and then by name
 
 
 async def create(call: MethodCall) -> dict[str, Any]:
@@ -124,18 +108,22 @@ async def fork(call: MethodCall) -> dict[str, Any]:
 
 async def list_sessions(call: MethodCall) -> dict[str, Any]:
     """Show a page of the caller's sessions, by their public names."""
-    cursor, carried = call.params().get("cursor"), call.carried
-    own = None if carried is None else carried.claims.ref
-    page = await sessions_page(call.ctx.runtime, call.principal(), cursor, own=own)
+    carried = call.carried
+    page = await _page(call, None if carried is None else carried.claims.ref)
     if carried is None or carried.claims.kind != SESSION:  # only a session that `_meta` named is echoed there
         return page
     return {**page, "_meta": {SESSION_KEY: carried.metadata()}}
 
 
 async def end_all(call: MethodCall) -> dict[str, Any]:
-    """End all sessions of the caller; on return every worker refuses them."""
-    await end_all_of_principal(call.ctx.runtime, call.principal())
-    return {}
+    """End all sessions of the caller; on return every worker refuses them. Their `on_end` is run by a server, soon."""
+    runtime, principal = call.ctx.runtime, call.principal()
+    for _ in range(ROUNDS):
+        records = await _records(runtime, principal)
+        if not records:
+            return {}
+        await runtime.terminator.revoke(records, ENDED_ALL)
+    raise StoreUnavailable("sessions_keep_coming")
 
 
 async def create_in_field(call: MethodCall) -> dict[str, Any]:
@@ -163,47 +151,26 @@ METHODS: Final[Mapping[Step, Method]] = {
 }
 
 
-PAGE: Final = 100  # sessions
-ROUNDS: Final = 10  # of looking for sessions that were made while others ended
-_CURSOR: Final = re.compile(r"([0-9]{1,15}) ([!-~]{1,64})", re.ASCII)
-
-Cursor = tuple[int, str]
-"""A position in the list: oldest first, and then by name."""
-
-
-async def sessions_page(runtime: Runtime, principal: Principal, cursor: object, *, own: str | None) -> dict[str, Any]:
-    """Return one page of a principal's sessions, oldest first, as `sessions/list` answers.
-
-    Args:
-        runtime: What all requests share.
-        principal: Whose sessions.
-        cursor: The `nextCursor` of the page before, as the client sent it, or None for the first page.
-        own: The session that the request carries, by its `ref`, or None.
-
-    Raises:
-        Refusal: `cursor_unknown`: It is not a cursor.
-        StoreUnavailable: The store did not answer.
-    """
+async def _page(call: MethodCall, own: str | None) -> dict[str, Any]:
+    """Return one page of the caller's sessions, oldest first; `own` is the one that the request carries."""
+    runtime, cursor = call.ctx.runtime, call.params().get("cursor")
+    principal = call.principal()
     after = (-1, "") if cursor is None else _parse_cursor(cursor)
-    alive = (record for record in await _records(runtime, principal) if _is_used(record, runtime))
-    left = sorted((record for record in alive if _position(record) > after), key=_position)
-    shown = left[:PAGE]
-    more = {"nextCursor": _cursor(shown[-1])} if len(left) > PAGE else {}
-    return {"sessions": [_shown(record, own) for record in shown], **more}
-
-
-async def end_all_of_principal(runtime: Runtime, principal: Principal) -> None:
-    """End a principal's sessions. Their `on_end` is run by one of the servers, soon.
-
-    Raises:
-        StoreUnavailable: The store did not take it, or new ones keep coming. Some sessions may live.
-    """
-    for _ in range(ROUNDS):
-        records = await _records(runtime, principal)
-        if not records:
-            return
-        await runtime.terminator.revoke(records, ENDED_ALL)
-    raise StoreUnavailable("sessions_keep_coming")
+    idle_timeout = None if runtime.idle_timeout is None else int(runtime.idle_timeout)
+    left = sorted(
+        (
+            record
+            for record in await _records(runtime, principal)
+            # One that would be refused as idle stays on record until the sweeper looks for such.
+            if runtime.clock() < idle_at(record.seen_at, idle_timeout) and _position(record) > after
+        ),
+        key=_position,
+    )
+    page: dict[str, Any] = {"sessions": [_shown(record, own) for record in left[:PAGE]]}
+    if len(left) > PAGE:
+        created_at, ref = _position(left[PAGE - 1])
+        page["nextCursor"] = base64url(f"{created_at} {ref}".encode())
+    return page
 
 
 async def _records(runtime: Runtime, principal: Principal) -> list[Record]:
@@ -211,12 +178,6 @@ async def _records(runtime: Runtime, principal: Principal) -> list[Record]:
     return [
         record for subject in subjects for record in await runtime.store.sessions(subject, audience=runtime.audience)
     ]
-
-
-def _is_used(record: Record, runtime: Runtime) -> bool:
-    """Whether a session would not be refused as idle: its record stays until the sweeper looks for such."""
-    idle_timeout = None if runtime.idle_timeout is None else int(runtime.idle_timeout)
-    return runtime.clock() < idle_at(record.seen_at, idle_timeout)
 
 
 def _shown(record: Record, own: str | None) -> dict[str, Any]:
@@ -227,15 +188,11 @@ def _shown(record: Record, own: str | None) -> dict[str, Any]:
         "expiresAt": instant(record.expires_at),
     }
     root = {} if record.root is None else {"root": record.root}
-    return {**shown, **root, "current": True} if record.ref == own else {**shown, **root}
+    return {**shown, **root, **({"current": True} if record.ref == own else {})}
 
 
 def _position(record: Record) -> Cursor:
     return record.created_at, record.ref
-
-
-def _cursor(record: Record) -> str:
-    return base64url(f"{record.created_at} {record.ref}".encode())
 
 
 def _parse_cursor(cursor: object) -> Cursor:

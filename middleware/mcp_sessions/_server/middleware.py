@@ -1,22 +1,21 @@
-"""The ASGI shell: options in, requests sorted by path and method, each handed to what handles it.
+"""The ASGI middleware: it sorts requests by path and method and passes each to its handler.
 
-What decides where a request stands is the path that a router inside of us would match: `scope["path"]`, decoded,
-without the `root_path` that mounts and proxies put in front. Everything below the endpoint is looked at too, since a
-mounted server may answer there (`Mount("/mcp", app)`), and a request that the server sees and we do not would evade
-every policy.
+What counts is the path that a router inside would match: `scope["path"]`, decoded, without the `root_path` of mounts
+and proxies. Everything below the endpoint is inspected, too: a mounted server may answer there (`Mount("/mcp", app)`),
+and a request that only the server sees would evade every policy.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from enum import Enum
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .._protocol import decision
+from .._protocol.cookies import COOKIE
 from .._protocol.headers import SESSION_HEADER, RequestHeaders
 from .._protocol.policy import Require
 from .._tokens.keyfile import Keys
@@ -25,8 +24,9 @@ from ..stores.base import Reach, Store
 from . import forms, placement
 from .answers import refuse_bodyless
 from .context import RequestContext
+from .cookies import take_cookie
 from .forms import Seconds
-from .lifespan import Lifespan, Services
+from .lifecycle import Services
 from .options import (
     DAY,
     Admission,
@@ -60,41 +60,39 @@ DEFAULT_TELEMETRY: Final = Telemetry()
 class MCPSessionMiddleware:
     """Logical sessions for an MCP server behind Streamable HTTP.
 
-    Wrap any ASGI application, or hand the class to `add_middleware` of Starlette or FastAPI, or to
+    Wrap any ASGI application, or pass the class to `add_middleware` of Starlette or FastAPI, or to
     FastMCP's `http_app(middleware=[...])`. The session of a request is on `scope["mcp_session"]`.
 
     Args:
         app: The application to wrap.
-        keys: What sessions are signed and sealed with: one secret of at least 32 bytes, several (the
-            first signs, all verify), `"env:NAME"`, `"file:PATH"`, or a `KeyRing`. None makes a key
-            that dies with the process.
-        path: The MCP endpoint, relative to where this is mounted. None means every path, and then
-            only JSON is looked at.
-        audience: Who the sessions are for. Give each server its own where several share keys.
+        keys: What sessions are signed and sealed with: one secret of at least 32 bytes, several (the first signs, all
+            verify), `"env:NAME"`, `"file:PATH"`, or a `KeyRing`. None makes a key that dies with the process.
+        path: The MCP endpoint, relative to where this is mounted. None means every path; then only JSON is inspected.
+        audience: Whom the sessions are for. Give each server its own where several share keys.
         lifetime: Seconds from creation to the absolute end, or a `timedelta`.
-        idle_timeout: Seconds without a request after which a session ends, or a `timedelta`. None
-            means that only `lifetime` counts.
-        require: Which requests need a session: `"never"`, `"always"`, methods, names by method, or a
-            function. See `Policy`.
-        principal: A function of the ASGI scope that returns who a request is authenticated as. None
-            reads what the SDK's, FastMCP's or Starlette's authentication left on the scope.
-        admission: `"ask"` lets the wrapped server's own guards judge a caller before we answer;
-            `"own"` trusts the guards outside of this middleware.
-        store: Where ended sessions are remembered, and what sessions keep on the server: `"memory:"` (one
-            process), `"sqlite:PATH"` (one machine), `"redis://..."` (many machines), or a `Store`.
-        on_store_error: `"refuse"` a request whose session is not known to be alive, or `"allow"` it, with
-            a warning in the log, unless `require` asks for a session there.
-        tracked: Whether sessions are recorded in the store: one without a record is refused, idle time
-            counts there and not in the state, and `on_end` runs for sessions that expire, too. True, or a `Tracking`.
-        on_create: Called with each new session, the params of `sessions/create` and the ASGI scope,
-            before the client is answered. It may fill `state` and `data`, or raise `CreateRefused`.
-        on_end: Called with each session that has ended, as an `EndedSession`, and the reason. Handlers of
-            the session may still run. Where sessions are tracked it runs once per session in the whole
-            deployment, and again only if the worker that ran it died or lost the store; else it runs only
-            where a session is deleted. It is stopped after 50 seconds.
-        dialects: Further ways in which clients may speak of sessions, beside the draft and the transport header:
+        idle_timeout: Seconds without a request after which a session ends, or a `timedelta`. None means that only
+            `lifetime` counts.
+        require: Which requests need a session: `"never"`, `"always"`, methods, names by method, or a function. See
+            `Policy`.
+        principal: A function of the ASGI scope that returns who a request is authenticated as. None reads what the
+            authentication of the SDK, FastMCP or Starlette left on the scope.
+        admission: `"ask"` lets the wrapped server's own guards judge a caller before we answer; `"own"` trusts the
+            guards outside of this middleware.
+        store: Where ended sessions are remembered, and what sessions keep on the server: `"memory:"` (one process),
+            `"sqlite:PATH"` (one machine), `"redis://..."` (many machines), or a `Store`.
+        on_store_error: `"refuse"` a request whose session is not known to be alive, or `"allow"` it, with a warning in
+            the log, unless `require` asks for a session there.
+        tracked: Whether sessions are recorded in the store: one without a record is refused, idle time counts there and
+            not in the state, and `on_end` runs for sessions that expire, too. True, or a `Tracking`.
+        on_create: Called with each new session, the params of `sessions/create` and the ASGI scope, before the client
+            is answered. It may fill `state` and `data`, or raise `CreateRefused`.
+        on_end: Called with each session that has ended, as an `EndedSession`, and the reason. Handlers of the session
+            may still run. Where sessions are tracked it runs once per session in the whole deployment, and again only
+            if the worker that ran it died or lost the store; else it runs only where a session is deleted. It is
+            stopped after 50 seconds.
+        dialects: Further ways in which clients may refer to sessions, beside the draft and the transport header:
             `SEP1364Create()` and `SEP1364Initialize()`, the two alternatives of SEP-1364. See `docs/dialects.md`.
-        transport: `"auto"` gives clients that know nothing of sessions one by the transport's own header, `"off"` gives
+        transport: `"auto"` gives clients without session support one by the transport's own header, `"off"` gives
             them none; a `TransportSessions` says more.
         wire: What is spoken with clients: a `Wire`.
         limits: What one process will hold: a `Limits`.
@@ -105,8 +103,7 @@ class MCPSessionMiddleware:
         ConfigurationError: An option is wrong; the message says what to write instead.
     """
 
-    _is_at_endpoint: ClassVar[bool] = False
-    """Whether only requests to the endpoint come here, whatever their path."""
+    _is_at_endpoint: ClassVar[bool] = False  # whether all requests here are for the endpoint, whatever their path
 
     @names_moved
     def __init__(
@@ -136,19 +133,18 @@ class MCPSessionMiddleware:
         given = {name: value for name, value in locals().items() if name not in {"self", "app"}}
         self.app = forms.application(app)
         self._random_keys = keys is None
-        self._options = make_runtime(self.app, Options(**given))
-        self.path: Final = self._options.path
+        options = Options(**given)
+        self._options = make_runtime(self.app, options)
+        self.path: Final = options.path
         self._sweeps: Final = self._options.sweeper is not None
         self._header_of: Final = decision.any_of if self._options.bridges else decision.ours_of
-        self.services: Final = Services(self._options.store, self._options.sweeper, closes=self._options.closes_store)
+        self.services: Final = Services(self._options.store, self._options.sweeper, closes=isinstance(store, str))
 
     @classmethod
     def from_env(cls, app: ASGIApp | ASGI3Application, **options: Any) -> MCPSessionMiddleware:
         """Wrap an application, with the options that the environment holds: `MCP_SESSIONS_LIFETIME=12h` and so on.
 
-        Args:
-            app: The application to wrap.
-            options: Options that are given in code; they win over the environment.
+        Options that are given here win over the environment.
 
         Raises:
             ConfigurationError: A variable, or an option, is wrong; the message says what to write instead.
@@ -157,18 +153,17 @@ class MCPSessionMiddleware:
 
     @cached_property
     def _server(self) -> ASGIApp:
-        """The application as requests reach it. Where copies of this stand before several, each is given its own."""
         return placement.with_codes(self.app, self._options.code)
 
     @cached_property
     def fault(self) -> str | None:
-        """Why this must not serve, with the remedy, or None. Looked for at the start, and at the first request."""
+        """Why this must not serve, with the remedy, or None. Found at the start, and again at the first request."""
         if self._options.principal is from_scope and placement.authenticates(self.app, self.path):
             return placement.MISPLACED
-        return placement.TWICE if placement.repeats(self.app, self.path) else self._crowded
+        return placement.TWICE if placement.repeats(self.app, self.path) else self._fault_of_workers
 
     @cached_property
-    def _crowded(self) -> str | None:
+    def _fault_of_workers(self) -> str | None:  # found once, as it may log a warning
         memory_store = self._options.store.reach is Reach.PROCESS
         return placement.fault(random_keys=self._random_keys, memory_store=memory_store)
 
@@ -176,8 +171,8 @@ class MCPSessionMiddleware:
         if scope["type"] != "http":
             await (self._start if scope["type"] == "lifespan" else self.app)(scope, receive, send)
             return
-        where = ENDPOINT if self._is_at_endpoint else place(scope, self.path)
-        if where is ELSEWHERE:
+        where = "endpoint" if self._is_at_endpoint else place(scope, self.path)
+        if where == "elsewhere":
             await self.app(scope, receive, send)
             return
         if self.fault is not None:  # mounted applications, and servers without a lifespan, come here unwarned
@@ -185,16 +180,16 @@ class MCPSessionMiddleware:
         if self._sweeps:
             self.services.started()
         runtime, headers = self._options, RequestHeaders(scope["headers"], dict(scope["headers"]))
-        ctx = RequestContext(runtime, self._server, scope, receive, send, headers, where is ENDPOINT)
+        ctx = RequestContext(runtime, self._server, scope, receive, send, headers, where == "endpoint")
         if runtime.bridges:
             ctx.app = partial(cross, ctx, ctx.app)
-        if SESSION_HEADER in headers.by_name:
+        if SESSION_HEADER in headers.by_name or COOKIE in headers.by_name:
             try:
-                self._take_session_header(ctx)
+                self._take_session(ctx)
             except Refusal as refusal:
                 await refuse_bodyless(ctx, refusal)
                 return
-        if scope["method"] == "POST" and (where is ENDPOINT or headers.is_json):
+        if scope["method"] == "POST" and (where == "endpoint" or headers.is_json):
             await (handle_post if runtime.conversation is None else handle_labelled_post)(ctx)
         elif headers.session_id is not None:
             await handle_get_or_delete(ctx)
@@ -202,57 +197,47 @@ class MCPSessionMiddleware:
             await handle_other(ctx)
 
     async def _start(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.fault is not None:
-            await placement.refuse_start(receive, send, self.fault)
-            return
-        try:
-            await self.services.open()
-        except ConfigurationError as error:
-            await placement.refuse_start(receive, send, str(error))
+        fault = self.fault
+        if fault is None:
+            try:
+                await self.services.open()
+            except ConfigurationError as error:
+                fault = str(error)
+        if fault is not None:  # answered so that the server stops and prints it
+            await receive()
+            await send({"type": "lifespan.startup.failed", "message": fault})
             return
         placement.log_unserved(self.app, self.path)
         del self.fault  # the application may add routes while it starts: look again at the first request
-        await Lifespan(self.app, self.services).run(scope, receive, send)
+        await self.services.run(self.app, scope, receive, send)
 
-    def _take_session_header(self, ctx: RequestContext) -> None:
-        """Find an id of ours, which must not reach the application."""
-        headers = ctx.headers
+    def _take_session(self, ctx: RequestContext) -> None:
+        """Take an id of ours, which must not reach the application."""
+        headers, cookie_name = ctx.headers, ctx.runtime.cookie_name
+        if cookie_name is not None:
+            take_cookie(ctx, cookie_name)
         headers.session_id = self._header_of(headers.session_ids)
         if headers.session_id is not None:
             ctx.edit_headers({SESSION_HEADER})
 
 
-class Place(Enum):
-    """Where a request stands to the MCP endpoint."""
-
-    ENDPOINT = "at the endpoint: every POST is MCP"
-    BELOW = "below it, or any path where none is configured: a JSON POST may be MCP"
-    ELSEWHERE = "none of our business"
-
-
-# Found once, for the reason that `jsonrpc` gives.
-ENDPOINT: Final = Place.ENDPOINT
-BELOW: Final = Place.BELOW
-ELSEWHERE: Final = Place.ELSEWHERE
+Place = Literal["endpoint", "below", "elsewhere"]
+"""At the endpoint every POST is MCP; below it, or on any path where none is configured, a JSON POST may be; elsewhere
+nothing is."""
 
 
 def place(scope: Scope, endpoint: str | None) -> Place:
-    """Where a request stands.
-
-    Args:
-        scope: The HTTP scope.
-        endpoint: The configured path without a trailing slash, or None for every path.
-    """
+    """Return where a request is; `endpoint` is the path without a trailing slash, or None for every path."""
     if endpoint is None:
-        return BELOW
+        return "below"
     path = route_path(scope) if scope.get("root_path") else scope["path"]
     if path == endpoint or path.rstrip("/") == endpoint:
-        return ENDPOINT
-    return BELOW if path.startswith(endpoint + "/") else ELSEWHERE
+        return "endpoint"
+    return "below" if path.startswith(endpoint + "/") else "elsewhere"
 
 
 def route_path(scope: Scope) -> str:
-    """The path below `root_path`, to the letter as Starlette's routing takes it."""
+    """Return the path below `root_path`, exactly as Starlette's routing takes it."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     if path == root:

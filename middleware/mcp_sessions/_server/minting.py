@@ -17,7 +17,7 @@ from starlette.types import Scope
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
 from .._session import claims
-from .._session.claims import SESSION, TRANSPORT, Claims, Kind, Mode, Principal
+from .._session.claims import COOKIE, SESSION, TRANSPORT, Claims, Kind, Mode, Principal
 from .._session.events import SessionCreated
 from .._session.session import Session
 from .._tokens import seal
@@ -34,36 +34,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """A new session before it is announced: what follows is `commit`, or `abort`.
-
-    Args:
-        active: The session.
-        session: The same, as the application sees it.
-        start: Its start as it is traced, or None.
-    """
+    """A new session before it is announced, also as the application sees it and as its start is traced."""
 
     active: ActiveSession
     session: Session
     start: Start | None
-
-    async def record(self) -> None:
-        """Register it in the store, where sessions are tracked.
-
-        Raises:
-            StoreUnavailable: It cannot be recorded.
-        """
-        if self.active.runtime.tracked:
-            await self.active.runtime.store.register(Record.of(self.active.claims))
-
-    async def prepare(self, params: dict[str, Any], scope: Scope) -> None:
-        """Let the application fill it.
-
-        Raises:
-            CreateRefused: The application refuses.
-        """
-        on_create = self.active.runtime.on_create
-        if on_create is not None:
-            await call_hook(on_create, self.session, params, scope)
 
     def commit(self) -> None:
         """Announce that it is complete."""
@@ -73,7 +48,6 @@ class NewSession:
         runtime.emit(SessionCreated(claims.ref, claims.expires_at, claims.parent))
 
     def abort(self, error: BaseException) -> None:
-        """Record that it came to nothing."""
         if self.start is not None:
             self.start.end(error)
 
@@ -88,16 +62,9 @@ async def mint(
     client: str | None = None,
     server_id: str | None = None,
 ) -> ActiveSession:
-    """Mint a session for a caller, as far as the application lets it.
+    """Mint a session for a caller, with the params and the scope that `on_create` gets.
 
-    Args:
-        runtime: What all requests share.
-        principal: The caller.
-        params: The params of `sessions/create`, for `on_create`.
-        scope: The ASGI scope, for `on_create`.
-        kind: What its token may be used as.
-        client: The name that the client gives itself, or None.
-        server_id: The wrapped server's own transport session, to be sealed inside.
+    A transport session may have the wrapped server's own id sealed inside.
 
     Raises:
         CreateLimited: The caller has made too many.
@@ -106,16 +73,23 @@ async def mint(
     """
     # A store that is opened by the first use only could take a session for one from before it began to remember.
     await runtime.store.open()
-    lasts = runtime.transport_lifetime if kind == TRANSPORT else runtime.lifetime
+    lasts = runtime.transport_lifetime if kind in {TRANSPORT, COOKIE} else runtime.lifetime
     now = int(runtime.clock())
-    made = _make(
-        runtime, principal, now=now, server_id=server_id, kind=kind, expires_at=now + int(lasts), client=client
-    )
+    given = {"kind": kind, "expires_at": now + int(lasts), "client": client}
+    made = _make(runtime, principal, now=now, server_id=server_id, **given)
     try:
         if runtime.tracked:
-            await made.record()  # before the hook: what it makes is freed by `on_end`, which only a record leads to
+            # Before the hook: what it makes is freed by `on_end`, which only a record leads to.
+            await runtime.store.register(Record.of(made.active.claims))
         if runtime.on_create is not None:
-            await _prepared(made, params, scope)
+            try:
+                await call_hook(runtime.on_create, made.session, params, scope)
+                if kind != SESSION:  # its client carries no state
+                    await made.active.save()
+            except BaseException:
+                if runtime.tracked or made.session.has_data:  # what was kept for a session that never was
+                    await runtime.terminator.forget(made.active.claims.ref)
+                raise
     except BaseException as error:
         made.abort(error)
         raise
@@ -123,25 +97,10 @@ async def mint(
     return made.active
 
 
-async def _prepared(made: NewSession, params: dict[str, Any], scope: Scope) -> None:
-    """Let the application fill a new session, and leave nothing behind where it refuses."""
-    active = made.active
-    try:
-        await made.prepare(params, scope)
-    except BaseException:
-        if active.runtime.tracked or made.session.has_data:  # what was kept for a session that never was
-            await active.runtime.terminator.forget(active.claims.ref)
-        raise
-
-
 async def initialize_session(
     ctx: RequestContext, message: Message, kind: Kind, server_id: str | None = None
 ) -> ActiveSession:
-    """Mint the session that an `initialize` begins.
-
-    Raises:
-        Refusal: As for `mint`.
-    """
+    """Mint the session that an `initialize` begins; see `mint`."""
     with nullcontext() if ctx.telemetry is None else ctx.telemetry.current():
         return await mint(
             ctx.runtime,
@@ -155,17 +114,7 @@ async def initialize_session(
 
 
 async def mint_with_capabilities(value: bytes, mint: Callable[[], Awaitable[ActiveSession]]) -> ActiveSession:
-    """Mint a session and keep what its client can do; where that is not kept, no session is left.
-
-    Args:
-        value: What the client can do, a JSON object.
-        mint: Mints the session.
-
-    Raises:
-        Refusal: `capabilities_too_large`: There is no room for it.
-        SessionEnded: The session ended meanwhile.
-        StoreUnavailable: The store did not take it.
-    """
+    """Mint a session and keep what its client can do, a JSON object; where that is not kept, no session is left."""
     check_capabilities(value)
     session = await mint()
     try:
@@ -199,36 +148,24 @@ def _make(
     return NewSession(active, Session(active), start)
 
 
-# --- forked ----------------------------------------------------------------------------------------
-
-
 async def fork(parent: ActiveSession, mode: Mode, *, params: dict[str, Any], scope: Scope) -> ActiveSession:
     """Make a session from a live one of the same caller, which shares its data, copies it or begins empty.
 
-    Where sessions are tracked, the parent is looked at once more after the fork is on record: a lineage that is ended
-    in between has either the record or no fork.
-
-    Args:
-        parent: The session that it is made from.
-        mode: What it begins with.
-        params: The params of `sessions/fork`, for `on_create`.
-        scope: The ASGI scope, for `on_create`.
-
     Raises:
-        CreateLimited: The caller has made too many sessions.
-        CreateRefused: The application refuses.
-        SessionEnded: The parent was ended meanwhile.
-        StoreUnavailable: The fork cannot be recorded, or the data cannot be copied.
+        Refusal: As for `mint`, or the parent was ended meanwhile.
     """
     runtime = parent.runtime
     made = _make(runtime, parent.principal, now=int(runtime.clock()), **claims.below(parent.claims, mode))
     child = made.active
     try:
-        await made.record()
+        if runtime.tracked:
+            await runtime.store.register(Record.of(child.claims))
         try:
             await _fill(child, parent, mode)
-            await _check_again(child, parent)
-            await made.prepare(params, scope)
+            if runtime.tracked:  # else what ends the lineage ends this fork, too, at its first request
+                await _check_again(child, parent)
+            if runtime.on_create is not None:
+                await call_hook(runtime.on_create, made.session, params, scope)
         except BaseException:  # leave nothing behind
             await runtime.terminator.forget(child.claims.ref)
             raise
@@ -243,17 +180,15 @@ async def _fill(child: ActiveSession, parent: ActiveSession, mode: Mode) -> None
     """Give a fork what it begins with. Its client holds the state, so that is copied wherever data is shared."""
     if mode == "fresh":
         return
-    runtime = parent.runtime
     child.session.state.update(parent.session.state)
     if mode == "copy":
-        source = runtime.namespace(claims.owner(parent.claims), parent.claims.expires_at)
-        await runtime.store.copy(source, runtime.namespace(child.claims.ref, child.claims.expires_at))
+        namespace = parent.runtime.namespace
+        source = namespace(claims.owner(parent.claims), parent.claims.expires_at)
+        await parent.runtime.store.copy(source, namespace(child.claims.ref, child.claims.expires_at))
 
 
 async def _check_again(child: ActiveSession, parent: ActiveSession) -> None:
-    runtime = parent.runtime
-    if not runtime.tracked:  # what ends the lineage ends this fork, too, at its first request
-        return
-    found = await runtime.store.statuses([parent.claims, claims.mark(child.claims)])
+    """Look at the parent once the fork is on record: a lineage that is ended in between has the record or no fork."""
+    found = await parent.runtime.store.statuses([parent.claims, claims.mark(child.claims)])
     if not all(standing is LIVE for standing in found):
         raise SessionEnded(ref=parent.claims.ref)

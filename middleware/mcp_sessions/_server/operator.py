@@ -1,7 +1,6 @@
-"""Sessions as an operator sees them: list those of a principal and end them, from outside the requests they serve.
+"""`Sessions`: list the sessions of a principal and end them, from a script, an admin route or the command line.
 
-For a script, an admin route or the command line. It shares the middleware's store and keys and sees no session id, so
-it can end a session and never use one.
+It shares the middleware's store and keys but sees no session id, so it can end a session and never use one.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from types import TracebackType
 from typing import Final, final
 
 import anyio
@@ -33,8 +31,7 @@ class Sessions:
         async with Sessions(store="redis://sessions:6379/0", keys="env:MCP_SESSION_KEYS") as sessions:
             await sessions.end_all(Principal(client_id="web", issuer="https://id.example", subject="alice"))
 
-    A principal must be named as the middleware sees it, in every component: it is what a handler
-    reads as `session.principal`.
+    A principal must equal, in every component, what a handler reads as `session.principal`.
     """
 
     def __init__(
@@ -51,19 +48,19 @@ class Sessions:
         """Args:
             store: The middleware's: the same URL, or the same object.
             keys: The middleware's; needed for what concerns a principal.
-            audience: The middleware's. Sessions of others that lie in the same store are neither seen nor ended.
-            lifetime: Seconds, or a `timedelta`: no less than the longest lifetime that any session of the
-                store was given, transport sessions included. What ends many sessions at once is kept for so long.
-            timeout: Seconds within which the store has to answer.
+            audience: The middleware's. Sessions of other audiences in the same store are neither seen nor ended.
+            lifetime: Seconds, or a `timedelta`: at least the longest lifetime of any session in the store, transport
+                sessions included. What ends many sessions at once is kept that long.
+            timeout: Seconds within which the store must answer.
             clock: Unix seconds. It should agree with the servers' clocks to the second.
-            sleep: Waits for so many seconds.
+            sleep: Waits for a number of seconds.
 
         Raises:
             ConfigurationError: An option is wrong; the message says the remedy.
         """
         self._ring = None if keys is None else key_source(keys)
         self._store = make(store, clock=clock, timeout=timeout)
-        self._owned = isinstance(store, str)  # who made an object closes it
+        self._owned = isinstance(store, str)
         if self._owned and self._store.reach is Reach.PROCESS:
             raise ConfigurationError(
                 "store='memory:' would be a new and empty store: pass the object that the middleware was given"
@@ -81,27 +78,21 @@ class Sessions:
             for record in await sessions.of(Principal(subject="alice")):
                 print(record.ref, record.seen_at)
 
-        Sessions are recorded where the middleware has `tracked=True`; elsewhere there are none to show.
+        Sessions are recorded where the middleware has `tracked=True`; elsewhere the list is empty.
 
         Raises:
             ConfigurationError: The principal is empty, or there are no keys.
             StoreUnavailable: The store did not answer.
         """
-        return sorted(await self._of(self._subjects(principal)), key=lambda record: record.created_at)
-
-    async def _of(self, subjects: list[str]) -> list[Record]:
-        found = [await self._store.sessions(subject, audience=self._audience) for subject in subjects]
-        return [record for records in found for record in records]
+        return sorted(await self._records(self._subjects(principal)), key=lambda record: record.created_at)
 
     async def end(self, ref: str, *, reason: str = "ended") -> bool:
-        """End one recorded session by its public name, as logs and traces show it.
+        """End one recorded session. One of the servers runs its `on_end`, soon.
 
             await sessions.end("ses_mjqxgylsmfzxk5dfon2ca2lo", reason="support")
 
-        Its `on_end` is run by one of the servers, soon.
-
         Args:
-            ref: The session's public name.
+            ref: The session's public name, as logs and traces show it.
             reason: What `on_end` and the logs get.
 
         Returns:
@@ -118,8 +109,8 @@ class Sessions:
 
             await sessions.end_all(Principal(subject="alice"))  # signed out everywhere
 
-        Sessions are dated to the second, so this one is waited for to end: what the principal creates
-        after the return is not concerned. `on_end` of recorded sessions is run by one of the servers, soon.
+        Sessions are dated to the second, so this returns when the present second has passed: what the principal
+        creates afterwards is not concerned. One of the servers runs `on_end` for recorded sessions, soon.
 
         Returns:
             The moment before which every session of the principal was ended.
@@ -131,8 +122,7 @@ class Sessions:
         """
         moment = math.floor(self._clock()) + 1
         subjects = self._subjects(principal)
-        # Looked up before the cut-off: by its own contract the store then no longer counts them as alive.
-        records = await self._of(subjects)
+        records = await self._records(subjects)  # before the cut-off, after which the store counts none as alive
         for subject in subjects:
             await self._cut_off(moment, subject)
         for record in records:
@@ -141,15 +131,13 @@ class Sessions:
         return utc(moment)
 
     async def end_all_before(self, moment: datetime) -> None:
-        """End every session that was created before a moment, of any principal: after a leak, for example.
+        """End every session that was created before a moment; `on_end` of recorded ones runs when they expire.
 
-            await sessions.end_all_before(datetime(2026, 7, 28, 12, tzinfo=timezone.utc))
-
-        Recorded ones are refused like the others; their `on_end` is run when they expire.
+            await sessions.end_all_before(datetime(2026, 7, 28, 12, tzinfo=timezone.utc))  # after a leak
 
         Args:
             moment: Aware (with a time zone) and not in the future. Sessions are dated to the second, so a moment
-                within one takes those of the whole second, and the present second is waited for to end.
+                within a second includes all of it; where that is the present one, this returns when it has passed.
 
         Raises:
             ConfigurationError: The moment has no time zone or lies ahead.
@@ -173,7 +161,7 @@ class Sessions:
         await self._store.open()
 
     async def close(self) -> None:
-        """Let go of the store, where it was given as a URL; an object is closed by who made it."""
+        """Close the store where it was given as a URL; an object is closed by its maker."""
         if self._owned:
             await self._store.close()
 
@@ -181,10 +169,19 @@ class Sessions:
         await self.open()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def _subjects(self, principal: object) -> list[str]:
+        if not isinstance(principal, Principal) or principal == Principal():
+            raise ConfigurationError("a principal needs a client_id, an issuer or a subject; see session.principal")
+        if self._ring is None:
+            raise ConfigurationError("keys= is needed, the middleware's, to find a principal's sessions")
+        return self._ring(self._clock()).subjects(principal)
+
+    async def _records(self, subjects: list[str]) -> list[Record]:
+        found = [await self._store.sessions(subject, audience=self._audience) for subject in subjects]
+        return [record for records in found for record in records]
 
     async def _revoke(self, record: Record, reason: str) -> bool:
         # With no lease a server may run its `on_end` at once.
@@ -193,21 +190,9 @@ class Sessions:
         )
 
     async def _cut_off(self, moment: int, subject: str | None) -> None:
-        until = self._until(moment)
+        until = math.ceil(moment + self._lifetime + MAX_CLOCK_SKEW)  # when the last session from before has expired
         await self._store.revoke_before(moment, audience=self._audience, subject=subject, until=until)
 
     async def _reach(self, second: int) -> None:
         while (left := second - self._clock()) > 0:
             await self._sleep(left)
-
-    def _subjects(self, principal: object) -> list[str]:
-        """Return what the store may know a principal as."""
-        if not isinstance(principal, Principal) or principal == Principal():
-            raise ConfigurationError("a principal needs a client_id, an issuer or a subject; see session.principal")
-        if self._ring is None:
-            raise ConfigurationError("keys= is needed, the middleware's, to find a principal's sessions")
-        return self._ring(self._clock()).subjects(principal)
-
-    def _until(self, moment: int) -> int:
-        """Return when the last session that was created before a moment ends by itself."""
-        return math.ceil(moment + self._lifetime + MAX_CLOCK_SKEW)

@@ -1,7 +1,7 @@
-"""The options of the middleware: five objects for what is rarely set, and where the environment is read.
+"""The options of the middleware: five objects for what is rarely set, and their reading from the environment.
 
 A field's annotation says how it is checked, how it is written in a variable, and what the settings page shows. An
-option object is frozen, and checked when it is made. `MOVED` names what used to be an option of its own.
+option object is frozen, and checked when it is made. `MOVED` lists the former names of options.
 """
 
 import os
@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import wraps
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, cast
 
 from starlette.types import Scope
@@ -44,52 +43,56 @@ TYPICAL_TOKEN_BYTES: Final = 512  # a lower limit would refuse what is minted he
 Admission = Literal["ask", "own"]
 OnStoreError = Literal["refuse", "allow"]
 Era = Literal["any", "legacy"]
+Cookies = bool | Literal["shared"]
 
 OnCreate = Callable[[Session, dict[str, Any], Scope], Awaitable[None] | None]
-"""Called with a new session, the `params` of `sessions/create` without `_meta`, and the ASGI scope.
-
-It may fill the session's state and data, or raise `CreateRefused` with a message for the client.
-"""
+"""Called with a new session, the `params` of `sessions/create` without `_meta`, and the ASGI scope. It may fill the
+session's state and data, or raise `CreateRefused` with a message for the client."""
 
 OnEnd = Callable[[EndedSession, str], Awaitable[None] | None]
-"""Called with a session that has ended and the reason.
+"""Called with a session that has ended and the reason: `"deleted"`, `"expired"`, `"idle"`, `"ended_all"` with its
+principal's others, `"root_ended"` with its lineage, `"not_begun"` where its id did not reach the client, or `end`'s."""
 
-`"deleted"`, `"expired"`, `"idle"`, `"ended_all"` with all of its principal's, `"root_ended"` with its lineage,
-`"not_begun"` where its id did not reach its client, or what `end` was given.
-"""
+
+class _Checked:
+    """An object of options, which are checked when it is made."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        prefix = next((f"{group}." for group, kind in GROUPS.items() if isinstance(self, kind)), "")
+        forms.check_fields(self, prefix)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TransportSessions:
+class TransportSessions(_Checked):
     """Sessions for clients that know nothing of sessions but the transport's own (`transport=`)."""
 
     header: Flag = True
     """Whether clients of the legacy era whose server names no transport session get one of ours by `Mcp-Session-Id`;
     never with keys that die with the process."""
+    cookie: Annotated[Cookies, forms.COOKIES] = True
+    """Whether clients of the modern era that keep cookies get a session by a cookie: `True` gives one to each HTTP
+    client, and none where two MCP clients share an HTTP client; `"shared"` takes all that share one for one
+    conversation; never with keys that die with the process."""
     lifetime: Lifetime = 30 * DAY  # seconds
-    """Seconds from `initialize` to the end of a transport session, or a `timedelta`. Clients do not begin anew when one
-    is gone, so let it be long."""
+    """Seconds from its beginning to the end of such a session, or a `timedelta`. Clients that name it in the header do
+    not begin anew when it is gone, so let it be long."""
     bridge: Flag = False
     """Whether clients of a server that keeps transport sessions of its own see our ids in their place, with the
     server's sealed inside. See "The bridge" in the documentation of dialects."""
 
-    def __post_init__(self) -> None:
-        forms.check_fields(self, "transport.")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tracking:
+class Tracking(_Checked):
     """How sessions are recorded in the store (`tracked=`)."""
 
     sweep_interval: Duration = 5  # seconds
     """Seconds between two looks for sessions that expired or stood idle, where tracked."""
 
-    def __post_init__(self) -> None:
-        forms.check_fields(self, "tracked.")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wire:
+class Wire(_Checked):
     """What is spoken with clients (`wire=`)."""
 
     era: Annotated[Era, forms.word(Era)] = "any"
@@ -108,12 +111,9 @@ class Wire:
     required_code: Code = -31044
     """JSON-RPC code of "Session required"."""
 
-    def __post_init__(self) -> None:
-        forms.check_fields(self, "wire.")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
+class Limits(_Checked):
     """What one process will hold, in bytes, seconds or counts (`limits=`)."""
 
     body_bytes: Whole = 4 * MEBIBYTE
@@ -123,8 +123,7 @@ class Limits:
     batch: Whole = 100
     """Messages that a JSON-RPC batch may hold (protocol 2025-03-26 only)."""
     nesting: Whole = 1_000
-    """Levels of arrays and objects in each other that a body may have. More than the interpreter's recursion limit
-    leaves are refused all the same."""
+    """Levels of nested arrays and objects in a body, at most what the interpreter's recursion limit leaves."""
     event_bytes: Whole = 64 * MEBIBYTE
     """Bytes of one event in a response stream that are held to be changed."""
     token_bytes: Annotated[int, forms.whole(TYPICAL_TOKEN_BYTES)] = MAX_TOKEN_BYTES
@@ -144,9 +143,6 @@ class Limits:
     """Sessions that a principal may create per minute and process; callers without a principal share one budget. None
     sets no limit."""
 
-    def __post_init__(self) -> None:
-        forms.check_fields(self, "limits.")
-
 
 def _metrics(option: str, value: Any) -> Any:
     if value is None or callable(getattr(value, "operation", None)):  # its class is not imported here
@@ -155,14 +151,13 @@ def _metrics(option: str, value: Any) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Telemetry:
+class Telemetry(_Checked):
     """What is traced, counted and reported of sessions (`telemetry=`)."""
 
     spans: Annotated[Spans, forms.word(Spans)] = "auto"
     """Which span a message gets, where the application has set a tracer provider: `"auto"` a server span by
     OpenTelemetry's conventions, unless the wrapped server makes its own, which is stamped then; `"server"` and
-    `"internal"` always one, of that kind; `"enrich"` none, only the span around is stamped; `"off"` no span at all. See
-    `docs/tracing.md`."""
+    `"internal"` always one of that kind; `"enrich"` none, only the span around is stamped; `"off"` no span at all."""
     trace: Annotated[Trace, forms.word(Trace)] = "request"
     """`"request"`: messages belong to their callers' traces and link to the start of their session; `"session"`: each
     session is one trace, and its messages link to their callers."""
@@ -170,24 +165,29 @@ class Telemetry:
     """A `SessionMetrics`, which counts and times, or None."""
     redact: Annotated[Redact | None, forms.FUNCTION] = None
     """Writes the arguments and results of tool calls on our spans, as this function leaves them: it is called with
-    `"arguments"` or `"result"`, the tool's name and the value, and gives what may be written, or None for nothing. None
-    writes none of them."""
+    `"arguments"` or `"result"`, the tool's name and the value, and returns what may be written. None writes nothing."""
     correlate: Annotated[bool | Sequence[str | Source] | None, forms.CORRELATE] = None
-    """Where clients that speak of no session name their conversation, as hosts do: `True` looks in the usual places, a
+    """Where clients without session support name their conversation, as hosts do: `True` looks in the usual places, a
     sequence such as `["meta:openai/session", "header:x-conversation-id"]` in these, in order. What is found is a label
-    on `session.correlation`, or on `scope["mcp_correlation"]` where there is no session; it selects no data and
-    satisfies no policy."""
+    on `session.correlation`, else on `scope["mcp_correlation"]`; it selects no data and satisfies no policy."""
     propagate: Annotated[bool | str | None, forms.PROPAGATE] = None
     """Which member of W3C baggage names the session to what the application calls in turn: `True` for
-    `gen_ai.conversation.id`, or its name. It is written into the `_meta` of forwarded messages: the session's `ref`, or
-    without a session what `correlate` found."""
+    `gen_ai.conversation.id`, or its name. Forwarded messages have it in `_meta`: the session's `ref`, else what
+    `correlate` found."""
     listen: Annotated[Listener | None, forms.FUNCTION] = None
     """Called with every fact: a session created, used or deleted, a request refused. It must not block or raise."""
     tail: Socket = None
     """The path of a UNIX socket on which `python -m mcp_sessions tail` shows what happens, or None."""
 
-    def __post_init__(self) -> None:
-        forms.check_fields(self, "telemetry.")
+
+GROUPS: Final[Mapping[str, type]] = {
+    "tracked": Tracking,
+    "transport": TransportSessions,
+    "wire": Wire,
+    "limits": Limits,
+    "telemetry": Telemetry,
+}
+"""The options that are objects of options themselves."""
 
 
 def _one_of(kind: type, words: Mapping[Any, Any]) -> forms.Check:
@@ -207,7 +207,7 @@ def _one_of(kind: type, words: Mapping[Any, Any]) -> forms.Check:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Options:
+class Options(_Checked):
     """The checked options of `MCPSessionMiddleware`, where each is documented."""
 
     keys: Annotated[Keys, forms.KEYS]
@@ -226,50 +226,36 @@ class Options:
     dialects: Annotated["Sequence[Dialect]", forms.OBJECT]
     transport: Annotated[
         TransportSessions,
-        Form(check=_one_of(TransportSessions, {"auto": TransportSessions(), "off": TransportSessions(header=False)})),
+        Form(
+            check=_one_of(
+                TransportSessions, {"auto": TransportSessions(), "off": TransportSessions(header=False, cookie=False)}
+            )
+        ),
     ]
     wire: Annotated[Wire, Form(check=_one_of(Wire, {}))]
     limits: Annotated[Limits, Form(check=_one_of(Limits, {}))]
     telemetry: Annotated[Telemetry, Form(check=_one_of(Telemetry, {}))]
     clock: Annotated[Callable[[], float], forms.OBJECT]
 
-    def __post_init__(self) -> None:
-        forms.check_fields(self, "")
-
 
 # --- what moved into an object -------------------------------------------------------------------
 
-GROUPS: Final[Mapping[str, type]] = MappingProxyType(
-    {
-        "tracked": Tracking,
-        "transport": TransportSessions,
-        "wire": Wire,
-        "limits": Limits,
-        "telemetry": Telemetry,
-    }
-)
-MOVED: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "transport_lifetime": "transport.lifetime",
-        "bridge": "transport.bridge",
-        "sweep_interval": "tracked.sweep_interval",
-        **{
-            name: f"wire.{name}" for name in ("era", "lists", "extensions", "issuer", "not_found_code", "required_code")
-        },
-        **{
-            f"max_{name}": f"limits.{name}" for name in ("body_bytes", "batch", "nesting", "event_bytes", "token_bytes")
-        },
-        **{f"max_{name}": f"limits.{name}" for name in ("state_bytes", "data_bytes", "value_bytes")},
-        **{name: f"limits.{name}" for name in ("body_timeout", "token_cache", "store_timeout")},
-        "create_limit": "limits.creates_per_minute",
-        **{name: f"telemetry.{name}" for name in (field.name for field in fields(Telemetry))},
-    }
-)
-"""Options that were keywords of the middleware, and the field of an option object that each is now."""
+MOVED: Final[Mapping[str, str]] = {
+    "transport_lifetime": "transport.lifetime",
+    "bridge": "transport.bridge",
+    "sweep_interval": "tracked.sweep_interval",
+    **{name: f"wire.{name}" for name in "era lists extensions issuer not_found_code required_code".split()},
+    **{f"max_{name}": f"limits.{name}" for name in "body_bytes batch nesting event_bytes token_bytes".split()},
+    **{f"max_{name}": f"limits.{name}" for name in "state_bytes data_bytes value_bytes".split()},
+    **{name: f"limits.{name}" for name in "body_timeout token_cache store_timeout".split()},
+    "create_limit": "limits.creates_per_minute",
+    **{field.name: f"telemetry.{field.name}" for field in fields(Telemetry)},
+}
+"""Former keywords of the middleware, and the field of an option object that each is now."""
 
 
 def names_moved(constructor: F) -> F:
-    """Let a constructor that is given an option by its former name raise a `ConfigurationError` with the new one."""
+    """Make a constructor raise a `ConfigurationError` for the former name of an option, with the present one."""
 
     @wraps(constructor)
     def construct(*arguments: Any, **given: Any) -> None:
@@ -285,26 +271,26 @@ def names_moved(constructor: F) -> F:
 # --- the environment -----------------------------------------------------------------------------
 
 PREFIX: Final = "MCP_SESSIONS_"
-OTHER_KEYS: Final = "MCP_SESSION_KEYS"
-"""Where keys are looked for besides, since `keys="env:MCP_SESSION_KEYS"` is how they are named in code."""
+OTHER_KEYS: Final = "MCP_SESSION_KEYS"  # read besides, since code says `keys="env:MCP_SESSION_KEYS"`
 
+# What follows the prefix in the variables that Kubernetes gives every pod beside a Service called `mcp-sessions`.
 SERVICE_LINK: Final = re.compile(r"(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP|SCTP).*)?)", re.ASCII)
-"""What follows the prefix in the variables that Kubernetes gives every pod beside a Service called `mcp-sessions`."""
 
-SETTINGS: Final[Mapping[str, Form]] = MappingProxyType(
-    {
-        **{one.name: form for one in fields(Options) if (form := forms.form_of(Options, one.name)).words},
-        "transport": forms.word(Literal["auto", "off"]),
-        "tracked": forms.FLAG,
-        **{
-            f"{group}.{one.name}": form
-            for group, kind in GROUPS.items()
-            for one in fields(kind)
-            if (form := forms.form_of(kind, one.name)).words
-        },
-    }
-)
+_FORMS: Final[Mapping[str, Form]] = {
+    **{field.name: forms.form_of(Options, field.name) for field in fields(Options) if field.name not in GROUPS},
+    "transport": forms.word(Literal["auto", "off"]),
+    "tracked": forms.FLAG,
+    **{
+        f"{name}.{field.name}": forms.form_of(kind, field.name)
+        for name, kind in GROUPS.items()
+        for field in fields(kind)
+    },
+}
+SETTINGS: Final[Mapping[str, Form]] = {path: form for path, form in _FORMS.items() if form.words}
 """Every option that a variable can hold, by its path, and how it is written there."""
+
+IN_CODE: Final = _FORMS.keys() - SETTINGS.keys()
+"""Options that are functions or objects, which no variable can hold."""
 
 
 def variable(setting: str) -> str:
@@ -312,19 +298,11 @@ def variable(setting: str) -> str:
     return PREFIX + setting.replace(".", "_").upper()
 
 
-VARIABLES: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        **{variable(old): path for old, path in MOVED.items() if path in SETTINGS},
-        **{variable(setting): setting for setting in SETTINGS},
-    }
-)
+VARIABLES: Final[Mapping[str, str]] = {
+    **{variable(old): path for old, path in MOVED.items() if path in SETTINGS},
+    **{variable(setting): setting for setting in SETTINGS},
+}
 """Every variable that is read, also under the name that it had before the option moved, and the setting in it."""
-
-IN_CODE: Final = frozenset(
-    {one.name for one in fields(Options)} - {*SETTINGS, *GROUPS}
-    | {f"telemetry.{one.name}" for one in fields(Telemetry)} - {*SETTINGS}
-)
-"""Options that are functions or objects, which no variable can hold."""
 
 
 def from_env(**options: Any) -> dict[str, Any]:
@@ -333,39 +311,31 @@ def from_env(**options: Any) -> dict[str, Any]:
     As in `add_sessions(app, **from_env())` and `app.add_middleware(MCPSessionMiddleware, **from_env(on_end=free))`.
 
     Args:
-        options: Options that are given in code; they win over the environment. Of an option object, what differs from
-            its default does.
+        options: Options from code, which win over the environment; of an option object, what differs from its default.
 
     Returns:
-        Both together. Keys are not in it, only where they are; a store's URL may hold a password.
+        Both together. Of keys it holds the place and never the secrets; a store's URL may hold a password.
 
     Raises:
-        ConfigurationError: A variable names no option, is empty, or is written in no form that is known; the message
-            says what to write instead.
+        ConfigurationError: A variable names no option, is empty or malformed; the message says what to write instead.
     """
-    ours = [(_setting(name), name, text) for name, text in sorted(os.environ.items()) if _is_ours(name)]
-    ours.sort(key=lambda one: variable(one[0]) == one[1])  # a name from before an option moved yields to the newer one
-    found = {setting: (name, text) for setting, name, text in ours}
-    values = {setting: _read(setting, *written) for setting, written in found.items()}
+    ours = [name for name in os.environ if name.startswith(PREFIX) and not SERVICE_LINK.fullmatch(name[len(PREFIX) :])]
+    found = {name: _setting(name) for name in sorted(ours)}
+    # An option's former name yields to the present one.
+    named = {setting: name for name, setting in sorted(found.items(), key=lambda one: variable(one[1]) == one[0])}
+    values = {setting: _read(setting, name, os.environ[name]) for setting, name in named.items()}
     if "keys" not in values and os.environ.get(OTHER_KEYS):
         values["keys"] = f"env:{OTHER_KEYS}"
     merged = {**{name: value for name, value in values.items() if "." not in name}, **options}
     for group, kind in GROUPS.items():
         inner = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{group}.")}
-        if inner and (base := _base(group, kind, merged)) is not None:
+        if not inner:
+            continue
+        given = merged.get(group, False if kind is Tracking else kind())
+        base = forms.form_of(Options, group).check(group, given)
+        if base is not None:  # where sessions are not tracked, there is nothing to fill in
             merged[group] = replace(base, **{k: v for k, v in inner.items() if getattr(base, k) == getattr(kind(), k)})
     return merged
-
-
-def _base(group: str, kind: type, merged: Mapping[str, Any]) -> Any:
-    """Return the option object that variables fill in, or None where sessions are not tracked."""
-    if group in merged:
-        return forms.form_of(Options, group).check(group, merged[group])
-    return None if kind is Tracking else kind()
-
-
-def _is_ours(name: str) -> bool:
-    return name.startswith(PREFIX) and not SERVICE_LINK.fullmatch(name.removeprefix(PREFIX))
 
 
 def _setting(name: str) -> str:
@@ -379,16 +349,15 @@ def _setting(name: str) -> str:
         code = f"{group}={GROUPS[group].__name__}({field}=...)" if group else f"{option}=..."
         raise ConfigurationError(f"{name}: no variable holds {option}=; give it in code, as in from_env({code})")
     near = get_close_matches(option, (known.removeprefix(PREFIX).lower() for known in VARIABLES), n=1)
-    remedy = (
-        f"did you mean {variable(near[0])}?" if near else f"these are settings: {', '.join(map(variable, SETTINGS))}"
-    )
-    raise ConfigurationError(f"{name} is not a setting; {remedy}")
+    settings = f"these are settings: {', '.join(map(variable, SETTINGS))}"
+    raise ConfigurationError(f"{name} is not a setting; {f'did you mean {variable(near[0])}?' if near else settings}")
 
 
 def _read(setting: str, name: str, text: str) -> Any:
+    form = SETTINGS[setting]
     if not text.strip():
-        raise ConfigurationError(f"{name} is empty; remove it, or write {SETTINGS[setting].words}")
+        raise ConfigurationError(f"{name} is empty; remove it, or write {form.words}")
     try:
-        return SETTINGS[setting].read(text.strip())
+        return form.read(text.strip())
     except ValueError:
-        raise ConfigurationError(f"{name}={text!r} must be {SETTINGS[setting].words}") from None
+        raise ConfigurationError(f"{name}={text!r} must be {form.words}") from None

@@ -1,9 +1,8 @@
-"""Whether the middleware stands where it can work, looked at before the first request.
+"""Checks of where the middleware is placed, made before the first request.
 
-Inside of it there must be no authentication, since a session is bound to its user, and no second middleware of ours for
-the same endpoint. The application is walked along what its routes may serve at the MCP path; its code does not run
-meanwhile, and objects of unknown kinds are passed over. How many workers there are is read from the command line and
-the environment, where Uvicorn, Gunicorn and Hypercorn leave it.
+Authentication must not be inside of it, since a session is bound to its user, nor a second middleware of ours for the
+same endpoint. The application is walked along what its routes may serve at the MCP path, without running its code. The
+number of workers is read where Uvicorn, Gunicorn and Hypercorn have it, in the command line and the environment.
 """
 
 from __future__ import annotations
@@ -40,45 +39,30 @@ UNSERVED: Final = (
     "Pass the path of the MCP endpoint as path=, or path=None for every path (routes that take POST: %s)"
 )
 _ROUTERS_OWN: Final = frozenset({"Router.app", "APIRouter.app"})  # methods that do no more than look at the routes
-_AUTHENTICATION: Final = "AuthenticationMiddleware"
-_OURS: Final = "MCPSessionMiddleware"
-_log: Final = logging.getLogger("mcp_sessions")
 _INNER: Final = ("app", "router", "middleware_stack", "original_router", "endpoint")
 _INNER_LISTS: Final = ("routes", "user_middleware")
+_log: Final = logging.getLogger("mcp_sessions")
+
+# In all of these, `app` is the wrapped application, and `endpoint` the MCP path without a trailing slash, or None for
+# every path.
 
 
 def authenticates(app: object, endpoint: str | None) -> bool:
-    """Whether authentication takes place inside of `app`, on the way to the endpoint.
-
-    Args:
-        app: The wrapped application.
-        endpoint: The MCP path without a trailing slash, or None for every path.
-    """
-    return any(map(_is_authentication, parts(app, endpoint)))
+    """Whether authentication takes place inside of `app`, on the way to the endpoint."""
+    return any(_is_a(part, "AuthenticationMiddleware") for part in parts(app, endpoint))
 
 
 def repeats(app: object, endpoint: str | None) -> bool:
-    """Whether another middleware of ours stands inside of `app` and surely looks at the same requests.
-
-    Args:
-        app: The wrapped application.
-        endpoint: The MCP path without a trailing slash, or None for every path.
-    """
-    inner = ((_path_of(part), path) for part, path in _walk(app, endpoint) if _is_a(part, _OURS))
+    """Whether `app` contains another middleware of ours that certainly inspects the same requests."""
+    inner = ((_path_of(part), path) for part, path in _walk(app, endpoint) if _is_a(part, "MCPSessionMiddleware"))
     # Behind a mount with a pattern for a path, `path` is None though the endpoint is not.
     return any(endpoint is None or (path is not None and own in {None, path}) for own, path in inner)
 
 
 def unserved(app: object, endpoint: str | None) -> str | None:
-    """Return why no request can reach the endpoint, with the remedy; None where one may, or where that is unknown.
-
-    Args:
-        app: The wrapped application.
-        endpoint: The MCP path without a trailing slash, or None for every path.
-    """
+    """Return why no request can reach the endpoint, with the remedy; None where one may, or where that is unknown."""
     found = list(parts(app, endpoint))
-    is_routed = any(isinstance(part, Router) for part in found)
-    if endpoint is None or not is_routed or any(map(_may_answer, found)):
+    if endpoint is None or not any(isinstance(part, Router) for part in found) or any(map(_may_answer, found)):
         return None
     return UNSERVED % (endpoint, ", ".join(islice(_posts(app), 5)) or "none")
 
@@ -87,16 +71,6 @@ def log_unserved(app: object, endpoint: str | None) -> None:
     """Log why no request can reach the endpoint. The server starts all the same: a route may yet be added."""
     if (reason := unserved(app, endpoint)) is not None:
         _log.error(reason)
-
-
-async def refuse_start(receive: Receive, send: Send, reason: str) -> None:
-    """Answer the server's start-up event so that it stops and prints the reason."""
-    await receive()
-    await send({"type": "lifespan.startup.failed", "message": reason})
-
-
-def _is_authentication(part: object) -> bool:
-    return _is_a(part, _AUTHENTICATION)
 
 
 def _is_a(part: object, name: str) -> bool:
@@ -109,7 +83,6 @@ def _class_of(part: object) -> type:
 
 
 def _path_of(ours: object) -> str | None:
-    """Return the MCP path that a middleware of ours serves, without a trailing slash; None for every path."""
     noted = _attribute(ours, "kwargs")
     if not isinstance(noted, dict):
         return cast(str | None, _attribute(ours, "path"))
@@ -140,17 +113,12 @@ def _posts(app: object) -> Iterator[str]:
 
 
 def parts(app: object, endpoint: str | None) -> Iterator[object]:
-    """Yield everything that a request to the endpoint may pass through.
-
-    Args:
-        app: The wrapped application.
-        endpoint: The MCP path without a trailing slash, or None for every path.
-    """
+    """Yield everything that a request to the endpoint may pass through."""
     return (part for part, _ in _walk(app, endpoint))
 
 
 def _walk(app: object, endpoint: str | None) -> Iterator[tuple[object, str | None]]:
-    """Yield the same, each with the endpoint as that part sees it."""
+    """Yield the parts, each with the endpoint as that part sees it."""
     seen: set[tuple[int, str | None]] = set()
     ahead: list[tuple[object, str | None]] = [(app, endpoint)]
     while ahead:
@@ -172,16 +140,13 @@ def _inside(part: object) -> Iterator[object]:
 
 
 def _attribute(part: object, name: str) -> Any:
-    """Return an attribute without running a property's code, which may do anything."""
+    """Return an attribute without running a property's code."""
     value = inspect.getattr_static(part, name, None)
     return getattr(part, name, None) if isinstance(value, MemberDescriptorType) else value
 
 
-# --- what a route may serve ----------------------------------------------------------------------
-
-
 def _may_serve(part: object, endpoint: str | None) -> bool:
-    """Whether a request at the endpoint, or below it, may come to this part. In doubt, it may."""
+    """Whether a request at the endpoint, or below it, may reach this part. In doubt, it may."""
     if endpoint is None or not isinstance(part, (Route, Mount)) or "{" in part.path:
         return True
     path = part.path.rstrip("/")
@@ -202,6 +167,8 @@ def _is_within(path: str, other: str) -> bool:
     return path == other or path.startswith(other + "/")
 
 
+# --- workers -------------------------------------------------------------------------------------
+
 RANDOM_KEYS: Final = (
     "keys=None makes random keys in each of the {count} worker processes, and no worker would know the sessions of "
     'the others. Give all of them the same keys, as in keys="env:MCP_SESSION_KEYS"'
@@ -210,46 +177,27 @@ MEMORY_STORE: Final = (
     'store="memory:" remembers a deleted session in one of the %d worker processes only; the others go on accepting '
     "it until it expires. Use a store that the workers share"
 )
-_WORKERS: Final = ("--workers", "-w")
 
 
 def fault(
-    *,
-    random_keys: bool,
-    memory_store: bool,
-    argv: Sequence[str] | None = None,
-    environ: Mapping[str, str] | None = None,
+    *, random_keys: bool, memory_store: bool, argv: Sequence[str] = (), environ: Mapping[str, str] | None = None
 ) -> str | None:
-    """Return why several workers must not serve these options, with the remedy; None where they may.
-
-    A store in memory is a warning in the log: sessions work, only deleting one is not seen everywhere.
-
-    Args:
-        random_keys: Whether the keys are made in this process.
-        memory_store: Whether deleted sessions are remembered in this process.
-        argv: The command line; None is this process's.
-        environ: The environment; None is this process's.
-    """
-    count = workers(sys.argv if argv is None else argv, os.environ if environ is None else environ)
+    """Return why several workers must not serve these options, with the remedy; None where they may."""
+    count = workers(argv or sys.argv, os.environ if environ is None else environ)
     if count <= 1:
         return None
     if random_keys:
         return RANDOM_KEYS.format(count=count)
-    if memory_store:
+    if memory_store:  # sessions work, only deleting one is not seen everywhere
         _log.warning(MEMORY_STORE, count)
     return None
 
 
 def workers(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Return how many worker processes the server starts; 1 where nothing asks for more.
-
-    Args:
-        argv: The command line that started the server. Its children inherit it.
-        environ: Its environment.
-    """
+    """Return how many worker processes the server starts, by its command line, which they inherit, and environment."""
     server, arguments = _server(argv), list(argv[1:])
     if _reloads(server, arguments, environ):
-        return 1  # what Uvicorn does with both
+        return 1  # as Uvicorn does with both
     asked = [_given(arguments) if server else None]
     if server == "gunicorn":
         asked.append(_given(_split(environ.get("GUNICORN_CMD_ARGS", ""))))
@@ -257,11 +205,12 @@ def workers(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         asked.append(environ.get("UVICORN_WORKERS"))
     if server != "hypercorn":
         asked.append(environ.get("WEB_CONCURRENCY"))
-    return _number(next((number for number in asked if number), "1"))
+    number = next((number for number in asked if number), "")
+    return int(number) if number.isdecimal() else 1
 
 
 def _server(argv: Sequence[str]) -> str:
-    """Return the server that a command line starts, or "" for another program: `-m` names the package's folder."""
+    """Return the server that a command line starts, or "" for another program; `-m` names the package's folder."""
     program = PurePath(argv[0] if argv else "")
     name = program.parent.name if program.name == "__main__.py" else program.name.removesuffix(".exe")
     return name if name in {"uvicorn", "gunicorn", "hypercorn", "fastapi"} else ""
@@ -275,10 +224,10 @@ def _reloads(server: str, arguments: list[str], environ: Mapping[str, str]) -> b
 
 
 def _given(arguments: list[str]) -> str | None:
-    """Return the last number of workers in some arguments, in any of the ways to write it."""
+    """Return the last number of workers in the arguments, in any of the ways to write it."""
     found = None
     for place, argument in enumerate(arguments):
-        if argument in _WORKERS:
+        if argument in {"--workers", "-w"}:
             found = "".join(arguments[place + 1 : place + 2])
         elif argument.startswith("--workers="):
             found = argument.removeprefix("--workers=")
@@ -294,54 +243,31 @@ def _split(text: str) -> list[str]:
         return []
 
 
-def _number(text: str) -> int:
-    return int(text) if text.isdecimal() else 1
+# --- the deployment's codes ----------------------------------------------------------------------
 
-
-Code = Callable[[Refusal], int]
+Code = Callable[[Refusal], int]  # returns the JSON-RPC code of a refusal
 
 _SCOPE_KEY: Final = "mcp_sessions.code"
 _variable: Final[ContextVar[Code | None]] = ContextVar("mcp_sessions_code", default=None)
 
 
-class Coded:
-    """An application whose requests carry the JSON-RPC codes of the deployment.
+def with_codes(app: ASGIApp, code: Code) -> ASGIApp:
+    """Return the application with the deployment's codes on its requests, where they are not the usual ones."""
+    if all(code(refusal()) == refusal.code for refusal in (SessionNotFound, SessionRequired)):
+        return app
 
-    Args:
-        app: The application.
-        code: The code of a refusal.
-    """
-
-    def __init__(self, app: ASGIApp, code: Code) -> None:
-        self._app = app
-        self._code = code
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[_SCOPE_KEY] = self._code
-        token = _variable.set(self._code)
+    async def coded(scope: Scope, receive: Receive, send: Send) -> None:
+        scope[_SCOPE_KEY] = code
+        token = _variable.set(code)
         try:
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
         finally:
             _variable.reset(token)
 
-
-def with_codes(app: ASGIApp, code: Code) -> ASGIApp:
-    """Return the application with the deployment's codes on its requests, where they are not the usual ones.
-
-    Args:
-        app: The application.
-        code: The code of a refusal.
-    """
-    usual = all(code(refusal()) == refusal.code for refusal in (SessionNotFound, SessionRequired))
-    return app if usual else Coded(app, code)
+    return coded
 
 
 def code_of(refusal: Refusal, scope: Mapping[str, Any] | None) -> int:
-    """Return the code of a refusal in the deployment whose request is being handled.
-
-    Args:
-        refusal: What is raised.
-        scope: The ASGI scope of the request, or None where only the context is known.
-    """
+    """Return the code of a refusal in the deployment, found by the ASGI scope of its request, or by the context."""
     code = _variable.get() if scope is None else scope.get(_SCOPE_KEY)
     return refusal.code if code is None else code(refusal)

@@ -1,7 +1,6 @@
-"""Who a request is authenticated as, read from what an authentication middleware left on the ASGI scope.
+"""The principal of a request, read from what an authentication middleware left on the ASGI scope.
 
-Known are the official SDK's and FastMCP's authenticated user (client id, issuer, subject), by its shape, and
-Starlette's `scope["user"]`.
+It knows by its shape the user of the official SDK and FastMCP (client id, issuer, subject), and Starlette's.
 """
 
 from __future__ import annotations
@@ -41,20 +40,17 @@ def from_scope(scope: Scope) -> Principal | None:
 
 
 def _from_token(token: Any) -> Principal:
-    """The SDK's own three components; the subject falls back to the `sub` claim (FastMCP 3 keeps it only there)."""
     claims = getattr(token, "claims", None) or {}
     subject = getattr(token, "subject", None)
-    issuer = claims.get("iss")
     return Principal(
         client_id=_text(getattr(token, "client_id", None)),
-        issuer=_text(issuer),
-        subject=_text(claims.get("sub") if subject is None else subject),
+        issuer=_text(claims.get("iss")),
+        subject=_text(claims.get("sub") if subject is None else subject),  # FastMCP 3 has it in the claims only
     )
 
 
 def _from_user(user: Any) -> Principal:
-    """Starlette's `BaseUser`: its `identity`. A display name is none, but for `SimpleUser`, which has nothing else."""
-    if isinstance(user, SimpleUser):
+    if isinstance(user, SimpleUser):  # elsewhere a display name identifies no user, but this has nothing else
         return Principal(subject=user.username)
     try:
         return Principal(subject=_text(user.identity))
@@ -67,7 +63,7 @@ def _text(value: Any) -> str | None:
 
 
 def reader(principal: PrincipalOf | None) -> ReadPrincipal:
-    """Return the function that is called for every request.
+    """Return the function that reads the principal of every request.
 
     Raises:
         ConfigurationError: `principal` is not callable.
@@ -78,10 +74,9 @@ def reader(principal: PrincipalOf | None) -> ReadPrincipal:
         raise ConfigurationError(
             "principal= takes a function of the ASGI scope that returns a Principal, a str or None"
         )
-    return lambda scope: _named(principal(scope))
 
+    def read(scope: Scope) -> Principal | None:
+        found = principal(scope)
+        return found if found is None or isinstance(found, Principal) else Principal(subject=str(found))
 
-def _named(found: Principal | str | None) -> Principal | None:
-    if found is None or isinstance(found, Principal):
-        return found
-    return Principal(subject=str(found))
+    return read

@@ -1,55 +1,59 @@
 """One POST to the MCP endpoint, station by station: body, message, decision, session, and then answered or forwarded.
 
-What happens to a message is decided in `_protocol.decision`, from a table; what its answer needs, in `response`.
+What happens to a message is decided in `_protocol.decision`, from a table; what its answer needs, in `rewrites`.
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Final
-
-import msgspec
+from math import inf
+from typing import Final
 
 from .._protocol import rewrite
-from .._protocol.decision import ANSWERED, ATTACH, PASS, STABLE, Decision, decide
+from .._protocol.decision import ADVERTISING, ANSWERED, ATTACH, ECHOES, PASS, STABLE, Decision, decide
 from .._protocol.draft import INITIALIZE
-from .._protocol.headers import SESSION_HEADER
-from .._protocol.jsonrpc import NOTIFICATION, RESPONSE, Message
-from .._session.claims import SESSION
-from .._session.current import correlation_variable, session_variable
+from .._protocol.headers import ACCEPT_CODING, SESSION_HEADER
+from .._protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, Message
+from .._protocol.strict_json import join
+from .._session.claims import COOKIE, SESSION
 from .._session.events import SessionUsed
-from .._session.session import Session
-from ..errors import Refusal
-from .answers import answer, notify, refuse, refuse_unread
+from .._session.session import Session, correlation_variable, session_variable
+from ..errors import Refusal, SessionEnded, SessionNotFound
+from .answers import answer, notify, refuse, refuse_unread, refused_body
 from .body import Replay, read_body, read_message
-from .context import RequestContext
+from .context import Bridged, RequestContext
+from .cookies import new_cookie
 from .methods import METHODS, MethodCall
-from .response import response_filter
+from .response import ResponseFilter, Rewrite, StreamGuard
+from .rewrites import passing_filter, rewrites_for
 from .sessions import ActiveSession, open_others, open_session
-
-if TYPE_CHECKING:
-    from ..telemetry.outcome import RequestTelemetry
+from .streams import Origin
 
 CONFIRMATION: Final = "notifications/initialized"
 _EARLY: Final = frozenset({"initialize", "ping"})
+_UNRECORDED: Final = nullcontext()
 
 
 async def handle_post(ctx: RequestContext) -> None:
     """Handle one POST to the MCP endpoint, from its first byte to the last byte of the response."""
     runtime, headers = ctx.runtime, ctx.headers
     try:
-        body = read_body(ctx.receive, headers, max_bytes=runtime.max_body_bytes, timeout=runtime.body_timeout)
-        if not isinstance(body, bytes):  # it did not come with the headers
-            body = await body
+        arriving = read_body(ctx.receive, headers, max_bytes=runtime.limits.body_bytes, timeout=runtime.body_timeout)
+        body = arriving if isinstance(arriving, bytes) else await arriving
         message = read_message(body, ctx)
     except Refusal as refusal:
         await refuse_unread(ctx, refusal)
         return
     passes = message is None or runtime.rules.passes(message, headers)
     if message is None or (passes and not runtime.tells()):
-        await forward_untouched(ctx, body)
+        scope = ctx.scope
+        scope["mcp_session"] = None
+        scope.setdefault("state", {})["mcp_session"] = None
+        if runtime.bridges or session_variable.get() is not None:
+            await _forward_untouched(ctx, body)
+        else:  # from here, since most requests are such
+            await ctx.app(scope, Replay(body, ctx.receive), ctx.send)
         return
     decision, session, refused = PASS, None, None
     try:
@@ -62,20 +66,31 @@ async def handle_post(ctx: RequestContext) -> None:
             session = await open_session(decision.metadata, runtime, principal=principal, fail_open=decision.fail_open)
     except Refusal as refusal:
         refused, session = refusal, None
-    with _observed(ctx, message, decision, session, refused) if runtime.tells() else _UNOBSERVED:
+    with _recorded(ctx, message, decision, session, refused) if runtime.tells() else _UNRECORDED:
         if refused is not None:
-            await refuse(ctx, message, refused)
+            # A dead cookie is renewed at once, since its client does not know that it has one.
+            is_dead = decision.kind == COOKIE and isinstance(refused, SessionNotFound)
+            await refuse(ctx, message, refused, partial(new_cookie, ctx, message) if is_dead else None)
         elif decision.step in ANSWERED:
             await answer(ctx, message, partial(METHODS[decision.step], MethodCall(ctx, message, session)), session)
         else:
-            await forward(ctx, message, decision, session)
+            await _forward(ctx, message, decision, session)
 
 
-async def forward(ctx: RequestContext, message: Message, decision: Decision, session: ActiveSession | None) -> None:
+async def _forward_untouched(ctx: RequestContext, body: bytes) -> None:
+    """Forward a body that concerns no session, where a session is around or ids have to be translated."""
+    token = session_variable.set(None)
+    try:
+        await ctx.app(ctx.scope, Replay(body, ctx.receive), passing_filter(ctx) or ctx.send)
+    finally:
+        session_variable.reset(token)
+
+
+async def _forward(ctx: RequestContext, message: Message, decision: Decision, session: ActiveSession | None) -> None:
     """Forward a message to the application, with its session where handlers look for it, and filter the answer."""
     runtime, scope, step, is_handshake = ctx.runtime, ctx.scope, decision.step, message.method == INITIALIZE
     attached = Session(session) if session is not None and step is ATTACH else None
-    response = response_filter(ctx, message, decision, session)
+    response = _response_filter(ctx, message, decision, session)
     if runtime.rules.sep1364 is not None:
         message = await _plain(ctx, message)
     body = message.body
@@ -83,7 +98,7 @@ async def forward(ctx: RequestContext, message: Message, decision: Decision, ses
     if step is STABLE or (session is not None and message.kind is NOTIFICATION):
         body = ctx.declare(rewrite.without_session(message))
     if runtime.conversation is not None and message.kind is not RESPONSE:
-        body = _labelled(ctx, message, attached, body)
+        body = runtime.conversation.label(ctx, message, body, attached)
     if attached is not None and runtime.listen is not None:
         runtime.listen(SessionUsed(attached.ref, message.label))
     scope["mcp_session"] = attached
@@ -100,20 +115,6 @@ async def forward(ctx: RequestContext, message: Message, decision: Decision, ses
             session.shut()
         if is_handshake and attached is not None:  # FastMCP's task of a connection keeps this request's scope
             scope["mcp_session"] = scope["state"]["mcp_session"] = None
-
-
-async def forward_untouched(ctx: RequestContext, body: bytes) -> None:
-    """Forward a body that concerns no session, byte for byte."""
-    scope, token = ctx.scope, None
-    scope["mcp_session"] = None
-    scope.setdefault("state", {})["mcp_session"] = None
-    if session_variable.get() is not None:  # mostly none is around
-        token = session_variable.set(None)
-    try:
-        await ctx.app(scope, Replay(body, ctx.receive), ctx.send)
-    finally:
-        if token is not None:
-            session_variable.reset(token)
 
 
 async def handle_labelled_post(ctx: RequestContext) -> None:
@@ -141,47 +142,60 @@ async def _plain(ctx: RequestContext, message: Message) -> Message:
     return plain
 
 
-def _labelled(ctx: RequestContext, message: Message, session: Session | None, body: bytes) -> bytes:
-    conversation = ctx.runtime.conversation
-    assert conversation is not None
-    found = conversation.label(message, body, headers=ctx.headers, session=session, scope=ctx.scope)
-    return body if found is body else ctx.declare(found)
+def _response_filter(
+    ctx: RequestContext, message: Message, decision: Decision, session: ActiveSession | None
+) -> ResponseFilter | None:
+    """Return what changes or observes the response to a message on its way out, or None where nothing does."""
+    if message.kind is not REQUEST:
+        return passing_filter(ctx)
+    runtime, echoed = ctx.runtime, session if decision.step in ECHOES else None
+    is_plain = message.method not in ADVERTISING and runtime.rules.sep1364 is None and not runtime.bridges
+    if is_plain and (echoed is None or echoed.claims.kind == SESSION):
+        rewrites: tuple[Rewrite, ...] = ()
+    else:
+        rewrites = rewrites_for(ctx, message, session, echoed)
+    if echoed is None and not rewrites:
+        return passing_filter(ctx)
+    if ACCEPT_CODING in ctx.headers.by_name or ctx.scope.get("extensions"):
+        ctx.keep_response_readable()
+    return ResponseFilter(
+        ctx.send,
+        join(message.given_id),
+        None if rewrites else echoed,
+        rewrites,
+        None if session is None else partial(_guard, ctx, message, session),
+        runtime.limits.event_bytes,
+        inf if session is None else session.late_at,
+        runtime.clock,
+        None if ctx.telemetry is None else ctx.telemetry.observer,
+    )
 
 
-class _Observed(msgspec.Struct):
-    """A message while telemetry records it.
-
-    Args:
-        telemetry: What records it, or None where nothing needs its end.
-    """
-
-    telemetry: RequestTelemetry | None
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if self.telemetry is not None:
-            self.telemetry.end(error)
+def _guard(ctx: RequestContext, message: Message, session: ActiveSession) -> StreamGuard:
+    own = None if ctx.headers.session_id is not None else ctx.headers.first(SESSION_HEADER)
+    return StreamGuard(
+        Origin(session.claims, message.id, message.label),
+        ctx.bridge.server_id if isinstance(ctx.bridge, Bridged) else own,
+        ctx.runtime.streams,
+        cut_body=lambda: refused_body(ctx, message, SessionEnded(ref=session.claims.ref)),
+        survives_end=lambda: session.ended_by_own_request,
+    )
 
 
-_UNOBSERVED: Final = nullcontext()
-
-
-def _observed(
+def _recorded(
     ctx: RequestContext, message: Message, decision: Decision, session: ActiveSession | None, refused: Refusal | None
-) -> _Observed:
-    """Let telemetry record a message, and observe its answer."""
-    recorder = ctx.runtime.telemetry()
+) -> AbstractContextManager[None]:
+    """Let telemetry record a message, and observe the response to one that is not forwarded."""
+    recorder, is_forwarded = ctx.runtime.telemetry(), refused is None and decision.step not in ANSWERED
     ctx.telemetry = recorder.begin(
         message,
         version=ctx.headers.version,
         session=None if session is None else session.claims,
-        is_forwarded=refused is None and decision.step not in ANSWERED,
+        is_forwarded=is_forwarded,
     )
     recorder.store_context(ctx.scope, message)
-    if ctx.telemetry is not None:
-        ctx.send = recorder.observed(ctx.send, ctx.telemetry)
-    return _Observed(ctx.telemetry)
+    if ctx.telemetry is None:
+        return _UNRECORDED
+    if not is_forwarded and ctx.telemetry.observer is not None:
+        ctx.send = ResponseFilter(ctx.send, b"", None, (), observer=ctx.telemetry, is_passing=True)
+    return ctx.telemetry

@@ -1,8 +1,8 @@
 """The response on its way out: JSON as a whole, an event stream event by event, all else untouched.
 
-`ResponseFilter` stands in for `send`. It alone holds the start of a response, since its length may change and a new
-session may have to be named in its headers; it alone splits event streams, and it ends one whose session has ended.
-What a message of the response becomes is up to its rewrites; where they leave it alone the server's bytes go out.
+`ResponseFilter` stands in for `send`. It holds the start of a response, since its length may change and a new session
+may have to be named in its headers; it splits event streams, and ends one whose session has ended. What a message
+becomes is up to its rewrites; where they leave it alone the server's bytes go out.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import partial
 from math import inf
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import msgspec
@@ -22,139 +21,90 @@ from starlette.types import Message as ASGIMessage
 from starlette.types import Send
 
 from .._protocol import rewrite
-from .._protocol.decision import ADVERTISING, ECHOES, Decision
-from .._protocol.headers import ACCEPT_CODING, SESSION_HEADER
-from .._protocol.jsonrpc import REQUEST, Message
+from .._protocol.headers import SESSION_HEADER
 from .._protocol.sse import EventStream
-from .._protocol.strict_json import join
-from .._session.claims import SESSION, Claims, RedactedRepr
-from ..errors import SessionEnded, StateError
-from .answers import refused_body
-from .context import Bridged, RequestContext
-from .rewrites import INTERNAL_ERROR, Rewrite, TranslateIds, rewrites_for
+from .._session.claims import Claims, RedactedRepr
+from ..errors import StateError
 from .sessions import ActiveSession
 from .streams import Origin, Streams
 
+if TYPE_CHECKING:
+    from ..telemetry.outcome import RequestTelemetry
+
 Headers = list[tuple[bytes, bytes]]
+INTERNAL_ERROR: Final = -32603
 JSON: Final = b"application/json"
+EVENTS: Final = b"text/event-stream"
 _OF_THE_OLD_BODY: Final = frozenset(
     {b"content-length", b"transfer-encoding", b"etag", b"content-digest", b"repr-digest", b"digest", b"content-md5"}
 )
 _OK: Final = 200
+_OBSERVED: Final = 1 << 20  # bytes of one message that telemetry reads: an error has no more
 _PATIENCE: Final = 0.5  # seconds for the last event of a stream whose session has ended
 _log: Final = logging.getLogger("mcp_sessions")
 
 
-def response_filter(
-    ctx: RequestContext, message: Message, decision: Decision, session: ActiveSession | None
-) -> ResponseFilter | None:
-    """Return what changes the answer to a message on its way out, or None where nothing does."""
-    if message.kind is not REQUEST:
-        return None
-    runtime, echoes = ctx.runtime, decision.step in ECHOES
-    is_plain = message.method not in ADVERTISING and runtime.rules.sep1364 is None
-    if is_plain and (session is None or not echoes or session.claims.kind == SESSION):
-        rewrites: tuple[Rewrite, ...] = ()
-    else:
-        rewrites = rewrites_for(ctx, message, session, echoes=echoes)
-    if not rewrites and (session is None or not echoes):
-        return None
-    if ACCEPT_CODING in ctx.headers.by_name or ctx.scope.get("extensions"):
-        ctx.keep_response_readable()
-    return ResponseFilter(
-        ctx.send,
-        join(message.given_id),
-        None if rewrites else session,
-        rewrites,
-        None if session is None else partial(_guard, ctx, message, session),
-        runtime.max_event_bytes,
-        inf if session is None else session.late_at,
-        runtime.clock,
-    )
+class Rewrite(msgspec.Struct, eq=False):
+    """One thing that a response may need.
+
+    Args:
+        holds: Whether the start of an event stream has to wait, since a session may be named there.
+        reads_any_type: Whether it looks for the success in a body of any type, and changes none.
+    """
+
+    holds: bool = False
+    reads_any_type: bool = False
+
+    def on_start(self, start: ASGIMessage) -> ASGIMessage:
+        """Return the start of the response as it leaves."""
+        return start
+
+    async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
+        """Return what takes the place of a JSON-RPC message of the response, or None to leave it."""
 
 
 class StreamGuard(msgspec.Struct, frozen=True):
-    """What ends a response before its time.
+    """What ends a response before its time."""
 
-    Args:
-        origin: The request that is answered.
-        transport: The wrapped server's transport session that it came by, or None.
-        streams: The streams of this process, among which it is listed while it is open.
-        cut_body: Gives the last message to a client whose stream is cut, as JSON, or nothing.
-        survives_end: Whether the response goes on all the same.
-    """
-
-    origin: Origin
-    transport: str | None
-    streams: Streams
-    cut_body: Callable[[], bytes]
-    survives_end: Callable[[], bool]
+    origin: Origin  # the request that is answered
+    transport: str | None  # the wrapped server's transport session that it came by
+    streams: Streams  # of this process, among which it is listed while it is open
+    cut_body: Callable[[], bytes]  # gives the last message to a client whose stream is cut, as JSON, or nothing
+    survives_end: Callable[[], bool]  # whether the response goes on all the same
 
     async def is_over(self) -> bool:
         """Whether the session has ended meanwhile, so that its answer must not leave."""
         return not self.survives_end() and await self.streams.has_ended(self.origin.claims)
 
 
-def _guard(ctx: RequestContext, message: Message, session: ActiveSession) -> StreamGuard:
-    """Return what ends the answer to a request of a session."""
-    own = None if ctx.headers.session_id is not None else ctx.headers.first(SESSION_HEADER)
-    return StreamGuard(
-        Origin(session.claims, message.id, message.label),
-        ctx.bridge.server_id if isinstance(ctx.bridge, Bridged) else own,
-        ctx.runtime.streams,
-        cut_body=lambda: refused_body(ctx, message, SessionEnded(ref=session.claims.ref)),
-        survives_end=lambda: session.ended_by_own_request,
-    )
-
-
 class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
-    """A `send` for one response. (A struct, since one is made per request, and a class takes three times as long.)
-
-    Args:
-        send: The server's `send`.
-        request_id: The request's id as JSON.
-        echoed: The session to write into the answer where there are no rewrites, or None.
-        rewrites: What the answer needs, in this order.
-        make_guard: Gives what ends the response, when that is looked at; None where it ends by itself only.
-        max_event_bytes: Bytes of one event that are held at the most; a longer one passes unchanged.
-        late_at: When the session may have ended since the store was asked, Unix seconds.
-        clock: Unix seconds.
-        is_opaque: Whether the body has a type that is not changed.
-        reads_body: Whether more than the start of the response is looked at.
-        start: The start of the response while it is held.
-        kept: Its headers that stay true of a changed body.
-        named: The header that names a new session; it comes last.
-        session_id: The session that the headers name.
-        answer: The success, as far as it is changed, once it was recognized.
-        pieces: What there is of a JSON body that comes in several.
-        events: What splits an event stream.
-        waiting: Parts of an event stream that wait for its start.
-        guard: What ends the stream, from when it is open.
-        is_sending: Whether events are on their way just now.
-        is_over: Whether the response was ended before its time.
-    """
+    """A `send` for one response. (A struct, since one is made per request, and a class takes three times as long.)"""
 
     send: Send
-    request_id: bytes
-    echoed: ActiveSession | None
-    rewrites: tuple[Rewrite, ...]
-    make_guard: Callable[[], StreamGuard] | None
-    max_event_bytes: int
-    late_at: float = inf
+    request_id: bytes  # as JSON
+    echoed: ActiveSession | None  # the session to write into the answer where there are no rewrites
+    rewrites: tuple[Rewrite, ...]  # what the answer needs, in this order; what translates ids comes first
+    make_guard: Callable[[], StreamGuard] | None = None  # gives what ends the response before its time
+    max_event_bytes: int = _OBSERVED  # that are held; a longer event passes unchanged
+    late_at: float = inf  # when the session may have ended since the store was asked, Unix seconds
     clock: Callable[[], float] = time.time
-    is_opaque: bool = False
-    reads_body: bool = True
-    start: ASGIMessage | None = None
-    kept: Headers = []  # each struct gets its own
-    named: Headers = []
-    session_id: str | None = None
-    answer: bytes | None = None
-    pieces: list[bytes] = []
+    observer: RequestTelemetry | None = None  # what learns how the request ended
+    is_passing: bool = False  # the body leaves part by part as it came, and is observed at the most
+
+    # What is known of the response so far.
+    is_opaque: bool = False  # its body has a type that is not changed
+    start: ASGIMessage | None = None  # while it is held
+    kept: Headers = []  # that stay true of a changed body; each struct gets its own
+    named: Headers = []  # what names a new session comes last
+    session_id: str | None = None  # that the headers name
+    answer: bytes | None = None  # the success, as far as it is changed, once it was recognized
+    pieces: list[bytes] = []  # of a JSON body that comes in several
+    size: int = 0  # the bytes of these, where they are observed
     events: EventStream | None = None
-    waiting: list[ASGIMessage] = []
-    guard: StreamGuard | None = None
-    is_sending: bool = False
-    is_over: bool = False
+    waiting: list[ASGIMessage] = []  # parts of an event stream that wait for its start
+    guard: StreamGuard | None = None  # from when the stream is open
+    is_sending: bool = False  # events are on their way just now
+    is_over: bool = False  # it was ended before its time
 
     def __call__(self, message: ASGIMessage) -> Awaitable[None]:
         # It picks the coroutine that does the work: to be one itself would cost each part of a response a second.
@@ -162,12 +112,16 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
             return checkpoint()  # and it may do so in a loop that has nothing else to wait for
         kind = message["type"]
         if kind == "http.response.body":
-            if self.events is not None:
+            if self.is_passing:
+                self._observe_part(message.get("body", b""), message.get("more_body", False))
+            elif self.events is not None:
                 return self._stream(message, self.events)
-            if self.start is not None:
+            elif self.start is not None:
                 return self._collect(message)
         elif kind == "http.response.start":
-            return self._begin(message)
+            if self.observer is not None:
+                self.observer.status = message["status"]
+            return self._begin_passing(message) if self.is_passing else self._begin(message)
         return self.send(message)
 
     # --- its start ---------------------------------------------------------------------------
@@ -187,21 +141,19 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
             kept.append(header)
         if media_type != JSON:
             media_type = media_type.partition(b";")[0].strip().lower()
-        if coding is not None and coding != b"identity" and self.reads_body:
+        if coding is not None and coding != b"identity":
             _log.error("a compressed response cannot carry its session: put compression outside MCPSessionMiddleware")
             media_type = b""
-        if media_type == JSON and self.reads_body:
+        if media_type == JSON:
             self.start = start
-        elif media_type == b"text/event-stream" and self.reads_body:
+        elif media_type == EVENTS:
             await self._open({**start, "headers": kept})
         else:
             await self._begin_opaque(start)
 
     def _read_start(self, start: ASGIMessage) -> ASGIMessage:
         """Find the session that the server names, and return the start with ours in its place across the bridge."""
-        first = self.rewrites[0]
-        if isinstance(first, TranslateIds):
-            start = first.on_start(start)
+        start = self.rewrites[0].on_start(start)  # what translates ids comes first
         for name, value in start.get("headers", ()):
             if name.lower() == SESSION_HEADER:
                 self.session_id = value.decode("latin-1")
@@ -210,8 +162,18 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
                 change.holds = False
         return start
 
+    async def _begin_passing(self, start: ASGIMessage) -> None:
+        types = [value for name, value in start.get("headers", ()) if name.lower() == b"content-type"]
+        media_type = types[0].partition(b";")[0].strip().lower() if types else b""
+        if media_type == EVENTS:
+            self.events = EventStream(max_event_bytes=_OBSERVED)
+        elif media_type != JSON:
+            self.observer = None
+        await self.send(self._read_start(start) if self.rewrites else start)
+
     async def _begin_opaque(self, start: ASGIMessage) -> None:
         """Begin a body that stays as it is; a success may be seen in it all the same, whatever its type."""
+        self.observer = None
         self.rewrites = tuple([change for change in self.rewrites if change.holds and change.reads_any_type])
         if self.rewrites:
             self.start, self.is_opaque = start, True
@@ -270,6 +232,8 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
             start["headers"] = self.kept
         if self.named:
             start = {**start, "headers": [*start["headers"], *self.named]}
+        if self.observer is not None:
+            self._observe(body)
         message = dict(message)
         message["body"] = body
         await self.send(start)
@@ -297,6 +261,7 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
             text, changed = event.data, None
             if text is not None:
                 changed = await self._rewritten(text) if self.rewrites else self.echo(text, self.echoed)
+                self._observe(text if changed is None else changed)
             pieces.append(event.raw if changed is None else event.with_data(changed))
         if self.is_over:  # while something was kept, or since it is refused
             return
@@ -351,6 +316,29 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
     def is_answer(self, text: bytes) -> bool:
         """Whether a message is the success that answers the request."""
         return text is self.answer or rewrite.is_answer(text, self.request_id)
+
+    # --- observed by telemetry ---------------------------------------------------------------
+
+    def _observe(self, text: bytes) -> None:
+        if self.observer is not None and len(text) <= _OBSERVED:
+            self.observer.read(text)
+
+    def _observe_part(self, part: bytes, more: bool) -> None:
+        """Observe a part of a body that is not held: an event when it is complete, JSON with the last part."""
+        if self.observer is None:
+            return
+        if self.events is not None:
+            for event in self.events.feed(part):
+                if event.data is not None:
+                    self.observer.read(event.data)
+            return
+        self.pieces.append(part)
+        self.size += len(part)
+        if self.size > _OBSERVED:
+            self.observer = None
+            self.pieces.clear()
+        elif not more:
+            self.observer.read(b"".join(self.pieces))
 
     # --- its session ends --------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """What a response may need on its way out, one class each; `response.ResponseFilter` sends what they give.
 
-Only a successful answer to the request itself is touched: errors, notifications and everything else on the same stream
-keep the server's bytes. A session that an `initialize` begins is minted when the server's success is seen, not before.
+Only a successful answer to the request itself is touched; everything else keeps the server's bytes. A session that an
+`initialize` begins is minted when the server's success is seen, not before.
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-import msgspec
 from starlette.types import Message as ASGIMessage
 
 from .._protocol import rewrite
 from .._protocol.decision import ADVERTISING
 from .._protocol.draft import INITIALIZE, speaks_draft
-from .._protocol.headers import SESSION_HEADER
 from .._protocol.jsonrpc import Message
 from .._protocol.sep1364 import agrees_on_version, capabilities, field
 from .._session.claims import BESIDE, FIELD, SESSION, TRANSPORT, Kind
@@ -25,30 +23,13 @@ from .._session.events import RequestRefused
 from .._tokens import seal
 from ..errors import DataError, Refusal, StateError, StoreUnavailable
 from .answers import refuse_at_once, refused_body
-from .context import Bridged, BridgedInitialize, RequestContext
+from .context import BridgedInitialize, RequestContext, named_ids
+from .cookies import first_cookie, may_set_cookie
 from .minting import initialize_session, mint_with_capabilities
+from .response import INTERNAL_ERROR, ResponseFilter, Rewrite
 from .sessions import ActiveSession
 
-if TYPE_CHECKING:
-    from .response import ResponseFilter
-
-INTERNAL_ERROR: Final = -32603
 _log: Final = logging.getLogger("mcp_sessions")
-
-
-class Rewrite(msgspec.Struct, eq=False):
-    """One thing that a response may need.
-
-    Args:
-        holds: Whether the start of an event stream has to wait, since a session may be named there.
-        reads_any_type: Whether it looks for the success in a body of any type, and changes none.
-    """
-
-    holds: bool = False
-    reads_any_type: bool = False
-
-    async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
-        """Return what takes the place of a JSON-RPC message of the response, or None to leave it."""
 
 
 class Advertise(Rewrite, kw_only=True):
@@ -58,7 +39,6 @@ class Advertise(Rewrite, kw_only=True):
     capability: bytes
 
     async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
-        """Return the answer with the draft's capability and the experimental one."""
         response.answer = rewrite.advertise(text, response.request_id, self.settings, self.capability)
         return response.answer
 
@@ -69,7 +49,6 @@ class EchoSession(Rewrite, kw_only=True):
     session: ActiveSession
 
     async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
-        """Return the answer with the session, as the filter does where nothing else is to be done."""
         return response.echo(text, self.session)
 
 
@@ -79,12 +58,28 @@ class SaveState(Rewrite, kw_only=True):
     session: ActiveSession
 
     async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
-        """Leave the answer as it is, or return an error where the state cannot be kept."""
+        """Return the answer if it may be cached, with hints that keep others from it; an error if nothing is kept."""
         try:
             if response.is_answer(text):
                 await self.session.save()
         except (StateError, DataError, StoreUnavailable) as error:
             return rewrite.error(response.request_id, INTERNAL_ERROR, str(error))
+        return rewrite.private(text, response.request_id)
+
+
+class SetCookie(Rewrite, kw_only=True):
+    """A session named by a cookie in the start of a successful `server/discover`."""
+
+    ctx: RequestContext
+    message: Message
+
+    async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
+        """Set the cookie with the success; where the caller gets none, the answer leaves without."""
+        if self.holds and response.is_answer(text):
+            self.holds = False
+            header = await first_cookie(self.ctx, self.message)
+            if header is not None:
+                response.named.append(header)
         return None
 
 
@@ -109,63 +104,47 @@ class NameTransport(Rewrite, kw_only=True):
 
 
 class TranslateIds(Rewrite, kw_only=True):
-    """Ids of ours in place of the wrapped server's, on every response that crosses the bridge.
+    """Ids of ours in place of the wrapped server's, on every response that crosses the bridge."""
 
-    Args:
-        bridge: How the request crosses; None where its client sees no id.
-        mint: For an `initialize`: mints a session with the server's id sealed inside.
-        refuse: For an `initialize`: answers with a refusal.
-        server_id: The id that the server named for the transport session that it begins.
-    """
-
-    bridge: Bridged | BridgedInitialize | None
-    mint: Callable[[str], Awaitable[ActiveSession]] | None = None
-    refuse: Callable[[Refusal], Awaitable[None]] | None = None
+    ctx: RequestContext
+    message: Message | None = None  # an `initialize`
+    mint: Callable[[str], Awaitable[ActiveSession]] | None = None  # for it: seals the server's id in a session
     server_id: str = ""
 
     def on_start(self, start: ASGIMessage) -> ASGIMessage:
         """Return the start with our id, or none, where it may have named the server's."""
-        ids = [value.decode("latin-1") for name, value in start.get("headers", ()) if name.lower() == SESSION_HEADER]
-        kept = [(name, value) for name, value in start.get("headers", ()) if name.lower() != SESSION_HEADER]
-        if isinstance(self.bridge, BridgedInitialize):
-            self.server_id = _carried(ids)
-            self.holds = self.server_id != ""
-        elif self.bridge is not None and ids == [self.bridge.server_id]:
-            kept.append((SESSION_HEADER, self.bridge.client_id.encode("ascii")))
-        return {**start, "headers": kept}
+        if isinstance(self.ctx.bridge, BridgedInitialize):
+            ids = named_ids(start)
+            self.server_id = ids[0] if len(ids) == 1 else ""
+            self.holds = self.server_id != "" and seal.can_carry(self.server_id)
+            if self.server_id and not self.holds:
+                _log.error("the server's transport id is no visible ASCII, or too long: its client cannot get it")
+        return self.ctx.translated(start)
 
     async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
         """Name ours for the server's with the success; where the client gets none, the response is a refusal."""
         if self.holds and self.mint is not None and response.is_answer(text):
             self.holds = False
-            assert isinstance(self.bridge, BridgedInitialize)
+            assert self.message is not None
+            assert isinstance(self.ctx.bridge, BridgedInitialize)
             try:
-                self.bridge.session = await self.mint(self.server_id)
+                self.ctx.bridge.session = session = await self.mint(self.server_id)
             except Refusal as refusal:
-                self.bridge.orphaned_id, response.is_over = self.server_id, True
-                assert self.refuse is not None
-                await self.refuse(refusal)
+                self.ctx.bridge.orphaned_id, response.is_over = self.server_id, True
+                await refuse_at_once(self.ctx, self.message, refusal)
             else:
-                response.translate(self.bridge.session.token)
+                response.translate(session.token)
         return None
 
 
 class Sep1364Field(Rewrite, kw_only=True):
-    """The session in the top-level field of the answer, and in its headers if they mirror it.
-
-    Args:
-        ctx: The request.
-        message: The message.
-        session: The session that it names, or None.
-        begins: Whether it is an `initialize`, which begins a session where it names none.
-        named_id: The session that was named in the headers.
-    """
+    """The session in the top-level field of the answer, and in its headers if they mirror it."""
 
     ctx: RequestContext
     message: Message
-    session: ActiveSession | None
-    begins: bool
-    named_id: str | None = None
+    session: ActiveSession | None  # that the message names
+    begins: bool  # it is an `initialize`, which begins a session where it names none
+    named_id: str | None = None  # the session that was named in the headers
 
     async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
         """Return the answer with the session, or with the refusal where there is none to be had."""
@@ -202,74 +181,54 @@ class Sep1364Field(Rewrite, kw_only=True):
         return session
 
 
-def _carried(ids: list[str]) -> str:
-    """Return the server's id, or nothing where it names none that can be carried."""
-    server_id = ids[0] if len(ids) == 1 else ""
-    if server_id and not seal.can_carry(server_id):
-        _log.error("the server's transport id is no visible ASCII, or too long: its client cannot get it")
-        return ""
-    return server_id
+def passing_filter(ctx: RequestContext) -> ResponseFilter | None:
+    """Return what observes a response whose body passes as it came, and translates its ids, or None if nothing does."""
+    observer = None if ctx.telemetry is None else ctx.telemetry.observer
+    if observer is None and not ctx.runtime.bridges:
+        return None
+    rewrites = (TranslateIds(ctx=ctx),) if ctx.runtime.bridges else ()
+    return ResponseFilter(ctx.send, b"", None, rewrites, observer=observer, is_passing=True)
 
 
 def rewrites_for(
-    ctx: RequestContext, message: Message, session: ActiveSession | None, *, echoes: bool
+    ctx: RequestContext, message: Message, session: ActiveSession | None, echoed: ActiveSession | None
 ) -> tuple[Rewrite, ...]:
-    """Return what the answer to a request needs, in the order in which it is done; nothing where it is the echo alone.
-
-    Args:
-        ctx: The request.
-        message: The message.
-        session: Its session, or None.
-        echoes: Whether that is written back.
-    """
+    """Return what the answer to a request needs, in this order; nothing where that is the echo of its session alone."""
     runtime, sep1364, first, last = ctx.runtime, ctx.runtime.rules.sep1364, list[Rewrite](), list[Rewrite]()
+    begins = sep1364 is not None and sep1364.begins_session(message, modern=ctx.headers.is_modern)
     if message.method == INITIALIZE and ctx.bridge is None:  # else it goes on with a session that it has
-        begins_otherwise = sep1364 is not None and sep1364.initializes is not None
-        may_name = runtime.transport and not begins_otherwise and not ctx.headers.is_modern
-        if may_name and not speaks_draft(message):
+        if _may_name_transport(ctx, message):
             last.append(NameTransport(holds=True, reads_any_type=True, ctx=ctx, message=message))
         if runtime.bridges:
-            first.append(_translation(ctx, message))
-    keeps = session is not None and echoes and session.claims.kind != SESSION
-    if session is not None and keeps:
-        first.append(SaveState(session=session))
+            ctx.bridge = BridgedInitialize()
+            mint = partial(begin_session if begins else initialize_session, ctx, message, TRANSPORT)
+            first.append(TranslateIds(reads_any_type=True, ctx=ctx, message=message, mint=mint))
+    if echoed is not None and echoed.claims.kind != SESSION:
+        first.append(SaveState(session=echoed))
     if message.method in ADVERTISING:
         first.append(Advertise(settings=runtime.settings, capability=runtime.capability))
-    if sep1364 is not None:
-        last += field_rewrites(ctx, message, session, echoes=echoes)
-    if session is not None and echoes and not keeps and (first or last):
-        first.append(EchoSession(session=session))
+        last += [SetCookie(holds=True, reads_any_type=True, ctx=ctx, message=message)] * may_set_cookie(ctx, message)
+    if begins:
+        last.append(Sep1364Field(holds=True, ctx=ctx, message=message, session=session, begins=True))
+    elif sep1364 is not None and echoed is not None and field(message) is not None:
+        last.append(Sep1364Field(ctx=ctx, message=message, session=session, begins=False))
+    if echoed is not None and echoed.claims.kind == SESSION and (first or last or runtime.bridges):
+        first.append(EchoSession(session=echoed))
+    if runtime.bridges and (first or last) and not isinstance(ctx.bridge, BridgedInitialize):
+        first.insert(0, TranslateIds(ctx=ctx))
     return (*first, *last)
 
 
-def _translation(ctx: RequestContext, message: Message) -> TranslateIds:
-    ctx.bridge = BridgedInitialize()
-    sep1364, mint = ctx.runtime.rules.sep1364, partial(initialize_session, ctx, message, TRANSPORT)
-    if sep1364 is not None and sep1364.begins_session(message, modern=ctx.headers.is_modern):
-        mint = partial(begin_session, ctx, message, TRANSPORT)
-    refuse = partial(refuse_at_once, ctx, message)
-    return TranslateIds(reads_any_type=True, bridge=ctx.bridge, mint=mint, refuse=refuse)
-
-
-def field_rewrites(
-    ctx: RequestContext, message: Message, session: ActiveSession | None, *, echoes: bool
-) -> list[Rewrite]:
-    """Return what writes the field into the answer to a message, if anything does."""
+def _may_name_transport(ctx: RequestContext, message: Message) -> bool:
     sep1364 = ctx.runtime.rules.sep1364
-    if sep1364 is not None and sep1364.begins_session(message, modern=ctx.headers.is_modern):
-        return [Sep1364Field(holds=True, ctx=ctx, message=message, session=session, begins=True)]
-    if echoes and field(message) is not None:
-        return [Sep1364Field(ctx=ctx, message=message, session=session, begins=False)]
-    return []
+    begins_otherwise = sep1364 is not None and sep1364.initializes is not None
+    may_name = ctx.runtime.transport and not begins_otherwise and not ctx.headers.is_modern
+    return may_name and not speaks_draft(message)
 
 
 async def begin_session(
     ctx: RequestContext, message: Message, kind: Kind, server_id: str | None = None
 ) -> ActiveSession:
-    """Mint the session that an `initialize` begins, and keep what its client can do.
-
-    Raises:
-        Refusal: The caller gets none.
-    """
+    """Mint the session that an `initialize` begins, and keep what its client can do."""
     mint, value = partial(initialize_session, ctx, message, kind, server_id), capabilities(message)
     return await (mint() if value is None else mint_with_capabilities(value, mint))

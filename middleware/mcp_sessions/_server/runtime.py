@@ -1,7 +1,7 @@
-"""What all requests of one middleware share, made once from its checked options.
+"""`Runtime`: what all requests of one middleware share, made once from its checked options.
 
-Also where facts go: to the log, to telemetry, to the application's `listen`. Telemetry is imported when there is first
-something to record, so that a server without tracing pays nothing for it, not even at its start.
+It also passes facts to the log, to telemetry and to the application's `listen`. Telemetry is imported when there is
+first something to record, so that a server without tracing pays nothing for it, not even at its start.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from .. import stores
 from .._protocol import decision
+from .._protocol.cookies import cookie_name
 from .._protocol.decision import Rules
 from .._protocol.policy import Policy
 from .._session.claims import Claims, Kind
@@ -29,9 +30,8 @@ from ..stores import base
 from ..stores.base import Standing, Store
 from ..telemetry.detect import is_traced
 from . import placement, principal
-from .context import PendingInitialized
+from .context import Conversation, PendingInitialized
 from .forms import as_seconds
-from .labels import Conversation
 from .lifecycle import Sweeper, Terminator
 from .options import Limits, OnCreate, Options
 from .principal import ReadPrincipal
@@ -41,67 +41,47 @@ if TYPE_CHECKING:
     from .._protocol.sep1364 import Sep1364
     from ..telemetry.recorder import Telemetry
 
-KindOf = Callable[[str], Kind | None]
-DataOf = Callable[[str, int], Data]
-"""Gives what the server keeps for a session: of which `ref`, and until when (Unix seconds)."""
+_log: Final = logging.getLogger("mcp_sessions")
+_MAX_METHOD: Final = 64  # characters of a client's method name in a log line
 
 
 class Runtime(msgspec.Struct, frozen=True):
     """What every request of one middleware shares."""
 
     rules: Rules
-    """What decides on messages."""
-    ring: Callable[[float], KeyRing]
-    """Gives the keys in force, at a moment in Unix seconds."""
+    ring: Callable[[float], KeyRing]  # the keys in force at a moment, Unix seconds
     tokens: Tokens
     principal: ReadPrincipal
-    path: str | None
     audience: str
     lifetime: float
     idle_timeout: float | None
-    asks: bool
-    """Whether the wrapped server is asked before we answer ourselves."""
+    asks: bool  # whether the wrapped server is asked before we answer ourselves
     store: Store
-    closes_store: bool
     tracked: bool
-    """Whether sessions are recorded."""
     streams: Streams
     terminator: Terminator
-    sweeper: Sweeper | None
-    """What ends the sessions that end by themselves, where they are tracked."""
+    sweeper: Sweeper | None  # only where sessions are tracked
     on_create: OnCreate | None
-    namespace: Callable[[str, int], Namespace]
-    """Gives a session's place in the store: of which `ref`, and until when (Unix seconds)."""
-    data: DataOf
-    create_limit: CreateLimit | None
-    transport: bool
-    """Whether clients whose server names no transport session get one of ours."""
+    namespace: Callable[[str, int], Namespace]  # a session's place in the store, given its `ref` and end (Unix seconds)
+    data: Callable[[str, int], Data]  # its data, given the same
+    transport: bool  # whether clients whose server names no transport session get one of ours
+    cookie_name: bytes | None  # of the cookie that clients of the modern era get, or None where they get none
+    shares_cookies: bool  # whether all clients that share a cookie jar are one conversation
     transport_lifetime: float
-    bridges: bool
-    """Whether clients of a server that keeps transport sessions see our ids in place of its own."""
-    unconfirmed: PendingInitialized | None
-    """The server's own transport sessions that their clients may leave unconfirmed, where a dialect allows it."""
-    capability: bytes
-    """`capabilities.sessions`, as JSON."""
-    settings: bytes
-    """`capabilities.experimental.sessions` of this deployment, as JSON."""
+    bridges: bool  # whether clients of a server that keeps transport sessions see our ids in place of its own
+    unconfirmed: PendingInitialized | None  # transport sessions that clients need not confirm, by a dialect
+    capability: bytes  # `capabilities.sessions`, as JSON
+    settings: bytes  # `capabilities.experimental.sessions`, as JSON
     not_found_code: int
     required_code: int
-    max_body_bytes: int
-    max_state_bytes: int
-    max_event_bytes: int
-    max_batch: int
-    max_nesting: int
+    limits: Limits
     body_timeout: float
-    conversation: Conversation | None
-    """What is done with the names that clients give to conversations, or None for nothing."""
-    tells: Callable[[], bool]
-    """Whether telemetry records anything now."""
-    telemetry: Callable[[], Telemetry]
-    """Gives what records, which is made at the first call: a server without tracing imports no OpenTelemetry."""
+    create_limit: CreateLimit | None
+    conversation: Conversation | None  # what is done with the names that clients give to conversations
+    tells: Callable[[], bool]  # whether telemetry records anything now
+    telemetry: Callable[[], Telemetry]  # made at the first call, with OpenTelemetry imported
     listen: Listener | None
-    emit: Callable[[Fact], None]
-    """Hands a fact to the log, to telemetry and to the application's listener."""
+    emit: Callable[[Fact], None]  # passes a fact to the log, to telemetry and to the listener
     clock: Callable[[], float]
 
     @property
@@ -110,7 +90,7 @@ class Runtime(msgspec.Struct, frozen=True):
         return self.idle_timeout is not None and not self.tracked
 
     def status(self, claims: Claims) -> Awaitable[Standing]:
-        """Ask the store for the status of a verified session."""
+        """Return the status of a verified session."""
         if self.tracked:  # where a lineage has ended, so has every record of it
             return self.store.touch(claims, idle_timeout=None if self.idle_timeout is None else int(self.idle_timeout))
         return self.store.status(claims) if claims.root is None else base.status(self.store, claims)
@@ -123,11 +103,7 @@ class Runtime(msgspec.Struct, frozen=True):
 
 
 def make_runtime(app: ASGIApp, options: Options) -> Runtime:
-    """Make what the requests of a middleware share.
-
-    Args:
-        app: The wrapped application.
-        options: The middleware's options, checked.
+    """Return what the requests of a middleware share, for the wrapped application and the checked options.
 
     Raises:
         ConfigurationError: An option names what cannot be had; the message says what to write instead.
@@ -140,37 +116,40 @@ def make_runtime(app: ASGIApp, options: Options) -> Runtime:
         cache_entries=limits.token_cache,
         max_bytes=limits.token_bytes,
     )
-    # No client begins anew when its transport session is gone, so none is named that dies with the process.
-    names_transport = transport.header and not is_ephemeral(options.keys)
+    # Clients do not begin anew when their transport session is gone, so none is named that dies with the process.
+    lasts = not is_ephemeral(options.keys)
+    names_transport = transport.header and lasts
     conversation = Conversation.of(options.telemetry.correlate, options.telemetry.propagate)
     return Runtime(
         **_wire(
             options,
-            inspects_all=conversation is not None,  # whose name is looked for in every message
+            inspects_all=conversation is not None,  # any message may name it
             reads_transport=names_transport or transport.bridge,
             kind_of=lambda token: tokens.kind(ring(clock()), token),
         ),
         **_lifecycle(app, options),
-        **_limits(limits),
         ring=ring,
         tokens=tokens,
         principal=principal.reader(options.principal),
-        path=options.path,
         audience=options.audience,
         lifetime=as_seconds(options.lifetime),
-        idle_timeout=None if options.idle_timeout is None else as_seconds(options.idle_timeout),
         asks=options.admission == "ask",
         on_create=options.on_create,
         transport=names_transport,
+        cookie_name=cookie_name(options.audience) if transport.cookie and lasts else None,
+        shares_cookies=transport.cookie == "shared",
         transport_lifetime=as_seconds(transport.lifetime),
         bridges=transport.bridge,
+        limits=limits,
+        body_timeout=as_seconds(limits.body_timeout),
+        create_limit=None if limits.creates_per_minute is None else CreateLimit(limits.creates_per_minute),
         conversation=conversation,
         clock=clock,
     )
 
 
-def _wire(options: Options, *, kind_of: KindOf, **rules: bool) -> dict[str, Any]:
-    """Return what decides on messages, and what clients learn of it."""
+def _wire(options: Options, *, kind_of: Callable[[str], Kind | None], **rules: bool) -> dict[str, Any]:
+    """Return the fields that decide on messages, and what clients learn of it."""
     policy, wire = Policy(options.require), options.wire
     offered = decision.offered(wire.extensions, tracked=options.tracked is not None)
     sep1364, unconfirmed, capability = _sep1364(options)
@@ -206,60 +185,37 @@ def _sep1364(options: Options) -> tuple[Sep1364 | None, PendingInitialized | Non
 
 
 def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
-    """Return the store, what ends sessions, and where facts go."""
-    limits, clock = options.limits, options.clock
+    """Return the fields of the store, of what ends sessions, and of where facts go."""
+    limits, tracked, clock = options.limits, options.tracked, options.clock
     tells, telemetry = _telemetry(app, options)
     emit = partial(_emit, options.telemetry.listen, tells, telemetry)
     store = stores.make(options.store, clock=clock, timeout=as_seconds(limits.store_timeout))
-    data = partial(_data, store, limits, clock)
+    namespace = partial(Namespace, max_bytes=limits.data_bytes)
+
+    def data(owner: str, until: int) -> Data:
+        return Data(store, namespace(owner, until), clock=clock, max_value_bytes=limits.value_bytes)
+
     streams = Streams(store)
     terminator = Terminator(store, streams, on_end=options.on_end, emit=emit, data=data, clock=clock)
+    idle = None if options.idle_timeout is None else as_seconds(options.idle_timeout)
+    sweeper = None
+    if tracked is not None:
+        interval = as_seconds(tracked.sweep_interval)
+        sweeper = Sweeper(store, terminator, options.audience, None if idle is None else int(idle), interval)
     return {
         "store": store,
-        "closes_store": isinstance(options.store, str),
-        "tracked": options.tracked is not None,
+        "tracked": tracked is not None,
         "streams": streams,
         "terminator": terminator,
-        "sweeper": _sweeper(store, terminator, options),
-        "namespace": partial(_namespace, limits),
+        "idle_timeout": idle,
+        "sweeper": sweeper,
+        "namespace": namespace,
         "data": data,
         "tells": tells,
         "telemetry": telemetry,
         "listen": options.telemetry.listen,
         "emit": emit,
     }
-
-
-def _limits(limits: Limits) -> dict[str, Any]:
-    per_minute = limits.creates_per_minute
-    return {
-        "max_body_bytes": limits.body_bytes,
-        "max_state_bytes": limits.state_bytes,
-        "max_event_bytes": limits.event_bytes,
-        "max_batch": limits.batch,
-        "max_nesting": limits.nesting,
-        "body_timeout": limits.body_timeout,
-        "create_limit": None if per_minute is None else CreateLimit(per_minute),
-    }
-
-
-def _namespace(limits: Limits, owner: str, until: int) -> Namespace:
-    return Namespace(owner, until, limits.data_bytes)
-
-
-def _data(store: Store, limits: Limits, clock: Callable[[], float], owner: str, until: int) -> Data:
-    return Data(store, _namespace(limits, owner, until), clock=clock, max_value_bytes=limits.value_bytes)
-
-
-def _sweeper(store: Store, terminator: Terminator, options: Options) -> Sweeper | None:
-    if options.tracked is None:
-        return None
-    idle = None if options.idle_timeout is None else int(as_seconds(options.idle_timeout))
-    interval = as_seconds(options.tracked.sweep_interval)
-    return Sweeper(store, terminator, audience=options.audience, idle_timeout=idle, interval=interval)
-
-
-# --- where facts go ------------------------------------------------------------------------------
 
 
 def _emit(listen: Listener | None, tells: Callable[[], bool], telemetry: Callable[[], Telemetry], fact: Fact) -> None:
@@ -271,7 +227,7 @@ def _emit(listen: Listener | None, tells: Callable[[], bool], telemetry: Callabl
 
 
 def _telemetry(app: ASGIApp, options: Options) -> tuple[Callable[[], bool], Callable[[], Telemetry]]:
-    """Return what says whether anything is to be recorded now, and what makes the recorder when it is first needed."""
+    """Return what says whether anything is to be recorded now, and what makes the recorder at its first call."""
     given = options.telemetry
 
     @cache
@@ -293,12 +249,8 @@ def _telemetry(app: ASGIApp, options: Options) -> tuple[Callable[[], bool], Call
     return bool if given.spans == "off" else is_traced, telemetry
 
 
-_log: Final = logging.getLogger("mcp_sessions")
-_MAX_METHOD: Final = 64  # characters of a client's method name that are worth a log line
-
-
 def log_fact(fact: Fact) -> None:
-    """Write one fact down at INFO: a refusal, a creation or an end. A use is not logged."""
+    """Log a refusal, a creation or an end at INFO; not a use."""
     if isinstance(fact, RequestRefused):
         of = "" if fact.ref is None else f" of session {fact.ref}"
         method = "a body that was not read" if fact.method is None else ascii(fact.method[:_MAX_METHOD])
@@ -312,42 +264,28 @@ def log_fact(fact: Fact) -> None:
 
 WINDOW: Final = 60  # seconds
 MAX_CALLERS: Final = 10_000  # counted separately within one window
+_OTHERS: Final = ""  # the rest together; no subject is empty
 
-_OTHERS: Final = ""  # no subject is empty
 
+class CreateLimit(msgspec.Struct):
+    """Limits the sessions that each caller may create per window in one process."""
 
-class CreateLimit:
-    """The budgets of one process.
-
-    Args:
-        per_minute: Sessions that a caller may create within one window.
-        max_callers: How many callers are counted separately within one window.
-    """
-
-    __slots__ = ("_created", "_max_callers", "_per_minute", "_window")
-
-    def __init__(self, per_minute: int, *, max_callers: int = MAX_CALLERS) -> None:
-        self._per_minute = per_minute
-        self._max_callers = max_callers
-        self._window = -1
-        self._created: dict[str | None, int] = {}
+    per_minute: int
+    max_callers: int = MAX_CALLERS
+    window: int = -1
+    created: dict[str | None, int] = {}
 
     def spend(self, subject: str | None, *, now: float) -> None:
-        """Take one session from a caller's budget.
-
-        Args:
-            subject: The caller as tokens name it, or None for an anonymous one.
-            now: Unix seconds.
+        """Count a session of a caller, who is None if anonymous, at a time in Unix seconds.
 
         Raises:
-            CreateLimited: Nothing is left of it; `retry_after` says for how long.
+            CreateLimited: The caller has no more in this window; `retry_after` is the rest of it in seconds.
         """
         window = int(now // WINDOW)
-        if window != self._window:
-            self._window, self._created = window, {}
-        created = self._created
-        caller = subject if subject in created or len(created) < self._max_callers else _OTHERS
-        spent = created.get(caller, 0)
-        if not spent < self._per_minute:
+        if window != self.window:
+            self.window, self.created = window, {}
+        caller = subject if subject in self.created or len(self.created) < self.max_callers else _OTHERS
+        spent = self.created.get(caller, 0)
+        if not spent < self.per_minute:
             raise CreateLimited(retry_after=WINDOW - int(now % WINDOW))
-        created[caller] = spent + 1
+        self.created[caller] = spent + 1

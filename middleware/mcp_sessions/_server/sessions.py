@@ -1,7 +1,7 @@
-"""Sessions during one request: opened from what it names, written back, ended.
+"""Sessions during one request: opened from what it names, written back, ended; `minting` makes new ones.
 
 What is known about a session comes from its token and the state that its client carries; the store is asked for its
-status alone. How a session is named on the wire is decided elsewhere, and `minting` makes new ones.
+status alone.
 """
 
 from __future__ import annotations
@@ -33,53 +33,33 @@ from ..errors import (
     refuse,
 )
 from ..stores.base import LIVE, Standing
-from .context import RequestContext, bridged
+from .context import Bridged, RequestContext
 from .runtime import Runtime
 
+# Where the state of a transport session and its client's capabilities are stored; `session.data` has no such names.
 STATE_KEY: Final = ""
-"""Where the state of a transport session lies in the store: a name that `session.data` cannot have."""
 CAPABILITIES_KEY: Final = "\0client_capabilities"
-"""Where the capabilities lie that the client of a session has stated: another such name."""
-MAX_CAPABILITIES_BYTES: Final = 16 * 1024
-"""A caller who may create sessions may have so much kept for each, without the application's doing."""
-
+MAX_CAPABILITIES_BYTES: Final = 16 * 1024  # that any caller who may create sessions can have kept for each
 LATE: Final = 1.0  # seconds after which the status that the store gave at the beginning is asked for again
 
 _log: Final = logging.getLogger("mcp_sessions")
 
 
 class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
-    """One session during one request; what the application sees of it is made of this.
+    """One session during one request; what the application sees of it is made of this."""
 
-    Args:
-        token: The session id as the client holds it.
-        claims: Its verified claims.
-        ring: The keys that are valid now.
-        runtime: What all requests share.
-        principal: The caller.
-        payload: The state that came with it or was kept for it, a JSON object, or None.
-        ends_at: The earlier of absolute and idle expiry, Unix seconds.
-        late_at: From when on the store has to be asked again, since the session may have ended, Unix seconds.
-        ended_by_own_request: Whether the request goes on when its session ends: it ends it itself.
-        unread: Why its state could not be read from the store, or None.
-        opened: Its state, once it was looked at.
-        is_shut: Whether the response has left, so that nothing changes any more.
-    """
-
-    token: str
-    claims: Claims
-    ring: KeyRing
+    token: str  # the session id as the client holds it
+    claims: Claims  # verified
+    ring: KeyRing  # the keys that are valid now
     runtime: Runtime
-    principal: Principal | None
-    payload: bytes | None
-    ends_at: int
-    late_at: float
-    ended_by_own_request: bool = False
-    unread: str | None = None
-    opened: State | None = None
-    is_shut: bool = False
-
-    # --- what the application sees -----------------------------------------------------------
+    principal: Principal | None  # the caller
+    payload: bytes | None  # the state that came with it or was kept for it, a JSON object
+    ends_at: int  # the earlier of absolute and idle expiry, Unix seconds
+    late_at: float  # from when on the store has to be asked again, since the session may have ended, Unix seconds
+    ended_by_own_request: bool = False  # so that the request goes on when its session ends
+    unread: str | None = None  # why its state could not be read from the store
+    opened: State | None = None  # its state, once it was looked at
+    is_shut: bool = False  # the response has left, so that nothing changes any more
 
     @property
     def session(self) -> Session:
@@ -90,7 +70,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     def state(self) -> State:
         """The state that its client carried, or that the store has for it; the latter may be out of reach."""
         if self.opened is None:
-            check = partial(check_state, limit=self.runtime.max_state_bytes)  # and nothing that leads back here
+            check = partial(check_state, limit=self.runtime.limits.state_bytes)  # and nothing that leads back here
             self.opened = State(self.payload, check=check) if self.unread is None else UnreadableState(self.unread)
             if self.is_shut:
                 self.opened.shut()
@@ -103,11 +83,9 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             self.opened.shut()
 
     def data(self) -> Data:
-        """Return what the server keeps for it, or for the session whose data it shares."""
         return self.runtime.data(claims.owner(self.claims), self.claims.expires_at)
 
     async def capabilities(self) -> bytes | None:
-        """Return the capabilities that its client has stated, as JSON."""
         return await self.runtime.store.read(self._namespace, CAPABILITIES_KEY)
 
     async def end(self, reason: str, *, descendants: bool = False) -> None:
@@ -121,8 +99,6 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             self.ended_by_own_request = False
             raise
 
-    # --- what is kept and written back -------------------------------------------------------
-
     async def load_state(self, *, fail_open: bool) -> None:
         """Read the state of a session whose client carries none."""
         try:
@@ -130,34 +106,19 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         except StoreUnavailable as error:
             if not fail_open:
                 raise
-            _log.warning(
-                "session %s goes on without its state, which is out of reach (%s)", self.claims.ref, error.reason
-            )
             self.unread = error.reason
+            _log.warning(
+                "session %s goes on without its state, which is out of reach (%s)", self.claims.ref, self.unread
+            )
 
     async def save(self) -> None:
-        """Keep a state that changed in the store, for a client that carries none.
-
-        Raises:
-            StateError: What the application wrote cannot be kept.
-            DataError: The session has ended, or there is no room.
-            StoreUnavailable: The store did not take it.
-        """
+        """Keep a state that changed in the store, for a client that carries none."""
         changed = self.state.close()
         if changed is not None and not self.ended_by_own_request:  # which keeps nothing
             await self.runtime.store.write(self._namespace, STATE_KEY, changed)
 
     async def keep_capabilities(self, value: bytes) -> None:
-        """Keep what the client states that it can do, in place of what it stated before.
-
-        Args:
-            value: A JSON object.
-
-        Raises:
-            Refusal: `capabilities_too_large`: There is no room for it.
-            SessionEnded: The session ended meanwhile.
-            StoreUnavailable: The store did not take it.
-        """
+        """Keep what the client states that it can do, a JSON object, in place of what it stated before."""
         check_capabilities(value, self.claims.ref)
         try:
             await self.runtime.store.write(self._namespace, CAPABILITIES_KEY, value)
@@ -167,20 +128,13 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             raise SessionEnded(ref=self.claims.ref) from None
 
     @property
-    def server_id(self) -> str | None:
-        """The wrapped server's own id of the transport session, or None where it has none.
-
-        Raises:
-            SessionNotFound: It was not sealed for this session.
-        """
-        return seal.open_upstream(self.ring, self.claims, audience=self.runtime.audience)
+    def bridge(self) -> Bridged | None:
+        """How its requests cross the bridge, or None where the wrapped server has no session of its own for it."""
+        server_id = seal.open_upstream(self.ring, self.claims, audience=self.runtime.audience)
+        return None if server_id is None else Bridged(self.token, server_id)
 
     def metadata(self) -> dict[str, Any]:
-        """Return its `SessionMetadata` as it stands now; closes the state, since it leaves with the response.
-
-        Raises:
-            StateError: What the application wrote cannot be kept.
-        """
+        """Return its `SessionMetadata` as it stands now; closes the state, since it leaves with the response."""
         changed, runtime = self.state.close(), self.runtime
         now = int(runtime.clock())
         ends_at = end_of(self.claims, runtime, now)
@@ -188,18 +142,12 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             return draft.metadata(self.token, expires_at=ends_at, state=None)
         # The state must also carry that the session was seen.
         payload = self.state.payload if changed is None else changed
-        sealed = seal.seal(
-            self.ring.signing,
-            payload,
-            jti=self.claims.jti,
-            subject=self.claims.subject,
-            audience=runtime.audience,
-            last_seen=now,
-        )
+        jti, subject, audience = self.claims.jti, self.claims.subject, runtime.audience
+        sealed = seal.seal(self.ring.signing, payload, jti=jti, subject=subject, audience=audience, last_seen=now)
         return draft.metadata(self.token, expires_at=ends_at, state=sealed)
 
     def echo(self) -> bytes:
-        """Return the JSON of `metadata`; the bytes that were made before where the state was not looked at."""
+        """Return the JSON of `metadata`: the bytes that were made before where the state was not looked at."""
         if self.opened is None and self.runtime.idle_timeout is None:
             self.is_shut = True
             return draft.without_state(self.token, self.ends_at)
@@ -211,9 +159,6 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         return self.runtime.namespace(self.claims.ref, self.claims.expires_at)
 
 
-# --- opened ----------------------------------------------------------------------------------------
-
-
 async def open_session(
     metadata: SessionMetadata,
     runtime: Runtime,
@@ -222,14 +167,7 @@ async def open_session(
     fail_open: bool = False,
     kind: Kind = SESSION,
 ) -> ActiveSession:
-    """Return the live session that a request names.
-
-    Args:
-        metadata: What the request names.
-        runtime: What all requests share.
-        principal: The caller.
-        fail_open: Whether the request may go on where the store does not answer.
-        kind: What the token is used as.
+    """Return the live session that a request names; with `fail_open` also where the store does not answer.
 
     Raises:
         SessionNotFound: It does not verify, belongs to another caller, or is over.
@@ -253,14 +191,9 @@ async def open_session(
             raise refusal_of(status, claims)
     payload, last_seen = None, claims.issued_at
     if metadata.state is not None:
+        max_bytes, jti, subject, audience = runtime.limits.state_bytes, claims.jti, claims.subject, runtime.audience
         unsealed = seal.open(
-            ring,
-            metadata.state,
-            jti=claims.jti,
-            subject=claims.subject,
-            audience=runtime.audience,
-            max_bytes=runtime.max_state_bytes,
-            now=now,
+            ring, metadata.state, jti=jti, subject=subject, audience=audience, max_bytes=max_bytes, now=now
         )
         payload, last_seen = unsealed.payload, unsealed.last_seen
     if runtime.tracked or kind != SESSION:  # the record has when it was seen, if anything does
@@ -275,43 +208,28 @@ async def open_session(
 
 
 async def open_others(ctx: RequestContext, decision: Decision) -> ActiveSession | None:
-    """Return the live session that a header or a field names, and let the request cross the bridge.
-
-    Raises:
-        SessionNotFound: One of them is not live.
-        StoreUnavailable: The store did not answer.
-    """
-    session, runtime = None, ctx.runtime
+    """Return the live session that a header or a field names, and let the request cross the bridge."""
+    session = None
     if decision.transport_id is not None:
         session = await open_transport(ctx, decision.transport_id, fail_open=decision.fail_open)
     if decision.metadata is not None and decision.kind != SESSION:
-        principal, fail_open, kind = runtime.principal(ctx.scope), decision.fail_open, decision.kind
-        session = await open_session(decision.metadata, runtime, principal=principal, fail_open=fail_open, kind=kind)
-        if runtime.bridges and kind == TRANSPORT:
-            ctx.bridge = bridged(session)
+        session = await _open_across(ctx, decision.metadata, decision.kind, fail_open=decision.fail_open)
     return session
 
 
 async def open_transport(ctx: RequestContext, session_id: str, *, fail_open: bool = False) -> ActiveSession:
-    """Return the live transport session that a header names, and let the request cross the bridge.
-
-    Raises:
-        SessionNotFound: It is over or was never ours; the status tells clients to begin anew.
-        StoreUnavailable: The store did not answer.
-    """
-    runtime = ctx.runtime
+    """Return the live transport session that a header names, and let the request cross the bridge."""
     try:
-        session = await open_session(
-            SessionMetadata(session_id),
-            runtime,
-            principal=runtime.principal(ctx.scope),
-            fail_open=fail_open,
-            kind=TRANSPORT,
-        )
-        if runtime.bridges:
-            ctx.bridge = bridged(session)
-    except SessionNotFound as refusal:
+        return await _open_across(ctx, SessionMetadata(session_id), TRANSPORT, fail_open=fail_open)
+    except SessionNotFound as refusal:  # the status makes clients begin anew
         raise SessionNotFound(refusal.reason, ref=refusal.ref, http_status=404) from None
+
+
+async def _open_across(ctx: RequestContext, named: SessionMetadata, kind: Kind, *, fail_open: bool) -> ActiveSession:
+    runtime, principal = ctx.runtime, ctx.runtime.principal(ctx.scope)
+    session = await open_session(named, runtime, principal=principal, fail_open=fail_open, kind=kind)
+    if runtime.bridges and kind == TRANSPORT:
+        ctx.bridge = session.bridge
     return session
 
 

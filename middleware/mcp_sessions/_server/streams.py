@@ -31,26 +31,18 @@ _running: Final[set[asyncio.Task[None]]] = set()  # the event loop keeps weak re
 
 
 def start(work: Callable[[], Awaitable[None]]) -> None:
-    """Start work that belongs to no request and ends with the event loop, on asyncio or trio.
-
-    Args:
-        work: An async function without arguments. An error in it is logged and ends it, never the server.
-    """
+    """Start work that belongs to no request and ends with the event loop; an error in it is logged and ends it."""
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        _start_on_trio(work)
+        import trio
+
+        trio.lowlevel.spawn_system_task(_logged, work, context=Context())
         return
     # A context of its own: the work must not be taken for a part of the request that happened to start it.
     task = Context().run(loop.create_task, _logged(work))
     _running.add(task)
     task.add_done_callback(_running.discard)
-
-
-def _start_on_trio(work: Callable[[], Awaitable[None]]) -> None:
-    import trio
-
-    trio.lowlevel.spawn_system_task(_logged, work, context=Context())
 
 
 async def _logged(work: Callable[[], Awaitable[Any]]) -> None:
@@ -61,17 +53,11 @@ async def _logged(work: Callable[[], Awaitable[Any]]) -> None:
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The request that a stream answers. Kept long after it, so it holds no more than it must.
+    """The request that a stream answers. Kept long after it, so it holds no more than it must."""
 
-    Args:
-        claims: The session that it named.
-        id: Its id, as JSON; None for a GET, which nothing answers.
-        label: Its method, as it may be logged.
-    """
-
-    claims: Claims
-    id: bytes | None
-    label: str
+    claims: Claims  # the session that it named
+    id: bytes | None  # as JSON; None for a GET, which nothing answers
+    label: str  # its method, as it may be logged
 
 
 class Stream(Protocol):
@@ -80,30 +66,20 @@ class Stream(Protocol):
     @property
     def claims(self) -> Claims:
         """The session that it belongs to."""
-        ...
 
     @property
     def survives_end(self) -> bool:
         """Whether it goes on when its session ends: its own request ended it, and still gets its answer."""
-        ...
 
     async def cut(self) -> None:
         """End it: its session has ended. Raises nothing, and does not wait long for its client."""
 
 
 class Streams:
-    """The open streams of one middleware.
-
-    Args:
-        store: What knows which sessions have ended.
-        interval: Seconds between two questions to it.
-        max_events: Event ids that are remembered at the most; the oldest go first.
-    """
+    """The open streams of one middleware."""
 
     def __init__(self, store: Store, *, interval: float = INTERVAL, max_events: int = MAX_EVENTS) -> None:
-        self._store = store
-        self._interval = interval
-        self._max_events = max_events
+        self._store, self._interval, self._max_events = store, interval, max_events
         self._open: dict[str, list[Stream]] = {}
         self._origins: OrderedDict[tuple[str | None, str], Origin] = OrderedDict()
         self._watching = False
@@ -125,11 +101,7 @@ class Streams:
             self._open.pop(ref, None)
 
     async def end(self, ref: str) -> None:
-        """End the streams of a session that has ended, but for that of the request that ended it.
-
-        Args:
-            ref: The session's public name.
-        """
+        """End the streams of a session that has ended, but for that of the request that ended it."""
         ending = [stream for stream in self._open.get(ref, ()) if not stream.survives_end]
         async with anyio.create_task_group() as group:  # side by side, or slow clients would add up
             for stream in ending:
@@ -143,8 +115,6 @@ class Streams:
         except StoreUnavailable:
             return False
 
-    # --- what another worker ended ------------------------------------------------------------
-
     async def _watch(self) -> None:
         try:
             while self._open:
@@ -155,28 +125,18 @@ class Streams:
 
     async def _look(self) -> None:
         claims = [of_session[0].claims for of_session in self._open.values()]
-        for start in range(0, len(claims), BATCH):
-            await self._ask(claims[start : start + BATCH])
-
-    async def _ask(self, claims: list[Claims]) -> None:
-        try:
-            statuses = await base.statuses(self._store, claims)
-        except StoreUnavailable:  # the streams go on until the store says otherwise
-            return
-        for claim, status in zip(claims, statuses, strict=True):
-            if status is not Standing.LIVE:
-                await self.end(claim.ref)
-
-    # --- what can be resumed ------------------------------------------------------------------
+        for first in range(0, len(claims), BATCH):
+            asked = claims[first : first + BATCH]
+            try:
+                statuses = await base.statuses(self._store, asked)
+            except StoreUnavailable:  # the streams go on until the store says otherwise
+                continue
+            for claim, status in zip(asked, statuses, strict=True):
+                if status is not Standing.LIVE:
+                    await self.end(claim.ref)
 
     def remember(self, transport: str | None, event_id: str, origin: Origin) -> None:
-        """Remember that an event was sent in answer to a request of a session.
-
-        Args:
-            transport: The wrapped server's own transport session, within which event ids are unique.
-            event_id: The event's id.
-            origin: The request.
-        """
+        """Remember which request an event answered; its id is unique within the wrapped server's transport session."""
         self._origins[transport, event_id] = origin
         if len(self._origins) > self._max_events:
             self._origins.popitem(last=False)

@@ -1,9 +1,8 @@
 """Transport sessions: requests without a body that name one of ours, resumed streams, and the bridge.
 
-A stateless server keeps a GET open for as long as the client lives and never writes to it, so the client learns that
-there is no stream; a server behind the bridge is asked for its own. DELETE ends the session on every worker. A client
+A stateless server would keep a GET open and never write to it, so the client learns that there is no stream. A client
 that resumes a stream (`Last-Event-ID`) is not served the results of a session that has ended. Across the bridge the
-wrapped server's ids are translated in both directions: it never sees ours, and its client never sees its own.
+wrapped server never sees our ids, and its client never sees its own.
 Source: MCP 2025-11-25, Streamable HTTP, "Session Management" and "Resumability and Redelivery".
 """
 
@@ -13,29 +12,25 @@ from functools import partial
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.types import Message as ASGIMessage
 
 from .._protocol import decision, draft, rewrite
-from .._protocol.headers import SESSION_HEADER
+from .._protocol.headers import SESSION_HEADER, edit
 from .._session.claims import FIELD
 from .._session.events import RequestRefused
 from ..errors import Refusal, SessionEnded, SessionExpired, SessionNotFound, StoreUnavailable
 from ..stores.base import LIVE
 from .answers import Answer, may_delete, refuse_bodyless, refuse_unread, send_refusal, send_status
+from .body import Replay
 from .context import Bridged, BridgedInitialize, RequestContext
 from .response import ResponseFilter, StreamGuard
-from .rewrites import TranslateIds
+from .rewrites import TranslateIds, passing_filter
 from .sessions import ActiveSession, open_transport, refusal_of
 from .streams import Origin
 
 LAST_EVENT_ID: Final = b"last-event-id"
 _METHOD_NOT_ALLOWED: Final = 405
-_GONE: Final = 404  # what a server answers for a stream that it does not have
-_FORGOTTEN: Final = frozenset({404})
+_GONE: Final = 404  # what a server answers for a stream or a session that it does not have
 _OF_A_BODY: Final = frozenset({b"content-length", b"content-type", b"transfer-encoding", b"accept-encoding"})
-
-
-# --- requests without a body -----------------------------------------------------------------------
 
 
 async def handle_get_or_delete(ctx: RequestContext) -> None:
@@ -68,7 +63,7 @@ async def handle_other(ctx: RequestContext) -> None:
     transport = ctx.headers.first(SESSION_HEADER)
     origin = ctx.runtime.streams.origin_of(transport, ctx.headers.first(LAST_EVENT_ID))
     if origin is None or ctx.scope["method"] != "GET":
-        await ctx.app(ctx.scope, ctx.receive, ctx.send)
+        await ctx.app(ctx.scope, ctx.receive, passing_filter(ctx) or ctx.send)
     else:
         await _serve_stream(ctx, origin, transport)
 
@@ -76,7 +71,7 @@ async def handle_other(ctx: RequestContext) -> None:
 async def _delete(ctx: RequestContext, session: ActiveSession) -> None:
     """End a transport session whose client is done with it."""
     # Behind the bridge, a server that has forgotten its own has nothing left to end.
-    if await may_delete(ctx, frozenset() if ctx.bridge is None else _FORGOTTEN):
+    if await may_delete(ctx, frozenset() if ctx.bridge is None else frozenset({_GONE})):
         try:
             await session.session.end("deleted")
         except StoreUnavailable as refusal:
@@ -85,17 +80,8 @@ async def _delete(ctx: RequestContext, session: ActiveSession) -> None:
             await send_status(ctx.send, 200)
 
 
-# --- streams that a client opens by GET ------------------------------------------------------------
-
-
 async def _serve_stream(ctx: RequestContext, origin: Origin, transport: str | None) -> None:
-    """Serve a new or resumed stream while its session lives.
-
-    Args:
-        ctx: The request.
-        origin: The request whose answer the stream carries.
-        transport: The wrapped server's transport session, or None.
-    """
+    """Serve the stream that carries the answer to a request, new or resumed, while the request's session lives."""
     runtime, claims = ctx.runtime, origin.claims
     try:
         status = await runtime.status(claims)
@@ -103,14 +89,13 @@ async def _serve_stream(ctx: RequestContext, origin: Origin, transport: str | No
             raise refusal_of(status, claims)
         if not runtime.clock() < claims.expires_at:
             raise SessionExpired(ref=claims.ref)
-    except StoreUnavailable as refusal:
-        await send_refusal(ctx.send, refusal, status=refusal.http_status, code=_record(ctx, origin, refusal))
-        return
-    except SessionNotFound as refusal:
-        await send_refusal(ctx.send, refusal, status=_GONE, code=_record(ctx, origin, refusal))
+    except (StoreUnavailable, SessionNotFound) as refusal:
+        http_status = _GONE if isinstance(refusal, SessionNotFound) else refusal.http_status
+        await send_refusal(ctx.send, refusal, status=http_status, code=_record(ctx, origin, refusal))
         return
     guard = StreamGuard(origin, transport, runtime.streams, partial(_cut_body, ctx, origin), lambda: False)
-    response = ResponseFilter(ctx.send, b"", None, (), lambda: guard, runtime.max_event_bytes)
+    rewrites = (TranslateIds(ctx=ctx),) if runtime.bridges else ()
+    response = ResponseFilter(ctx.send, b"", None, rewrites, lambda: guard, runtime.limits.event_bytes)
     try:
         await ctx.app(ctx.scope, ctx.receive, response)
     finally:
@@ -130,41 +115,19 @@ def _record(ctx: RequestContext, origin: Origin, refusal: Refusal) -> int:
     return code
 
 
-# --- the bridge ------------------------------------------------------------------------------------
-
-
 async def cross(ctx: RequestContext, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Call the wrapped server, with its own id in place of ours.
+    """Call the wrapped server, with its own id in place of ours; responses are translated where they leave.
 
     A live session of ours has the server's id sealed inside, and a successful `initialize` begins one. Any other
     request reaches the server without an id, and its client sees none. Two clients never share a transport session,
     since each of ours is minted for one of the server's.
-
-    Args:
-        ctx: The request on whose behalf it is called.
-        app: The wrapped server.
-        scope: The ASGI scope.
-        receive: The server's `receive`.
-        send: Where the response goes; that of an `initialize` is translated by its own filter.
     """
     bridge = ctx.bridge
-    if isinstance(bridge, BridgedInitialize):
-        await app(scope, receive, send)
-        if bridge.orphaned_id is not None:
-            await delete_upstream_session(app, scope, bridge.orphaned_id)
-        return
-    if bridge is not None:
+    if isinstance(bridge, Bridged):
         scope = {**scope, "headers": [*scope["headers"], (SESSION_HEADER, bridge.server_id.encode("ascii"))]}
-    translated = ResponseFilter(send, b"", None, (TranslateIds(bridge=bridge),), None, 0, reads_body=False)
-    await app(scope, receive, translated)
-
-
-async def delete_upstream_session(app: ASGIApp, scope: Scope, server_id: str) -> None:
-    """End a transport session of the wrapped server that no client will ever use; its answer is dropped."""
-    kept = [(name, value) for name, value in scope["headers"] if name not in _OF_A_BODY]
-    headers = [*kept, (SESSION_HEADER, server_id.encode("ascii"))]
-    await app({**scope, "mcp_session": None, "method": "DELETE", "headers": headers}, _no_body, Answer(b""))
-
-
-async def _no_body() -> ASGIMessage:
-    return {"type": "http.request", "body": b"", "more_body": False}
+    await app(scope, receive, send)
+    if isinstance(bridge, BridgedInitialize) and bridge.orphaned_id is not None:
+        # No client will ever use it, so it ends; the server's answer is dropped.
+        headers = edit(scope["headers"], drop=_OF_A_BODY, add=[(SESSION_HEADER, bridge.orphaned_id.encode("ascii"))])
+        delete = {**scope, "mcp_session": None, "method": "DELETE", "headers": headers}
+        await app(delete, Replay(b"", receive), Answer(b""))

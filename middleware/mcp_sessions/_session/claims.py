@@ -1,7 +1,4 @@
-"""The identity of a session: the claims of its token, its principal, its lineage, and its id among other texts.
-
-A fork is a session of the same principal that ends by itself when its root does, so forking prolongs nothing.
-"""
+"""The identity of a session: the claims of its token, its principal, its lineage, and its id among other texts."""
 
 from __future__ import annotations
 
@@ -21,12 +18,12 @@ MAX_TOKEN_BYTES: Final = 2048
 MAX_CLIENT_CHARS: Final = 64
 MAX_CLOCK_SKEW: Final = 60  # seconds that another worker's clock may be ahead of ours
 
-AUDIENCE: Final = "mcp-sessions"
-"""The audience of sessions where a deployment does not name one."""
+AUDIENCE: Final = "mcp-sessions"  # where a deployment does not name one
 
-Kind = Literal["session", "transport", "field", "beside"]
+Kind = Literal["session", "transport", "cookie", "field", "beside"]
 SESSION: Final[Kind] = "session"  # named in `_meta`; the only one whose client carries the state
 TRANSPORT: Final[Kind] = "transport"  # named in the header, and where a dialect asks for it in the field, too
+COOKIE: Final[Kind] = "cookie"  # named in a cookie alone
 FIELD: Final[Kind] = "field"  # named in the field of SEP-1364, and mirrored in the header
 BESIDE: Final[Kind] = "beside"  # named in the field, while the header holds the wrapped server's own transport id
 
@@ -51,7 +48,8 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The claims of one token. (A struct, since a frozen dataclass takes four times as long to make.)
 
     Attributes:
-        kind: What the token may be used as: a session in `_meta`, a transport id in the header, or one of SEP-1364.
+        kind: What the token may be used as: a session in `_meta`, a transport id in the header, a cookie, or one
+            of SEP-1364.
         kid: The key that signed it.
         jti: 128 random bits in base64url; what revocation goes by.
         issued_at: Unix seconds.
@@ -129,7 +127,7 @@ def utc(seconds: int) -> datetime:
 
 
 def below(parent: Claims, mode: Mode) -> dict[str, Any]:
-    """Return the claims of a fork that follow from its parent: all but its name, its time of making and its subject."""
+    """Return the claims that a fork has from its parent. It expires when its root does, so forking prolongs nothing."""
     return {
         "kind": SESSION,
         "expires_at": parent.expires_at,
@@ -142,20 +140,17 @@ def below(parent: Claims, mode: Mode) -> dict[str, Any]:
 
 
 def root(claims: Claims) -> str:
-    """Return the `ref` at the top of the lineage, which is a session's own where it is not a fork."""
+    """Return the `ref` at the top of the lineage: a session's own where it is not a fork."""
     return claims.root or claims.ref
 
 
 def owner(claims: Claims) -> str:
-    """Return the `ref` of the session whose data it has, which is its own unless it shares another's."""
+    """Return the `ref` of the session that owns the data: its own unless it shares another's."""
     return claims.owner or claims.ref
 
 
 def mark(claims: Claims) -> Claims:
-    """Return the claims by which a store keeps that all forks of a lineage have ended, the same for every member.
-
-    They are no session's, whose `jti` has no slash.
-    """
+    """Return the claims that mark, in a store, the end of all forks of a lineage; no session's `jti` has a slash."""
     return Claims(
         kind=SESSION,
         kid=claims.kid,
@@ -180,9 +175,6 @@ def looks_like_session_id(value: str | bytes) -> bool:
 
     This is decided generously (any padding, any order of members, any case of `typ`, further segments, any text
     around it), since what looks like ours is kept from the wrapped server, whose logs it could reach.
-
-    Args:
-        value: A header's value or another text.
     """
     data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
     if data.count(b".") < 2:

@@ -21,24 +21,18 @@ _INTEGERS: Final = range(-(1 << 63), 1 << 63)  # what every store can add
 
 
 class Namespace(msgspec.Struct, frozen=True):
-    """One session's place in a store.
+    """One session's place in a store."""
 
-    Args:
-        owner: The `ref` of the session that the data belongs to.
-        until: When that session ends by itself, Unix seconds; its data may go some leeway after that.
-        max_bytes: Bytes that its names (UTF-8) and values may have in all.
-    """
-
-    owner: str
-    until: int
-    max_bytes: int
+    owner: str  # the `ref` of the session that the data belongs to
+    until: int  # when that session ends by itself, Unix seconds; its data may go some leeway after that
+    max_bytes: int  # of its names (UTF-8) and values in all
 
 
 class DataStore(Protocol):
     """The part of a store that holds data. Every change is one atomic step, and durable on return.
 
-    Every change raises `DataGone` where the session was revoked, and `DataTooLarge` where the session's data would
-    exceed `namespace.max_bytes`. Reading works until `purge`.
+    A change raises `DataGone` where the session was revoked, and `DataTooLarge` where the session's data would exceed
+    `namespace.max_bytes`. Reading works until `purge`.
     """
 
     async def read(self, namespace: Namespace, key: str) -> bytes | None:
@@ -73,7 +67,9 @@ class Data:
     JSON can hold and give back as it is, `None` included; what removes a value is `delete`.
 
     Every method raises `DataError` for a name that cannot be one (text of 1 to 256 bytes in UTF-8) and
-    `StoreUnavailable` where the store did not answer, in which case a change may or may not have been made.
+    `StoreUnavailable` where the store did not answer, in which case a change may or may not have been made. Every
+    change raises `DataGone` once the session has ended, and `DataTooLarge` where a value, or all of the session's data
+    with it, would exceed its limit.
     """
 
     __slots__ = ("_clock", "_max_value_bytes", "_namespace", "_store")
@@ -101,19 +97,13 @@ class Data:
 
         Raises:
             DataNotJSON: The value has no JSON form, or would not come back as it is.
-            DataTooLarge: The value, or all of the session's data with it, would exceed its limit.
-            DataGone: The session has ended.
             DataError: `ttl` is not a time.
         """
         name, encoded = _name(key), self._encode(value)
         await self._store.write(self._namespace, name, encoded, expires_at=self._expires_at(ttl))
 
     async def delete(self, key: str) -> None:
-        """Keep nothing under a name. Deleting what is not there does nothing.
-
-        Raises:
-            DataGone: The session has ended.
-        """
+        """Remove the value under a name, if there is one."""
         await self._store.write(self._namespace, _name(key), None)
 
     async def update(self, key: str, fn: Callable[[Any], Any], default: Any = None) -> Any:
@@ -121,12 +111,12 @@ class Data:
 
             await session.data.update("cart", lambda cart: cart + ["socks"], default=[])
 
-        The function is called again, with the new value, whenever another change came in between: it must have no
-        effect but its result. It may change what it is given, which is a copy. The value's time (`ttl`) stays.
+        The function is called again, with the new value, whenever another change came in between. The value's time
+        (`ttl`) stays.
 
         Args:
             key: The value's name.
-            fn: Called with the value; returns the new one.
+            fn: Called with a copy of the value, which it may change; returns the new one. It must have no other effect.
             default: What it is called with where there is no value.
 
         Returns:
@@ -135,8 +125,6 @@ class Data:
         Raises:
             TypeError: `fn` is an async function.
             DataNotJSON: What `fn` returned, or `default`, has no JSON form or would not come back as it is.
-            DataTooLarge: The new value, or all of the session's data with it, would exceed its limit.
-            DataGone: The session has ended.
             DataError: A thousand other changes came in between.
         """
         name, absent = _name(key), _encode(default)
@@ -150,21 +138,16 @@ class Data:
         )
 
     async def increment(self, key: str, by: int = 1) -> int:
-        """Add to a number in one step; no value counts as 0.
-
-        Args:
-            key: The number's name.
-            by: A whole number, which may be negative.
-
-        Returns:
-            The sum.
+        """Add a whole number, which may be negative, to a value in one step, and return the sum; no value counts as 0.
 
         Raises:
             DataNotInteger: The value or `by` is not an integer, or one of them or the sum exceeds 64 bits, signed.
-            DataTooLarge: All of the session's data together would exceed its limit.
-            DataGone: The session has ended.
         """
-        return await self._store.add(self._namespace, _name(key), _integer(by))
+        name = _name(key)
+        is_integer = isinstance(by, int) and not isinstance(by, bool)  # type: ignore[redundant-expr]  # as it came
+        if not (is_integer and by in _INTEGERS):
+            raise DataNotInteger("increment() takes a whole number of 64 bits at most, signed")
+        return await self._store.add(self._namespace, name, int(by))
 
     def _encode(self, value: Any) -> bytes:
         encoded = _encode(value)
@@ -185,7 +168,6 @@ class Data:
 
 
 def _name(key: object) -> str:
-    """Return a key that every store takes and gives back alike."""
     if isinstance(key, str) and "\0" not in key and len(key) <= MAX_KEY_BYTES:
         try:
             if 0 < len(key.encode("utf-8")) <= MAX_KEY_BYTES:
@@ -200,12 +182,6 @@ def _seconds(ttl: object) -> float:
     if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and seconds > 0:
         return seconds
     raise DataError("ttl must be more than 0 seconds, a number or a timedelta; to remove a value, delete() it")
-
-
-def _integer(by: object) -> int:
-    if isinstance(by, int) and not isinstance(by, bool) and by in _INTEGERS:
-        return int(by)
-    raise DataNotInteger("increment() takes a whole number of 64 bits at most, signed")
 
 
 def _encode(value: Any) -> bytes:

@@ -28,19 +28,12 @@ class SessionUsed:
 
 @dataclass(frozen=True, slots=True)
 class SessionDeleted:
-    """A session ended: before its time, or, where sessions are tracked, at it. Every worker refuses it.
-
-    Args:
-        ref: The session.
-        reason: Why.
-        seconds: How long it lived.
-        trace: The traceparent of its start, where that is known.
-    """
+    """A session ended: before its time, or, where sessions are tracked, at it. Every worker refuses it."""
 
     ref: str
     reason: str
-    seconds: int
-    trace: str | None = None
+    seconds: int  # how long it lived
+    trace: str | None = None  # the traceparent of its start, where that is known
 
 
 @dataclass(frozen=True, slots=True)

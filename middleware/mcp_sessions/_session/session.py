@@ -1,14 +1,16 @@
-"""The session that an application sees.
+"""The session that an application sees, and `current_session()`, which finds that of the request being handled.
 
 The id is a credential, so it stays out of `repr`, pickles and copies; `ref` is the name to log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 import msgspec
 
@@ -18,7 +20,7 @@ from .state import State
 
 
 class OpenSession(Protocol):
-    """The open session of one request, which the server holds, as far as its view reads it."""
+    """The open session of one request, which the server holds, as far as `Session` reads it."""
 
     token: str
     claims: Claims
@@ -40,10 +42,9 @@ class Session:
 
     Attributes:
         correlation: The name that the client of this request gives its conversation, where `correlate=` looks for
-            it, or None. A label, which any client may send: no access and no data may hang on it.
+            it, or None. Any client may send any: no access and no data may depend on it.
     """
 
-    # Made for every request, and mostly asked for little: so it holds no more than it must.
     __slots__ = ("_active", "_data", "_ended", "correlation")
 
     def __init__(self, active: OpenSession) -> None:
@@ -69,15 +70,12 @@ class Session:
 
     @property
     def client(self) -> str | None:
-        """What the client called itself when the session was created, name and version, or None.
-
-        Its own word: nothing vouches for it.
-        """
+        """The client's own word for its name and version when the session was created, or None."""
         return self._active.claims.client
 
     @property
     def traceparent(self) -> str | None:
-        """The trace context (W3C) of the session's start, for spans of your own that shall link to it, or None."""
+        """The trace context (W3C) of the session's start, to link spans of your own to it, or None."""
         return self._active.claims.trace
 
     @property
@@ -102,7 +100,7 @@ class Session:
 
     @property
     def data(self) -> Data:
-        """What the server keeps for the session, shared by its parallel requests on every worker without loss."""
+        """Data that the server keeps, shared by the session's parallel requests on every worker without loss."""
         if self._data is None:
             self._data = self._active.data()
         return self._data
@@ -124,9 +122,8 @@ class Session:
     async def end(self, reason: str = "ended", *, descendants: bool = False) -> None:
         """End the session: once this returns, every worker that shares the store refuses it.
 
-        The request that ends it still gets its answer; event streams of the session's other requests are
-        ended. What `on_end` frees is freed now, even though handlers of the session may still run. Ending
-        twice does nothing more.
+        The request that ends it still gets its answer; event streams of the session's other requests end, and `on_end`
+        runs now, even though other handlers of the session may still run. Ending twice does nothing more.
 
         Args:
             reason: The reason, for the log and for `on_end`.
@@ -157,10 +154,78 @@ class EndedSession:
         ref: Its public name.
         created_at: When it was created, UTC.
         expires_at: When it would have ended by itself, UTC.
-        data: What the server still keeps for it, to be read: it goes when `on_end` has returned.
+        data: What the server still keeps for it; it can be read until `on_end` has returned.
     """
 
     ref: str
     created_at: datetime
     expires_at: datetime
     data: Data
+
+
+# --- the session of the request being handled ---
+
+# The ASGI scope is the authority. In the stateful modes of SDK 1.x and FastMCP 3 a handler runs in a task of the
+# connection's first request, where a context variable is stuck, so the framework is asked for its request first, and
+# the variable comes last. A framework that was never imported cannot be handling a request.
+
+session_variable: Final[ContextVar[Session | None]] = ContextVar("mcp_session", default=None)
+"""Set by the middleware around each request that it forwards."""
+
+correlation_variable: Final[ContextVar[Correlation | None]] = ContextVar("mcp_correlation", default=None)
+"""Set by the middleware around each request that it forwards, where `correlate=` is on."""
+
+
+def current_session() -> Session | None:
+    """Return the session of the request that is being handled, or None when it has none.
+
+    Works inside tools, resources, prompts and completions of the official SDK 1.x and 2.x and of
+    FastMCP 3 and 4, in plain ASGI handlers, and in tasks and threads that these start.
+    """
+    scope = framework_scope()
+    if scope is None:
+        return session_variable.get()
+    found: Session | None = scope.get("mcp_session")
+    return found
+
+
+def current_correlation() -> Correlation | None:
+    """Return the name that the client gives the conversation, or None where it gives none or `correlate=` is off."""
+    return current_both()[1]
+
+
+def current_both() -> tuple[Session | None, Correlation | None]:
+    """Return the session of the request that is being handled, and the name of its conversation."""
+    scope = framework_scope()
+    if scope is None:
+        return session_variable.get(), correlation_variable.get()
+    session: Session | None = scope.get("mcp_session")
+    return session, scope.get("mcp_correlation") if session is None else session.correlation
+
+
+def framework_scope() -> Mapping[str, Any] | None:
+    """Return the ASGI scope of the request that a framework is handling, or None where none handles one."""
+    for module, request_of in _FRAMEWORKS.items():
+        if module in sys.modules and (request := request_of(sys.modules[module])) is not None:
+            scope: Mapping[str, Any] = request.scope
+            return scope
+    return None
+
+
+def _fastmcp_request(dependencies: Any) -> Any:
+    try:
+        return dependencies.get_http_request()
+    except RuntimeError:  # no HTTP request is being handled
+        return None
+
+
+def _sdk_request(server: Any) -> Any:
+    variable = vars(server).get("request_ctx")  # not to be there costs `getattr` an exception
+    context = None if variable is None else variable.get(None)
+    return getattr(context, "request", None)
+
+
+_FRAMEWORKS: Final[dict[str, Callable[[Any], Any]]] = {
+    "fastmcp.server.dependencies": _fastmcp_request,  # FastMCP 3 and 4
+    "mcp.server.lowlevel.server": _sdk_request,  # SDK 1.x; in 2.x the middleware's own variable is right
+}

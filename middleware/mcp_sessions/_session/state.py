@@ -1,7 +1,4 @@
-"""`session.state`: small JSON data that the client carries from request to request.
-
-It is decoded when it is first read, and compared with what came when the response leaves.
-"""
+"""`session.state`: decoded when it is first read, and compared with what came when the response leaves."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ from . import data
 
 
 class State(MutableMapping[str, Any]):
-    """Small application data that the client carries, sealed, from request to request.
+    """Small application data that the client carries, sealed, from request to request: a mapping of JSON values.
 
-    A mutable mapping of JSON values. It is last-write-wins: two parallel requests that both change
-    it leave one of the two changes with the client. What must not be lost belongs on the server.
+    The last write wins: two parallel requests that both change it leave one of the two changes with the client. What
+    must not be lost belongs on the server.
     """
 
     __slots__ = ("_check", "_closed", "_received", "_values")
@@ -64,14 +61,7 @@ class State(MutableMapping[str, Any]):
         return self._load()
 
     def section(self, name: str) -> MutableMapping[str, Any]:
-        """Return a part of the state that one library can use without knowing the others.
-
-        Args:
-            name: The section's name, best the name of the library.
-
-        Returns:
-            A mutable mapping that is written back like the state itself.
-        """
+        """Return the part of the state, a mapping too, that the library of this name can use by itself."""
         return Section(self, name)
 
     def close(self) -> bytes | None:
@@ -106,7 +96,7 @@ class State(MutableMapping[str, Any]):
 
 
 class UnreadableState(State):
-    """A state that lies in a store which does not answer, for the reason given: reading or writing it is an error."""
+    """A state in a store that does not answer: reading or writing it raises `StoreUnavailable`."""
 
     __slots__ = ("_reason",)
 

@@ -1,7 +1,7 @@
 """Explicit handles: their text, its tag, and the errors that tell a model how it misquoted one.
 
-The tag covers text, type and holder, since a model copies handles from call to call. Reading is strict: a reader that
-mends case or look-alikes gives one object several names.
+The tag covers text, type and holder, since a model copies handles from call to call. Verification is strict: mending
+case or look-alikes would give one object several names.
 Sources: SEP-2567 (explicit state handles), RFC 2104 (HMAC), Crockford's base 32 for the alphabet.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import ClassVar, Final
@@ -20,7 +19,7 @@ from ..errors import ConfigurationError, MCPSessionsError
 from .keys import Key, KeyRing, encode_fields
 
 ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # no i and l beside 1, no o beside 0, no u beside v
-BITS: Final = 5  # a character's, all of them used: no two texts say the same
+BITS: Final = 5  # of a character, all used: no two texts mean the same
 
 LAYOUT: Final = {"key": 2, "id": 26, "expiry": 7, "tag": 13}
 """Characters of each part that follows the type and its underscore, in their order."""
@@ -65,7 +64,7 @@ class Holder:
 
 
 class HandleError(MCPSessionsError, ValueError):
-    """The argument is not the handle that is asked for. The text, which never repeats it, tells a model what to do."""
+    """The argument is not the expected handle. The text, which never repeats the argument, tells a model what to do."""
 
     reason: ClassVar[str]  # machine-readable
 
@@ -89,7 +88,7 @@ class HandleOfOtherType(HandleError):
 
 
 class HandleExpired(HandleError):
-    """It is the caller's own, and its time is over."""
+    """It is the caller's own, and has expired."""
 
     reason = "expired"
 
@@ -131,13 +130,13 @@ def mint(key: Key, type: str, id: str, holder: Holder, *, expires_at: int | None
 def verify(
     ring: KeyRing, type: str, text: object, holder: Holder, *, now: float, lifetime: float | None = None
 ) -> Handle:
-    """Return the handle that a text is, if it is one of this type and this holder.
+    """Return the handle in a text, if it is one of this type and this holder.
 
     Args:
         ring: The keys that are valid now.
-        type: The type that is asked for.
+        type: The expected type.
         text: The argument as it was sent.
-        holder: Its sender; a handle that is bound to no session is good in every one.
+        holder: Its sender; a handle that is bound to no session is valid in every one.
         now: Unix seconds.
         lifetime: Seconds for which this type's handles live, for the text of an error.
 
@@ -167,11 +166,12 @@ def _shape(text: object) -> re.Match[str] | None:
 def _authentic(ring: KeyRing, shape: re.Match[str], holder: Holder) -> Handle | None:
     kind, name, random, expiry, tag = shape.groups()
     anywhere = Holder(holder.audience, holder.principal)
+    expires_at = sum(ALPHABET.index(digit) << BITS * place for place, digit in enumerate(reversed(expiry))) or None
     # One pair of keys in 1,024 shares a short name, and a public key makes no handles.
     for key in (key for key in ring if key.handle_key is not None and _short_name(key) == name):
         for candidate in {anywhere, holder}:
             if hmac.compare_digest(_tag(key, kind, name + random + expiry, candidate), tag):
-                return Handle(kind, random, _number(expiry) or None, candidate.session is not None, shape[0])
+                return Handle(kind, random, expires_at, candidate.session is not None, shape[0])
     return None
 
 
@@ -191,10 +191,6 @@ def _digits(number: int, part: str) -> str:
     return "".join(ALPHABET[number >> BITS * place & len(ALPHABET) - 1] for place in places)
 
 
-def _number(digits: str) -> int:
-    return sum(ALPHABET.index(digit) << BITS * place for place, digit in enumerate(reversed(digits)))
-
-
 def _cut(digest: bytes, part: str) -> str:
     return _digits(int.from_bytes(digest, "big") >> len(digest) * 8 - BITS * LAYOUT[part], part)
 
@@ -202,42 +198,23 @@ def _cut(digest: bytes, part: str) -> str:
 _AROUND: Final = " \t\r\n\"'`.,;:!?()[]{}<>*"  # what a model may write around a handle
 
 
-_DIAGNOSES: Final[tuple[tuple[Callable[[str, str], bool], str], ...]] = (
-    (
-        lambda text, _: _shape(text.strip(_AROUND)) is not None,
-        "not {one} handle as it stands: send it alone, with no spaces, quotes or punctuation around it",
-    ),
-    (
-        lambda text, _: text.isascii() and _shape(text.lower()) is not None,
-        "not {one} handle as it stands: handles are lower case; copy it again exactly as it was given",
-    ),
-    (
-        lambda text, kind: not text.startswith(f"{kind}_"),
-        "not {one} handle: those begin with {type}_; copy it again exactly as it was given, or create a new {words}",
-    ),
-    (
-        lambda text, kind: len(text) < _length(kind),
-        "this {words} handle was cut short: copy all {length} characters of it",
-    ),
-    (
-        lambda text, kind: len(text) > _length(kind),
-        "this {words} handle is too long: copy its {length} characters and nothing else",
-    ),
-    (lambda *_: True, "this {words} handle was mistyped: copy it again exactly as it was given"),
-)
-"""What is wrong with a text that does not have the form of a handle: the first that is true."""
-
-
 def _diagnosis(type: str, text: object) -> str:
+    one, words, length = _one(type), _words(type), len(type) + 1 + BODY_CHARS
     if not isinstance(text, str):
-        return f"not {_one(type)} handle: a handle is a string"
-    read = text[: 4 * MAX_CHARS]  # of a text that is far too long, no more is looked at
-    advice = next(advice for is_so, advice in _DIAGNOSES if is_so(read, type))
-    return advice.format(one=_one(type), words=_words(type), type=type, length=_length(type))
-
-
-def _length(type: str) -> int:
-    return len(type) + 1 + BODY_CHARS
+        return f"not {one} handle: a handle is a string"
+    read = text[: 4 * MAX_CHARS]  # a text that is far too long is not read further
+    if _shape(read.strip(_AROUND)) is not None:
+        return f"not {one} handle as it stands: send it alone, with no spaces, quotes or punctuation around it"
+    if read.isascii() and _shape(read.lower()) is not None:
+        return f"not {one} handle as it stands: handles are lower case; copy it again exactly as it was given"
+    if not read.startswith(f"{type}_"):
+        hint = f"copy it again exactly as it was given, or create a new {words}"
+        return f"not {one} handle: those begin with {type}_; {hint}"
+    if len(read) < length:
+        return f"this {words} handle was cut short: copy all {length} characters of it"
+    if len(read) > length:
+        return f"this {words} handle is too long: copy its {length} characters and nothing else"
+    return f"this {words} handle was mistyped: copy it again exactly as it was given"
 
 
 def _words(type: str) -> str:
@@ -248,8 +225,8 @@ def _one(type: str) -> str:
     return f"{'an' if type[0] in 'aeiou' else 'a'} {_words(type)}"
 
 
+# Seconds in a unit, and from how many of them on it is used where it divides evenly.
 _UNITS: Final = ((86_400, 2, "days"), (3_600, 1, "h"), (60, 1, "min"), (1, 0, "s"))
-"""Seconds in a unit, and from how many of them on it is used where it divides evenly."""
 
 
 def _duration(seconds: float) -> str:

@@ -1,8 +1,8 @@
 """Session ids: signed tokens that any worker verifies with nothing but the keys.
 
-PyJWT's algorithms sign and check a JWS in compact form; everything around the signature is checked here, by conditions
-that state what is accepted. No error text holds a part of a token. Revocation must go by `jti`: an ES256 signature has
-two valid forms, so the exact text of a token proves nothing.
+PyJWT's algorithms sign and verify a JWS in compact form; everything around the signature is checked here. No error text
+holds a part of a token. Revocation goes by `jti`: an ES256 signature has two valid forms, so a token's text proves
+nothing.
 Sources: RFC 7515 (JWS), RFC 7519 (JWT), RFC 8725 (best practices), SEP data-layer sessions draft.
 """
 
@@ -51,32 +51,19 @@ class _Payload(msgspec.Struct, omit_defaults=True):
     up: Annotated[str, Meta(min_length=1, max_length=MAX_TOKEN_BYTES)] | UnsetType = UNSET
 
 
-# The claims that a token may lack, and their names in `Claims`.
-_OPTIONAL: Final = {
-    "sub": "subject",
-    "tp": "trace",
-    "cli": "client",
-    "par": "parent",
-    "root": "root",
-    "own": "owner",
-    "up": "upstream",
-}
 _HEADERS: Final = msgspec.json.Decoder(_Header)
 _PAYLOADS: Final = msgspec.json.Decoder(_Payload)
 _CLAIM: Final = re.compile(rf"\b({'|'.join(_Payload.__struct_fields__)})`\Z")
 _UNPROVED: Final = object()  # equals no principal
 
 
-class _Authentic:
+class _Authentic(msgspec.Struct):
     """A token whose signature, types, issuer and audience were verified under one ring."""
 
-    __slots__ = ("claims", "key", "owner", "ring")
-
-    def __init__(self, ring: KeyRing, key: Key, claims: Claims) -> None:
-        self.ring = ring
-        self.key = key
-        self.claims = claims
-        self.owner: object = None if claims.subject is None else _UNPROVED  # the principal that was last found to be it
+    ring: KeyRing
+    key: Key
+    claims: Claims
+    owner: object  # the principal that was last found to be its subject
 
     def belongs_to(self, principal: Principal | None) -> bool:
         owned = self.claims.subject
@@ -89,21 +76,14 @@ class _Authentic:
 class Tokens:
     """Mints and verifies session ids for one issuer and audience, and caches verified ones.
 
-    The cache saves the signature and parsing alone: principal, kind and times are judged on every request, and what was
-    verified under one ring counts for that ring only, so that nothing outlives the removal of its key.
+    The cache saves only the signature and parsing: principal, kind and times are checked on every request, and what was
+    verified under one ring counts for that ring only, so that nothing outlives the removal of its key. It holds at most
+    `cache_entries` tokens, rounded up to an even number. A token of more than `max_bytes` is refused unread.
     """
-
-    __slots__ = ("_audience", "_generation", "_issuer", "_max_bytes", "_old", "_young")
 
     def __init__(
         self, *, issuer: str, audience: str, cache_entries: int = 10_000, max_bytes: int = MAX_TOKEN_BYTES
     ) -> None:
-        """Args:
-        issuer: The claim `iss`.
-        audience: The claim `aud`.
-        cache_entries: Verified tokens that are kept at most, rounded up to an even number; 0 keeps none.
-        max_bytes: Bytes that a token may have; a longer one is refused unread.
-        """
         if not issuer or not audience:
             raise ConfigurationError("issuer and audience must be texts that are not empty")
         if not cache_entries >= 0:
@@ -126,10 +106,24 @@ class Tokens:
         key = ring.signing
         if claims.kid != key.kid:
             raise ConfigurationError("the claims were made for another key than the one that signs")
-        needed = self._issuer, self._audience, claims.jti, claims.issued_at, claims.expires_at, claims.kind
-        given = {name: value for name, other in _OPTIONAL.items() if (value := getattr(claims, other)) is not None}
+        stated = _Payload(
+            iss=self._issuer,
+            aud=self._audience,
+            jti=claims.jti,
+            iat=claims.issued_at,
+            exp=claims.expires_at,
+            knd=claims.kind,
+            sub=UNSET if claims.subject is None else claims.subject,
+            tp=UNSET if claims.trace is None else claims.trace,
+            cli=UNSET if claims.client is None else claims.client,
+            par=UNSET if claims.parent is None else claims.parent,
+            root=UNSET if claims.root is None else claims.root,
+            gen=claims.generation,
+            own=UNSET if claims.owner is None else claims.owner,
+            up=UNSET if claims.upstream is None else claims.upstream,
+        )
         try:
-            payload = msgspec.json.encode(_Payload(*needed, gen=claims.generation, **given))
+            payload = msgspec.json.encode(stated)
             _PAYLOADS.decode(payload)  # what would not verify is never handed out
         except (ValueError, TypeError) as error:
             raise ConfigurationError(f"the claims do not make a session id ({_claim_at_fault(error)})") from None
@@ -154,7 +148,7 @@ class Tokens:
 
         Raises:
             SessionNotFound: It is not; `reason` says why, for logs only.
-            SessionExpired: It is all of this but has expired. Only the session's own holder gets here.
+            SessionExpired: It has expired but is all the rest, so only the session's own holder learns it.
         """
         if not (isinstance(token, str) and len(token) <= self._max_bytes):  # type: ignore[redundant-expr]  # as it came
             raise SessionNotFound("token_size")
@@ -166,7 +160,7 @@ class Tokens:
             raise SessionNotFound("token_kind")
         if not claims.issued_at <= now + MAX_CLOCK_SKEW:
             raise SessionNotFound("token_from_the_future")
-        # Comparing plainly with the last owner saves a keyed hash; names are not secrets, so timing gives nothing away.
+        # A plain comparison with the last owner saves a keyed hash; names are not secrets, so timing reveals nothing.
         if not (principal == found.owner or found.belongs_to(principal)):
             raise SessionNotFound("token_principal", ref=claims.ref)
         if now < claims.expires_at:
@@ -174,7 +168,7 @@ class Tokens:
         raise SessionExpired(ref=claims.ref)
 
     def kind(self, ring: KeyRing, token: str) -> Kind | None:
-        """Return the kind of a token, or None where it is not authentic; nothing else is judged."""
+        """Return the kind of a token, or None where it is not authentic; nothing else is checked."""
         try:
             return self._found(ring, token).claims.kind if len(token) <= self._max_bytes else None
         except SessionNotFound:
@@ -192,7 +186,7 @@ class Tokens:
         return found
 
     def authentic(self, ring: KeyRing, token: str) -> Claims:
-        """Return the claims of a token that was signed for us; principal, kind and times are not judged.
+        """Return the claims of a token that was signed for us; principal, kind and times are not checked.
 
         Raises:
             SessionNotFound: It was not; `reason` says why.
@@ -223,7 +217,8 @@ class Tokens:
             raise SessionNotFound("token_algorithm")
         if not key.verify(token[: segments.end(2)].encode("ascii"), signature):
             raise SessionNotFound("token_signature")
-        return _Authentic(ring, key, self._claims(key, payload))
+        claims = self._claims(key, payload)
+        return _Authentic(ring, key, claims, None if claims.subject is None else _UNPROVED)
 
     def _claims(self, key: Key, text: bytes) -> Claims:
         try:
@@ -235,16 +230,21 @@ class Tokens:
             raise SessionNotFound("token_issuer")
         if not payload.aud == self._audience:
             raise SessionNotFound("token_audience")
-        given = {name: value for other, name in _OPTIONAL.items() if (value := getattr(payload, other)) is not UNSET}
         return Claims(
             kind=payload.knd,
             kid=key.kid,
             jti=payload.jti,
             issued_at=payload.iat,
             expires_at=payload.exp,
+            subject=None if payload.sub is UNSET else payload.sub,
+            trace=None if payload.tp is UNSET else payload.tp,
+            client=None if payload.cli is UNSET else payload.cli,
+            parent=None if payload.par is UNSET else payload.par,
+            root=None if payload.root is UNSET else payload.root,
             generation=payload.gen,
+            owner=None if payload.own is UNSET else payload.own,
+            upstream=None if payload.up is UNSET else payload.up,
             audience=self._audience,
-            **given,
         )
 
 

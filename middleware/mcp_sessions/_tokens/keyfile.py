@@ -1,8 +1,7 @@
 """The `keys=` option: where secrets come from, and when they are read again.
 
-A file is looked at once a second and read again when it has changed, so that keys can be rotated without a restart; one
-that cannot be used leaves the earlier keys in force. No log line or error holds a part of a key.
-Source: the twelve-factor habit of keys in the environment, and mounted secrets that change in place.
+A file is checked once a second and read again when it has changed, so that keys rotate without a restart; one that
+cannot be used leaves the earlier keys in force. No log line or error holds a part of a key.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def is_ephemeral(keys: Keys) -> bool:
 
 
 def key_source(keys: Keys, *, environ: Mapping[str, str] = os.environ) -> KeySource:
-    """Return the source of the keys in force, which is asked on each request with the current time in Unix seconds.
+    """Return the source of the keys in force, to be called for each request with the time in Unix seconds.
 
     Args:
         keys: A secret, `"env:NAME"` (secrets separated by commas or lines), `"file:PATH"` (a secret a line, `#`
@@ -54,7 +53,7 @@ def key_source(keys: Keys, *, environ: Mapping[str, str] = os.environ) -> KeySou
     items = [keys] if isinstance(keys, (str, bytes)) else keys
     if not isinstance(items, Sequence):
         raise ConfigurationError(f"keys= takes secrets, or where they are, not {type(keys).__name__}; {REMEDY}")
-    watched = _WatchedKeys([(_place(item, number), _part(item, environ)) for number, item in enumerate(items)])
+    watched = _WatchedKeys([_part(item, number, environ) for number, item in enumerate(items)])
     return watched if watched.paths else _always(watched.ring)
 
 
@@ -62,21 +61,16 @@ def _always(ring: KeyRing) -> KeySource:
     return lambda _now: ring
 
 
-_Part = list[str | bytes] | Path  # secrets, or the file that holds some
+_Part = tuple[str, list[str | bytes] | Path]
+"""What errors call a part of `keys=`, and its secrets or the file that holds them."""
 
 
-def _place(item: str | bytes, number: int) -> str:
-    if isinstance(item, str) and item.startswith(("env:", "file:")):
-        return f'keys="{item}"'
-    return f"keys[{number}]"
-
-
-def _part(item: str | bytes, environ: Mapping[str, str]) -> _Part:
+def _part(item: str | bytes, number: int, environ: Mapping[str, str]) -> _Part:
     if isinstance(item, str) and item.startswith("env:"):
-        return _from_environment(item.removeprefix("env:"), environ)
+        return f'keys="{item}"', _from_environment(item.removeprefix("env:"), environ)
     if isinstance(item, str) and item.startswith("file:"):
-        return Path(item.removeprefix("file:"))
-    return [item]
+        return f'keys="{item}"', Path(item.removeprefix("file:"))
+    return f"keys[{number}]", [item]
 
 
 def _from_environment(name: str, environ: Mapping[str, str]) -> list[str | bytes]:
@@ -106,7 +100,7 @@ def _lines(text: str) -> list[str | bytes]:
 class _WatchedKeys:
     """The ring of some parts, made anew when a file among them changes."""
 
-    def __init__(self, parts: Sequence[tuple[str, _Part]]) -> None:
+    def __init__(self, parts: Sequence[_Part]) -> None:
         self._parts = parts
         self._looked = float("-inf")
         self.paths = [part for _, part in parts if isinstance(part, Path)]
@@ -119,7 +113,7 @@ class _WatchedKeys:
             return self.ring
         self._looked = now
         marks = [_mark(path) for path in self.paths]  # before reading: a change in between is seen next time
-        if self._complaints or marks != self._marks:  # what made a reading fail may pass and leave the marks alone
+        if self._complaints or marks != self._marks:  # what made a reading fail may pass without changing a mark
             self._marks = marks
             self._replace()
         return self.ring
@@ -156,9 +150,8 @@ def _load(path: Path) -> list[str | bytes]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
-        raise ConfigurationError(
-            f'keys="file:{path}": {error.strerror}; write secrets to it, one a line; {REMEDY}'
-        ) from None
+        problem = f"{error.strerror}; write secrets to it, one a line"
+        raise ConfigurationError(f'keys="file:{path}": {problem}; {REMEDY}') from None
     except ValueError:
         raise ConfigurationError(f'keys="file:{path}": not a file of UTF-8 text; {REMEDY}') from None
     if secrets := _split(text):

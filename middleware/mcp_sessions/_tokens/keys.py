@@ -14,29 +14,20 @@ import secrets as randomness
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_pem_private_key,
-    load_pem_public_key,
-)
-from jwt.algorithms import ECAlgorithm, HMACAlgorithm, OKPAlgorithm
+from jwt.algorithms import Algorithm, ECAlgorithm, HMACAlgorithm, OKPAlgorithm
 from jwt.exceptions import InvalidKeyError
 
+from .._session.claims import Principal
 from ..errors import ConfigurationError, SessionNotFound
-
-if TYPE_CHECKING:
-    from jwt.algorithms import Algorithm
-
-    from .._session.claims import Principal
 
 AlgorithmName = Literal["HS256", "EdDSA", "ES256"]
 CipherName = Literal["state", "bridge"]
@@ -48,13 +39,10 @@ MIN_SECRET_BYTES: Final = 32
 MIN_DISTINCT_BYTES: Final = 8  # 32 random hexadecimal digits fall short of it once in 27 million
 
 _HMAC: Final = HMACAlgorithm(HMACAlgorithm.SHA256)
-_ALGORITHMS: Final[Mapping[AlgorithmName, Algorithm]] = {
-    "HS256": _HMAC,
-    "EdDSA": OKPAlgorithm(),
-    "ES256": ECAlgorithm(ECAlgorithm.SHA256),
-}
+_ES256: Final = ECAlgorithm(ECAlgorithm.SHA256)
+_ALGORITHMS: Final[Mapping[AlgorithmName, Algorithm]] = {"HS256": _HMAC, "EdDSA": OKPAlgorithm(), "ES256": _ES256}
 
-# Were a public key taken for an HMAC secret, everyone could sign. PyJWT knows whole keys; these begin parts of one.
+# Were a public key taken for an HMAC secret, everyone could sign. PyJWT detects whole keys; these begin parts of one.
 _NEVER_SECRET: Final = (
     *(b"ssh-", b"ecdsa-", b"sk-ssh-", b"sk-ecdsa-", b"---- BEGIN"),
     *(b"MIIBIjANBgkq", b"MIIBojANBgkq", b"MIICIjANBgkq"),
@@ -95,20 +83,16 @@ class Key:
     Attributes:
         kid: Its name in token headers: 8 base64url characters.
         algorithm: The one algorithm that it signs and verifies with.
-        verifying: The HMAC key or the public key.
-        signing: The HMAC key or the private key; None for a public key, which only verifies.
-        ciphers: Those that seal states and the transport ids of wrapped servers; none for a public key.
-        handle_key: Authenticates explicit handles, 32 bytes; None for a public key, as is the next one.
-        principal_key: Hides principals in tokens, 32 bytes.
     """
 
     kid: str
     algorithm: AlgorithmName
-    verifying: Any = field(repr=False)
-    signing: Any = field(default=None, repr=False)
-    ciphers: Mapping[CipherName, AESGCM] = field(default_factory=dict, repr=False)
-    handle_key: bytes | None = field(default=None, repr=False)
-    principal_key: bytes | None = field(default=None, repr=False)
+    verifying: Any = field(repr=False)  # the HMAC key or the public key
+    # A public key, which only verifies, has none of these.
+    signing: Any = field(default=None, repr=False)  # the HMAC key or the private key
+    ciphers: Mapping[CipherName, AESGCM] = field(default_factory=dict, repr=False)  # for states and transport ids
+    handle_key: bytes | None = field(default=None, repr=False)  # authenticates explicit handles, 32 bytes
+    principal_key: bytes | None = field(default=None, repr=False)  # hides principals in tokens, 32 bytes
 
     def sign(self, message: bytes) -> bytes:
         """Sign a message; only for a key that can sign, as `KeyRing.signing` always can."""
@@ -183,7 +167,6 @@ class KeyRing:
 
     def subjects(self, principal: Principal) -> list[str]:
         """Return the names under which stores may know a principal: each key that ever signed has another for it."""
-        # No session was minted here under a key that only verifies.
         names = (key.subject(principal) for key in self if key.principal_key is not None)
         return [name for name in names if name is not None]
 
@@ -224,7 +207,7 @@ def _check_secret(place: str, secret: bytes) -> None:
 
 def _private(place: str, pem: bytes) -> Key:
     try:
-        private = load_pem_private_key(pem, password=None)
+        private = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
         raise ConfigurationError(f"{place} is not an unencrypted private or public key in PEM; {_PEM_REMEDY}") from None
     if isinstance(private, Ed25519PrivateKey):
@@ -239,18 +222,18 @@ def _private(place: str, pem: bytes) -> Key:
 
 def _public(place: str, pem: bytes) -> Key:
     try:
-        public = load_pem_public_key(pem)
+        public = serialization.load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm):
         raise ConfigurationError(f"{place} is not a public key in PEM; {_PEM_REMEDY}") from None
-    if isinstance(public, Ed25519PublicKey) or (
-        isinstance(public, EllipticCurvePublicKey) and isinstance(public.curve, SECP256R1)
-    ):
+    if isinstance(public, Ed25519PublicKey):
+        return Key(*_name_of(public), verifying=public)
+    if isinstance(public, EllipticCurvePublicKey) and isinstance(public.curve, SECP256R1):
         return Key(*_name_of(public), verifying=public)
     raise ConfigurationError(f"{place} is a public key, but neither Ed25519 nor P-256; {_PEM_REMEDY}")
 
 
 def _name_of(public: Ed25519PublicKey | EllipticCurvePublicKey) -> tuple[str, AlgorithmName]:
-    der = public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    der = public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return base64url(hashlib.sha256(der).digest()[:6]), "EdDSA" if isinstance(public, Ed25519PublicKey) else "ES256"
 
 

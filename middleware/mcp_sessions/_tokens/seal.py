@@ -1,8 +1,8 @@
 """AES-256-GCM seals for what a client carries and may neither read nor change.
 
 A state token is `v1.<kid>.<base64url>` over the time the session was last seen and a JSON object. Each seal is bound to
-its purpose, key, session, principal and audience: moved to another session it opens nowhere. An older state of the
-*same* session does open: what must not be turned back belongs on the server.
+its purpose, key, session, principal and audience: it does not open in another session. An older state of the *same*
+session does: what must not be rolled back belongs on the server.
 Sources: NIST SP 800-38D (GCM), RFC 5116 (AEAD), and the data-layer sessions draft ("state").
 """
 
@@ -22,44 +22,39 @@ from .keys import CipherName, Key, KeyRing, base64url, encode_fields, from_base6
 VERSION: Final = "v1"
 MAX_SERVER_ID: Final = 256  # characters; a UUID has 36, and every one of them makes every request longer
 
-_NONCE_BYTES: Final = 12
-_TAG_BYTES: Final = 16
-_TIME_BYTES: Final = 8
+_NONCE_BYTES, _TAG_BYTES, _TIME_BYTES = 12, 16, 8
 _PREFIX_CHARS: Final = len("v1.kkkkkkkk.")
 _SHAPE: Final = re.compile(r"v1\.([A-Za-z0-9_-]{8})\.([A-Za-z0-9_-]+)")
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _SERVER_ID: Final = re.compile(rf"[\x21-\x7E]{{1,{MAX_SERVER_ID}}}")
 
 
-class Seal:
+class Seal(msgspec.Struct, frozen=True):
     """One purpose that keys seal for; each seal is bound to it, its key, `jti`, subject and audience."""
 
-    __slots__ = ("_name", "_purpose")
-
-    def __init__(self, name: CipherName, *purpose: str) -> None:
-        self._name: Final[CipherName] = name
-        self._purpose: Final = encode_fields(*purpose)
+    name: CipherName
+    purpose: bytes
 
     def lock(self, key: Key, nonce: bytes, plain: bytes, *, jti: str, subject: str | None, audience: str) -> bytes:
         """Return ciphertext and tag, or raise ValueError for a public key, which cannot seal."""
         if not key.ciphers:
             raise ValueError("a public key cannot seal")
-        bound_to = self._purpose + encode_fields(key.kid, jti, subject, audience)
-        return key.ciphers[self._name].encrypt(nonce, plain, bound_to)
+        bound_to = self.purpose + encode_fields(key.kid, jti, subject, audience)
+        return key.ciphers[self.name].encrypt(nonce, plain, bound_to)
 
     def unlock(
         self, key: Key, nonce: bytes, sealed: bytes, *, jti: str, subject: str | None, audience: str
     ) -> bytes | None:
         """Return what was sealed, or None where it was sealed otherwise."""
-        bound_to = self._purpose + encode_fields(key.kid, jti, subject, audience)
+        bound_to = self.purpose + encode_fields(key.kid, jti, subject, audience)
         try:
-            return key.ciphers[self._name].decrypt(nonce, sealed, bound_to)
+            return key.ciphers[self.name].decrypt(nonce, sealed, bound_to)
         except InvalidTag:
             return None
 
 
-STATE: Final = Seal("state", "mcp-sessions/state", VERSION)
-UPSTREAM: Final = Seal("bridge", "mcp-sessions/bridge")
+STATE: Final = Seal("state", encode_fields("mcp-sessions/state", VERSION))
+UPSTREAM: Final = Seal("bridge", encode_fields("mcp-sessions/bridge"))
 
 
 class UnsealedState(msgspec.Struct, frozen=True):
@@ -106,7 +101,7 @@ def seal(
 def open(  # noqa: A001  # the field's own pair of words: seal and open
     ring: KeyRing, token: str, *, jti: str, subject: str | None, audience: str, max_bytes: int, now: float
 ) -> UnsealedState:
-    """Return what a state token holds, if it was sealed for this session.
+    """Return the contents of a state token that was sealed for this session.
 
     Args:
         ring: The keys that are valid now; the token's own `kid` chooses.
@@ -114,7 +109,7 @@ def open(  # noqa: A001  # the field's own pair of words: seal and open
         jti: The session's.
         subject: The session's, from its token.
         audience: The deployment's.
-        max_bytes: How long the token may be, judged before any cryptography.
+        max_bytes: Size limit of the token, checked before any cryptography.
         now: Unix seconds.
 
     Raises:
@@ -150,19 +145,18 @@ def open(  # noqa: A001  # the field's own pair of words: seal and open
 
 
 def can_carry(server_id: str) -> bool:
-    """Whether a server's id can be sealed: visible ASCII, as the specification asks, and not too long."""
+    """Whether a server's id can be sealed: visible ASCII, as the specification requires, and not too long."""
     return _SERVER_ID.fullmatch(server_id) is not None
 
 
 def seal_upstream(key: Key, server_id: str, *, jti: str, subject: str | None, audience: str) -> str:
     """Return the claim `up` for a server's id, sealed by the ring's signing key for a session."""
-    return base64url(
-        UPSTREAM.lock(key, _nonce(jti), server_id.encode("ascii"), jti=jti, subject=subject, audience=audience)
-    )
+    plain = server_id.encode("ascii")
+    return base64url(UPSTREAM.lock(key, _nonce(jti), plain, jti=jti, subject=subject, audience=audience))
 
 
 def open_upstream(ring: KeyRing, claims: Claims, *, audience: str) -> str | None:
-    """Return the server's id in a verified token, None where it holds none, or refuse one that was sealed otherwise."""
+    """Return the server's id in a verified token, or None; refuse one that was sealed otherwise."""
     if claims.upstream is None:
         return None
     key = ring.get(claims.kid)

@@ -1,7 +1,7 @@
 """`mcp-sessions probe URL`: what an MCP server speaks, which rules of sessions it keeps, and the clause of each.
 
-It asks the one address that was typed, within bounds, calls no tool, reads no resource, and deletes the sessions that
-it made. Of what a server wrote, the report shows its version where that is a date, and its settings, as ASCII.
+It asks the one address that was typed, within bounds, calls no tool, reads no resource, and deletes its sessions. Of
+what a server wrote, the report shows its version where that is a date, and its settings, as ASCII.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ def _probe(arguments: argparse.Namespace) -> int:
         if not (token and token.isascii() and token.isprintable() and " " not in token):  # as a header may hold it
             raise ConfigurationError(f"--token {arguments.token} holds no access token")
     report = probe(Wire(arguments.url, bearer=token, requests=arguments.requests, seconds=arguments.seconds))
-    sys.stdout.write(f"{report.as_json()}\n" if arguments.json else report.as_text())
+    if arguments.json:
+        sys.stdout.write(json.dumps({"holds": report.holds, **asdict(report)}, indent=2) + "\n")
+    else:
+        sys.stdout.write(report.as_text())
     if report.stopped is not None:
         return terminal.UNKNOWN
     return terminal.OK if report.holds else terminal.REFUSED
@@ -143,7 +146,7 @@ class Era:
 
 @dataclass
 class Report:
-    """The findings about a server, as a table for people and as JSON for programs."""
+    """The findings about a server."""
 
     url: str
     eras: list[Era] = field(default_factory=list)
@@ -155,9 +158,6 @@ class Report:
     def holds(self) -> bool:
         """Whether everything was tried and nothing fails."""
         return self.stopped is None and bool(self.eras) and all(one.outcome != "fails" for one in self.findings)
-
-    def as_json(self) -> str:
-        return json.dumps({"holds": self.holds, **asdict(self)}, indent=2)
 
     def as_text(self) -> str:
         lines = [self.url]

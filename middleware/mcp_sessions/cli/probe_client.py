@@ -18,7 +18,8 @@ from threading import Lock
 from typing import Any, Final, Literal
 from urllib.parse import SplitResult, urlsplit
 
-from .._protocol.decision import CLIENT_CAPABILITIES_KEY, PROTOCOL_VERSION_KEY
+from .._protocol.decision import PROTOCOL_VERSION_KEY
+from .._protocol.draft import CLIENT_CAPABILITIES_KEY
 from .._protocol.jsonrpc import SESSION_KEY
 from .._protocol.sse import EventStream
 from ..errors import ConfigurationError, MCPSessionsError
@@ -78,11 +79,7 @@ class Answer:
 
 @dataclass
 class Wire:
-    """HTTP to one server, with bounds on requests, time and bytes.
-
-    Raises:
-        ConfigurationError: The URL does not name an HTTP server, or it holds a password.
-    """
+    """HTTP to one server, with bounds on requests, time and bytes."""
 
     url: str  # of the MCP endpoint, as it was typed
     bearer: str | None = None  # an access token for it
@@ -94,7 +91,7 @@ class Wire:
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
-        self._parts = _parts_of(self.url)
+        self._parts = _parts_of(self.url)  # or ConfigurationError
         self._deadline = self.clock() + self.seconds
 
     def send(self, message: Mapping[str, Any] | None, headers: Mapping[str, str], *, verb: str = "POST") -> Answer:
@@ -106,7 +103,12 @@ class Wire:
             ConfigurationError: The server redirects.
         """
         seconds = self._spend()
-        connection = self._connection(seconds)
+        address = (self._parts.hostname or "", self._parts.port)
+        if self._parts.scheme == "https":
+            context = ssl.create_default_context()
+            connection: HTTPConnection = HTTPSConnection(*address, timeout=seconds, context=context)
+        else:
+            connection = HTTPConnection(*address, timeout=seconds)
         body = None if message is None else json.dumps(message).encode()
         usual = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
         token = {} if self.bearer is None else {"Authorization": f"Bearer {self.bearer}"}
@@ -129,19 +131,12 @@ class Wire:
         return answer
 
     def _spend(self) -> float:
-        """Count one request, and return the seconds that it may take."""
         with self._lock:
             left = self._deadline - self.clock()
             if not (self.spent < self.requests and left > 0):
                 raise Exhausted(f"stopped after {self.spent} requests: no more may be spent (--requests, --seconds)")
             self.spent += 1
         return min(left, PATIENCE)
-
-    def _connection(self, seconds: float) -> HTTPConnection:
-        host, port = self._parts.hostname or "", self._parts.port
-        if self._parts.scheme == "https":
-            return HTTPSConnection(host, port, timeout=seconds, context=ssl.create_default_context())
-        return HTTPConnection(host, port, timeout=seconds)
 
     def _read(self, response: HTTPResponse, request_id: object, deadline: float) -> Answer:
         if response.status in range(300, 400):
@@ -216,7 +211,6 @@ class ProbeClient:
 
     @property
     def settings(self) -> dict[str, Any] | None:
-        """The settings of sessions under `experimental`, or None where there are none."""
         experimental = self.capabilities.get("experimental")
         settings = experimental.get("sessions") if isinstance(experimental, dict) else None
         return settings if isinstance(settings, dict) else None

@@ -1,7 +1,7 @@
 """The rules that a probe holds a server to: one check for each, and the clause that asks for it.
 
 Checks run in the order of `RULES`, in each era, and share the sessions that earlier ones made. A check returns None
-where its rule holds, else what was seen, without ids, which are credentials, and without a text of the server's.
+where its rule holds, else what was seen, without ids and without a text of the server's.
 Sources: the data-layer sessions draft; MCP 2026-07-28; SEP-2243.
 """
 
@@ -39,7 +39,7 @@ class ProbeRun:
     held: dict[str, Session] = field(default_factory=dict)  # by the checks' names for them
 
     def session(self, name: str) -> Session:
-        """Return a session that an earlier check made, or skip this one."""
+        """Return a session that an earlier check made, or skip this check."""
         if name not in self.held:
             raise Skipped("no session was created")
         return self.held[name]
@@ -62,7 +62,6 @@ class ProbeRun:
         return None
 
     def delete_all(self) -> None:
-        """Delete the sessions that are held."""
         for session in self.held.values():
             self.client.request("sessions/delete", session=_sent(session))
         self.held.clear()

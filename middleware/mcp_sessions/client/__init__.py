@@ -1,4 +1,4 @@
-"""Sessions on the client's side, for any Python MCP client and in one line.
+"""Sessions for any Python MCP client, in one line:
 
 sessions = with_sessions(streamable_http_client(url), SessionJar("sessions.json"))
 async with Client(sessions) as client: ...

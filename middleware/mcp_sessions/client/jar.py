@@ -1,7 +1,6 @@
 """Where a program keeps its sessions between connections: in memory, in a file, or in the system's keyring.
 
-Sessions are kept by server and identity, and come back for the same server and identity alone. A server is its origin,
-path and query, so a session is never sent to another origin, nor to another tenant of one.
+Sessions are kept by server (its origin, path and query) and identity, so none is sent to another origin or tenant.
 Source: the data-layer sessions draft ("MUST associate retained sessionIds with the issuing Server"); RFC 6454.
 """
 
@@ -18,15 +17,16 @@ from itertools import count
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final, NamedTuple, Protocol
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 from anyio import to_thread
 
 from ..errors import ConfigurationError
 from .session import HeldSession, JarUnreadable, Metadata
-from .transport import server_of, url_of, user_of
+from .transport import server_of, url_of
 
-logger = logging.getLogger("mcp_sessions")
+logger: Final = logging.getLogger("mcp_sessions")
 
 LEEWAY: Final = timedelta(minutes=5)
 """How long past its hint a session is still tried: clocks differ, and a hint that only moved is not always written."""
@@ -40,7 +40,7 @@ Edit = Callable[[Sessions], Sessions]
 
 
 class JarKey(NamedTuple):
-    """The owner of some sessions."""
+    """Whose sessions they are."""
 
     server: str  # origin, path and query, as `server_of` writes them
     identity: str  # whom the program speaks for, in its own words, or the user that the URL names
@@ -49,8 +49,7 @@ class JarKey(NamedTuple):
 class Storage(Protocol):
     """Where a jar keeps its sessions."""
 
-    blocks: bool
-    """Whether `change` waits for a disk or another program, and so belongs into a thread of its own."""
+    blocks: bool  # whether `change` waits for a disk or another program, and so runs in a thread
 
     def change(self, key: JarKey, edit: Edit) -> Sessions:
         """Replace the sessions of a key as a whole, and return the new ones."""
@@ -123,8 +122,6 @@ class SessionJar:
 
 
 class JarMemory:
-    """Sessions in this process."""
-
     blocks = False
 
     def __init__(self) -> None:
@@ -135,16 +132,12 @@ class JarMemory:
         return self._sessions[key]
 
 
-class _Header(msgspec.Struct):
-    """The member that a file of any version has."""
-
+class _Header(msgspec.Struct):  # of a file of any version
     version: int
 
 
-class _Content(msgspec.Struct):
-    """A file of this version: the sessions by server, identity and name."""
-
-    servers: dict[str, dict[str, Sessions]]
+class _Content(msgspec.Struct):  # of a file of this version
+    servers: dict[str, dict[str, Sessions]]  # by server, identity and name
     version: int = VERSION
 
 
@@ -152,10 +145,8 @@ class JarFile:
     """Sessions in a file that several programs may use at once.
 
     A change is made under a lock that the programs share, and the file is replaced as a whole, so that a reader and a
-    crash find the old one or the new one. Only its owner can read it. A file that is not a jar is moved aside.
-
-    Args:
-        path: The file. Its folder is made when there is none.
+    crash find the old one or the new one. Only its owner can read it. A file that is not a jar is moved aside, and a
+    missing folder is made.
     """
 
     blocks = True
@@ -223,12 +214,6 @@ class JarKeyring:
 
     A keyring has no locks, so programs that write one entry at the same moment overwrite each other: give each a
     service name of its own, or use a file.
-
-    Args:
-        service: The name under which the keyring shows them.
-
-    Raises:
-        ConfigurationError: The library `keyring` is not installed.
     """
 
     blocks = True
@@ -271,30 +256,22 @@ class JarKeyring:
 
 
 class JarSync:
-    """The sessions of one user on one server, and their jar.
+    """The sessions of one user on one server, and their jar; its options are those of `with_sessions`.
 
     The jar is read when a connection is made, and written when a change would be missed after a crash. A jar that
     cannot be read stops the connection; one that cannot be written later is logged, since calls must not fail with it.
-
-    Args:
-        jar: The jar, or None to keep nothing.
-        server: The server's URL, or None where the transport shows it.
-        identity: Whom the program speaks for.
 
     Attributes:
         written: What the jar holds, as far as is known here.
     """
 
     def __init__(self, jar: SessionJar | None, *, server: str | None, identity: str) -> None:
+        self.is_persistent: bool = jar is not None
         self._jar = jar
         self._server = server
         self._identity = identity
         self._key: JarKey | None = None
         self.written: Sessions = {}
-
-    def is_persistent(self, held: HeldSession) -> bool:
-        """Whether a session outlives the connection."""
-        return self._jar is not None and held.name is not None
 
     async def load(self, transport: Any) -> None:
         """Read the jar. Raises as `SessionJar.load`.
@@ -312,7 +289,7 @@ class JarSync:
             )
         if len(servers) > 1:
             raise ConfigurationError("server= names another server than the one that the transport connects to")
-        users = (self._identity, *map(user_of, urls))
+        users = (self._identity, *(unquote(urlsplit(url).username or "") for url in urls))
         key = JarKey(servers.pop(), next(filter(None, users), ""))
         if self._key not in {None, key}:
             raise ConfigurationError(
@@ -339,7 +316,6 @@ class JarSync:
             await self.save(held)
 
     async def save(self, held: HeldSession) -> None:
-        """Write what is not written yet."""
         name, metadata = held.name, held.metadata
         if name is None or metadata is None or metadata == self.written.get(name):
             return
@@ -348,14 +324,12 @@ class JarSync:
             self.written[name] = metadata
 
     async def drop(self, held: HeldSession, session_id: str) -> None:
-        """Take a session that has ended out of the jar."""
         if (name := held.name) is not None:
             await self._write(lambda jar, key: jar.drop(key, name, session_id))
             if name in self.written and self.written[name].session_id == session_id:
                 del self.written[name]
 
     async def _write(self, change: Callable[[SessionJar, JarKey], Awaitable[None]]) -> bool:
-        """Change the jar, and return whether it was changed."""
         if self._jar is None or self._key is None:
             return False
         try:

@@ -1,9 +1,8 @@
-"""The SDK's messages, read and written in whichever of its forms they come.
+"""The SDK's messages, read and written in the forms of both of its generations.
 
-SDK 1.x wraps a message in a root model and 2.x does not; 2.x carries HTTP headers beside it and 1.x does not. Neither
-is imported: a message of our own is made in the image of one that the client sent. Messages are never changed in place,
-since their parts are shared with the client.
-Source: the MCP schema; the data-layer sessions draft; MCP 2026-07-28, Streamable HTTP, for envelope and headers.
+SDK 1.x wraps a message in a root model, and 2.x carries HTTP headers beside it. Neither is imported: a message of our
+own is made in the image of one that the client sent. None is changed in place, since the client shares its parts.
+Sources: the MCP schema; the data-layer sessions draft; MCP 2026-07-28, Streamable HTTP.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ END_ALL: Final = "sessions/end_all"
 DISCOVER: Final = "server/discover"
 INITIALIZE: Final = "initialize"
 HANDSHAKE_METHODS: Final = frozenset((INITIALIZE, DISCOVER))
+SESSIONLESS_METHODS: Final = frozenset((INITIALIZE, DISCOVER, "ping"))
 
 CACHEABLE: Final = frozenset(
     ("tools/list", "prompts/list", "resources/list", "resources/templates/list", "resources/read")
@@ -43,18 +43,13 @@ def body(item: Any) -> Any:
     return getattr(item.message, "root", item.message)
 
 
-def is_request(message: Any) -> bool:
-    """Whether it asks for an answer."""
-    return hasattr(message, "method") and hasattr(message, "id")
-
-
 def is_answer(message: Any) -> bool:
-    """Whether it is a result or an error."""
+    """Whether a message is a result or an error."""
     return hasattr(message, "result") or hasattr(message, "error")
 
 
 def key(message: Any) -> str:
-    """Return the id that a request and its answer share; clients take `7` and `"7"` for one, too."""
+    """Return the id that a request and its answer share; to clients `7` and `"7"` are one."""
     return str(message.id)
 
 
@@ -64,19 +59,13 @@ def meta(message: Any) -> dict[str, Any]:
 
 
 def members(value: object) -> dict[str, Any]:
-    """Return an object that a server sent; what is not one has no members."""
+    """Return an object that a server sent, empty for any other value."""
     return value if isinstance(value, dict) else {}
 
 
 def is_modern(message: Any) -> bool:
     """Whether a request carries the envelope of the modern era."""
     return _CAPABILITIES in meta(message)
-
-
-def goes_in_session(message: Any) -> bool:
-    """Whether a request goes in the chosen session; handshakes do not, nor those that name a session themselves."""
-    about_sessions = message.method.startswith("sessions/") or SESSION_KEY in meta(message)
-    return not about_sessions and message.method not in HANDSHAKE_METHODS and message.method != "ping"
 
 
 def cancelled_id(message: Any) -> str | None:
@@ -124,18 +113,18 @@ def in_session(item: Any, session: dict[str, str]) -> Any:
 
 
 def request(pattern: Any, id: str, method: str, params: Mapping[str, Any], session: dict[str, str] | None) -> Any:
-    """Return a request of our own, with the envelope and the headers of `pattern`, a request of the client.
-
-    The `_meta` of `params` stands where there is no envelope. The current trace context goes along, as in the SDK's own
-    requests. `session` is what it is about, or None.
-    """
+    """Return a request of our own, with the envelope and headers of one of the client's and the trace context."""
     like = body(pattern)
     envelope = {name: meta(like)[name] for name in _ENVELOPE if name in meta(like)}
     own = (envelope or members(params.get("_meta"))) | _trace_context()
     whole = {**params, "_meta": own} if own else dict(params)
     message = _wrapped(pattern, type(like)(jsonrpc="2.0", id=id, method=method, params=whole))
     headers = getattr(pattern.metadata, "headers", None)
-    metadata = None if headers is None else type(pattern.metadata)(headers=_own_headers(headers, method))
+    metadata = None
+    if headers is not None:
+        own_headers = {name: headers[name] for name in (_VERSION_HEADER,) if name in headers}
+        own_headers |= {_METHOD_HEADER: method} if _METHOD_HEADER in headers else {}
+        metadata = type(pattern.metadata)(headers=own_headers)
     item = replace(pattern, message=message, metadata=metadata)
     return item if session is None else in_session(item, session)
 
@@ -158,16 +147,10 @@ def without_id(item: Any) -> Any:
 
 
 def _trace_context() -> dict[str, Any]:
-    """Return `traceparent`, `tracestate` and `baggage`, as far as OpenTelemetry is in use and has them."""
     carrier: dict[str, Any] = {}
     if "opentelemetry.context" in sys.modules:
         import_module("opentelemetry.propagate").inject(carrier)
     return carrier
-
-
-def _own_headers(headers: Mapping[str, str], method: str) -> dict[str, str]:
-    own = {name: headers[name] for name in (_VERSION_HEADER,) if name in headers}
-    return own | ({_METHOD_HEADER: method} if _METHOD_HEADER in headers else {})
 
 
 def _with_sessions(capabilities: Any) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """The sessions of one connection: the one that each message goes in, and what its answer says of that session.
 
-A session is created in a task of its own when the first request needs it, so that a caller who gives up takes nothing
-from the others who wait for it. Only two errors lead to a second try, once, and both mean that the server has not begun
-to run the request: the session was not found, or one was required.
+A session is created in a task of its own, so that a caller who gives up takes nothing from others who wait for it. A
+request is repeated once, after two errors that mean that it was not begun: session not found, and session required.
 Source: the data-layer sessions draft, "Using Sessions" and "Schema"; MCP 2026-07-28.
 """
 
@@ -21,9 +20,9 @@ from anyio.abc import TaskGroup
 
 from .._protocol.jsonrpc import SESSION_KEY
 from . import messages
-from .connection import GONE, Connection
 from .jar import JarSync
 from .session import ClientError, Creation, HeldSession, Metadata, NoAnswer, NotOffered, Refused, SessionLost
+from .transport import GONE, Connection
 
 OnLost = Literal["raise", "recreate"]
 
@@ -41,8 +40,6 @@ class Rules:
 
 @dataclass(frozen=True)
 class _Pending:
-    """A request of the client, whose answer is awaited."""
-
     item: Any
     held: HeldSession | None
     session_id: str | None = None
@@ -52,7 +49,7 @@ class _Pending:
 
 @dataclass(eq=False)
 class SessionRouter:
-    """Puts sessions into requests and takes them out of results."""
+    """Adds sessions to requests and removes them from results."""
 
     connection: Connection
     tasks: TaskGroup  # where sessions are created and requests repeated
@@ -72,7 +69,7 @@ class SessionRouter:
     async def send(self, item: Any) -> None:
         """Send a message of the client; raises `ClientError` where the chosen session cannot be used."""
         message = messages.body(item)
-        if not messages.is_request(message):
+        if not (hasattr(message, "method") and hasattr(message, "id")):  # not a request
             if (cancelled := messages.cancelled_id(message)) is not None:
                 self._pending.pop(cancelled, None)
                 if cancelled in self._repeating:
@@ -82,8 +79,9 @@ class SessionRouter:
         declares = self.offered is not False or message.method in messages.HANDSHAKE_METHODS
         self._latest = messages.declaring_sessions(item) if declares else item
         self._client_info = messages.client_info(message) or self._client_info
-        held = self.current() if messages.goes_in_session(message) else None
-        await self._transmit(_Pending(self._latest, held))
+        about_sessions = message.method.startswith("sessions/") or SESSION_KEY in messages.meta(message)
+        goes_alone = about_sessions or message.method in messages.SESSIONLESS_METHODS
+        await self._transmit(_Pending(self._latest, None if goes_alone else self.current()))
 
     async def _transmit(self, request: _Pending) -> None:
         item = request.item
@@ -102,27 +100,22 @@ class SessionRouter:
             raise
 
     async def _offers_sessions(self) -> bool:
-        """Whether the server is known to offer sessions.
-
-        A client that knew the server beforehand does not ask, so we do. An error says nothing of what a server offers,
-        and transports make errors of their own, so where we are refused the next request asks again.
-        """
+        """Whether the server is known to offer sessions; a client that knew it beforehand did not ask, so we do."""
         if self.offered is None and messages.is_modern(messages.body(self._pattern())):
             async with self._discovering:
                 if self.offered is None:  # another task may have asked meanwhile
-                    with suppress(Refused):
+                    with suppress(Refused):  # which says nothing of what the server offers: the next request asks again
                         result = await self.connection.request(self._pattern(), messages.DISCOVER, {})
                         self.offered, self.extensions = messages.offer(result)
         return self.offered is True
 
     def _pattern(self) -> Any:
-        """Return the client's latest request, whose envelope and headers ours have."""
+        """Return the client's latest request, as the pattern of ours."""
         if self._latest is None:
             raise NoAnswer("nothing was sent on this connection yet, so it is not known how to speak to the server")
         return self._latest
 
     async def _metadata_of(self, held: HeldSession) -> Metadata:
-        """Return what a request in a session carries; the session is created where it has not begun."""
         if held.ended:
             raise SessionLost("this session has ended; begin another with new()")
         if held.metadata is not None:
@@ -179,7 +172,6 @@ class SessionRouter:
         return messages.result_for_client(item, cacheable=cacheable, had_session=request.session_id is not None)
 
     async def _update(self, held: HeldSession, session_id: str, result: dict[str, Any]) -> None:
-        """Take over what a result says of the session that its request carried."""
         if held.metadata is not None and held.id == session_id:
             metadata = held.metadata.updated(messages.members(result.get("_meta")).get(SESSION_KEY))
             if metadata != held.metadata:
@@ -220,13 +212,9 @@ class SessionRouter:
     # --- requests of our own ---
 
     async def ask(self, extension: str, method: str, params: dict[str, Any], held: HeldSession | None) -> Any:
-        """Send a request about sessions, and return its result. Raises as `ClientSessions.fork`.
+        """Send a request of an extension, about a session or none, and return its result; create the session if needed.
 
-        Args:
-            extension: What the server must offer for it.
-            method: The method.
-            params: `params` without `_meta`.
-            held: The session that it is about, created where it has not begun, or None.
+        Raises as `ClientSessions.fork`.
         """
         await self._require(extension, f"the server does not offer {method}")
         if held is None:
@@ -274,7 +262,7 @@ class SessionRouter:
 
     async def leave(self, held: HeldSession) -> None:
         """Save a session that the jar keeps, and delete any other."""
-        if not self.jar.is_persistent(held):
+        if held.name is None or not self.jar.is_persistent:
             with suppress(ClientError):
                 await self.delete(held)
             return

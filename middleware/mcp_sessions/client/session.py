@@ -1,7 +1,7 @@
 """A session as its client holds it, what a server lists of sessions, and the errors of the client.
 
-The id and the state are the server's and opaque: they are kept and sent as they came, and shown by no `repr` and no
-error, since both are credentials. A result is believed about the session that its request carried and about no other.
+The id and the state are opaque credentials: kept and sent as they came, and shown by no `repr` and no error. A result
+is believed about the session that its request carried and about no other.
 Source: the data-layer sessions draft, "Creating Sessions", "Using Sessions" and "Data Types".
 """
 
@@ -41,7 +41,7 @@ class NoAnswer(ClientError):
 
 
 class NotOffered(ClientError):
-    """The server's capabilities lack what was asked for: forks, or lists."""
+    """The server's capabilities lack what was asked for, such as forks or lists."""
 
 
 class SessionLost(ClientError):
@@ -63,7 +63,6 @@ class Metadata(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
         return f"<Metadata, expires at {self.expires_at}>"
 
     def for_request(self) -> dict[str, str]:
-        """Return what a request carries: the id, and the state where there is one."""
         return {"sessionId": self.session_id, **({} if self.state is None else {"state": self.state})}
 
     def updated(self, echoed: object) -> Metadata:
@@ -101,15 +100,13 @@ class HeldSession:
 
     The server is not asked for a handle: the session is created when the first request needs it, and resumed where a
     jar holds it. Where the server has lost the session, a handle with a name begins anew, and one without is done.
-
-    Attributes:
-        name: The program's name for it, `""` for the default session, or None.
+    `name` is the program's name for it, `""` for the default session, or None.
     """
 
     def __init__(self, owner: object, name: str | None, params: Mapping[str, Any] | None = None) -> None:
         self.name = name
         self.owner = owner
-        self.params = dict(params or {})
+        self.params: dict[str, Any] = dict(params or {})
         self.metadata: Metadata | None = None
         self.creation: Creation | None = None
         self._ended = False
@@ -125,7 +122,7 @@ class HeldSession:
 
     @property
     def ended(self) -> bool:
-        """Whether the handle is done: no call can go in it any more."""
+        """Whether no call can go in it any more."""
         return self._ended
 
     @property
@@ -139,11 +136,7 @@ class HeldSession:
         return None if self.metadata is None else self.metadata.expires
 
     def forget(self, *, for_good: bool) -> Metadata | None:
-        """Hold the session no longer, and return what was held.
-
-        Args:
-            for_good: Whether the handle is done, too.
-        """
+        """Hold the session no longer, nor any other where `for_good`, and return what was held."""
         metadata, self.metadata = self.metadata, None
         self._ended = self._ended or for_good
         return metadata
@@ -157,8 +150,8 @@ class ListedSession(msgspec.Struct, frozen=True, rename="camel"):
         created_at: When it was created.
         last_seen_at: When it was last used; it may lag by a minute.
         expires_at: When it ends by itself.
-        root: The public name of the session at the top of its lineage, or None where it was not forked.
-        current: Whether it is the session that the request was made in.
+        root: The `ref` of the session at the top of its lineage, or None where it was not forked.
+        current: Whether the request was made in it.
     """
 
     ref: str

@@ -1,17 +1,16 @@
 """`with_sessions`: sessions for any Python MCP client, around the transport that the client is given.
 
-The sessions of one server are held across connections. A context variable chooses the session that a call goes in, and
-so does the task that makes the call. What no jar keeps is deleted when the connection is left.
-Source: the data-layer sessions draft, all of what it asks of clients.
+The sessions of one server are held across connections. A context variable chooses the session that a call goes in.
+What no jar keeps is deleted when the connection is left. Source: the data-layer sessions draft.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from types import MappingProxyType, TracebackType
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import anyio
 import msgspec
@@ -19,11 +18,10 @@ import msgspec
 from .._session.claims import Mode
 from ..errors import ConfigurationError
 from . import messages
-from .connection import ClientWriteStream, Connection
 from .jar import JarSync, SessionJar
 from .router import OnLost, Rules, SessionRouter
 from .session import ClientError, HeldSession, NoAnswer, SessionPage
-from .transport import Transport, connector
+from .transport import ClientWriteStream, Connection, Transport, connector
 
 LEAVE_TIMEOUT: Final = 2.0  # seconds that leaving a connection may spend on deleting sessions
 SESSION_NOT_FOUND: Final = -32043
@@ -35,12 +33,17 @@ _choices: ContextVar[Mapping[object, HeldSession | None]] = ContextVar(
 
 
 class ClientSessions:
-    """The sessions that a client holds on one server. Made by `with_sessions`, which explains the options."""
+    """The sessions that a client holds on one server. Made by `with_sessions`, which explains the options.
+
+    What asks the server (`delete`, `fork`, `list`, `end_all`) raises `NotOffered` where the server's capabilities lack
+    it, `Refused` where the server refuses, and `NoAnswer` where it does not answer or nothing is connected.
+    """
 
     def __init__(
         self, transport: Transport | Callable[[], Transport], jar: JarSync, *, timeout: float, rules: Rules
     ) -> None:
         self._transport = transport
+        self._is_used = False
         self._jar = jar
         self._timeout = timeout
         self._rules = rules
@@ -71,7 +74,7 @@ class ClientSessions:
         return sorted(begun | (self._jar.written.keys() - self._named.keys()))
 
     def new(self, params: Mapping[str, Any] | None = None) -> HeldSession:
-        """Return a session that no jar keeps. The first call creates it, and leaving the block deletes it.
+        """Return a session that no jar keeps: the first call creates it, and leaving the block deletes it.
 
         Args:
             params: What `sessions/create` carries.
@@ -116,20 +119,10 @@ class ClientSessions:
         Args:
             session: The session.
             descendants: Whether to end all that was forked from it, too. It must not be a fork itself.
-
-        Raises:
-            NotOffered: The server does not end descendants.
-            Refused: The server refused.
-            NoAnswer: The server did not answer, or nothing is connected.
         """
         router = self._connected()
         self._unnamed.discard(session)
         await router.delete(session, descendants=descendants)
-
-    def _connected(self) -> SessionRouter:
-        if self._router is None:
-            raise NoAnswer("not connected; the server can be asked while the connection stands")
-        return self._router
 
     # --- what servers may offer beyond the draft ---
 
@@ -153,10 +146,7 @@ class ClientSessions:
 
         Raises:
             ValueError: The name is taken, there is no session to fork, or it is one on another server.
-            NotOffered: The server offers no such forks.
             SessionLost: The session has ended.
-            Refused: The server refused.
-            NoAnswer: The server did not answer, or nothing is connected.
         """
         router, parent = self._connected(), self.current if session is None else session
         if parent is None or parent.owner is not self:
@@ -173,11 +163,6 @@ class ClientSessions:
 
         Args:
             cursor: The `next_cursor` of the page before, or None for the first.
-
-        Raises:
-            NotOffered: The server does not list sessions.
-            Refused: The server refused: the caller is anonymous, say.
-            NoAnswer: The server did not answer, or nothing is connected.
         """
         held = self.current
         about = held if held is not None and held.begun else None
@@ -192,11 +177,6 @@ class ClientSessions:
         """End all sessions of the authenticated caller, those of other programs included.
 
         What is held here and in the jar is let go. A session that has a name can begin anew.
-
-        Raises:
-            NotOffered: The server does not end them.
-            Refused: The server refused: the caller is anonymous, say.
-            NoAnswer: The server did not answer, or nothing is connected.
         """
         router = self._connected()
         await router.ask("endAll", messages.END_ALL, {}, None)
@@ -205,6 +185,11 @@ class ClientSessions:
         self._unnamed.clear()
 
     # --- the connection ---
+
+    def _connected(self) -> SessionRouter:
+        if self._router is None:
+            raise NoAnswer("not connected; the server can be asked while the connection stands")
+        return self._router
 
     async def __aenter__(self) -> Any:
         """Connect, and return the streams that the client is to use."""
@@ -232,7 +217,8 @@ class ClientSessions:
         for held in self._named.values():
             self._jar.resume(held)
         failure: Exception | None = None
-        async with transport as (read, write, *more), anyio.create_task_group() as tasks:
+        async with AsyncExitStack() as after, transport as (read, write, *more), anyio.create_task_group() as tasks:
+            after.push_async_callback(read.aclose)  # not before: the transport writes there until it has closed
             connection = Connection(read, write, timeout=self._timeout)
             router = self._router = SessionRouter(connection, tasks, lambda: self.current, self._jar, self._rules)
             tasks.start_soon(connection.pump, router.receive)
@@ -247,25 +233,25 @@ class ClientSessions:
                     await self._leave(router)
                 tasks.cancel_scope.cancel()
                 with anyio.CancelScope(shield=True):
-                    await connection.close()
+                    await write.aclose()
         if failure is not None:
             raise failure
 
     def _unused_transport(self) -> Transport:
-        if isinstance(self._transport, AbstractAsyncContextManager):  # those that contextlib makes are callable, too
-            transport, self._transport = self._transport, _used_up
-            return transport
-        return self._transport()
+        if not isinstance(self._transport, AbstractAsyncContextManager):  # those of contextlib are callable, too
+            return self._transport()
+        if self._is_used:
+            raise ClientError(
+                "this transport was used; give with_sessions a function that makes one for each connection"
+            )
+        self._is_used = True
+        return self._transport
 
     async def _leave(self, router: SessionRouter) -> None:
         async with anyio.create_task_group() as tasks:
             for held in (*self._named.values(), *self._unnamed):
                 tasks.start_soon(router.leave, held)
         self._unnamed.clear()
-
-
-def _used_up() -> NoReturn:
-    raise ClientError("this transport was used; give with_sessions a function that makes one for each connection")
 
 
 def with_sessions(

@@ -1,20 +1,27 @@
-"""The ways to a server: its URL, a transport of the SDK's or of FastMCP's, or a function that makes one.
+"""The way to a server: its transport, made or taken over, and the streams that the client has in place of its own.
 
 The SDK and FastMCP are imported where one of theirs is made. A server's identity in a jar is read from its URL.
-Source: RFC 3986 and RFC 6454; the transports of the official SDK 1.x and 2.x, and of FastMCP 3 and 4.
+Sources: RFC 3986, RFC 6454, MCP 2026-07-28; the transports of the official SDK 1.x and 2.x, and of FastMCP 3 and 4.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextvars import Context
 from functools import partial
 from importlib import import_module
 from inspect import signature
-from typing import Any, Final
-from urllib.parse import SplitResult, quote, unquote, urlsplit
+from typing import Any, Final, cast
+from urllib.parse import SplitResult, quote, urlsplit
+
+import anyio
+from anyio.abc import ObjectReceiveStream, ObjectSendStream
+from anyio.streams.memory import MemoryObjectReceiveStream
 
 from ..errors import ConfigurationError
+from . import messages
+from .session import Metadata, NoAnswer, Refused
 
 Transport = AbstractAsyncContextManager[Any]
 
@@ -23,6 +30,9 @@ ACCEPTED: Final = (
     "streamable_http_client(url), a function without arguments that returns a new one, or FastMCP's "
     "StreamableHttpTransport"
 )
+OWN_ID: Final = "mcp-sessions-"  # how the ids of our own requests begin
+GONE: Final = (anyio.BrokenResourceError, anyio.ClosedResourceError)
+
 _PORTS: Final = {"http": 80, "https": 443}
 _QUERY_SAFE: Final = "!$%&()*+,-./:;=?@[\\]^_`{|}~"  # what URLs leave as it is in a query
 
@@ -33,7 +43,7 @@ def connector(
     """Return a transport, or a function that makes one for each connection. The arguments are those of `with_sessions`.
 
     Raises:
-        ConfigurationError: One of the arguments is not of those that are accepted.
+        ConfigurationError: An argument is not one of those that are accepted.
     """
     if isinstance(source, str):
         if _split(source) is None:
@@ -78,22 +88,20 @@ def _to_url(url: str, headers: Any, auth: Any, http_client: Any) -> Callable[[],
 
 
 def _of_fastmcp(transport: Any) -> Callable[[], Transport]:
-    """Return what makes the streams of a transport of FastMCP's, which itself gives out no streams."""
     if not isinstance(transport, import_module("fastmcp.client.transports").StreamableHttpTransport):
         raise ConfigurationError(f"{ACCEPTED}; not {transport!r:.200}")
     options = {"headers": dict(transport.headers), "auth": transport.auth}
-    if transport.httpx_client_factory is not None:
-        return partial(
-            _connected, transport.url, partial(transport.httpx_client_factory, **options, follow_redirects=True)
-        )
-    verifying = getattr(transport, "_make_verify_factory", lambda: None)()  # what verify= asks for
-    factory = verifying or import_module("mcp.shared._httpx_utils").create_mcp_http_client
+    factory = transport.httpx_client_factory
+    if factory is not None:
+        options["follow_redirects"] = True
+    else:
+        verifying = getattr(transport, "_make_verify_factory", lambda: None)()  # what verify= asks for
+        factory = verifying or import_module("mcp.shared._httpx_utils").create_mcp_http_client
     return partial(_connected, transport.url, partial(factory, **options))
 
 
 @asynccontextmanager
 async def _connected(url: str, make_client: Callable[[], Any] | None, client: Any = None) -> AsyncIterator[Any]:
-    """Connect with a client made for this connection, with that of the program, or with the SDK's own."""
     connect = import_module("mcp.client.streamable_http").streamable_http_client
     if make_client is None:
         async with connect(url, http_client=client) as streams:
@@ -107,7 +115,6 @@ async def _connected(url: str, make_client: Callable[[], Any] | None, client: An
 
 
 def _split(url: str) -> SplitResult | None:
-    """Return the parts of an HTTP URL, or None for anything else."""
     with suppress(ValueError):  # no number as the port, or half an address
         parts = urlsplit(url)
         if parts.scheme in _PORTS and parts.hostname and parts.port != 0:
@@ -130,14 +137,118 @@ def server_of(url: str) -> str:
     return f"{parts.scheme}://{host}:{parts.port or _PORTS[parts.scheme]}{parts.path or '/'}{query}"
 
 
-def user_of(url: str) -> str:
-    """Return the user that a URL names, or `""`."""
-    return unquote(urlsplit(url).username or "")
-
-
 def url_of(transport: Any) -> str | None:
     """Return the URL that a transport was made with, or None where it does not show."""
     shown = getattr(transport, "url", None)
     given = (*getattr(transport, "args", ()), *getattr(transport, "kwds", {}).values())
     texts = (one for one in (shown, *given) if isinstance(one, str))
     return next((text for text in texts if text.lower().startswith(("http:", "https:"))), None)
+
+
+# --- the streams ---
+
+
+class Connection:
+    """A transport's pair of streams, and the client's pair in its place, with our own requests between them.
+
+    The transport stays open when the client closes its pair: sessions are still to be ended then. An answer to a
+    request of our own is awaited for `timeout` seconds.
+    """
+
+    def __init__(self, read: Any, write: Any, *, timeout: float) -> None:
+        self.write = write
+        self._read = read
+        self._timeout = timeout
+        self._deliveries, deliveries = anyio.create_memory_object_stream[tuple[Context | None, Any]](0)
+        self.client_reads: ClientReadStream = ClientReadStream(deliveries)
+        self._answered: dict[str, anyio.Event] = {}
+        self._answers: dict[str, Any] = {}
+        self._count = 0
+        self._open = True
+
+    async def pump(self, incoming: Callable[[Any, Context | None], Awaitable[Any]]) -> None:
+        """Read the transport to its end, and deliver what `incoming` returns for each message and its context."""
+        try:
+            with suppress(*GONE):
+                async for item in self._read:
+                    context = getattr(self._read, "last_context", None)
+                    if isinstance(item, Exception):
+                        await self.deliver(item, context)
+                    elif not self._answers_own(messages.body(item)):
+                        await self.deliver(await incoming(item, context), context)
+        finally:
+            self._open = False
+            self._deliveries.close()
+            for answered in self._answered.values():
+                answered.set()
+
+    def _answers_own(self, message: Any) -> bool:
+        """Whether a message answers a request of our own; one that comes too late is not the client's either."""
+        key = messages.key(message) if messages.is_answer(message) else ""
+        if key in self._answered:
+            self._answers[key] = message
+            self._answered[key].set()
+        return key.startswith(OWN_ID)
+
+    async def deliver(self, item: Any, context: Context | None) -> None:
+        """Give the client something to read, if there is anything and the client has not gone."""
+        if item is not None:
+            with suppress(*GONE):
+                await self._deliveries.send((context, item))
+
+    async def request(
+        self, pattern: Any, method: str, params: Mapping[str, Any], metadata: Metadata | None = None
+    ) -> dict[str, Any]:
+        """Send a request of our own with the envelope of `pattern`, one of the client's, and return its result.
+
+        Raises:
+            Refused: The answer is an error.
+            NoAnswer: There is none in time, or the connection is gone.
+        """
+        self._count += 1
+        key = f"{OWN_ID}{self._count}"
+        answered = self._answered[key] = anyio.Event()
+        session = None if metadata is None else metadata.for_request()
+        try:
+            with anyio.move_on_after(self._timeout if self._open else 0), suppress(*GONE):
+                await self.write.send(messages.request(pattern, key, method, params, session))
+                await answered.wait()
+        finally:
+            del self._answered[key]
+            answer = self._answers.pop(key, None)
+        if answer is None:
+            raise NoAnswer(f"{method} was not answered: no answer within {self._timeout} s, or the connection is gone")
+        if hasattr(answer, "error"):
+            raise Refused(method, answer.error.code, answer.error.message)
+        return cast("dict[str, Any]", answer.result)
+
+
+class ClientReadStream(ObjectReceiveStream[Any]):
+    """What the client receives from, with the context in which the transport received: callbacks run in it."""
+
+    def __init__(self, deliveries: MemoryObjectReceiveStream[tuple[Context | None, Any]]) -> None:
+        self.last_context: Context | None = None
+        self._deliveries = deliveries
+
+    async def receive(self) -> Any:
+        self.last_context, item = await self._deliveries.receive()
+        return item
+
+    async def aclose(self) -> None:
+        self._deliveries.close()
+
+
+class ClientWriteStream(ObjectSendStream[Any]):
+    """What the client sends to. The session is chosen in the task that sends."""
+
+    def __init__(self, send: Callable[[Any], Awaitable[None]]) -> None:
+        self._send = send
+        self._closed = False
+
+    async def send(self, item: Any) -> None:
+        if self._closed:
+            raise anyio.ClosedResourceError
+        await self._send(item)
+
+    async def aclose(self) -> None:
+        self._closed = True

@@ -1,8 +1,6 @@
 """The session as a dependency of FastAPI, for MCP endpoints that are functions of your own.
 
-    async def endpoint(message: dict[str, Any], session: Annotated[Session, Depends(require_session)]) -> ...
-
-The middleware has verified the session before. FastAPI itself is not imported: it knows a request by Starlette's class.
+async def endpoint(message: dict[str, Any], session: Annotated[Session, Depends(require_session)]) -> ...
 """
 
 from __future__ import annotations
@@ -40,8 +38,7 @@ async def require_session(connection: HTTPConnection) -> Session:
     """Return the session of the request.
 
     Raises:
-        SessionRequired: The request named none. `add_exception_handlers` makes the JSON-RPC error of it that clients
-            know, "Session required".
+        SessionRequired: The request named none. `add_exception_handlers` makes it a JSON-RPC error.
         ConfigurationError: No middleware looked for a session; see `optional_session`.
     """
     session = await optional_session(connection)
@@ -51,11 +48,7 @@ async def require_session(connection: HTTPConnection) -> Session:
 
 
 def add_exception_handlers(app: Starlette) -> None:
-    """Have an application answer with the JSON-RPC error of a refusal that an endpoint or a dependency raised.
-
-    Args:
-        app: A FastAPI or Starlette application. It is changed in place.
-    """
+    """Have a FastAPI or Starlette application answer with the JSON-RPC error of a refusal that an endpoint raised."""
     app.add_exception_handler(Refusal, _answer)
 
 

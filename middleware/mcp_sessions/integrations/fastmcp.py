@@ -1,8 +1,7 @@
-"""The session in handlers of FastMCP 3 and 4, and FastMCP's own `ctx.set_state` kept in it.
+"""The session in handlers of FastMCP 3 and 4 (`session: Session = Depends(require_session)`), and its state there.
 
-A handler asks with FastMCP's own `Depends`: `session: Session = Depends(require_session)`. FastMCP keeps its state
-under an id of the connection: with stateless HTTP, and in the modern era, another one for each request, so that what
-was set is never found again. `SessionStateStore` keeps it in the data of our session instead.
+FastMCP keeps `ctx.set_state` under an id of the connection, which with stateless HTTP and in the modern era is a new
+one for each request. `SessionStateStore` keeps it in the data of our session instead.
 Sources: FastMCP's `session_state_store=`; the protocol `AsyncKeyValue` of py-key-value.
 """
 
@@ -11,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, SupportsFloat
 
-from .._session.current import current_session
-from .._session.session import Session
+from .._session.session import Session, current_session
 from ..errors import SessionRequired
 
 if TYPE_CHECKING:
@@ -28,7 +26,7 @@ def require_session() -> Session:
     """Return the session of the request that is being handled.
 
     Raises:
-        FastMCPError: The request named none. `require=` of the middleware refuses before the server is reached.
+        FastMCPError: The request named none. The middleware's `require=` refuses it before the server is reached.
     """
     session = current_session()
     if session is None:
@@ -62,7 +60,7 @@ class SessionStateStore:
         return value
 
     async def ttl(self, key: str, *, collection: str | None = None) -> tuple[dict[str, Any] | None, float | None]:
-        """Return a value and its seconds to live; a session's data does not say how long it keeps one, so None."""
+        """Return a value and its seconds to live, which a session's data does not tell: None."""
         session, name = _locate(key)
         if session is None:
             return await self._otherwise.ttl(key, collection=collection)
@@ -92,13 +90,11 @@ class SessionStateStore:
         return was_there
 
     async def get_many(self, keys: Sequence[str], *, collection: str | None = None) -> list[dict[str, Any] | None]:
-        """Return each value, or None."""
         return [await self.get(key, collection=collection) for key in keys]
 
     async def ttl_many(
         self, keys: Sequence[str], *, collection: str | None = None
     ) -> list[tuple[dict[str, Any] | None, float | None]]:
-        """Return each value and its seconds to live, as `ttl` does."""
         return [await self.ttl(key, collection=collection) for key in keys]
 
     async def put_many(
@@ -109,12 +105,10 @@ class SessionStateStore:
         collection: str | None = None,
         ttl: SupportsFloat | None = None,
     ) -> None:
-        """Keep values, one after the other."""
         for key, value in zip(keys, values, strict=True):
             await self.put(key, value, collection=collection, ttl=ttl)
 
     async def delete_many(self, keys: Sequence[str], *, collection: str | None = None) -> int:
-        """Delete values, and return how many there were."""
         return sum([await self.delete(key, collection=collection) for key in keys])
 
     @property
@@ -127,7 +121,7 @@ class SessionStateStore:
 
 
 def _locate(key: str) -> tuple[Session | None, str]:
-    """Return the session that a key of FastMCP's belongs to, and the name of its value there."""
+    """Return the session that a key of FastMCP's belongs to, if any, and the name of its value there."""
     session = current_session()
     if session is None:
         return None, key

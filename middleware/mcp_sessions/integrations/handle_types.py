@@ -1,7 +1,7 @@
 """Handles as the types of tool arguments, for whatever reads types with pydantic: the official SDK, FastMCP.
 
 A tool that asks for `Annotated[str, handles.type("basket")]` gets the verified id, with `Handle` for `str` the whole
-handle; a wrong one is an error of the argument. pydantic quotes what it refuses, so what it may quote reveals nothing.
+handle; a wrong one is an error of the argument.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _VALUES: Final[Mapping[object, Callable[[Handle], object]]] = {
 
 
 class _Sent:
-    """A value that was sent, in place of which errors quote `<not shown>`."""
+    """A value that was sent. pydantic quotes what it refuses, and so quotes `<not shown>`."""
 
     __slots__ = ("value",)
 
@@ -49,11 +49,6 @@ class HandleType:
         self._read = read
 
     def __get_pydantic_core_schema__(self, source: object, _: GetCoreSchemaHandler) -> CoreSchema:
-        """Return the schema by which pydantic validates the argument.
-
-        Raises:
-            ConfigurationError: It stands beside another type than `str` or `Handle`.
-        """
         from pydantic_core import core_schema
 
         if source not in _VALUES:
@@ -63,7 +58,6 @@ class HandleType:
         return core_schema.chain_schema([core_schema.no_info_plain_validator_function(one) for one in validators])
 
     def __get_pydantic_json_schema__(self, _: CoreSchema, __: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Return the JSON schema by which clients and models know the argument."""
         words = self._type.replace("_", " ")
         return {
             "type": "string",
@@ -84,8 +78,6 @@ class HandleType:
 
 
 class _Installed:
-    """The handles that `HandleOf` means: the last that were installed."""
-
     type: ClassVar[Callable[[str], HandleType] | None] = None
 
 

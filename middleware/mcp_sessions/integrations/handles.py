@@ -1,9 +1,6 @@
-"""`Handles`: explicit handles minted and verified with a server's keys, its clock and the principal that is calling.
-
-    handles = Handles("env:MCP_SESSION_KEYS", lifetimes={"basket": DAY})
+"""`Handles`: explicit handles (SEP-2567), minted and verified with a server's keys for the principal that is calling.
 
 It needs no middleware: the caller is read from the session where there is one, else from what authentication left.
-Source: SEP-2567 (explicit state handles).
 """
 
 from __future__ import annotations
@@ -19,8 +16,7 @@ from .._server import forms
 from .._server.forms import Seconds
 from .._server.principal import from_scope
 from .._session.claims import Principal
-from .._session.current import current_session, framework_scope
-from .._session.session import Session
+from .._session.session import Session, current_session, framework_scope
 from .._tokens.handles import Handle, Holder, check_type, make_id, mint, verify
 from .._tokens.keyfile import Keys, key_source
 from ..errors import ConfigurationError
@@ -34,7 +30,7 @@ _Self = TypeVar("_Self", bound="Handles")
 
 
 def current_principal() -> Principal | None:
-    """Return the session's principal, else the one that the framework's own authentication found, else None."""
+    """Return the session's principal, else the one that the framework authenticated, else None."""
     session = current_session()
     if session is not None:
         return session.principal
@@ -46,7 +42,7 @@ def current_principal() -> Principal | None:
 
 
 class Handles:
-    """Mints and verifies the handles of one server.
+    """Mints and verifies the handles of one server: `Handles("env:MCP_SESSION_KEYS", lifetimes={"basket": 3600})`.
 
     A handle works for the principal it was minted for. Without one it is a credential, which every holder can use.
     """
@@ -67,12 +63,12 @@ class Handles:
             keys: As for the middleware, best the same: secrets, `"env:NAME"`, `"file:PATH"` or a `KeyRing`.
             audience: The server that the handles are for. Give each its own where several share keys.
             lifetime: Seconds or a `timedelta` for which a handle works; None for ever.
-            lifetimes: The same for single types, as in `{"basket": timedelta(hours=24)}`.
+            lifetimes: The same for single types.
             principal: Returns the caller; by default the session's principal, else the user whom the SDK authenticated.
             clock: Unix seconds.
 
         Raises:
-            ConfigurationError: An option is wrong; the message says the remedy.
+            ConfigurationError: An option is wrong; the message holds the remedy.
         """
         self._ring: Final = key_source(keys)
         if not (isinstance(audience, str) and audience):  # type: ignore[redundant-expr]  # as it came
@@ -167,12 +163,7 @@ class Handles:
         return handle
 
     async def of(self, session: Session, type: str | None = None) -> list[str]:
-        """Return the live handles that a session keeps, the longest kept first, under the key that signs now.
-
-        Args:
-            session: The session.
-            type: The type of those to return, or None for all.
-        """
+        """Return the live handles of a type, or of all, that a session keeps, oldest first, under the current key."""
         kept = self._live(await session.data.get(DATA_KEY, {}))
         signing = self._ring(self._clock()).signing
         within = self._holder(..., session)
@@ -189,11 +180,9 @@ class Handles:
         Raises:
             DataError: The session's data cannot be changed.
         """
-
-        def without(kept: dict[str, Any]) -> dict[str, Any]:
-            return {other: entry for other, entry in self._live(kept).items() if other != id}
-
-        await session.data.update(DATA_KEY, without, default={})
+        await session.data.update(
+            DATA_KEY, lambda kept: {other: kept[other] for other in self._live(kept) if other != id}, default={}
+        )
 
     def _live(self, kept: dict[str, Any]) -> dict[str, Any]:
         now = self._clock()

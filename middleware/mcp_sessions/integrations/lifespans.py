@@ -1,7 +1,7 @@
 """Lifespans: several joined to one, and the middleware's own joined to an application's.
 
 A server starts the outermost application alone, and a mounted MCP server that was never started answers nothing.
-Source: ASGI, Lifespan Protocol; Starlette's `lifespan=`.
+Sources: ASGI, Lifespan Protocol; Starlette's `lifespan=`.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def _lifespan_of(part: Any, app: Any) -> AbstractAsyncContextManager[Any]:
 
 
 def join(app: Any, middleware: MCPSessionMiddleware) -> None:
-    """Begin and end a middleware at one of an application's routes with the application, whose start no route sees."""
+    """Start and stop a middleware at a route with the application, whose lifespan no route sees."""
     router = getattr(app, "router", app)
     own, fault = router.lifespan_context, middleware.fault
 
     def lifespan(app: object) -> AbstractAsyncContextManager[Any]:
         if fault is None:
             return middleware.services.around(own, app)
-        # Not before: an error at import would have Uvicorn's workers die and return for ever.
+        # Not before: an error at import makes Uvicorn's workers die and restart for ever.
         raise ConfigurationError(fault)
 
     router.lifespan_context = lifespan

@@ -11,8 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from .._server.placement import code_of
-from .._session.current import current_session, framework_scope
-from .._session.session import Session
+from .._session.session import Session, current_session, framework_scope
 from ..errors import SessionRequired
 
 __all__ = ["current_session", "require_session"]
@@ -22,7 +21,7 @@ def require_session() -> Session:
     """Return the session of the request that is being handled.
 
     Raises:
-        MCPError: The request named none (`McpError` with SDK 1.x). SDK 2.x hands it on as the JSON-RPC error "Session
+        MCPError: The request named none (`McpError` with SDK 1.x). SDK 2.x makes it the JSON-RPC error "Session
             required"; tools of SDK 1.x answer with a failed result.
     """
     session = current_session()

@@ -1,8 +1,7 @@
-"""`add_sessions`: the middleware put where the application's own authentication has already spoken.
+"""`add_sessions`: the middleware placed inside of an application's authentication, where the scope names the caller.
 
-It goes in front of the innermost MCP app of a Starlette-like application: inside of what checks bearer tokens, where
-the scope names the caller. Endpoints of the official SDK and of FastMCP are known by their class names, so neither has
-to be installed; no endpoint, or several, is an error that says what to do.
+It goes in front of the innermost MCP app of a Starlette-like application. Endpoints of the official SDK and of FastMCP
+are known by their class names, so neither has to be installed.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ def add_sessions(app: App, *, path: str | None = None, **options: Any) -> App:
         app: The application that `streamable_http_app()` of the official SDK or `http_app()` of FastMCP returns, or a
             Starlette or FastAPI application in which one of these is mounted. It is changed in place.
         path: The full path of the MCP endpoint, as in `"/api/mcp"`. Needed where the endpoint is a
-            function of your own, or where there are several. None finds the one there is.
+            function of your own, or where there are several.
         options: The options of `MCPSessionMiddleware`.
 
     Returns:
         The same application.
 
     Raises:
-        ConfigurationError: No endpoint was found, more than one was, it has sessions already, or an
-            option is wrong. The message says what to do.
+        ConfigurationError: No endpoint was found, several were, it has sessions already, or an option is wrong.
+            The message says what to do.
     """
     routed = _routed(app)
     if routed is None:
@@ -148,7 +147,6 @@ class _Endpoint:
 
 
 def _find(app: object) -> list[_Endpoint]:
-    """Return every endpoint of a Starlette-like application, in the order of its routes."""
     return [replace(endpoint, path=endpoint.path.rstrip("/")) for endpoint in _walk(_Endpoint(app))]
 
 
@@ -200,7 +198,7 @@ def _routes(app: object) -> list[BaseRoute] | None:
 
 
 def _routed(app: Any) -> Any | None:
-    """Return the application with routes behind any middleware, or None where there is none."""
+    """Return the application with routes, behind any middleware, or None."""
     seen: set[int] = set()
     while app is not None and _routes(app) is None:
         if id(app) in seen:  # a middleware in front of itself

@@ -1,4 +1,4 @@
-"""The attribute names of spans and metrics, and the attributes of sessions and messages.
+"""The names of attributes, and the attributes of sessions and messages.
 
 Names are OpenTelemetry's, from its semantic conventions for MCP, GenAI, JSON-RPC and sessions; ours begin with
 `mcp_sessions.`. A client may write anything into a message, a session id too, so what looks unusual is left out.
@@ -35,21 +35,16 @@ REQUEST_ID: Final = "jsonrpc.request.id"
 STATUS_CODE: Final = "rpc.response.status_code"
 ERROR_TYPE: Final = "error.type"
 
-REASON: Final = "mcp_sessions.reason"
-"""Why a request was refused or a session ended: a fixed word, never a client's text."""
-EXPIRES_AT: Final = "mcp_sessions.expires_at"
-"""When the session ends at the latest, Unix seconds."""
-PARENT: Final = "mcp_sessions.parent"
-"""The session that one was forked from: its ref."""
-CLIENT: Final = "mcp_sessions.client"
-"""The client's own name and version."""
+REASON: Final = "mcp_sessions.reason"  # why a request was refused or a session ended: a fixed word
+EXPIRES_AT: Final = "mcp_sessions.expires_at"  # Unix seconds
+PARENT: Final = "mcp_sessions.parent"  # the ref of the session that one was forked from
+CLIENT: Final = "mcp_sessions.client"  # its own name and version
 
 CALL: Final = "tools/call"
 EXECUTE_TOOL: Final = "execute_tool"
 TOOL_ERROR: Final = "tool_error"
 HTTP: Final = {"network.transport": "tcp", "network.protocol.name": "http"}
 TARGET_ATTRIBUTES: Final = {CALL: TOOL, "prompts/get": PROMPT}
-"""The attribute that names what a method is about; a resource's URI is not part of a span's name."""
 
 _RESOURCE_METHODS: Final = TARGETS.keys() - TARGET_ATTRIBUTES.keys()
 _MAX_NAME: Final = 128  # characters; the protocol's own limit for a tool's name
@@ -66,13 +61,7 @@ process_aliases: Final[dict[str, None]] = {}
 
 @lru_cache(maxsize=2048)
 def session_attributes(ref: str, aliases: tuple[str, ...], is_foreign: bool) -> Mapping[str, str]:
-    """Return the attributes that name a session on a span.
-
-    Args:
-        ref: The session.
-        aliases: Further attributes with the same value, for tools that group by another one.
-        is_foreign: Whether `session.id` and the aliases belong to another system there; `mcp.session.id` is ours.
-    """
+    """Return the attributes that name a session on a span, only `mcp.session.id` where `session.id` is foreign."""
     names = (MCP_SESSION_ID,) if is_foreign else (SESSION_ID, MCP_SESSION_ID, *aliases)
     return MappingProxyType(dict.fromkeys(names, ref))
 
@@ -83,12 +72,9 @@ def with_foreign_marker(context: Context | None) -> Context | None:
 
 
 def has_foreign_session_id(span: Any, ref: str, context: Context | None) -> bool:
-    """Whether `session.id` on a span is not ours to set: tools give a trace to the first session in it.
+    """Whether `session.id` on a span that starts is not ours to set: tools give a trace to the first session in it.
 
-    Args:
-        span: A span that has just started, or None.
-        ref: Our session.
-        context: The context that its parent came from; None is the current one.
+    The span may be None; so may the context of its parent, for the current one.
     """
     parents = get_current() if context is None else context
     found = None if span is None else _attributes(span).get(SESSION_ID)

@@ -1,7 +1,7 @@
-"""What can be asked without importing OpenTelemetry: whether this process traces, and the words of the options.
+"""What needs no import of OpenTelemetry: whether this process traces, and the values of the options.
 
-An API that was never imported has no provider, and its own function looks into the environment each time, so its
-variable is read. A provider may be set at any time: no answer is cached.
+The API's own function looks into the environment each time, so its variable is read. A provider may be set at any time,
+so no answer is cached.
 """
 
 from __future__ import annotations
@@ -46,5 +46,5 @@ def takes_spans(provider: object) -> bool:
 
 
 def attributes_of(correlation: Correlation) -> dict[str, str]:
-    """Return the attributes of a client's conversation label, apart from the session's: a client may choose any."""
+    """Return the attributes of a client's conversation label."""
     return {"mcp_sessions.correlation": correlation.id, "mcp_sessions.correlation.source": correlation.source}

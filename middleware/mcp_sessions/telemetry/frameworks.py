@@ -1,8 +1,7 @@
-"""What wrapped servers need of telemetry: whether they make spans themselves, and the context of their handlers.
+"""Whether wrapped servers make spans themselves, and the context of their handlers.
 
-SDK 2.x makes a server span by a middleware, FastMCP unless its setting `telemetry_mode` disables it. Both are known by
-class names, so neither has to be installed. In the stateful mode of SDK 1.x, and so of FastMCP 3, a handler runs in a
-task of its connection; so each is wrapped, once, to restore the context of its own message from the ASGI scope.
+Servers are known by class names, so none has to be installed. In the stateful mode of SDK 1.x, and so of FastMCP 3, a
+handler runs in a task of its connection, so each is wrapped to restore the context of its own message from the scope.
 """
 
 from __future__ import annotations
@@ -16,10 +15,9 @@ from typing import Any, Final
 from opentelemetry import context as contexts
 from opentelemetry.context import Context, create_key, get_value, set_value
 
-from .._session.current import framework_scope
+from .._session.session import framework_scope
 
-SCOPE_KEY: Final = "mcp_sessions.trace"
-"""The member of an ASGI scope that holds the context of its message."""
+SCOPE_KEY: Final = "mcp_sessions.trace"  # of the context of a scope's message
 _SDK: Final = "mcp.server.lowlevel.server"
 _WRAPPED: Final = "__wrapped_by_mcp_sessions__"
 _MESSAGE: Final = create_key("mcp_sessions.message")
@@ -67,12 +65,12 @@ def restore_context(handler: Handler) -> Handler:
 
 
 def makes_server_spans(parts: Iterable[object]) -> bool:
-    """Whether the server makes a server span for each request, by what one may reach once the application runs."""
+    """Whether the server makes a server span for each request, by what a request may reach."""
     return any(map(_traces, _reachable(parts)))
 
 
 def servers(parts: Iterable[object]) -> Iterator[object]:
-    """Return the SDK's servers, FastMCP's among them, in what a request to the endpoint may reach."""
+    """Return the SDK's servers, FastMCP's among them, in what a request may reach."""
     return filter(None, map(_server, _reachable(parts)))
 
 
@@ -81,7 +79,7 @@ def _reachable(parts: Iterable[object]) -> Iterator[object]:
 
 
 def _referenced(part: object) -> Iterator[object]:
-    """Find what a plain function refers to, and whose method it is."""
+    """Yield what a plain function refers to, or the object of a method."""
     if isinstance(part, MethodType):
         yield part.__self__
     if isinstance(part, FunctionType):
@@ -90,6 +88,7 @@ def _referenced(part: object) -> Iterator[object]:
 
 
 def _traces(part: object) -> bool:
+    """Whether a part is FastMCP's endpoint, if `telemetry_mode` enables spans, or has SDK 2.x's middleware for them."""
     if _is(part, _ENDPOINT) and type(part).__module__.startswith("fastmcp."):
         settings = getattr(sys.modules.get("fastmcp"), "settings", None)
         return getattr(settings, "telemetry_mode", "native") == "native"

@@ -1,7 +1,7 @@
-"""`SessionMetrics`: how many sessions are created, refused and ended, how long they live, how long operations take.
+"""`SessionMetrics`: sessions created, refused and ended, and how long they and operations take.
 
-Names and units are OpenTelemetry's where it has them. No metric carries a session or anything else without bound: a
-method that the protocol does not know is `_OTHER`, and a tool or a prompt is named once a call of it has succeeded.
+Names and units are OpenTelemetry's where it has them. No metric carries a session or anything else without bound: an
+unknown method is `_OTHER`, and a tool or a prompt is named once a call of it has succeeded.
 """
 
 from __future__ import annotations
@@ -89,7 +89,6 @@ class SessionMetrics:
         self._active = self._meter.create_up_down_counter(ACTIVE, "{session}", "Sessions that are alive")
 
     def __call__(self, fact: Fact) -> None:
-        """Count one fact."""
         if isinstance(fact, SessionCreated):
             self._created.add(1)
             self._add_active(1)
@@ -129,7 +128,7 @@ class SessionMetrics:
         self._operation_duration.record(seconds, attributes)
 
     def _bounded(self, method: str, target: str, outcome: Outcome) -> str:
-        """Return a name that is one of the server's: any client can call tools that do not exist, each a new series."""
+        """Return a target that exists, else `_OTHER`: any client can call tools that do not, each a new series."""
         name = (method, target)
         if name not in self._names:
             if outcome.error is not None or len(self._names) >= _MAX_NAMES:

@@ -1,4 +1,4 @@
-"""How a message is handled and how it ends: its `RequestTelemetry`, and what observes its response.
+"""How a message is handled and how it ends: its `RequestTelemetry`, which also reads its response.
 
 An outcome is a success or a class of error, by OpenTelemetry's conventions for MCP. Error texts may quote a client, so
 none is used. Arguments and results of tools are written only as the application's `redact=` returns them.
@@ -8,28 +8,25 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Token
 from dataclasses import dataclass
 from time import perf_counter
+from types import TracebackType
 from typing import Any, Final, Protocol
 
 import msgspec
 from opentelemetry import context as contexts
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, StatusCode
-from starlette.types import Message as ASGIMessage
-from starlette.types import Send
 
 from .._protocol.jsonrpc import Message
-from .._protocol.sse import EventStream
 from .._session.claims import RedactedRepr
 from ..errors import Refusal
 from .attributes import ERROR_TYPE, REASON, STATUS_CODE, TOOL_ERROR, target_of
 from .detect import Content, Redact
 
-MAX_BYTES: Final = 1 << 20  # of an answer, or of one event, that are held to be read
 _CONTENT_ATTRIBUTES: Final[dict[Content, str]] = {
     "arguments": "gen_ai.tool.call.arguments",
     "result": "gen_ai.tool.call.result",
@@ -101,6 +98,11 @@ class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
     outcome: Outcome | None = None
     refusal: Outcome | None = None
 
+    @property
+    def observer(self) -> RequestTelemetry | None:
+        """What observes the response: this, where the outcome is of use."""
+        return self if self.has_observers else None
+
     @contextmanager
     def current(self) -> Iterator[None]:
         """Make its span the current one where it is not, for what we do ourselves in an `initialize`."""
@@ -113,6 +115,26 @@ class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
     def refuse(self, refusal: Refusal, code: int) -> None:
         """Record why we refuse it, and the JSON-RPC code that this deployment answers it with."""
         self.refusal = Outcome(str(code), str(code), refusal.reason, refusal.message)
+
+    def read(self, text: bytes) -> None:
+        """Take the outcome from one JSON-RPC message of the response; most need not be decoded."""
+        if self.contents is None and not may_have_failed(text):
+            return
+        outcome = read_outcome(text)
+        if outcome is None:
+            return
+        if self.span is not None and self.contents is not None and outcome.code is None:
+            self.span.set_attributes(self.contents.result(self.message, text))
+        if outcome.error is not None:  # the page of a guard or a proxy has no more than its status
+            self.outcome = outcome
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.end(error)
 
     def end(self, error: BaseException | None = None) -> None:
         """End it: the answer has left, or there is none. Of an application's exception the class is recorded."""
@@ -136,89 +158,6 @@ class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
 
 
 # --- reading a response ------------------------------------------------------------------------------
-
-
-class ObserveOutcome(RedactedRepr, msgspec.Struct, eq=False):
-    """Finds in a response how its request ended, and changes nothing in it.
-
-    Args:
-        request: The request, which is given the outcome.
-    """
-
-    request: RequestTelemetry
-
-    def wants(self, text: bytes) -> bool:
-        """Whether a message of the response has to be read; most need not."""
-        return self.request.contents is not None or may_have_failed(text)
-
-    def on_message(self, text: bytes) -> None:
-        """Take the outcome from one JSON-RPC message of the response."""
-        request, outcome = self.request, read_outcome(text)
-        if outcome is None:
-            return
-        if request.span is not None and request.contents is not None and outcome.code is None:
-            request.span.set_attributes(request.contents.result(request.message, text))
-        if outcome.error is not None:  # the page of a guard or a proxy has no more than its status
-            request.outcome = outcome
-
-
-class ObservedSend(ObserveOutcome, eq=False):
-    """The observer in place of `send`: it passes a response on as it is, and reads its JSON-RPC messages.
-
-    A JSON answer is read when it is complete, an event stream event by event; neither is held back, and one that is
-    too long to be an error is not read. (One struct with the observer, since one is made per message.)
-
-    Args:
-        request: The request, which is given the outcome.
-        send: Where the response goes.
-        start: Its first ASGI message, until the first of its body comes.
-        events: Splits an event stream.
-        parts: The parts of a JSON answer so far, or None where there is none to read.
-        size: The bytes of these.
-    """
-
-    send: Send
-    start: ASGIMessage | None = None
-    events: EventStream | None = None
-    parts: list[bytes] | None = None
-    size: int = 0
-
-    def __call__(self, message: ASGIMessage) -> Awaitable[None]:
-        # Not a coroutine: there would be one more for each part of each response.
-        if message["type"] == "http.response.start":
-            self.start = message
-            self.request.status = message["status"]
-        elif self.start is not None:
-            # An answer in one part without an error is not read, whatever its media type.
-            if message.get("more_body", False) or self.wants(message.get("body", b"")):
-                self._begin(self.start)
-                self._read(message)
-            self.start = None
-        elif self.events is not None or self.parts is not None:
-            self._read(message)
-        return self.send(message)
-
-    def _begin(self, start: ASGIMessage) -> None:
-        types = [value for name, value in start.get("headers", ()) if name.lower() == b"content-type"]
-        media_type = types[0].partition(b";")[0].strip().lower() if types else b""
-        if media_type == b"application/json":
-            self.parts = []
-        elif media_type == b"text/event-stream":
-            self.events = EventStream(max_event_bytes=MAX_BYTES)
-
-    def _read(self, message: ASGIMessage) -> None:
-        body = message.get("body", b"")
-        if self.events is not None:
-            for event in self.events.feed(body):
-                if event.data is not None:
-                    self.on_message(event.data)
-        elif self.parts is not None:
-            self.size += len(body)
-            self.parts.append(body)
-            if self.size > MAX_BYTES:
-                self.parts = None
-            elif not message.get("more_body", False):
-                self.on_message(b"".join(self.parts))
 
 
 class _Error(msgspec.Struct, gc=False):

@@ -16,7 +16,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanKind, TraceState, get_current_span
 from opentelemetry.util.types import Attributes
 
-from .._session.current import current_both, current_session
+from .._session.session import current_both, current_session
 from .attributes import CLIENT, MCP_SESSION_ID, SCOPE, has_foreign_session_id, process_aliases, session_attributes
 from .detect import attributes_of
 from .spans import session_in, start_of
@@ -37,8 +37,8 @@ class SessionSpanProcessor(SpanProcessor):
         provider = TracerProvider()
         provider.add_span_processor(SessionSpanProcessor())
 
-    A foreign `session.id` is kept: one that the span was given, that its parent has, or that came as baggage from a
-    chat application. Ours is then in `mcp.session.id` alone, since tools give a trace to the first session in it.
+    A foreign `session.id` is kept, be it the span's, its parent's or that of baggage from a chat application. Ours is
+    then in `mcp.session.id` alone, since tools give a trace to the first session in it.
 
     Args:
         aliases: Further attributes of the same value, such as `gen_ai.conversation.id`.
@@ -81,10 +81,9 @@ class SessionSpanProcessor(SpanProcessor):
         """Do nothing."""
 
     def shutdown(self) -> None:
-        """Do nothing: nothing is held."""
+        """Do nothing."""
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002  # the SDK's signature
-        """Do nothing: nothing is held back."""
         return True
 
 
@@ -99,7 +98,7 @@ def _keeping_session_id(base: type) -> type:
 
 
 def share(ref: str) -> float:
-    """Return a session's place between 0 and 1: evenly spread, and the same on every worker."""
+    """Return a session's place between 0 and 1, evenly spread and the same on every worker."""
     return int.from_bytes(hashlib.sha256(ref.encode()).digest()[:7], "big") / (1 << 56)
 
 
@@ -149,7 +148,6 @@ class SessionSampler(Sampler):
         return self._result(self._decisions[share(ref) < self._ratio], attributes, above)
 
     def get_description(self) -> str:
-        """Describe it for the SDK's log."""
         return f"SessionSampler{{{self._ratio},{self._otherwise.get_description()}}}"
 
 

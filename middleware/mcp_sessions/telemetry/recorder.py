@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from starlette.types import Scope, Send
+from starlette.types import Scope
 
 from .._protocol.draft import INITIALIZE
 from .._protocol.jsonrpc import Message
@@ -15,7 +15,7 @@ from .attributes import process_aliases
 from .detect import Redact, Spans, Trace, is_traced
 from .frameworks import makes_server_spans, servers, store_context, wrap_handlers
 from .metrics import SessionMetrics
-from .outcome import ObservedSend, RedactedContents, RequestTelemetry
+from .outcome import RedactedContents
 from .spans import Start, Tracing
 from .tail import Tail
 
@@ -74,10 +74,6 @@ class Telemetry:
         # The scope of an `initialize` may be kept for as long as its transport session lasts.
         if self._wraps_handlers and message.method != INITIALIZE:
             store_context(scope)
-
-    def observed(self, send: Send, request: RequestTelemetry) -> Send:
-        """Return a `send` that finds the outcome in the response, where it is of use."""
-        return ObservedSend(request, send).__call__ if request.has_observers else send
 
     def start(self, claims: Claims) -> Start | None:
         """Begin a session's creation, which `created` ends; None where this process does not trace."""

@@ -1,8 +1,8 @@
 """The spans of messages and of sessions, by OpenTelemetry's conventions.
 
-A message has one span, made by the wrapped server or here, below the caller's (`_meta.traceparent`, SEP-414) or the
-current one; what else is related is linked. A session has two short spans, since one that stayed open for its whole
-life would be exported at its end, or never. The token carries the context of the first (`Claims.trace`).
+A message has one span, below the caller's (`_meta.traceparent`, SEP-414) or the current one; other related ones are
+linked. A session has two short spans, since one that stayed open for its whole life would be exported at its end, or
+never. The token carries the context of the first (`Claims.trace`).
 """
 
 from __future__ import annotations
@@ -70,19 +70,12 @@ _TRACEPARENT: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2}
 
 
 class Call(msgspec.Struct, frozen=True):
-    """What the spans of all messages have in common that call the same in one session.
-
-    Args:
-        name: The span's name.
-        attributes: Its attributes; the second where `session.id` is foreign.
-        parent: The context to start it in where the message brings no trace context and nothing is around.
-        links: Its links then.
-    """
+    """What the spans of all messages have in common that call the same in one session."""
 
     name: str
-    attributes: tuple[dict[str, str], dict[str, str]]
-    parent: Context
-    links: Sequence[Link]
+    attributes: tuple[dict[str, str], dict[str, str]]  # the second where `session.id` is foreign
+    parent: Context  # where the message brings no trace context and there is no current span
+    links: Sequence[Link]  # in that case
 
 
 def _make_call(  # noqa: PLR0917  # all of it is the key of a cache
@@ -108,11 +101,7 @@ def _make_call(  # noqa: PLR0917  # all of it is the key of a cache
 
 
 class Start:
-    """A session that is being created.
-
-    Attributes:
-        trace: The traceparent for the session's token, in W3C's format; None without a span.
-    """
+    """A session that is being created, and the traceparent (W3C) for its token, or None without a span."""
 
     __slots__ = ("_span", "trace")
 
@@ -121,10 +110,10 @@ class Start:
         context = span.get_span_context()
         text = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
         # Without an SDK a "new" span is the caller's, from another process, or none at all.
-        self.trace = text if context.is_valid and not context.is_remote else None
+        self.trace: str | None = text if context.is_valid and not context.is_remote else None
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the creation: the session is complete, or refused with an error."""
+        """End the creation, with an error where the session is refused."""
         if error is not None:
             self._span.set_attribute(ERROR_TYPE, type(error).__qualname__)
             self._span.set_status(StatusCode.ERROR)
@@ -138,8 +127,8 @@ class Tracing:
         spans: Which span a message gets; see `detect.Spans`.
         trace: See `detect.Trace`.
         aliases: Further attributes that name a session.
-        listeners: What receives each message when it has been handled.
-        contents: What writes a call's arguments and result, or None for nothing.
+        listeners: Receive each message when it has been handled.
+        contents: Writes a call's arguments and result.
         makes_server_spans: Whether the wrapped server makes server spans itself; called once, at the first message.
         tracer_provider: Where spans go; None is the process's own.
     """
@@ -178,7 +167,7 @@ class Tracing:
         """Begin a message, and make its span the current one.
 
         Args:
-            message: The request or notification; a posted response has no span.
+            message: The message; a posted response has no span.
             version: The `MCP-Protocol-Version` header, or None.
             session: Its session, or None.
             is_forwarded: Whether the wrapped server handles it, or we do.
@@ -218,15 +207,13 @@ class Tracing:
         return self._begun(message, version, session) if self._listeners else None
 
     def _enrich(self, message: Message, version: str | None, session: Claims | None) -> RequestTelemetry | None:
-        """Name the session on the span around, and give the server's own span what belongs above it."""
+        """Name the session on the current span, and return the context in which the server starts its own."""
         if session is None:
             return self._without_span(message, version, session)
         around, context = get_current_span(), trace_context(message)
         if context is not None:  # its baggage, that is: the server takes the span from the message itself
             context = set_span_in_context(around, context)
-        if around.is_recording():
-            is_foreign = has_foreign_session_id(around, session.ref, context)
-            around.set_attributes(session_attributes(session.ref, tuple(self._aliases), is_foreign))
+        self._name_session(around, session.ref, context)
         start = start_of(session.trace) if self._in_session else None
         if start is not None:
             context = below(start, context)
@@ -262,7 +249,7 @@ class Tracing:
         )
 
     def _call(self, message: Message, version: str | None, session: Claims | None) -> Call:
-        """Look up by what was sent, so that what comes again is not even read; unusually long texts are not cached."""
+        # By what was sent, so that what comes again is not even read; unusually long texts are not cached.
         sent = message.params.name
         name = b"" if sent is UNSET else bytes(sent)
         is_short = len(message.method) + len(name) + (0 if version is None else len(version)) <= _MAX_KEY
@@ -274,7 +261,7 @@ class Tracing:
     def _related(
         self, message: Message, session: Claims | None, call: Call
     ) -> tuple[Context | None, Sequence[Link], bool]:
-        """Return the context with the parent span, the links, and whether `session.id` is foreign there."""
+        """Return the parent's context, the links, and whether `session.id` is foreign there."""
         sent, links = trace_context(message), call.links
         parent = sent
         if sent is None and not self._in_session:  # the span around is the parent
@@ -300,10 +287,12 @@ class Tracing:
 
     def name_session(self, claims: Claims) -> None:
         """Name a session on the current span: that of the request that creates it."""
-        span = get_current_span()
+        self._name_session(get_current_span(), claims.ref, None)
+
+    def _name_session(self, span: Span, ref: str, context: Context | None) -> None:
         if span.is_recording():
-            is_foreign = has_foreign_session_id(span, claims.ref, None)
-            span.set_attributes(session_attributes(claims.ref, tuple(self._aliases), is_foreign))
+            is_foreign = has_foreign_session_id(span, ref, context)
+            span.set_attributes(session_attributes(ref, tuple(self._aliases), is_foreign))
 
     def end_session(self, ref: str, *, start: str | None, reason: str) -> None:
         """Mark a session's end, by the traceparent of its token and a fixed word as the reason."""
@@ -362,7 +351,7 @@ def below(start: SpanContext, context: Context | None = None) -> Context:
 
 
 def with_session(ref: str, context: Context | None = None) -> Context:
-    """Return a context, or the current one, that names a session for samplers, which are asked before spans begin."""
+    """Return a context, or the current one, with a session for samplers, which are asked before spans begin."""
     return set_value(_REF, ref, context)
 
 

@@ -1,7 +1,7 @@
 """`Tail`: events for `mcp-sessions tail` on the same machine, each one JSON datagram to a UNIX socket.
 
-Where nothing reads it, or too slowly, an event is dropped: no request waits, and none fails. Sessions are named by
-their `ref`; of a client's words an event has the method and the tool alone, as a span does.
+An event that is not read in time is dropped: no request waits or fails. Of a client's words an event has the method and
+the tool alone, as a span does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Tail:
         self._path: Final = path
 
     def __call__(self, fact: Fact) -> None:
-        """Send one fact, unless it belongs to a message, which is sent by itself."""
+        """Send one fact, unless it belongs to a message, which is sent itself."""
         kind = type(fact)
         if kind in _EVENTS:
             self._send({"event": _EVENTS[kind], **asdict(fact)})

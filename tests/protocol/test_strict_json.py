@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 from hypothesis import example, given
+from hypothesis import strategies as st
 from jsontext import broken_texts, load, seeds, write
 from reasons import refused
 
-from mcp_sessions._protocol.strict_json import last_members, members, string
+from mcp_sessions._protocol.strict_json import is_deeper, last_members, members, string
 from mcp_sessions.errors import Refusal
 
 
 def test_members_are_the_slices_of_one_object() -> None:
-    """In order, each without the space around it."""
     found = members(b' { "b" : [ 1 ] , "a" : "\\ud800" } ')
     assert [(name, bytes(value)) for name, value in found.items()] == [("b", b"[ 1 ]"), ("a", b'"\\ud800"')]
 
 
 def test_members_of_another_value_are_what_the_caller_calls_them() -> None:
-    """Not JSON-RPC unless another reason is given."""
     with refused("not_jsonrpc"):
         members(b"[]")
     with refused("session_missing"):
@@ -27,13 +29,11 @@ def test_members_of_another_value_are_what_the_caller_calls_them() -> None:
 
 @pytest.mark.parametrize("text", [b'{"\\u0061":"%b"}', b'{"%b":1}', b'{"a":"\\ud800","%b":1}'])
 def test_members_of_a_text_that_is_not_utf8_are_refused(text: bytes) -> None:
-    """For texts whose encoding was not checked."""
     with refused("not_utf8"):
         members(text % b"\xff")
 
 
 def test_the_last_of_several_members_can_stand_for_all() -> None:
-    """For what servers answer; where requests are read, it is a refusal."""
     assert {name: bytes(value) for name, value in last_members(b'{"a":1,"b":2,"a":3}').items()} == {
         "a": b"3",
         "b": b"2",
@@ -47,12 +47,10 @@ def test_the_last_of_several_members_can_stand_for_all() -> None:
     [(b'"a\\n\\ud83d\\ude00"', "a\n\U0001f600"), (b'""', ""), (b"1", None), (b"null", None), (b'["a"]', None)],
 )
 def test_a_string_is_decoded_and_another_value_is_none(text: bytes, value: str | None) -> None:
-    """So that a caller can refuse it in its own words."""
     assert string(text) == value
 
 
 def test_a_string_that_cannot_be_written_down_is_refused() -> None:
-    """A lone surrogate, or bytes that are not characters."""
     with refused("lone_surrogate"):
         string(b'"\\ud800"')
     with refused("not_utf8"):
@@ -62,7 +60,6 @@ def test_a_string_that_cannot_be_written_down_is_refused() -> None:
 @given(broken_texts, seeds)
 @example("\ud800", None)
 def test_every_string_is_decoded_or_refused_for_its_surrogates(text: str, seed: int | None) -> None:
-    """As the standard library decodes it, which knows no refusal."""
     written = write(text, seed).strip()
     try:
         assert string(written) == load(written)
@@ -70,3 +67,40 @@ def test_every_string_is_decoded_or_refused_for_its_surrogates(text: str, seed: 
         assert refusal.reason == "lone_surrogate"
         with pytest.raises(UnicodeEncodeError):
             text.encode()
+
+
+VALUES = st.recursive(
+    st.none() | st.text('[]{}"\\a'), lambda inner: st.lists(inner) | st.dictionaries(st.text('[]{}"\\a'), inner)
+)
+
+
+def depth_of(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(depth_of, inner), default=0)
+
+
+@given(VALUES, st.integers(0, 6))
+def test_the_depth_is_that_of_the_value(value: Any, limit: int) -> None:
+    """Brackets in strings and names count for nothing, however they are escaped."""
+    assert is_deeper(json.dumps(value).encode(), limit) is (depth_of(value) > limit)
+
+
+def test_width_is_not_depth() -> None:
+    assert not is_deeper(b"[" + b",".join([b"[{}]"] * 10_000) + b"]", 3)
+    assert is_deeper(b"[" + b",".join([b"[{}]"] * 10_000) + b"]", 2)
+
+
+def test_a_few_deep_members_are_measured_one_bracket_at_a_time() -> None:
+    text = b"[" + b",".join([b"[" * 99 + b"]" * 99] * 3) + b"]"
+    assert not is_deeper(text, 100)
+    assert is_deeper(text, 99)
+
+
+def test_brackets_in_strings_are_no_levels() -> None:
+    assert not is_deeper(b'"[[[["', 0)
+    assert not is_deeper(b'["[[[["]', 1)
+
+
+@pytest.mark.parametrize("text", [b'"' + b"[" * 9, b"{" * 9, b"[" * 4 + b"]" * 2 + b"[" * 4])
+def test_what_is_no_json_is_judged_strictly(text: bytes) -> None:
+    assert is_deeper(text, 5)

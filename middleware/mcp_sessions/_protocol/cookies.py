@@ -1,0 +1,91 @@
+"""The cookie dialect: clients of the modern era that keep cookies are in a session without speaking of any.
+
+The answer to `server/discover` sets a cookie that holds a token of a kind of its own, and later requests bring it back.
+Our cookies never reach the wrapped server; all others pass as they came.
+Sources: RFC 6265, sections 4.1, 4.2 and 5.4; RFC 6265bis for `SameSite` and `__Secure-`; W3C Fetch Metadata.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b32encode
+from collections.abc import Iterable
+from typing import Final
+
+from .headers import Header, RequestHeaders
+
+DISCOVER: Final = "server/discover"
+COOKIE: Final = b"cookie"
+
+SHARED_JAR: Final = "shared"
+"""The value that names no session, once two clients were seen to share one jar of cookies."""
+
+UNREADABLE: Final = ""
+"""What stands for a cookie of ours that is given more than once: a session id that is never valid."""
+
+_SECURE: Final = b"__Secure-"
+_PORTS: Final = ((b"http", b":80"), (b"https", b":443"))
+
+
+def cookie_name(audience: str) -> bytes:
+    """Return the name of the cookie without its prefix; deployments on one host differ by their audience."""
+    digest = hashlib.sha256(b"mcp-sessions/1/cookie/" + audience.encode("utf-8", "surrogatepass")).digest()
+    return b"mcp-session-" + b32encode(digest[:5]).lower()
+
+
+def take(headers: Iterable[Header], name: bytes, *, secure: bool) -> tuple[str | None, list[Header]]:
+    """Return the value of our cookie, or None, and the headers without it.
+
+    The cookie of the other scheme is taken out as well and never read: over plain text anybody could have set it.
+
+    Args:
+        headers: The headers of the request.
+        name: The name of our cookie, without its prefix.
+        secure: Whether the request came by https.
+    """
+    values, kept = list[bytes](), list[Header]()
+    read = _SECURE + name if secure else name
+    for header in headers:
+        if header[0] == COOKIE and name in header[1]:
+            others = []
+            for pair in header[1].split(b";"):
+                key, _, value = pair.strip().partition(b"=")
+                if key.rstrip() == read:
+                    values.append(value.strip())
+                elif key.rstrip() not in {name, _SECURE + name}:
+                    others.append(pair.strip())
+            header = (COOKIE, b"; ".join(others))  # noqa: PLW2901  # what is left of it
+            if not others:
+                continue
+        kept.append(header)
+    if not values:
+        return None, kept
+    return values[0].decode("latin-1") if len(values) == 1 else UNREADABLE, kept
+
+
+def is_cross_site(headers: RequestHeaders) -> bool:
+    """Whether a page of another site made the request: by Fetch Metadata, or by an `Origin` that is not the host's."""
+    if headers.first(b"sec-fetch-site") == "cross-site":
+        return True
+    origin, host = headers.by_name.get(b"origin"), headers.by_name.get(b"host", b"")
+    if origin is None:
+        return False
+    scheme, _, authority = origin.lower().partition(b"://")
+    for named, port in _PORTS:
+        if scheme == named:
+            authority, host = authority.removesuffix(port), host.removesuffix(port)
+    return authority != host.lower()
+
+
+def set_cookie(name: bytes, value: str, *, path: str, secure: bool) -> Header:
+    """Return the header that sets our cookie until its client is closed; the token holds when the session ends.
+
+    Args:
+        name: The name of our cookie, without its prefix.
+        value: A token, or `SHARED_JAR`.
+        path: The endpoint as its clients see it, percent-encoded.
+        secure: Whether the request came by https.
+    """
+    prefix, suffix = (_SECURE, b"; Secure") if secure else (b"", b"")
+    attributes = b"; Path=%b; HttpOnly; SameSite=Strict%b" % (path.encode("ascii"), suffix)
+    return b"set-cookie", prefix + name + b"=" + value.encode("ascii") + attributes

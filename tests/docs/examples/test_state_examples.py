@@ -1,0 +1,287 @@
+"""The examples whose tools keep something for a session, as a client of the official SDK sees them."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from example_servers import client_of, connected, running
+from mcp import Client, MCPError
+
+from session_client import HeldSession, ToolFailed
+from stage import together
+
+
+async def delegated(client: Client, session: HeldSession, context: str | None) -> dict[str, Any]:
+    """Return the next agent's message for a call that names a context."""
+    named = {} if context is None else {"a2a/contextId": context}
+    meta = cast("Any", {**session.meta, **named})
+    result = await client.call_tool("delegate", {"task": "look"}, meta=meta)
+    return cast("dict[str, Any]", result.structured_content)
+
+
+def kept(sandboxes: Path) -> list[str]:
+    """Return the notes of every folder."""
+    return [file.read_text("utf-8") for file in sandboxes.glob("*/notes.txt")]
+
+
+class TestCounter:
+    """The example `counter`: each call returns one more than the last one of its session."""
+
+    async def test_each_session_counts_for_itself(self) -> None:
+        """A session counts on, whatever another session does."""
+        async with connected("counter") as client:
+            a, b = await HeldSession.create(client), await HeldSession.create(client)
+            assert [await session.call("count") for session in (a, a, b, a)] == [1, 2, 1, 3]
+
+    async def test_without_a_session_every_call_is_the_first(self) -> None:
+        """Sessions are optional here, and nothing is kept without one."""
+        async with connected("counter") as client:
+            answers = [(await client.call_tool("count")).structured_content for _ in range(2)]
+            assert answers == [{"result": 1}, {"result": 1}]
+
+    async def test_the_client_holds_the_number(self) -> None:
+        """State is last-write-wins: a client that sends an older state again counts from there."""
+        async with connected("counter") as client:
+            session = await HeldSession.create(client)
+            await session.call("count")
+            meta = session.meta
+            answers = [(await client.call_tool("count", meta=meta)).structured_content for _ in range(2)]
+            assert answers == [{"result": 2}, {"result": 2}]
+
+
+class TestNotebook:
+    """The example `notebook`: notes that the client holds, a notebook for each session."""
+
+    async def test_a_notebook_holds_its_own_notes_in_order(self) -> None:
+        """Notes come back oldest first, without those of another session."""
+        async with connected("notebook") as client:
+            a, b = await HeldSession.create(client), await HeldSession.create(client)
+            assert await a.call("append", note="one") == ["one"]
+            assert await b.call("append", note="other") == ["other"]
+            assert await a.call("append", note="two") == ["one", "two"]
+            assert await a.call("read") == ["one", "two"]
+            assert await b.call("read") == ["other"]
+
+    async def test_a_new_notebook_is_empty(self) -> None:
+        """A notebook can be read before it is written."""
+        async with connected("notebook") as client:
+            assert await (await HeldSession.create(client)).call("read") == []
+
+    async def test_a_note_beyond_the_limit_is_refused(self) -> None:
+        """A note that does not fit is refused with the limit, and the notes before it are kept."""
+        async with connected("notebook") as client:
+            session = await HeldSession.create(client)
+            await session.call("append", note="short")
+            with pytest.raises(ToolFailed, match="the limit is 4096"):
+                await session.call("append", note="long" * 2000)
+            assert await session.call("read") == ["short"]
+
+    async def test_a_model_does_not_see_the_session(self) -> None:
+        """The schema of a tool has its own arguments alone."""
+        async with connected("notebook") as client:
+            asked = {tool.name: sorted(tool.input_schema["properties"]) for tool in (await client.list_tools()).tools}
+            assert asked == {"append": ["note"], "read": []}
+
+
+class TestShop:
+    """The example `shop`: a cart and a browser in each session."""
+
+    async def test_every_session_has_its_own_cart_and_browser(self) -> None:
+        """The server keeps a cart and a browser for each session, which other sessions do not see."""
+        async with connected("shop") as client:
+            a, b = await HeldSession.create(client), await HeldSession.create(client)
+            assert await a.call("put", item="tea") == ["tea"]
+            assert await a.call("put", item="bread") == ["bread", "tea"]
+            assert await a.call("visit", page="/") == ["/"]
+            assert await b.call("put", item="milk") == ["milk"]
+            assert await b.call("visit", page="/milk") == ["/milk"]
+            assert await a.call("visit", page="/tea") == ["/", "/tea"]
+
+
+class TestShoppingCart:
+    """The example `shopping_cart`: carts in the state that clients hold."""
+
+    async def test_each_session_has_a_cart(self) -> None:
+        """Items are added and removed, and a checkout empties the cart of its session."""
+        async with connected("shopping_cart") as client:
+            a, b = await HeldSession.create(client), await HeldSession.create(client)
+            assert await a.call("add", item="pen", quantity=2) == {"pen": 2}
+            assert await a.call("add", item="book") == {"pen": 2, "book": 1}
+            assert await a.call("add", item="pen", quantity=-2) == {"book": 1}
+            assert await b.call("show") == {}
+            assert await a.call("checkout") == "order 1: 1 items"
+            assert sys.modules["shopping_cart"].orders == [{"book": 1}]
+            with pytest.raises(ToolFailed, match="the cart is empty"):
+                await a.call("checkout")
+
+    async def test_any_server_with_the_keys_continues_a_cart(self) -> None:
+        """A server that never saw the session continues from the state that the client holds."""
+        keys = secrets.token_urlsafe(32)
+        async with running("shopping_cart", keys) as app, client_of(app) as client:
+            session = await HeldSession.create(client)
+            await session.call("add", item="pen")
+        async with running("shopping_cart", keys) as app, client_of(app) as client:
+            assert await HeldSession(client, session.metadata).call("add", item="book") == {"pen": 1, "book": 1}
+
+    async def test_an_item_beyond_the_limit_is_refused(self) -> None:
+        """An item that does not fit is refused with the limit, and the cart is unchanged."""
+        async with connected("shopping_cart") as client:
+            session = await HeldSession.create(client)
+            await session.call("add", item="pen")
+            with pytest.raises(ToolFailed, match=r"the cart is full: .* the limit is 4096"):
+                await session.call("add", item="long" * 2000)
+            assert await session.call("show") == {"pen": 1}
+
+
+class TestA2AContext:
+    """The example `a2a_context`: a foreign context id is passed on."""
+
+    async def test_the_context_is_passed_on_and_the_data_is_the_sessions(self) -> None:
+        """A call counts in its session, whatever context it names."""
+        async with connected("a2a_context") as client:
+            a, b = await HeldSession.create(client), await HeldSession.create(client)
+            calls = [(a, "ctx-1"), (a, "ctx-2"), (b, "ctx-1"), (b, None)]
+            messages = [await delegated(client, session, context) for session, context in calls]
+        assert [message.get("contextId") for message in messages] == ["ctx-1", "ctx-2", "ctx-1", None]
+        assert [message["metadata"]["number"] for message in messages] == [1, 2, 1, 2]
+        assert len({message["metadata"]["session"] for message in messages}) == 2
+        assert messages[0]["parts"] == [{"kind": "text", "text": "look"}]
+
+
+class TestSandbox:
+    """The example `sandbox`: a folder for each session, removed when the session ends."""
+
+    @pytest.fixture(autouse=True)
+    def sandboxes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """Keep the folders in a temporary one."""
+        monkeypatch.setenv("SANDBOXES", str(tmp_path))
+        return tmp_path
+
+    async def test_files_belong_to_a_session_and_are_removed_with_it(self, sandboxes: Path) -> None:
+        """Each session sees its own files, and a deleted session's folder is removed alone."""
+        async with connected("sandbox") as client:
+            a, b = await HeldSession.create(client), await HeldSession.create(client)
+            assert await a.call("write", name="notes.txt", text="mine") == ["notes.txt"]
+            assert await a.call("write", name="more.txt", text="mine, too") == ["more.txt", "notes.txt"]
+            assert await b.call("write", name="notes.txt", text="other") == ["notes.txt"]
+            assert [await a.call("read", name="notes.txt"), await b.call("read", name="notes.txt")] == ["mine", "other"]
+            assert sorted(kept(sandboxes)) == ["mine", "other"]
+            await a.delete()
+            assert kept(sandboxes) == ["other"]
+
+    async def test_a_session_without_files_can_be_deleted(self, sandboxes: Path) -> None:
+        """A session that wrote nothing is deleted, though it has no folder."""
+        async with connected("sandbox") as client:
+            session = await HeldSession.create(client)
+            with pytest.raises(ToolFailed, match=r"there is no notes\.txt in this session"):
+                await session.call("read", name="notes.txt")
+            await session.delete()
+            assert kept(sandboxes) == []
+
+    @pytest.mark.parametrize("name", ["../out", "/etc/passwd", "..", "a/b", ""])
+    async def test_a_name_cannot_leave_the_folder(self, name: str) -> None:
+        """A path in place of a plain file name is refused."""
+        async with connected("sandbox") as client:
+            session = await HeldSession.create(client)
+            with pytest.raises(ToolFailed, match="is no plain file name"):
+                await session.call("write", name=name, text="out")
+
+
+class TestTransaction:
+    """The example `transaction`: begin, write, read, commit."""
+
+    @pytest.fixture(autouse=True)
+    def database(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        """Use a new database in each test, and close it."""
+        monkeypatch.delenv("SETTINGS_DB", raising=False)
+        yield
+        import transaction
+
+        transaction.database.close()
+
+    async def test_committed_values_are_seen_by_all(self) -> None:
+        """Before the commit, only the session that wrote a value reads it."""
+        async with connected("transaction") as client:
+            a, b = await HeldSession.create(client), await HeldSession.create(client)
+            assert await a.call("begin") == "open"
+            assert await a.call("write", name="color", value="red") == {"color": "red"}
+            assert await a.call("write", name="size", value="9") == {"color": "red", "size": "9"}
+            assert [await a.call("read", name="color"), await b.call("read", name="color")] == ["red", None]
+            assert await a.call("commit") == 2
+            assert [await a.call("read", name="size"), await b.call("read", name="size")] == ["9", "9"]
+
+    async def test_the_end_of_a_session_rolls_back(self) -> None:
+        """Uncommitted values of a deleted session are gone."""
+        async with connected("transaction") as client:
+            a, b = await HeldSession.create(client), await HeldSession.create(client)
+            await a.call("begin")
+            await a.call("write", name="color", value="red")
+            await a.delete()
+            assert await b.call("read", name="color") is None
+
+    async def test_one_of_two_parallel_commits_makes_the_changes(self) -> None:
+        """The other commit finds no open transaction."""
+        async with connected("transaction") as client:
+            session = await HeldSession.create(client)
+            await session.call("begin")
+            await session.call("write", name="color", value="red")
+            outcomes = await together([session.call("commit") for _ in range(2)])
+            made, refused = sorted(outcomes)
+            assert made == "1"
+            assert refused.endswith("no transaction is open; call begin first")
+
+    @pytest.mark.parametrize(("tool", "arguments"), [("write", {"name": "color", "value": "red"}), ("commit", {})])
+    async def test_a_write_without_begin_is_refused(self, tool: str, arguments: dict[str, str]) -> None:
+        async with connected("transaction") as client:
+            session = await HeldSession.create(client)
+            with pytest.raises(ToolFailed, match="call begin first"):
+                await session.call(tool, **arguments)
+
+
+class TestClusterCounter:
+    """The example `cluster_counter`: a count without a missing call."""
+
+    @pytest.fixture(autouse=True)
+    def store(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Use the store in memory."""
+        monkeypatch.setenv("MCP_SESSION_STORE", "memory:")
+
+    async def test_parallel_calls_all_count(self) -> None:
+        """Parallel calls return different numbers, and another session counts for itself."""
+        async with connected("cluster_counter") as client:
+            session, other = await HeldSession.create(client), await HeldSession.create(client)
+            assert sorted(await together([session.call("count") for _ in range(8)])) == list("12345678")
+            assert await other.call("count") == 1
+
+    async def test_a_session_lists_the_processes_that_served_it(self) -> None:
+        """The list is empty before the first call, and has this process afterwards."""
+        async with connected("cluster_counter") as client:
+            session = await HeldSession.create(client)
+            assert await session.call("workers") == []
+            await session.call("count")
+            assert await session.call("workers") == [os.getpid()]
+
+
+@pytest.mark.parametrize(
+    ("name", "tool"),
+    [
+        ("notebook", "append"),
+        ("notebook", "read"),
+        ("shop", "put"),
+        ("shop", "visit"),
+        ("cluster_counter", "count"),
+    ],
+)
+async def test_a_tool_that_needs_a_session(name: str, tool: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call without one is refused before the tool sees it."""
+    monkeypatch.setenv("MCP_SESSION_STORE", "memory:")
+    async with connected(name) as client:
+        with pytest.raises(MCPError, match="Session required") as refusal:
+            await client.call_tool(tool)
+        assert refusal.value.code == -31044

@@ -1,0 +1,387 @@
+"""The cookie dialect: who gets a cookie, what it is good for, and how each odd one is answered."""
+
+from __future__ import annotations
+
+import json
+from http.cookies import SimpleCookie
+from typing import Any
+
+import pytest
+from apps import Server, reply, sessions
+from clients import SECRET, SESSION_KEY, Answer, Client, Clock, Header, call, http
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from mcp_sessions import MCPSessionMiddleware, SEP1364Create, Session, TransportSessions
+from mcp_sessions.errors import REFUSALS
+
+DISCOVER = "server/discover"
+DEAD = (-32043, "Session not found")
+CLIENT = "io.modelcontextprotocol/clientCapabilities"
+
+
+def set_cookies(answer: Answer) -> list[bytes]:
+    return [value for name, value in answer.start["headers"] if name == b"set-cookie"]
+
+
+def cookie_of(answer: Answer) -> Header:
+    """The `Cookie` header with which a client goes on after an answer that sets one cookie."""
+    (header,) = set_cookies(answer)
+    return b"cookie", header.partition(b";")[0]
+
+
+def error_of(answer: Answer) -> tuple[int, str]:
+    return answer.error["code"], answer.error["message"]
+
+
+async def count(session: Session | None, arguments: dict[str, Any]) -> Any:
+    """Count the calls of a session in its state, with cache hints as a cautious server has them."""
+    if session is None:
+        return 0
+    session.state["n"] = session.state.get("n", 0) + 1
+    return session.state["n"]
+
+
+def server(**options: Any) -> Client:
+    return Client(sessions(Server(count=count), **options))
+
+
+async def counted(client: Client, *headers: Header, **more: Any) -> Any:
+    return (await client.tool("count", *headers, **more)).result["content"]
+
+
+@pytest.mark.parametrize("sse", [False, True])
+async def test_a_client_that_keeps_cookies_is_in_a_session(sse: bool) -> None:
+    """The answer to `server/discover` sets the cookie; later requests are in its session, and nothing is echoed."""
+    app = Server(sse=sse, count=count)
+    client = Client(sessions(app))
+    cookie = cookie_of(await client.send(DISCOVER))
+    assert [await counted(client, cookie) for _ in range(3)] == [1, 2, 3]
+    called = await client.tool("count", cookie)
+    assert called.session is None
+    assert not set_cookies(called)
+    assert b"cookie" not in app.last.headers
+
+
+async def test_another_client_is_in_another_session() -> None:
+    client = server()
+    first, second = cookie_of(await client.send(DISCOVER)), cookie_of(await client.send(DISCOVER))
+    assert [await counted(client, first), await counted(client, second), await counted(client, first)] == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("scope", "path"),
+    [
+        ({}, "/mcp"),
+        ({"path": "/mcp/"}, "/mcp"),
+        ({"root_path": "/api", "path": "/api/mcp"}, "/api/mcp"),
+        ({"root_path": "/a b;c", "path": "/a b;c/mcp"}, "/a%20b%3Bc/mcp"),
+    ],
+)
+@pytest.mark.parametrize("secure", [False, True])
+async def test_its_attributes(scope: dict[str, Any], path: str, secure: bool) -> None:
+    """No script reads it, no other site sends it, no other path and, under https, no plain text carries it."""
+    scope = {"path": "/mcp", "scheme": "https" if secure else "http", **scope}
+    client = Client(sessions(Server()))
+    body = json.dumps(client.message(DISCOVER)).encode()
+    answer = await call(client.app, http(headers=client.headers(DISCOVER), **scope), body)
+    (header,) = set_cookies(answer)
+    name, morsel = SimpleCookie(header.decode()).popitem()
+    assert name.startswith("__Secure-mcp-session-" if secure else "mcp-session-")
+    assert (morsel["path"], morsel["httponly"], morsel["samesite"]) == (path, True, "Strict")
+    assert (morsel["secure"], morsel["max-age"], morsel["expires"], morsel["domain"]) == (secure or "", "", "", "")
+
+
+async def test_the_path_is_the_one_that_the_client_sees_below_a_mount() -> None:
+    app = Starlette(routes=[Mount("/apps", app=sessions(Server(), path="/mcp"))])
+    client = Client(app, path="/apps/mcp")
+    body = json.dumps(client.message(DISCOVER)).encode()
+    answer = await call(app, http(path="/apps/mcp", headers=client.headers(DISCOVER)), body)
+    assert b"; Path=/apps/mcp;" in set_cookies(answer)[0]
+
+
+# --- who gets none -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"keys": None}, {"transport": "off"}, {"transport": TransportSessions(cookie=False)}],
+    ids=["mortal keys", "off", "no cookie"],
+)
+async def test_a_deployment_that_sets_none(options: dict[str, Any]) -> None:
+    app = MCPSessionMiddleware(Server(), **{"keys": SECRET, "clock": Clock(), **options})
+    assert set_cookies(await Client(app).send(DISCOVER)) == []
+
+
+async def test_a_client_that_speaks_the_draft_gets_none() -> None:
+    client = server()
+    message = client.message(DISCOVER)
+    message["params"]["_meta"][CLIENT] = {"experimental": {"sessions": {}}}
+    assert set_cookies(await client.post(message, method=DISCOVER)) == []
+
+
+async def test_a_client_of_the_legacy_era_gets_none() -> None:
+    client = Client(sessions(Server()), modern=False)
+    assert set_cookies(await client.send(DISCOVER)) == []
+    assert set_cookies(await client.send("initialize")) == []
+
+
+async def test_a_failed_discover_sets_none() -> None:
+    async def refuses(scope: Any, send: Any) -> bool:
+        await reply(send, b'{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"no"}}')
+        return True
+
+    assert set_cookies(await Client(sessions(Server(guard=refuses))).send(DISCOVER)) == []
+
+
+async def test_a_session_that_is_refused_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
+    """The caller has made too many: `server/discover` succeeds all the same."""
+    caplog.set_level("INFO", "mcp_sessions")
+    client = server(create_limit=1)
+    assert len(set_cookies(await client.send(DISCOVER))) == 1
+    answer = await client.send(DISCOVER)
+    assert "result" in answer.json
+    assert set_cookies(answer) == []
+    assert "refused 'server/discover'" in caplog.text
+
+
+# --- a cookie that is not a live session of this caller -------------------------------------------
+
+
+async def alive(client: Client) -> tuple[Header, bytes]:
+    """A live cookie, and its name."""
+    cookie = cookie_of(await client.send(DISCOVER))
+    return cookie, cookie[1].partition(b"=")[0]
+
+
+@pytest.mark.parametrize("kind", ["forged", "half", "long", "empty", "twice", "quoted", "draft", "header"])
+async def test_what_is_no_cookie_of_ours_is_answered_once(kind: str) -> None:
+    """One error, and the same answer sets a new cookie, with which the next call works."""
+    client = server()
+    cookie, name = await alive(client)
+    token = cookie[1].partition(b"=")[2]
+    legacy = Client(client.app, modern=False)
+    values = {
+        "forged": token[:-8] + b"AAAAAAAA",
+        "half": token[: len(token) // 2],
+        "long": token * 20,
+        "empty": b"",
+        "twice": token + b"; " + name + b"=" + token,
+        "quoted": b'"' + token + b'"',
+        "draft": (await client.create())["sessionId"].encode(),
+        "header": (await legacy.send("initialize")).headers[b"mcp-session-id"],
+    }
+    answer = await client.tool("count", (b"cookie", name + b"=" + values[kind]))
+    assert error_of(answer) == DEAD
+    assert await counted(client, cookie_of(answer)) == 1
+
+
+@pytest.mark.parametrize("kind", ["expired", "deleted", "foreign"])
+async def test_a_dead_cookie_is_answered_once(kind: str) -> None:
+    async def leave(session: Session | None, arguments: dict[str, Any]) -> Any:
+        assert session is not None
+        await session.end()
+
+    clock = Clock()
+    caller = ["alice"]
+    app = sessions(Server(count=count, leave=leave), clock=clock, principal=lambda scope: caller[0])
+    client = Client(app)
+    cookie, _ = await alive(client)
+    if kind == "expired":
+        clock.now += 31 * 24 * 3600
+    elif kind == "foreign":
+        caller[0] = "bob"
+    else:
+        await client.tool("leave", cookie)
+    answer = await client.tool("count", cookie)
+    assert error_of(answer) == DEAD
+    assert await counted(client, cookie_of(answer)) == 1
+
+
+async def test_a_dead_cookie_at_discover_begins_anew() -> None:
+    client = server()
+    _, name = await alive(client)
+    answer = await client.send(DISCOVER, None, (b"cookie", name + b"=dead"))
+    assert "result" in answer.json
+    assert await counted(client, cookie_of(answer)) == 1
+
+
+async def test_a_dead_cookie_is_not_renewed_where_the_caller_gets_no_session() -> None:
+    client = server(create_limit=1)
+    _, name = await alive(client)
+    answer = await client.tool("count", (b"cookie", name + b"=dead"))
+    assert error_of(answer) == DEAD
+    assert set_cookies(answer) == []
+
+
+async def test_its_token_is_good_for_nothing_else() -> None:
+    """Not in `_meta`, and not as a transport id."""
+    client = server()
+    token = (await alive(client))[0][1].partition(b"=")[2].decode()
+    assert error_of(await client.tool("count", session={"sessionId": token})) == DEAD
+    legacy = Client(client.app, modern=False)
+    assert (await legacy.tool("count", (b"mcp-session-id", token.encode()))).status in {400, 404}
+
+
+# --- beside other names --------------------------------------------------------------------------
+
+
+async def test_what_the_body_names_wins() -> None:
+    client = server()
+    cookie, name = await alive(client)
+    session = await client.create()
+    answer = await client.tool("count", cookie, session=session)
+    assert answer.session is not None
+    assert (await client.tool("count", (b"cookie", name + b"=dead"), session=session)).session is not None
+    assert await counted(client, cookie) == 1
+
+
+async def test_other_cookies_pass_both_ways() -> None:
+    """Those of the application and of a load balancer; ours is taken out of the midst of them."""
+    seen: list[list[bytes]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append([value for name, value in scope["headers"] if name == b"cookie"])
+        inner = Server(count=count)
+
+        async def with_cookie(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], (b"set-cookie", b"app=1")]}
+            await send(message)
+
+        await inner(scope, receive, with_cookie)
+
+    client = Client(sessions(app))
+    answer = await client.send(DISCOVER)
+    theirs, ours = set_cookies(answer)
+    assert theirs == b"app=1"
+    pair = ours.partition(b";")[0]
+    await client.tool("count", (b"cookie", b"a=1;b=2; " + pair + b"; c"), (b"cookie", b"d=4"), (b"cookie", pair))
+    await client.tool("count", (b"cookie", b"a=1;b=2 ;c"))
+    assert seen[1:] == [[b"a=1; b=2; c", b"d=4"], [b"a=1;b=2 ;c"]]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(b"sec-fetch-site", b"cross-site")],
+        [(b"origin", b"https://evil.example"), (b"host", b"mcp.example")],
+        [(b"origin", b"null"), (b"host", b"mcp.example")],
+        [(b"origin", b"https://mcp.example:8443"), (b"host", b"mcp.example")],
+    ],
+)
+async def test_requests_from_other_sites_count_as_without(headers: list[Header]) -> None:
+    client = server()
+    cookie, _ = await alive(client)
+    assert await counted(client, cookie, *headers) == 0
+    assert set_cookies(await client.send(DISCOVER, None, *headers)) == []
+
+
+@pytest.mark.parametrize("origin", [b"https://mcp.example", b"https://MCP.example:443", b"http://mcp.example:80"])
+async def test_requests_from_the_own_site_count(origin: bytes) -> None:
+    client = server()
+    cookie, _ = await alive(client)
+    assert await counted(client, cookie, (b"origin", origin), (b"host", b"mcp.example")) == 1
+
+
+async def test_a_cookie_of_the_other_scheme_is_not_read() -> None:
+    """Over plain text anybody could have set it; the server does not see it all the same."""
+    app = Server(count=count)
+    cookie, _ = await alive(Client(sessions(app)))
+    client = Client(sessions(app), scheme="https")
+    assert await counted(client, cookie) == 0
+    assert b"cookie" not in app.last.headers
+
+
+async def test_deployments_on_one_host_differ() -> None:
+    one, two = server(audience="https://a.example"), server(audience="https://b.example")
+    assert (await alive(one))[1] != (await alive(two))[1]
+
+
+# --- a shared jar --------------------------------------------------------------------------------
+
+
+async def test_two_clients_that_share_a_jar_have_no_session(caplog: pytest.LogCaptureFixture) -> None:
+    """The second begins with the live cookie of the first: from there on neither has a session, and the log says so."""
+    client = server()
+    cookie, _ = await alive(client)
+    assert await counted(client, cookie) == 1
+    answer = await client.send(DISCOVER, None, cookie)
+    shared = cookie_of(answer)
+    assert await counted(client, shared) == 0
+    assert set_cookies(await client.send(DISCOVER, None, shared)) == []
+    assert "two MCP clients share one cookie jar" in caplog.text
+
+
+async def test_a_policy_says_what_to_do_about_a_shared_jar() -> None:
+    client = server(require="always")
+    cookie, _ = await alive(client)
+    shared = cookie_of(await client.send(DISCOVER, None, cookie))
+    assert error_of(await client.tool("count", shared)) == (-31044, REFUSALS["cookie_jar_shared"].message)
+    assert error_of(await client.tool("count")) == (-31044, "Session required")
+
+
+async def test_a_jar_may_be_one_conversation() -> None:
+    """`cookie="shared"`: whoever brings the cookie goes on in its session; a marker of before begins one."""
+    client = Client(sessions(Server(count=count), transport=TransportSessions(cookie="shared")))
+    cookie, name = await alive(client)
+    assert await counted(client, cookie) == 1
+    assert set_cookies(await client.send(DISCOVER, None, cookie)) == []
+    assert await counted(client, cookie) == 2
+    assert set_cookies(await client.send(DISCOVER, None, (b"cookie", name + b"=shared"))) != []
+
+
+# --- what `on_create` leaves ---------------------------------------------------------------------
+
+
+def welcome(session: Session, params: dict[str, Any], scope: Any) -> None:
+    session.state["n"] = 10
+
+
+async def by_cookie(client: Client) -> Any:
+    return await counted(client, cookie_of(await client.send(DISCOVER)))
+
+
+async def by_header(client: Client) -> Any:
+    legacy = Client(client.app, modern=False)
+    named = (await legacy.send("initialize")).headers[b"mcp-session-id"]
+    return await counted(legacy, (b"mcp-session-id", named))
+
+
+async def by_draft(client: Client) -> Any:
+    return await counted(client, session=await client.create())
+
+
+async def by_field(client: Client) -> Any:
+    created = await client.send("sessions/create", {"capabilities": {}})
+    named = created.json["sessionId"]
+    message = client.message("tools/call", {"name": "count", "arguments": {}}) | {"sessionId": named}
+    return (await client.post(message, (b"mcp-session-id", named.encode()))).result["content"]
+
+
+@pytest.mark.parametrize("named", [by_cookie, by_header, by_draft, by_field])
+async def test_the_state_that_on_create_writes_is_in_the_first_request(named: Any) -> None:
+    """In every dialect, whether its client carries the state or the store keeps it."""
+    dialects = [SEP1364Create()] if named is by_field else []
+    assert await named(server(on_create=welcome, dialects=dialects)) == 11
+
+
+# --- caches --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["resources/read", "tools/list"])
+async def test_an_answer_of_a_session_is_not_kept_for_others(method: str) -> None:
+    """Its cache hints become private and stale wherever the session was attached."""
+
+    async def hints(scope: Any, send: Any) -> bool:
+        await reply(send, b'{"jsonrpc":"2.0","id":1,"result":{"ttlMs":60000,"cacheScope":"public","capabilities":{}}}')
+        return True
+
+    client = Client(sessions(Server(guard=hints)))
+    cookie, _ = await alive(client)
+    result = (await client.send(method, {"uri": "a://b"}, cookie)).result
+    attached = method == "resources/read"
+    assert (result["cacheScope"], result["ttlMs"]) == (("private", 0) if attached else ("public", 60000))
+    plain = (await client.send(method, {"uri": "a://b"})).result
+    assert (plain["cacheScope"], plain["ttlMs"]) == ("public", 60000)
+    assert SESSION_KEY not in result
