@@ -31,7 +31,7 @@ from mcp_sessions.stores.base import Ended, Record, Standing
 from mcp_sessions.stores.redis import RedisStore
 from mcp_sessions.stores.redis_connection import reason_of
 from mcp_sessions.stores.redis_durability import CLUSTER_RIGHTS, RIGHTS
-from stores import revoke
+from mcp_sessions.testing.contract import revoke
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from mcp_sessions.stores.base import Standing
 from mcp_sessions.stores.redis import RedisStore
 from mcp_sessions.stores.redis_connection import cause_of
 from mcp_sessions.stores.redis_durability import Promise
-from stores import revoke
+from mcp_sessions.testing.contract import revoke
 
 LATER = 1_900_000_000
 ONE = Claims(kind="session", kid="k", jti="one", issued_at=LATER, expires_at=LATER + 3600)

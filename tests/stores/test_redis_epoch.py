@@ -23,7 +23,7 @@ from mcp_sessions.stores.redis_durability import FORGETS as _FORGETS
 from mcp_sessions.stores.redis_durability import LATE as _LATE
 from mcp_sessions.stores.redis_durability import UNSURE as _UNSURE
 from mcp_sessions.stores.redis_durability import ServerInfo
-from stores import revoke
+from mcp_sessions.testing.contract import revoke
 
 LIVE, ENDED, LOST = Standing.LIVE, Standing.ENDED, Standing.LOST
 KEEPS: dict[str, Any] = {"appendonly": "yes", "appendfsync": "always"}
