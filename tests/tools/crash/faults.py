@@ -138,7 +138,7 @@ def slow_disk(seconds: float) -> Iterator[Path]:
 
 async def restart(options: dict[str, Any], *, times: int = 3, query: str = "") -> dict[str, int]:
     """The server is killed and comes back, and takes a while to read its files."""
-    loading = {"key_load_delay": 200, "loading_process_events_interval_bytes": 1024}
+    loading: dict[str, Any] = {"key_load_delay": 200, "loading_process_events_interval_bytes": 1024}
     with serving(**options, **loading) as server:
         traffic = Traffic(server.url + query)
         async with traffic.running():
