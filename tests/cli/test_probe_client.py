@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from http.client import HTTPConnection
 from socket import create_server
 from ssl import SSLCertVerificationError
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -218,6 +220,36 @@ def test_a_silent_server_is_waited_for_so_long() -> None:
     with closing(create_server(("127.0.0.1", 0))) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         assert probe(Wire(url, seconds=0.05)).stopped == "no answer within 10 s"
+
+
+DRIPS = {
+    "headers": (b"HTTP/1.1 200 OK\r\n", b"x"),
+    "chunk extensions": (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1;", b"x"),
+    "continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+}
+
+
+@pytest.mark.parametrize("drip", DRIPS)
+def test_a_server_that_drips_is_left_in_time(drip: str) -> None:
+    """Each byte would begin a socket's timeout anew."""
+    begin, more = DRIPS[drip]
+    ended = Event()
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            connection.sendall(begin)
+            while not ended.wait(0.01):
+                connection.sendall(more)
+
+    with closing(create_server(("127.0.0.1", 0))) as listener:
+        server = Thread(target=serve)
+        server.start()
+        begun = time.monotonic()
+        stopped = probe(Wire(f"http://127.0.0.1:{listener.getsockname()[1]}/", seconds=0.2)).stopped
+        assert (stopped, time.monotonic() - begun < 5) == ("no answer within 10 s", True)
+        ended.set()
+        server.join()
 
 
 def test_a_server_without_tls_is_no_answer_over_tls() -> None:

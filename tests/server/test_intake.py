@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Generator
 from typing import Any
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from clients import Incoming, chunks
+from apps import Server, sessions
+from clients import Client, Incoming, chunks
 from hypothesis import given
 from hypothesis import strategies as st
 from reasons import refused
@@ -82,6 +84,36 @@ async def test_the_limit_itself_still_fits(size: int, fits: bool, slow: bool) ->
     else:
         with refused("body_too_large"):
             await take(*chunks(b"x" * size), slow=slow)
+
+
+async def test_small_pieces_cost_no_more_than_what_they_hold() -> None:
+    """A sender chooses how it cuts its body, and ten thousand connections may do so at once."""
+    size = 200_000
+    left = [size // 2]
+
+    async def receive() -> Message:
+        left[0] -= 1
+        return {"type": "http.request", "body": b"%02d" % (left[0] % 100), "more_body": left[0] > 0}
+
+    await read(Incoming(*chunks(b"a", b"b")), RequestHeaders.of([]), max_bytes=size, timeout=30)
+    tracemalloc.start()
+    try:
+        assert len(await read(receive, RequestHeaders.of([]), max_bytes=size, timeout=30)) == size
+        assert tracemalloc.get_traced_memory()[1] < 2.1 * size
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("version", "closes"), [("1.0", True), ("1.1", True), ("2", False)])
+@pytest.mark.parametrize(("length", "status"), [(b"301", 413), (b"5", 200)])
+async def test_a_connection_whose_body_is_not_awaited_is_closed(
+    version: str, closes: bool, length: bytes, status: int
+) -> None:
+    """Or its rest could come forever. HTTP/2 has streams, and forbids the header."""
+    client = Client(sessions(Server(), max_body_bytes=300), modern=False, http_version=version)
+    answer = await client.post({"jsonrpc": "2.0", "id": 1, "method": "ping"}, (b"content-length", length))
+    assert answer.status == status
+    assert answer.headers.get(b"connection") == (b"close" if closes and status == 413 else None)
 
 
 async def test_reading_stops_at_the_first_byte_too_many() -> None:

@@ -35,6 +35,9 @@ _NAMELESS: Final = frozenset({400, 404})
 """What a server that keeps transport sessions answers, past its guards, to a request that names none."""
 _JSON: Final = (b"content-type", b"application/json")
 _NO_STORE: Final = (b"cache-control", b"no-store")  # an answer may hold a credential
+_CLOSE: Final = (b"connection", b"close")
+_UNFINISHED: Final = frozenset({408, 413})
+"""What is answered before the body has arrived: the rest would hold the connection for as long as its client likes."""
 _DROPPED: Final = frozenset({b"content-length", b"transfer-encoding", b"accept-encoding", b"mcp-method", b"mcp-name"})
 _METHOD_NOT_FOUND: Final = b"-32601"
 _ID_FOR_NOTIFICATIONS: Final = b'"admission"'
@@ -94,7 +97,10 @@ async def refuse_unread(ctx: RequestContext, refusal: Refusal) -> None:
     """Answer what has no id to answer to: a body that others might read otherwise, or no body at all."""
     code = ctx.runtime.code(refusal)
     ctx.runtime.emit(RequestRefused(refusal.reason, code, None, refusal.ref))
-    await send_refusal(ctx.send, refusal, status=refusal.http_status, code=code)
+    # HTTP/2 and later have no such header.
+    closes = refusal.http_status in _UNFINISHED and ctx.scope.get("http_version", "1.1").startswith("1")
+    header = _CLOSE if closes else None
+    await send_refusal(ctx.send, refusal, status=refusal.http_status, code=code, header=header)
 
 
 async def refuse_bodyless(ctx: RequestContext, refusal: Refusal) -> None:
@@ -141,9 +147,9 @@ async def respond(
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_refusal(send: Send, refusal: Refusal, *, status: int, code: int) -> None:
+async def send_refusal(send: Send, refusal: Refusal, *, status: int, code: int, header: Header | None = None) -> None:
     """Send a refusal of a request whose id is not known."""
-    await respond(send, status, rewrite.error(None, code, refusal.client_message), refusal.retry_after)
+    await respond(send, status, rewrite.error(None, code, refusal.client_message), refusal.retry_after, header)
 
 
 async def send_status(send: Send, status: int, *more: tuple[bytes, bytes]) -> None:

@@ -11,10 +11,13 @@ import re
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from itertools import count
-from threading import Lock
+from queue import Empty, SimpleQueue
+from socket import SHUT_RDWR
+from threading import Lock, Thread
 from typing import Any, Final, Literal
 from urllib.parse import SplitResult, urlsplit
 
@@ -48,8 +51,8 @@ class Answer:
     """The answer to one request."""
 
     status: int
-    headers: Mapping[str, str]  # names in lower case
-    message: Mapping[str, Any]  # of JSON-RPC; empty where there is none
+    headers: Mapping[str, str] = field(repr=False)  # names in lower case
+    message: Mapping[str, Any] = field(repr=False)  # of JSON-RPC; empty where there is none
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -82,7 +85,7 @@ class Wire:
     """HTTP to one server, with bounds on requests, time and bytes."""
 
     url: str  # of the MCP endpoint, as it was typed
-    bearer: str | None = None  # an access token for it
+    bearer: str | None = field(default=None, repr=False)  # an access token for it
     requests: int = 200  # that may be sent
     seconds: float = 60.0  # that all of it may take
     clock: Callable[[], float] = time.monotonic
@@ -113,21 +116,24 @@ class Wire:
         usual = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
         token = {} if self.bearer is None else {"Authorization": f"Bearer {self.bearer}"}
         target = (self._parts.path or "/") + (f"?{self._parts.query}" if self._parts.query else "")
-        try:
+        deadline = self.clock() + seconds
+
+        def exchange() -> Answer:
             try:
                 connection.request(verb, target, body, {**usual, **token, **headers})
             except OSError:  # before the next: a certificate that is refused is a ValueError, too
                 raise
             except ValueError:
                 raise Unanswered("the server's words cannot stand in a header") from None
-            answer = self._read(connection.getresponse(), (message or {}).get("id"), self.clock() + seconds)
+            with connection.getresponse() as response:
+                return self._read(response, (message or {}).get("id"), deadline)
+
+        try:
+            self.last = answer = _within(seconds, exchange, connection)
         except TimeoutError:
             raise Unanswered(f"no answer within {PATIENCE:g} s") from None
         except (OSError, HTTPException) as error:
             raise Unanswered(f"the connection failed ({type(error).__name__})") from None
-        finally:
-            connection.close()
-        self.last = answer
         return answer
 
     def _spend(self) -> float:
@@ -159,6 +165,31 @@ class Wire:
             yield piece
             if not self.clock() < deadline:
                 raise Unanswered("an answer that does not end")
+
+
+def _within(seconds: float, exchange: Callable[[], Answer], connection: HTTPConnection) -> Answer:
+    """Return what an exchange does, or raise `TimeoutError`: a socket's own timeout begins anew with every byte."""
+    outcome: SimpleQueue[Answer | BaseException] = SimpleQueue()
+
+    def run() -> None:
+        found: Answer | BaseException
+        try:
+            found = exchange()
+        except BaseException as error:  # noqa: BLE001  # raised again below
+            found = error
+        connection.close()
+        outcome.put(found)
+
+    Thread(target=run, daemon=True).start()
+    try:
+        found = outcome.get(timeout=seconds)
+    except Empty:
+        with suppress(OSError, AttributeError):  # there may be no socket yet
+            connection.sock.shutdown(SHUT_RDWR)
+        raise TimeoutError from None
+    if isinstance(found, BaseException):
+        raise found
+    return found
 
 
 def _parts_of(url: str) -> SplitResult:
@@ -205,7 +236,7 @@ class ProbeClient:
     version: str  # of the protocol, as it is spoken
     shown_version: str  # for people: a date, or `(unusual)`, and nothing else that the server wrote
     capabilities: Mapping[str, Any] = field(default_factory=dict)  # the server's
-    transport: str | None = None  # the transport session that the server named
+    transport: str | None = field(default=None, repr=False)  # the transport session that the server named
     names_transport: bool = False  # to clients that do not know sessions, and to those alone
     _ids: Iterator[int] = field(default_factory=lambda: count(1))
 

@@ -36,7 +36,7 @@ class ProbeRun:
     """One server in one era while it is examined."""
 
     client: ProbeClient
-    held: dict[str, Session] = field(default_factory=dict)  # by the checks' names for them
+    held: dict[str, Session] = field(default_factory=dict, repr=False)  # by the checks' names for them
 
     def session(self, name: str) -> Session:
         """Return a session that an earlier check made, or skip this check."""
