@@ -18,6 +18,7 @@ from typing import Any
 
 from mcp_sessions import Claims, DataGone
 from mcp_sessions._session.data import Namespace
+from mcp_sessions.errors import refuse
 from mcp_sessions.stores import base
 from mcp_sessions.stores.base import FIRST, Ended, Position, Reach, Record, Standing
 
@@ -78,9 +79,16 @@ class DictStore:
     async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:  # noqa: ARG002
         self.cut_offs[audience, subject] = max(moment, self.cut_offs.get((audience, subject), 0))
 
-    async def register(self, record: Record) -> None:
-        if record.ref not in self.revoked:
-            self.records.setdefault(record.ref, Kept(record, record.seen_at))
+    async def register(self, record: Record, *, of_subject: int | None = None, of_lineage: int | None = None) -> None:
+        if record.ref in self.revoked or record.ref in self.records:
+            return
+        of = (record.subject, record.audience)
+        sessions = self._alive(lambda one: (one.subject, one.audience) == of and record.subject is not None)
+        forks = self._alive(lambda one: one.root == record.root is not None)
+        for found, most, reason in ((sessions, of_subject, "sessions_full"), (forks, of_lineage, "forks_full")):
+            if most is not None and len(found) >= most:
+                raise refuse(reason)
+        self.records[record.ref] = Kept(record, record.seen_at)
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         standing, kept, now = await self.status(claims), self.records.get(claims.ref), self.clock()
@@ -112,6 +120,11 @@ class DictStore:
 
     async def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
         return self._alive(lambda one: one.root == root and one.position > after)[:limit]
+
+    async def roster(self, *, audience: str, cursor: str = "", limit: int) -> tuple[list[Record], str]:
+        found = self._alive(lambda one: one.audience == audience and one.ref > cursor)
+        page = sorted(found, key=lambda one: one.ref)[:limit]
+        return page, page[-1].ref if len(page) == limit else ""
 
     async def find(self, ref: str) -> Record | None:
         return next(iter(self._alive(lambda one: one.ref == ref)), None)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from dataclasses import fields as dataclass_fields
+from dataclasses import is_dataclass
+from importlib import import_module
+from pkgutil import walk_packages
 
 import pytest
 
 import mcp_sessions
 from mcp_sessions import EndedSession, Session, Sessions, State
+from mcp_sessions._protocol.jsonrpc import REQUEST
 from mcp_sessions._session.data import Data
 from mcp_sessions.errors import MCPSessionsError
 
@@ -73,3 +79,43 @@ def test_an_unknown_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'mcp_sessions' has no attribute 'Basket'"):
         mcp_sessions.Basket  # noqa: B018  # asking is enough
     assert not hasattr(mcp_sessions, "Basket")
+
+
+HARMLESS = """
+    Metadata
+    Answer Call Claims Correlation Created Creation Ended Era Finding Handle Holder Identity JarKey Namespace Outcome
+    Principal ProbeClient ProbeRun Promise Record Refused Report RequestRefused Row Rule Rules ServerInfo SessionCreated
+    SessionDeleted Setting Wire _Answer _Change _Endpoint _Error _Header _Kept _Pending _Result _Values ListedSession
+    SessionPage
+"""
+"""Classes that show fields: names, hashes, times, and what shows itself as little as these."""
+
+CREDENTIAL = re.compile(
+    r"\A(bearer|text|token|(session|client|server|orphaned)_id|state|headers|body|payload|item|scope|material|message)\Z"
+)
+
+
+def test_no_class_shows_a_credential() -> None:
+    """Tracebacks print locals: of each class of the package, filled, only harmless fields appear."""
+    names = [one.name for one in walk_packages(mcp_sessions.__path__, "mcp_sessions.")]
+    modules = [import_module(name) for name in names if not name.endswith("__main__")]
+    classes = {one for module in modules for one in vars(module).values() if isinstance(one, type)}
+    shown = {}
+    for kind in classes:
+        if not kind.__module__.startswith("mcp_sessions"):
+            continue
+        fields = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
+        if fields is not None:
+            made = kind(**{name: REQUEST if name == "kind" else f"<{name}>" for name in fields})
+        elif is_dataclass(kind):
+            made = object.__new__(kind)
+            for name in (fields := [field.name for field in dataclass_fields(kind)]):
+                object.__setattr__(made, name, f"<{name}>")
+        else:
+            continue
+        text = repr(made) + repr(getattr(made, "__rich_repr__", list)())
+        if found := [name for name in fields if f"<{name}>" in text]:
+            shown[kind.__name__] = found
+    assert not shown.keys() - {*HARMLESS.split()}
+    credentials = {(kind, name) for kind, names in shown.items() for name in names if CREDENTIAL.match(name)}
+    assert credentials <= {("Row", "message"), ("Outcome", "message"), ("Principal", "client_id")}

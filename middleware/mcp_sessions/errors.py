@@ -8,6 +8,7 @@
     │   └── StateClosed
     ├── DataError                 the application asked for a change of session data that is impossible
     │   ├── DataTooLarge
+    │   │   └── PrincipalDataTooLarge
     │   ├── DataNotJSON
     │   ├── DataNotInteger
     │   └── DataGone              the session has ended
@@ -24,6 +25,7 @@
         │   └── SessionEnded
         ├── SessionRequired       -31044   the policy requires a session
         ├── CreateLimited         -31029   the caller created too many sessions
+        ├── TooManySessions       -31047   the caller, or the lineage, has as many sessions as it may
         ├── CreateRefused         -31045   the application's `on_create` refused, in its own words
         ├── PrincipalRequired     -31046   an anonymous caller asks for all of its sessions
         └── StoreUnavailable      -32603   the store did not answer
@@ -74,6 +76,10 @@ class DataError(MCPSessionsError, ValueError):
 
 class DataTooLarge(DataError):
     """A value, or all of a session's data together, would exceed its limit."""
+
+
+class PrincipalDataTooLarge(DataTooLarge):
+    """The data of all sessions of one principal would exceed their limit."""
 
 
 class DataNotJSON(DataError):
@@ -221,6 +227,15 @@ class CreateLimited(Refusal):
         self.retry_after = retry_after
 
 
+class TooManySessions(Refusal):
+    """The caller, or the lineage, has as many recorded sessions as the deployment allows."""
+
+    code = -31047
+    http_status = 200
+    message = "Too many sessions: end some of them first"
+    reason = "sessions_full"
+
+
 class CreateRefused(Refusal):
     """Raised by `on_create` to refuse a session. Its text is sent to the client; logs and spans get the fixed one."""
 
@@ -315,6 +330,9 @@ REFUSALS: Final[Mapping[str, Row]] = {
     ),
     "method_header_mismatch": Row(HeaderMismatch, "Header mismatch: Mcp-Method is missing or differs from the method"),
     "required": Row(SessionRequired, SessionRequired.message),
+    "sessions_full": Row(TooManySessions, TooManySessions.message),
+    "forks_full": Row(TooManySessions, "Too many forks of this session: end some of them first"),
+    "data_full": Row(TooManySessions, "Too much data in your sessions: end some of them first"),
     "cookie_jar_shared": Row(
         SessionRequired,
         "Session required: two clients share one cookie jar; give each its own HTTP client, or use with_sessions",

@@ -66,9 +66,7 @@ def recorded(path: Path) -> Path:
     async def record() -> None:
         store = SQLiteStore(path, clock=lambda: NOW - 300)  # it vouches for no session that is older than itself
         for session in (ONE, OTHER, ANONYMOUS):
-            await store.register(
-                Record(session.ref, session.subject, session.issued_at, session.expires_at, session.issued_at)
-            )
+            await store.register(Record.of(session, None if session.subject is None else KEY.parts(ALICE)))
         await store.close()
 
     anyio.run(record)
@@ -97,10 +95,39 @@ def test_a_principal_s_sessions_are_listed(recorded: Path, run: Run) -> None:
     assert [line.split()[0] for line in printed.splitlines()] == [ONE.ref, OTHER.ref]
 
 
-@pytest.mark.parametrize("whom", [("--subject", "alice"), ("--subject", "bob"), ("--client-id", "web")])
-def test_a_principal_is_all_of_its_components(whom: tuple[str, str], recorded: Path, run: Run) -> None:
-    """As the servers see it: with one left out it is another principal."""
-    assert run("list", *KEYS, *whom) == (0, "")
+FITS = {
+    ("--subject", "alice"): True,
+    ("--client-id", "web"): True,
+    ("--subject", "alice", "--issuer", "https://id.example"): True,
+    ("--subject", "bob"): False,
+    ("--client-id", "alice"): False,
+    ("--client-id", "web", "--issuer", "https://id.example", "--subject", "bob"): False,
+    ("--client-id", "cli", "--subject", "alice"): False,
+}
+
+
+@pytest.mark.parametrize("whom", FITS)
+def test_what_is_left_out_of_a_principal_may_be_any(whom: tuple[str, ...], recorded: Path, run: Run) -> None:
+    """A subject alone is the user with every client; what ends nobody says so and exits with 1."""
+    count = 2 if FITS[whom] else 0
+    assert run("list", "--count", *KEYS, *whom) == (0, f"sessions       {count}\n")
+    code, printed = run("end-all", *KEYS, *whom)
+    is_whole = len(whom) == 6
+    assert (code, "recorded       2" in printed, "no recorded session fits" in printed) == (
+        int(not count and not is_whole),
+        bool(count),
+        not count and not is_whole,
+    )
+    assert ended(recorded) == [ONE, OTHER] * FITS[whom]
+    assert run("list", "--count", *KEYS, *whom)[1] == "sessions       0\n"
+
+
+def test_without_a_principal_all_are_listed(recorded: Path, run: Run) -> None:
+    """The anonymous, too; that takes no keys."""
+    assert [line.split()[0] for line in run("list")[1].splitlines()] == [
+        ONE.ref,
+        *sorted([OTHER.ref, ANONYMOUS.ref]),
+    ]
 
 
 def test_sessions_are_those_of_one_audience(recorded: Path, run: Run) -> None:
@@ -162,7 +189,6 @@ def test_a_password_on_the_command_line_is_refused_and_not_repeated(store: str, 
 @pytest.mark.parametrize(
     ("arguments", "store", "remedy"),
     [
-        (("list", *KEYS), "sqlite:x.db", "say whose sessions"),
         (("end-all", *KEYS), "sqlite:x.db", "say whose sessions"),
         (("end-all", "--subject", "alice", "--before", "2026-07-28T12:00:00Z"), "sqlite:x.db", "leave out --before"),
         (("end-all", "--before", "yesterday"), "sqlite:x.db", "as in 2026-07-28T12:00:00Z"),

@@ -273,8 +273,8 @@ class Meeting(MemoryStore):
 
     forking = False
 
-    async def register(self, record: Any) -> None:
-        await super().register(record)
+    async def register(self, record: Any, **limits: Any) -> None:
+        await super().register(record, **limits)
         if self.forking:
             self.forking = False
             await self.meet()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 import trio
 from apps import Server, sessions
-from clients import START, Client, chunks
+from clients import START, Answer, Client, chunks
 from reasons import refused
 from starlette.types import Message
 from trio.testing import MockClock
@@ -146,6 +147,37 @@ async def created(size: int) -> bool:
     return [(await client.send("sessions/create")).status for _ in range(size)][-1] == 200
 
 
+def is_refused(answer: Answer, words: str) -> bool:
+    return str(answer.json.get("error", {}).get("message")).startswith(words)
+
+
+async def recorded(size: int) -> bool:
+    limits = {"limits.sessions_per_principal": 5}
+    client = Client(sessions(Server(), tracked=True, principal=lambda scope: "alice", **limits))
+    return not is_refused([await client.send("sessions/create") for _ in range(size)][-1], "Too many sessions")
+
+
+async def forked(size: int) -> bool:
+    client = Client(sessions(Server(), tracked=True, **{"limits.forks_per_session": 5}))
+    root = await client.create()
+    forks = [await client.send("sessions/fork", {"mode": "fresh"}, session=root) for _ in range(size)]
+    return not is_refused(forks[-1], "Too many forks")
+
+
+async def copied(size: int) -> bool:
+    """Whether as many sessions may hold a value of 100 bytes each: the first and its copies."""
+
+    async def keep(session: Any, arguments: dict[str, Any]) -> Any:
+        await session.data.set("k", "x" * 97)
+
+    limits = {"limits.data_bytes_per_principal": 5 * (100 + 200)}
+    client = Client(sessions(Server(keep=keep), principal=lambda scope: "alice", **limits))
+    root = await client.create()
+    await client.tool("keep", session=root)
+    forks = [await client.send("sessions/fork", {"mode": "copy"}, session=root) for _ in range(size - 1)]
+    return not is_refused(forks[-1], "Too much data")
+
+
 async def revocations(size: int) -> bool:
     client = Client(sessions(Server(), store=MemoryStore(max_entries=5)))
     return [(await client.delete(await client.create())).status for _ in range(size)][-1] == 200
@@ -160,6 +192,9 @@ LIMITS: dict[str, tuple[Passes, int]] = {
     "a token's bytes": (token, MAX_TOKEN_BYTES),
     "max_state_bytes": (sealed_state, sealed_size(111)),
     "create_limit": (created, 5),
+    "sessions_per_principal": (recorded, 5),
+    "forks_per_session": (forked, 5),
+    "data_bytes_per_principal": (copied, 5),
     "MemoryStore(max_entries)": (revocations, 5),
 }
 

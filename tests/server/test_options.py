@@ -52,6 +52,7 @@ def test_the_defaults_need_nothing_but_keys() -> None:
         ("max_batch", 1, 1),
         ("create_limit", None, None),
         ("audience", "https://api.example/mcp", "https://api.example/mcp"),
+        ("idle_timeout", 7 * 86400, 7 * 86400.0),
     ],
 )
 def test_a_right_value_is_kept(option: str, value: object, kept: object) -> None:
@@ -123,6 +124,18 @@ async def test_data_has_the_limits_that_were_asked_for() -> None:
         *(("tracked", value, "tracked=.* must be True, False or Tracking") for value in (1, None, "yes")),
         *((name, "print", f"{name}= takes a function") for name in ("listen", "on_create", "on_end", "redact")),
         *(("metrics", value, r"metrics= takes a SessionMetrics\(\), not ") for value in (True, print, object())),
+        *(
+            ("on_end", hook, r"on_end= takes a function that can be called as on_end\(session, reason\)")
+            for hook in (lambda: None, lambda session: None, lambda session, reason, why: None, Server)
+        ),
+        *(
+            ("require", {typo: True}, f"which is not a method; did you mean '{meant}'")
+            for typo, meant in (
+                *(("tools/calls", "tools/call"), ("tool/call", "tools/call"), ("Tools/Call", "tools/call")),
+                *(("prompts/gets", "prompts/get"), ("resource/read", "resources/read"), ("tools/call ", "tools/call")),
+            )
+        ),
+        ("idle_timeout", 7 * 86400 + 1, "idle_timeout=604801 is longer than lifetime=604800"),
         ("principal", "alice", "principal= takes a function"),
         ("require", "sometimes", "require="),
         ("keys", "short", "too short"),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 from apps import Server, sessions
 from clients import SECRET, SESSION_KEY, START, Client, Clock
 
-from mcp_sessions._server import methods
+from mcp_sessions._server import lifecycle, methods
+from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.stores.memory import MemoryStore
 
 NEW = "the secret that signs from now on, at least 32 bytes"
@@ -54,6 +57,11 @@ async def sweep(app: Any) -> None:
     """Look once for what has ended, and finish it and whatever the server's own look has found."""
     await app._options.sweeper.sweep()
     await app._options.sweeper.stop()
+
+
+async def subject_of(client: Client) -> str:
+    """The name under which the store knows a client's principal."""
+    return str((await client.app._options.store.roster(audience="mcp-sessions", limit=1))[0][0].subject)  # type: ignore[attr-defined]
 
 
 async def ref_of(client: Client, session: Any) -> str:
@@ -219,12 +227,57 @@ async def test_a_session_that_is_forked_meanwhile_ends_too() -> None:
 
 
 async def test_where_new_ones_keep_coming_nobody_is_told_that_all_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(methods, "ROUNDS", 1)
+    monkeypatch.setattr(lifecycle, "ROUNDS", 1)
     alice = Deployment().client()
     await alice.create()
     answer = await alice.send("sessions/end_all")
     assert (answer.status, answer.error["code"]) == (503, -32603)
     assert (await alice.send("sessions/list")).result["sessions"] == []
+
+
+async def test_many_sessions_are_refused_at_once_and_freed_off_the_request() -> None:
+    """One write ends what was there before this second; then `on_end` runs for each, as when few end."""
+    freed: list[str] = []
+    deployment = Deployment(on_end=lambda session, reason: freed.append(reason))
+    alice = deployment.client()
+    made = [await alice.create() for _ in range(2 * lifecycle.TIDIED + 1)]
+    deployment.clock.now += 1
+    made.append(await alice.create())
+    subject = await subject_of(alice)
+    await alice.send("sessions/end_all")
+    left = await deployment.store.sessions(subject, audience="mcp-sessions", cut_off=True)
+    assert len(left) == lifecycle.TIDIED + 1
+    assert {(await alice.tool(session=one)).error["code"] for one in made} == {-32043}
+    for _ in range(20):
+        await checkpoint()
+    await sweep(deployment.app)
+    assert freed == ["ended_all"] * len(made)
+
+
+async def test_a_store_that_fails_meanwhile_is_asked_again() -> None:
+    """All have ended by then, so nobody is told; what they hold is freed when the store answers."""
+    freed: list[str] = []
+
+    class Away(MemoryStore):
+        left = 2
+
+        async def revoke(self, ref: str, **given: Any) -> bool:
+            if ref in self._records and len(self._revoked) > lifecycle.TIDIED and self.left:
+                self.left -= 1
+                raise StoreUnavailable
+            return await super().revoke(ref, **given)
+
+    deployment = Deployment(on_end=lambda session, reason: freed.append(reason), store=Away(clock=Clock()))
+    object.__setattr__(deployment.app._options.terminator, "pause", 0.001)
+    alice = deployment.client()
+    for _ in range(lifecycle.TIDIED + 5):
+        await alice.create()
+    deployment.store._clock.now += 1  # type: ignore[attr-defined]
+    deployment.clock.now += 1
+    assert (await alice.send("sessions/end_all")).status == 200
+    while len(freed) < lifecycle.TIDIED + 5:
+        await anyio.sleep(0.005)
+        await sweep(deployment.app)
 
 
 # --- to whom -------------------------------------------------------------------------------------

@@ -105,6 +105,16 @@ def test_a_field_of_an_option_object_is_read_in_its_form(
     assert [*from_env().values()] == [value]
 
 
+@pytest.mark.parametrize("setting", ["STORE", "LIMITS_BATCH", "MAX_BATCH"])
+def test_a_prefix_with_a_letter_too_few_is_not_passed_over(environ: pytest.MonkeyPatch, setting: str) -> None:
+    """The store of a deployment would be this process's memory; another program's variables are its own."""
+    environ.setenv("MCP_SESSION_OF_ANOTHER_PROGRAM", "1")
+    assert from_env() == {}
+    environ.setenv(f"MCP_SESSION_{setting}", "7")
+    with pytest.raises(ConfigurationError, match=f"did you mean MCP_SESSIONS_{setting}?"):
+        from_env()
+
+
 def test_the_newer_name_of_a_variable_wins(environ: pytest.MonkeyPatch) -> None:
     environ.setenv("MCP_SESSIONS_MAX_BATCH", "7")
     environ.setenv("MCP_SESSIONS_LIMITS_BATCH", "8")

@@ -131,9 +131,11 @@ async def test_a_change_leaves_the_time_as_it_was(data: Data, clock: Clock) -> N
 async def test_an_update_is_given_the_value_and_returns_the_new_one(data: Data) -> None:
     assert await data.update("a", lambda found: [*found, 1], default=[]) == [1]
     assert await data.update("a", lambda found: [*found, 2], default=[]) == [1, 2]
-    assert await data.update("a", lambda found: None) is None
-    assert await data.get("a", "nothing") is None
-    assert await data.update("a", lambda found: [found], default="unused") == [None]
+    with pytest.raises(TypeError, match=r"returned None: it must return the new value; delete\(\) removes one"):
+        await data.update("a", lambda found: found.append(3))
+    assert await data.update("b", lambda found: found) is None
+    assert await data.get("b", "nothing") is None
+    assert await data.update("b", lambda found: [found], default="unused") == [None]
 
 
 async def test_an_update_may_change_what_it_is_given(data: Data) -> None:
@@ -237,18 +239,21 @@ async def test_every_other_text_is_a_name(key: str, data: Data) -> None:
 NESTED: list[Any] = []
 for _ in range(100_000):
     NESTED = [NESTED]
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
 REFUSED: dict[str, list[Any]] = {
-    "has no JSON form": [object(), {"a": {1, object()}}, "\ud800", {"\udfff": 1}, {(1, 2): 1}, NESTED],
-    "would not come back as it is": [
-        math.nan,
-        math.inf,
-        (1,),
-        b"x",
-        {1: 2},
-        {"a": date(2026, 7, 28)},
-        {1},
-        [frozenset()],
-    ],
+    "a value of type object that has no JSON form": [object(), [1, {"a": object()}]],
+    "a value of type str that has no JSON form": ["\ud800", {"\udfff": 1}],
+    "a value of type set that has no JSON form": [{"a": {1, object()}}],
+    "a key of type tuple that has no JSON form": [{(1, 2): 1}],
+    "a value that has no JSON form": [NESTED, CIRCLE],
+    "a value of type float that would not come back as it is": [math.nan, [1.5, math.inf]],
+    "a value of type tuple that would not come back as it is": [(1,)],
+    "a value of type bytes that would not come back as it is": [b"x"],
+    "a key of type int that would not come back as it is": [{1: 2}],
+    "a value of type date that would not come back as it is": [{"a": date(2026, 7, 28)}],
+    "a value of type set that would not come back as it is": [{1}],
+    "a value of type frozenset that would not come back as it is": [[frozenset()]],
 }
 
 
@@ -262,7 +267,7 @@ async def test_what_is_not_json_is_refused_and_changes_nothing(why: str, data: D
             data.update("a", functools.partial(lambda value, found: value, value)),
             data.update("a", lambda found: 2, default=value),
         ):
-            with pytest.raises(DataNotJSON, match=f"^session data must be JSON: it holds a value that {why}$"):
+            with pytest.raises(DataNotJSON, match=f"^session data must be JSON: it holds {why}, under 'a'$"):
                 await call
     assert await data.get("a") == 1
 

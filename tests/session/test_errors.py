@@ -77,10 +77,10 @@ def test_a_reason_may_be_more_exact_and_is_never_sent() -> None:
 
 
 def test_reasons_tell_refusals_apart() -> None:
-    """No two share one, or a log could not say which it was; one row stands for a class that the decisions name."""
+    """No two share one, or a log could not say which it was; a row stands for a class that decisions or stores name."""
     classes = [refusal.reason for refusal in EVERY]
     assert len(classes) == len(set(classes))
-    assert set(classes) & set(REFUSALS) == {errors.SessionRequired.reason}
+    assert set(classes) & set(REFUSALS) == {errors.SessionRequired.reason, errors.TooManySessions.reason}
 
 
 def test_what_the_application_says_reaches_the_client_alone() -> None:

@@ -16,7 +16,7 @@ from apps import Server, sessions
 from clients import SESSION_KEY, Answer, Client, Clock, Header, Incoming, call, chunks, http
 from starlette.types import Message
 
-from mcp_sessions import SEP1364Create, errors
+from mcp_sessions import SEP1364Create, Session, errors
 from mcp_sessions._protocol.decision import LISTS, TABLE, Carries, Lists, Step, list_step
 from mcp_sessions._session.claims import Claims
 from mcp_sessions.errors import REFUSALS, Refusal, refuse
@@ -192,6 +192,27 @@ def edited(change: Callable[[dict[str, Any]], object], method: str = "sessions/c
 CLOCK = Clock()
 TRACKED = {"tracked": True, "principal": lambda scope: "alice"}
 VERSION = "io.modelcontextprotocol/protocolVersion"
+
+
+def forked(*modes: str) -> Attempt:
+    """Create a session and fork it in these modes."""
+
+    async def attempt(client: Client) -> Answer:
+        root = await client.create()
+        answers = [await client.send("sessions/fork", {"mode": mode}, session=root) for mode in modes]
+        return answers[-1]
+
+    return attempt
+
+
+async def fill(session: Session, params: dict[str, Any], scope: Any) -> None:
+    """Keep something, but in a fork, which has a copy."""
+    if session.parent is None:
+        await session.data.set("k", "x")
+
+
+OF_ALICE: Mapping[str, Any] = {"principal": lambda scope: "alice"}
+
 UNKNOWN = {"sessionId": "unknown"}
 
 PARSE = (-32700, 400, 400)
@@ -408,6 +429,29 @@ CASES = [
         carrying(None, "sessions/create"),
         {"on_create": no_more},
         "no more than one basket each",
+    ),
+    *(
+        Case(refuse(reason), when, -31047, 200, 200, crowded, {**OF_ALICE, **options})
+        for reason, when, crowded, options in (
+            (
+                "sessions_full",
+                "as many sessions as `Limits.sessions_per_principal`",
+                forked("fresh"),
+                {"tracked": True, "limits.sessions_per_principal": 1},
+            ),
+            (
+                "forks_full",
+                "as many forks as `Limits.forks_per_session`",
+                forked("fresh", "fresh"),
+                {"tracked": True, "limits.forks_per_session": 1},
+            ),
+            (
+                "data_full",
+                "a fork whose copy exceeds `Limits.data_bytes_per_principal`",
+                forked("copy"),
+                {"on_create": fill, "limits.data_bytes_per_principal": 300},
+            ),
+        )
     ),
     Case(
         errors.CreateLimited(),

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import force_setattr
 
+from .._session.claims import RedactedRepr
 from ..errors import NOT_JSONRPC, InvalidRequest, refuse
 from .strict_json import (
     DECODE_ERRORS,
@@ -72,7 +73,7 @@ NOTIFICATION: Final = MessageKind.NOTIFICATION
 RESPONSE: Final = MessageKind.RESPONSE
 
 
-class Params(msgspec.Struct, omit_defaults=True, frozen=True, gc=False, rename=_RENAMED):
+class Params(RedactedRepr, msgspec.Struct, omit_defaults=True, frozen=True, gc=False, rename=_RENAMED):
     """The members that the `params` of MCP's common methods have, each value as sent."""
 
     name: _Value = UNSET

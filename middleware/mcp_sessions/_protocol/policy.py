@@ -10,6 +10,7 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final, Literal, TypeAlias
 
 from ..errors import ConfigurationError
@@ -23,6 +24,14 @@ DISCOVERY_METHODS: Final = frozenset(
     {"ping", "tools/list", "prompts/list", "resources/list", "resources/templates/list"}
 )
 """Requests that pass without a session unless a rule names them."""
+
+KNOWN_METHODS: Final = (
+    *sorted(DISCOVERY_METHODS),
+    *TARGETS,
+    *("completion/complete", "logging/setLevel", "subscriptions/listen"),
+    *("tasks/get", "tasks/list", "tasks/result", "tasks/update", "tasks/cancel"),
+)
+"""Requests of the protocol; what nearly spells one is a slip, and a rule on it would hold for nothing."""
 
 NOTIFICATIONS: Final = "notifications/"
 """Notifications below this pass without a session unless a rule names them; a `tools/call` without an id does not."""
@@ -171,6 +180,9 @@ def _method(method: object) -> str:
         raise ConfigurationError(
             f"require= cannot name {method!r}: a client sends it to get a session or give it up; take it out"
         )
+    near = get_close_matches(method.strip().lower(), KNOWN_METHODS, n=1, cutoff=0.85)
+    if near and method not in KNOWN_METHODS:
+        raise ConfigurationError(f"require= names {method!r}, which is not a method; did you mean {near[0]!r}?")
     if "/" in method or method == "ping":
         return method
     raise ConfigurationError(

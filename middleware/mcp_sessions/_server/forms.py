@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
+from inspect import signature
 from types import MappingProxyType
 from typing import Annotated, Any, Final, cast, get_args
 
@@ -92,6 +93,23 @@ def _function(option: str, value: Any) -> Any:
     if value is None or callable(value):
         return value
     raise ConfigurationError(f"{option}= takes a function, not {type(value).__name__}")
+
+
+def taking(*arguments: str) -> Form:
+    """Return the form of a function that is called with these, which a wrong one would be refused by only later."""
+
+    def check(option: str, value: Any) -> Any:
+        if _function(option, value) is not None:
+            try:
+                signature(value).bind(*arguments)
+            except ValueError:
+                """Not every built-in function has a signature that can be read."""
+            except TypeError:
+                call = f"{option}({', '.join(arguments)})"
+                raise ConfigurationError(f"{option}= takes a function that can be called as {call}") from None
+        return value
+
+    return Form(check=check)
 
 
 def _number(value: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -17,11 +18,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+from anyio.lowlevel import checkpoint
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
 from .._session import claims as lineage
-from .._session.claims import Claims, utc
+from .._session.claims import MAX_CLOCK_SKEW, Claims, utc
 from .._session.data import Data
 from .._session.events import Fact, SessionDeleted
 from .._session.session import EndedSession
@@ -40,7 +42,12 @@ NOT_BEGUN: Final = "not_begun"  # its id did not reach the client
 LEASE: Final = 60.0  # seconds that a worker has for one `on_end`
 PATIENCE: Final = 50.0  # seconds after which a hook is stopped, before another worker could start it again
 TRIES: Final = 50  # to purge a session while the store does not answer, a second apart
+TIDIED: Final = 50  # sessions that are ended side by side, where many have ended at once
+ROUNDS: Final = 100  # of looking for sessions that were made while others ended
 SWEEP_BATCH: Final = 200  # endings that run side by side in one worker
+
+Listed = Callable[..., Awaitable[list[Record]]]
+"""Returns the first sessions of a list, at most `limit=`; those that have ended by name are not on it."""
 
 _log: Final = logging.getLogger("mcp_sessions")
 
@@ -104,19 +111,72 @@ class Terminator:
         Raises:
             StoreUnavailable: The store did not take it. Some forks may live.
         """
-        await self.revoke([lineage.mark(root)], ROOT_ENDED)
+        await self._revoke(ROOT_ENDED, lineage.mark(root))
         if tracked:
-            await self.revoke(await self.store.forks(root.ref), ROOT_ENDED)
+            await self.tidy(partial(self.store.forks, root.ref), ROOT_ENDED)
 
-    async def revoke(self, sessions: Sequence[Record | Claims], reason: str) -> None:
-        """End sessions. For those that are recorded, the first worker that sweeps runs `on_end`.
+    async def end_all(self, subjects: Sequence[str], *, audience: str, lasts: float) -> None:
+        """End all sessions of a principal, by the names that stores have for it; none lasts for more seconds.
+
+        One write ends those from before this second, and those of this second are ended by name.
 
         Raises:
-            StoreUnavailable: The store did not take it. Some may live.
+            StoreUnavailable: The store did not take it, or more sessions came all the time. Some may live.
         """
-        for one in sessions:
-            await self.store.revoke(one.ref, audience=one.audience, expires_at=one.expires_at, reason=reason, lease=0)
-            await self.streams.end(one.ref)
+        for subject in subjects:
+            moment = int(self.clock())
+            until = math.ceil(moment + lasts + MAX_CLOCK_SKEW)
+            await self.store.revoke_before(moment, audience=audience, subject=subject, until=until)
+            listed = partial(self.store.sessions, subject, audience=audience)
+            for _ in range(ROUNDS):
+                if not await self._end_page(partial(listed, after=(moment, "")), ENDED_ALL):
+                    break
+            else:
+                raise StoreUnavailable("sessions_keep_coming")
+            await self.tidy(partial(listed, cut_off=True), ENDED_ALL)
+
+    async def tidy(self, listed: Listed, reason: str) -> None:
+        """End by name what is refused already, so that its `on_end` runs: a page now, the rest off the request.
+
+        Raises:
+            StoreUnavailable: The store did not take it; what the records hold is freed when they expire.
+        """
+        if await self._end_page(listed, reason) == TIDIED:
+            start(partial(self._tidy_later, listed, reason))
+
+    async def _tidy_later(self, listed: Listed, reason: str) -> None:
+        failures = 0
+        while failures < TRIES:
+            try:
+                if await self._end_page(listed, reason) < TIDIED:
+                    return
+                await checkpoint()  # a store in memory answers without
+            except StoreUnavailable:
+                failures += 1
+                await anyio.sleep(self.pause)
+
+    async def _end_page(self, listed: Listed, reason: str) -> int:
+        """End some listed sessions, side by side, and return how many there were."""
+        page = await listed(limit=TIDIED)
+        failed: list[StoreUnavailable] = []
+
+        async def end(record: Record) -> None:
+            try:
+                await self._revoke(reason, record)
+            except StoreUnavailable as error:
+                failed.append(error)
+
+        async with anyio.create_task_group() as group:
+            for record in page:
+                group.start_soon(end, record)
+        if failed:
+            raise failed[0]
+        return len(page)
+
+    async def _revoke(self, reason: str, one: Record | Claims) -> None:
+        """End a session. Where it is recorded, the first worker that sweeps runs `on_end`."""
+        await self.store.revoke(one.ref, audience=one.audience, expires_at=one.expires_at, reason=reason, lease=0)
+        await self.streams.end(one.ref)
 
     async def finish(self, ref: str, created_at: int, expires_at: int, reason: str, trace: str | None) -> None:
         """Report a session that has ended and is this worker's to finish, run `on_end` for it, and purge it.

@@ -23,12 +23,10 @@ from .._protocol.labels import client_of
 from .._protocol.sep1364 import FIELD_NAME, required_capabilities
 from .._session.claims import BESIDE, FIELD, MODES, SESSION, Kind, Principal
 from .._tokens.keys import base64url, from_base64url
-from ..errors import InvalidParams, PrincipalRequired, StoreUnavailable, refuse
-from ..stores.base import Record, idle_at
+from ..errors import InvalidParams, PrincipalRequired, refuse
+from ..stores.base import FIRST, Position, Record, idle_at
 from . import minting
 from .context import RequestContext
-from .lifecycle import ENDED_ALL
-from .runtime import Runtime
 from .sessions import ActiveSession
 
 
@@ -77,9 +75,7 @@ class MethodCall(msgspec.Struct):
 
 Method = Callable[[MethodCall], Awaitable[dict[str, Any]]]
 PAGE: Final = 100  # sessions
-ROUNDS: Final = 10  # of looking for sessions that were made while others ended
 _CURSOR: Final = re.compile(r"([0-9]{1,15}) ([!-~]{1,64})", re.ASCII)
-Cursor = tuple[int, str]  # a position in the list: oldest first, and then by name
 
 
 async def create(call: MethodCall) -> dict[str, Any]:
@@ -117,13 +113,10 @@ async def list_sessions(call: MethodCall) -> dict[str, Any]:
 
 async def end_all(call: MethodCall) -> dict[str, Any]:
     """End all sessions of the caller; on return every worker refuses them. Their `on_end` is run by a server, soon."""
-    runtime, principal = call.ctx.runtime, call.principal()
-    for _ in range(ROUNDS):
-        records = await _records(runtime, principal)
-        if not records:
-            return {}
-        await runtime.terminator.revoke(records, ENDED_ALL)
-    raise StoreUnavailable("sessions_keep_coming")
+    runtime = call.ctx.runtime
+    lasts = max(runtime.lifetime, runtime.transport_lifetime)
+    await runtime.terminator.end_all(_subjects(call), audience=runtime.audience, lasts=lasts)
+    return {}
 
 
 async def create_in_field(call: MethodCall) -> dict[str, Any]:
@@ -154,30 +147,27 @@ METHODS: Final[Mapping[Step, Method]] = {
 async def _page(call: MethodCall, own: str | None) -> dict[str, Any]:
     """Return one page of the caller's sessions, oldest first; `own` is the one that the request carries."""
     runtime, cursor = call.ctx.runtime, call.params().get("cursor")
-    principal = call.principal()
-    after = (-1, "") if cursor is None else _parse_cursor(cursor)
-    idle_timeout = None if runtime.idle_timeout is None else int(runtime.idle_timeout)
-    left = sorted(
-        (
-            record
-            for record in await _records(runtime, principal)
-            # One that would be refused as idle stays on record until the sweeper looks for such.
-            if runtime.clock() < idle_at(record.seen_at, idle_timeout) and _position(record) > after
-        ),
-        key=_position,
-    )
-    page: dict[str, Any] = {"sessions": [_shown(record, own) for record in left[:PAGE]]}
-    if len(left) > PAGE:
-        created_at, ref = _position(left[PAGE - 1])
+    subjects, audience = _subjects(call), runtime.audience
+    after = FIRST if cursor is None else _parse_cursor(cursor)
+    listed = [
+        record
+        for subject in subjects
+        for record in await runtime.store.sessions(subject, audience=audience, after=after, limit=PAGE + 1)
+    ]
+    listed.sort(key=lambda record: record.position)
+    # One that would be refused as idle stays on record until the sweeper looks for such, so a page may hold fewer.
+    idle_timeout, now = runtime.whole_idle_timeout, runtime.clock()
+    alive = [record for record in listed[:PAGE] if now < idle_at(record.seen_at, idle_timeout)]
+    page: dict[str, Any] = {"sessions": [_shown(record, own) for record in alive]}
+    if len(listed) > PAGE:
+        created_at, ref = listed[PAGE - 1].position
         page["nextCursor"] = base64url(f"{created_at} {ref}".encode())
     return page
 
 
-async def _records(runtime: Runtime, principal: Principal) -> list[Record]:
-    subjects = runtime.ring(runtime.clock()).subjects(principal)
-    return [
-        record for subject in subjects for record in await runtime.store.sessions(subject, audience=runtime.audience)
-    ]
+def _subjects(call: MethodCall) -> list[str]:
+    runtime = call.ctx.runtime
+    return runtime.ring(runtime.clock()).subjects(call.principal())
 
 
 def _shown(record: Record, own: str | None) -> dict[str, Any]:
@@ -191,11 +181,7 @@ def _shown(record: Record, own: str | None) -> dict[str, Any]:
     return {**shown, **root, **({"current": True} if record.ref == own else {})}
 
 
-def _position(record: Record) -> Cursor:
-    return record.created_at, record.ref
-
-
-def _parse_cursor(cursor: object) -> Cursor:
+def _parse_cursor(cursor: object) -> Position:
     """Return a position in the caller's own list, which need not be kept from changes."""
     try:
         found = _CURSOR.fullmatch(from_base64url(cursor).decode("ascii")) if isinstance(cursor, str) else None

@@ -21,7 +21,7 @@ from .._session.claims import COOKIE, SESSION, TRANSPORT, Claims, Kind, Mode, Pr
 from .._session.events import SessionCreated
 from .._session.session import Session
 from .._tokens import seal
-from ..errors import SessionEnded, StoreUnavailable
+from ..errors import PrincipalDataTooLarge, SessionEnded, StoreUnavailable, refuse
 from ..stores.base import LIVE, Record
 from .context import RequestContext
 from .lifecycle import NOT_BEGUN, call_hook
@@ -73,6 +73,7 @@ async def mint(
 
     Raises:
         CreateLimited: The caller has made too many.
+        TooManySessions: The caller has as many as it may.
         CreateRefused: The application refuses.
         StoreUnavailable: The session cannot be recorded.
     """
@@ -86,7 +87,7 @@ async def mint(
         await made.admit()
         if runtime.tracked:
             # Before the hook: what it makes is freed by `on_end`, which only a record leads to.
-            await runtime.store.register(Record.of(made.active.claims))
+            await _register(made.active)
         if runtime.on_create is not None:
             try:
                 await call_hook(runtime.on_create, made.session, params, scope)
@@ -154,6 +155,14 @@ def _make(
     return NewSession(active, Session(active), start)
 
 
+async def _register(new: ActiveSession) -> None:
+    limits, principal = new.runtime.limits, new.principal
+    parts = None if principal is None else new.ring.signing.parts(principal)
+    await new.runtime.store.register(
+        Record.of(new.claims, parts), of_subject=limits.sessions_per_principal, of_lineage=limits.forks_per_session
+    )
+
+
 async def fork(parent: ActiveSession, mode: Mode, *, params: dict[str, Any], scope: Scope) -> ActiveSession:
     """Make a session from a live one of the same caller, which shares its data, copies it or begins empty.
 
@@ -166,7 +175,7 @@ async def fork(parent: ActiveSession, mode: Mode, *, params: dict[str, Any], sco
     try:
         await made.admit()
         if runtime.tracked:
-            await runtime.store.register(Record.of(child.claims))
+            await _register(child)
         try:
             await _fill(child, parent, mode)
             if runtime.tracked:  # else what ends the lineage ends this fork, too, at its first request
@@ -190,8 +199,12 @@ async def _fill(child: ActiveSession, parent: ActiveSession, mode: Mode) -> None
     child.session.state.update(parent.session.state)
     if mode == "copy":
         namespace = parent.runtime.namespace
-        source = namespace(claims.owner(parent.claims), parent.claims.expires_at)
-        await parent.runtime.store.copy(source, namespace(child.claims.ref, child.claims.expires_at))
+        source = namespace(claims.owner(parent.claims), parent.claims.expires_at, subject=parent.claims.subject)
+        target = namespace(child.claims.ref, child.claims.expires_at, subject=child.claims.subject)
+        try:
+            await parent.runtime.store.copy(source, target)
+        except PrincipalDataTooLarge:
+            raise refuse("data_full", ref=parent.claims.ref) from None
 
 
 async def _check_again(child: ActiveSession, parent: ActiveSession) -> None:

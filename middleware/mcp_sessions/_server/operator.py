@@ -7,21 +7,32 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime, timedelta
-from typing import Final, final
+from functools import partial
+from typing import Final, NamedTuple, final
 
 import anyio
+from anyio import to_thread
+from anyio.lowlevel import checkpoint
 
 from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, Principal, utc
 from .._tokens.keyfile import Keys, key_source
 from ..errors import ConfigurationError
 from ..stores import make
-from ..stores.base import Reach, Record, Store
+from ..stores.base import FIRST, Reach, Record, Store
 from . import forms
 from .lifecycle import ENDED_ALL
 
 _YEAR: Final = 366 * 24 * 3600  # seconds
+PAGE: Final = 200  # sessions that are read at once
+
+
+class EndedAll(NamedTuple):
+    """What `Sessions.end_all` did."""
+
+    before: datetime  # every session of the principal that was created before this has ended
+    recorded: int  # how many of them were recorded and alive
 
 
 @final
@@ -31,7 +42,8 @@ class Sessions:
         async with Sessions(store="redis://sessions:6379/0", keys="env:MCP_SESSION_KEYS") as sessions:
             await sessions.end_all(Principal(client_id="web", issuer="https://id.example", subject="alice"))
 
-    A principal must equal, in every component, what a handler reads as `session.principal`.
+    A principal has the components of what a handler reads as `session.principal`. Where it leaves some out, those of
+    recorded sessions may be any: `Principal(subject="alice")` is alice with each of her clients.
     """
 
     def __init__(
@@ -72,8 +84,8 @@ class Sessions:
         self._clock = clock
         self._sleep = sleep
 
-    async def of(self, principal: Principal) -> list[Record]:
-        """Return the recorded sessions of a principal that are alive, oldest first.
+    async def of(self, principal: Principal | None = None) -> list[Record]:
+        """Return the recorded sessions that are alive, of a principal or of all, oldest first.
 
             for record in await sessions.of(Principal(subject="alice")):
                 print(record.ref, record.seen_at)
@@ -84,7 +96,8 @@ class Sessions:
             ConfigurationError: The principal is empty, or there are no keys.
             StoreUnavailable: The store did not answer.
         """
-        return sorted(await self._records(self._subjects(principal)), key=lambda record: record.created_at)
+        found = [record async for record in self._found(principal)]
+        return await to_thread.run_sync(partial(sorted, found, key=lambda record: record.position))
 
     async def end(self, ref: str, *, reason: str = "ended") -> bool:
         """End one recorded session. One of the servers runs its `on_end`, soon.
@@ -104,8 +117,11 @@ class Sessions:
         record = await self._store.find(ref)
         return record is not None and record.audience == self._audience and await self._revoke(record, reason)
 
-    async def end_all(self, principal: Principal) -> datetime:
+    async def end_all(self, principal: Principal) -> EndedAll:
         """End all sessions of a principal, recorded or not, on every server.
+
+        Of a principal that leaves components out, unrecorded sessions end where it has no more, or where a recorded
+        session shows the rest.
 
             await sessions.end_all(Principal(subject="alice"))  # signed out everywhere
 
@@ -113,22 +129,24 @@ class Sessions:
         creates afterwards is not concerned. One of the servers runs `on_end` for recorded sessions, soon.
 
         Returns:
-            The moment before which every session of the principal was ended.
+            The moment before which sessions were ended, and how many of those were recorded.
 
         Raises:
             ConfigurationError: The principal is empty, or there are no keys.
             StoreFull: There is no room in the store. Some sessions may live.
             StoreUnavailable: The store did not take it. Some sessions may live.
         """
-        moment = math.floor(self._clock()) + 1
-        subjects = self._subjects(principal)
-        records = await self._records(subjects)  # before the cut-off, after which the store counts none as alive
-        for subject in subjects:
+        moment, recorded = math.floor(self._clock()) + 1, 0
+        subjects = {*self._subjects(principal)}
+        if not _is_whole(principal):
+            subjects |= {record.subject async for record in self._found(principal) if record.subject is not None}
+        for subject in subjects:  # the cut-off first: it ends them all at once
             await self._cut_off(moment, subject)
-        for record in records:
-            await self._revoke(record, ENDED_ALL)
+        for subject in subjects:
+            async for record in self._listed(subject, cut_off=True):
+                recorded += record.created_at < moment and await self._revoke(record, ENDED_ALL)
         await self._reach(moment)
-        return utc(moment)
+        return EndedAll(utc(moment), recorded)
 
     async def end_all_before(self, moment: datetime) -> None:
         """End every session that was created before a moment; `on_end` of recorded ones runs when they expire.
@@ -179,9 +197,37 @@ class Sessions:
             raise ConfigurationError("keys= is needed, the middleware's, to find a principal's sessions")
         return self._ring(self._clock()).subjects(principal)
 
-    async def _records(self, subjects: list[str]) -> list[Record]:
-        found = [await self._store.sessions(subject, audience=self._audience) for subject in subjects]
-        return [record for records in found for record in records]
+    async def _found(self, principal: Principal | None) -> AsyncIterator[Record]:
+        """Yield the recorded sessions of those that a principal fits, or of all."""
+        subjects = [] if principal is None else self._subjects(principal)
+        if principal is not None and _is_whole(principal):
+            for subject in subjects:
+                async for record in self._listed(subject):
+                    yield record
+            return
+        cursor, is_first = "", True
+        while is_first or cursor:
+            page, cursor = await self._store.roster(audience=self._audience, cursor=cursor, limit=PAGE)
+            is_first = False
+            for record in page:
+                if principal is None or record.subject in subjects or self._fits(record, principal):
+                    yield record
+            await checkpoint()  # a store in memory answers without
+
+    def _fits(self, record: Record, principal: Principal) -> bool:
+        assert self._ring is not None
+        keys = [key for key in self._ring(self._clock()) if key.principal_key is not None]
+        return record.parts is not None and any(key.fits(record.parts, principal) for key in keys)
+
+    async def _listed(self, subject: str, *, cut_off: bool = False) -> AsyncIterator[Record]:
+        after = FIRST
+        while page := await self._store.sessions(
+            subject, audience=self._audience, after=after, limit=PAGE, cut_off=cut_off
+        ):
+            for record in page:
+                yield record
+            after = page[-1].position
+            await checkpoint()
 
     async def _revoke(self, record: Record, reason: str) -> bool:
         # With no lease a server may run its `on_end` at once.
@@ -196,3 +242,7 @@ class Sessions:
     async def _reach(self, second: int) -> None:
         while (left := second - self._clock()) > 0:
             await self._sleep(left)
+
+
+def _is_whole(principal: Principal) -> bool:
+    return None not in {principal.client_id, principal.issuer, principal.subject}

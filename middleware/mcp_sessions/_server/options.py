@@ -89,6 +89,9 @@ class Tracking(_Checked):
 
     sweep_interval: Duration = 5  # seconds
     """Seconds between two looks for sessions that expired or stood idle, where tracked."""
+    silence: LifetimeOrNone = DAY  # seconds
+    """Seconds without a request after which a recorded session ends where `idle_timeout` sets none: most clients never
+    delete theirs. None leaves it to its lifetime."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -139,6 +142,14 @@ class Limits(_Checked):
     store_timeout: Duration = 0.25  # seconds
     """Seconds within which the store must answer; a request that needs it is refused with HTTP 503 after that. To
     create a tracked session or to delete one takes up to three answers."""
+    sessions_per_principal: WholeOrNone = 10_000
+    """Sessions of one principal that may be recorded at once, where tracked; the next one is refused. Callers without a
+    principal are not counted, nor is anything where it is None."""
+    forks_per_session: WholeOrNone = 1_000
+    """Forks of one session, of all generations, that may be recorded at once, where tracked; None sets no limit."""
+    data_bytes_per_principal: WholeOrNone = 16 * MEBIBYTE
+    """Bytes that the data of all sessions of one principal may take in memory or SQLite, with 200 for each value; None
+    sets no limit."""
     creates_per_minute: WholeOrNone = None
     """Sessions that a principal may create per minute and process; callers without a principal share one budget. None
     sets no limit."""
@@ -222,7 +233,7 @@ class Options(_Checked):
     on_store_error: Annotated[OnStoreError, forms.word(OnStoreError)]
     tracked: Annotated[Tracking | None, Form(check=_one_of(Tracking, {True: Tracking(), False: None}))]
     on_create: Annotated[OnCreate | None, forms.FUNCTION]
-    on_end: Annotated[OnEnd | None, forms.FUNCTION]
+    on_end: Annotated[OnEnd | None, forms.taking("session", "reason")]
     dialects: Annotated["Sequence[Dialect]", forms.OBJECT]
     transport: Annotated[
         TransportSessions,
@@ -236,6 +247,14 @@ class Options(_Checked):
     limits: Annotated[Limits, Form(check=_one_of(Limits, {}))]
     telemetry: Annotated[Telemetry, Form(check=_one_of(Telemetry, {}))]
     clock: Annotated[Callable[[], float], forms.OBJECT]
+
+    def __post_init__(self) -> None:
+        _Checked.__post_init__(self)
+        if self.idle_timeout is not None and self.idle_timeout > self.lifetime:  # type: ignore[operator]  # both seconds
+            raise ConfigurationError(
+                f"idle_timeout={self.idle_timeout:g} is longer than lifetime={self.lifetime:g}, so it would end "
+                "nothing; give it fewer seconds, or leave it out"
+            )
 
 
 # --- what moved into an object -------------------------------------------------------------------
@@ -271,7 +290,8 @@ def names_moved(constructor: F) -> F:
 # --- the environment -----------------------------------------------------------------------------
 
 PREFIX: Final = "MCP_SESSIONS_"
-OTHER_KEYS: Final = "MCP_SESSION_KEYS"  # read besides, since code says `keys="env:MCP_SESSION_KEYS"`
+SLIP: Final = "MCP_SESSION_"  # the prefix, nearly: what is meant for us must not be passed over
+OTHER_KEYS: Final = f"{SLIP}KEYS"  # the former name of `MCP_SESSIONS_KEYS`
 
 # What follows the prefix in the variables that Kubernetes gives every pod beside a Service called `mcp-sessions`.
 SERVICE_LINK: Final = re.compile(r"(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP|SCTP).*)?)", re.ASCII)
@@ -321,6 +341,10 @@ def from_env(**options: Any) -> dict[str, Any]:
     """
     ours = [name for name in os.environ if name.startswith(PREFIX) and not SERVICE_LINK.fullmatch(name[len(PREFIX) :])]
     found = {name: _setting(name) for name in sorted(ours)}
+    for name in sorted(os.environ):
+        meant = PREFIX + name.removeprefix(SLIP)
+        if name.startswith(SLIP) and meant in VARIABLES and name != OTHER_KEYS:
+            raise ConfigurationError(f"{name} is not a setting; did you mean {meant}?")
     # An option's former name yields to the present one.
     named = {setting: name for name, setting in sorted(found.items(), key=lambda one: variable(one[1]) == one[0])}
     values = {setting: _read(setting, name, os.environ[name]) for setting, name in named.items()}

@@ -19,6 +19,7 @@ from .._protocol import decision
 from .._protocol.cookies import cookie_name
 from .._protocol.decision import Rules
 from .._protocol.policy import Policy
+from .._session import claims as lineage
 from .._session.claims import Claims, Kind
 from .._session.data import Data, Namespace
 from .._session.events import Fact, Listener, RequestRefused, SessionCreated, SessionDeleted
@@ -27,7 +28,7 @@ from .._tokens.keyfile import is_ephemeral, key_source
 from .._tokens.keys import KeyRing
 from ..errors import CreateLimited, Refusal, SessionNotFound, SessionRequired
 from ..stores import base
-from ..stores.base import Standing, Store
+from ..stores.base import LIVE, Standing, Store
 from ..stores.turns import Turns
 from ..telemetry.detect import is_traced
 from . import placement, principal
@@ -63,8 +64,8 @@ class Runtime(msgspec.Struct, frozen=True):
     terminator: Terminator
     sweeper: Sweeper | None  # only where sessions are tracked
     on_create: OnCreate | None
-    namespace: Callable[[str, int], Namespace]  # a session's place in the store, given its `ref` and end (Unix seconds)
-    data: Callable[[str, int], Data]  # its data, given the same
+    namespace: Callable[..., Namespace]  # a session's place in the store, given its `ref`, end, subject
+    data: Callable[..., Data]  # its data, given the same; the end is in Unix seconds
     transport: bool  # whether clients whose server names no transport session get one of ours
     cookie_name: bytes | None  # of the cookie that clients of the modern era get, or None where they get none
     shares_cookies: bool  # whether all clients that share a cookie jar are one conversation
@@ -92,9 +93,19 @@ class Runtime(msgspec.Struct, frozen=True):
 
     def status(self, claims: Claims) -> Awaitable[Standing]:
         """Return the status of a verified session."""
-        if self.tracked:  # where a lineage has ended, so has every record of it
-            return self.store.touch(claims, idle_timeout=None if self.idle_timeout is None else int(self.idle_timeout))
+        if self.tracked:
+            touched = self.store.touch(claims, idle_timeout=self.whole_idle_timeout)
+            return touched if claims.root is None else self._fork_status(claims, touched)
         return self.store.status(claims) if claims.root is None else base.status(self.store, claims)
+
+    @property
+    def whole_idle_timeout(self) -> int | None:
+        return None if self.idle_timeout is None else int(self.idle_timeout)
+
+    async def _fork_status(self, claims: Claims, touched: Awaitable[Standing]) -> Standing:
+        """Return the status of a recorded fork: its record may lag where its lineage has ended."""
+        standing = await touched
+        return standing if standing is not LIVE else await self.store.status(lineage.mark(claims))
 
     def code(self, refusal: Refusal) -> int:
         """Return the JSON-RPC code of a refusal in this deployment."""
@@ -191,15 +202,18 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
     tells, telemetry = _telemetry(app, options)
     emit = partial(_emit, options.telemetry.listen, tells, telemetry)
     store = stores.make(options.store, clock=clock, timeout=as_seconds(limits.store_timeout))
-    namespace, turns = partial(Namespace, max_bytes=limits.data_bytes), Turns()
+    turns = Turns()
+    of_all = limits.data_bytes_per_principal
+    namespace = partial(Namespace, max_bytes=limits.data_bytes, max_subject_bytes=of_all)
 
-    def data(owner: str, until: int) -> Data:
-        place = namespace(owner, until)
+    def data(owner: str, until: int, subject: str | None = None) -> Data:
+        place = namespace(owner, until, subject=subject)
         return Data(store, place, clock=clock, max_value_bytes=limits.value_bytes, turns=turns)
 
     streams = Streams(store)
     terminator = Terminator(store, streams, on_end=options.on_end, emit=emit, data=data, clock=clock)
-    idle = None if options.idle_timeout is None else as_seconds(options.idle_timeout)
+    silence = None if tracked is None else tracked.silence
+    idle = next((as_seconds(one) for one in (options.idle_timeout, silence) if one is not None), None)
     sweeper = None
     if tracked is not None:
         interval = as_seconds(tracked.sweep_interval)

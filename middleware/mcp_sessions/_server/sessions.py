@@ -25,6 +25,7 @@ from .._tokens.keys import KeyRing
 from ..errors import (
     DataGone,
     DataTooLarge,
+    PrincipalDataTooLarge,
     SessionEnded,
     SessionExpired,
     SessionNotFound,
@@ -83,7 +84,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             self.opened.shut()
 
     def data(self) -> Data:
-        return self.runtime.data(claims.owner(self.claims), self.claims.expires_at)
+        return self.runtime.data(claims.owner(self.claims), self.claims.expires_at, self.claims.subject)
 
     async def capabilities(self) -> bytes | None:
         return await self.runtime.store.read(self._namespace, CAPABILITIES_KEY)
@@ -122,6 +123,8 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         check_capabilities(value, self.claims.ref)
         try:
             await self.runtime.store.write(self._namespace, CAPABILITIES_KEY, value)
+        except PrincipalDataTooLarge:
+            raise refuse("data_full", ref=self.claims.ref) from None
         except DataTooLarge:
             raise refuse("capabilities_too_large", ref=self.claims.ref) from None
         except DataGone:
@@ -156,7 +159,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     @property
     def _namespace(self) -> Namespace:
         """Its own place in the store, also where it shares another session's data."""
-        return self.runtime.namespace(self.claims.ref, self.claims.expires_at)
+        return self.runtime.namespace(self.claims.ref, self.claims.expires_at, subject=self.claims.subject)
 
 
 async def open_session(

@@ -29,13 +29,17 @@ class Namespace(msgspec.Struct, frozen=True):
     owner: str  # the `ref` of the session that the data belongs to
     until: int  # when that session ends by itself, Unix seconds; its data may go some leeway after that
     max_bytes: int  # of its names (UTF-8) and values in all
+    subject: str | None = None  # whose session it is, where that counts
+    max_subject_bytes: int | None = (
+        None  # of the data of all sessions of that subject, with `VALUE_COST` for each value
+    )
 
 
 class DataStore(Protocol):
     """The part of a store that holds data. Every change is one atomic step, and durable on return.
 
     A change raises `DataGone` where the session was revoked, and `DataTooLarge` where the session's data would exceed
-    `namespace.max_bytes`. Reading works until `purge`.
+    `namespace.max_bytes`, or `PrincipalDataTooLarge` where its principal's would. Reading works until `purge`.
     """
 
     async def read(self, namespace: Namespace, key: str) -> bytes | None:
@@ -146,7 +150,8 @@ class Data:
             DataNotJSON: The value has no JSON form, or would not come back as it is.
             DataError: `ttl` is not a time.
         """
-        name, encoded = _name(key), self._encode(value)
+        name = _name(key)
+        encoded = self._encode(name, value)
         await self._store.write(self._namespace, name, encoded, expires_at=self._expires_at(ttl))
 
     async def delete(self, key: str) -> None:
@@ -170,11 +175,12 @@ class Data:
             The new value.
 
         Raises:
-            TypeError: `fn` is an async function.
+            TypeError: `fn` is an async function, or returned None for a value that was not.
             DataNotJSON: What `fn` returned, or `default`, has no JSON form or would not come back as it is.
             DataError: A thousand other changes came in between.
         """
-        name, own = _name(key), Update(fn, _encode(default))
+        name = _name(key)
+        own = Update(fn, _encode(name, default))
         if self._turns is None:
             await self._commit(name, [own])
         else:
@@ -188,7 +194,7 @@ class Data:
         for tries in range(1, MAX_ROUNDS + 1):
             old = new = await self._store.read(self._namespace, name)
             for update in updates:
-                new = update.change(new, self._encode)
+                new = update.change(new, partial(self._encode, name))
             if all(update.error is not None for update in updates):
                 return tries
             try:
@@ -223,8 +229,8 @@ class Data:
             raise DataNotInteger("increment() takes a whole number of 64 bits at most, signed")
         return await self._store.add(self._namespace, name, int(by))
 
-    def _encode(self, value: Any) -> bytes:
-        encoded = _encode(value)
+    def _encode(self, name: str, value: Any) -> bytes:
+        encoded = _encode(name, value)
         if len(encoded) <= self._max_value_bytes:
             return encoded
         raise DataTooLarge(
@@ -258,15 +264,17 @@ def _seconds(ttl: object) -> float:
     raise DataError("ttl must be more than 0 seconds, a number or a timedelta; to remove a value, delete() it")
 
 
-def _encode(value: Any) -> bytes:
+def _encode(name: str, value: Any) -> bytes:
     try:
         return encode(value)
     except ValueError as error:
-        raise DataNotJSON(f"session data must be JSON: {error}") from error
+        raise DataNotJSON(f"session data must be JSON: {error}, under {name!r}") from error
 
 
 def _result(fn: Callable[[Any], Any], value: Any) -> Any:
     changed = fn(value)
+    if changed is None and value is not None:
+        raise TypeError("the function of update() returned None: it must return the new value; delete() removes one")
     if not inspect.iscoroutine(changed):
         return changed
     changed.close()  # or Python warns that it was never awaited
@@ -285,10 +293,30 @@ def encode(value: Any) -> bytes:
         encoded = msgspec.json.encode(value)
         kept = decode(encoded)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ValueError("it holds a value that has no JSON form") from error
+        raise ValueError(f"it holds {_misfit(value)} that has no JSON form") from error
     if kept != value:  # NaN, dates, bytes, tuples and number keys would come back as something else
-        raise ValueError("it holds a value that would not come back as it is")
+        raise ValueError(f"it holds {_misfit(value)} that would not come back as it is")
     return encoded
+
+
+def _misfit(value: Any) -> str:
+    """Return the type of the part of a value that cannot be kept, or "a value" where it is the whole."""
+    left, seen = [value], set[int]()
+    while left:
+        one = left.pop()
+        if type(one) not in {dict, list}:
+            try:
+                is_kept = decode(msgspec.json.encode(one)) == one
+            except (TypeError, ValueError, OverflowError):
+                is_kept = False
+            if not is_kept:
+                return f"a value of type {type(one).__name__}"
+        elif id(one) not in seen:  # it may hold itself
+            seen.add(id(one))
+            if odd := [type(key).__name__ for key in one if isinstance(one, dict) and not isinstance(key, str)]:
+                return f"a key of type {odd[0]}"
+            left += [*one, *one.values()] if isinstance(one, dict) else one
+    return "a value"
 
 
 def decode(encoded: bytes) -> Any:

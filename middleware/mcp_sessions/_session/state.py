@@ -148,4 +148,13 @@ def encode_state(values: dict[str, Any]) -> bytes:
     try:
         return data.encode(values)
     except ValueError as error:
-        raise StateNotJSON(f"session state must be JSON: {error}") from error
+        raise StateNotJSON(f"session state must be JSON: {error}{_place(values)}") from error
+
+
+def _place(values: dict[str, Any]) -> str:
+    for key, value in values.items():
+        try:
+            data.encode(value)
+        except ValueError:
+            return f", under {key!r}"
+    return ""

@@ -117,6 +117,29 @@ class Key:
         fields = encode_fields(principal.client_id, principal.issuer, principal.subject)
         return base64url(hmac.digest(self.principal_key, fields, "sha256")[:16])
 
+    def parts(self, principal: Principal) -> str:
+        """Return a keyed hash of each component of a principal, by which an operator finds all clients of a subject."""
+        key = self.principal_key or b""
+        components = (principal.client_id, principal.issuer, principal.subject)
+        return "".join(_part(key, place, one) for place, one in enumerate(components))
+
+    def fits(self, parts: str, principal: Principal) -> bool:
+        """Whether hashes of components are those of a principal, in the components that it names."""
+        wanted, none = self.parts(principal), self.parts(Principal())
+        places = [slice(start, start + PART) for start in range(0, len(wanted), PART)]
+        return all(wanted[place] in {none[place], parts[place]} for place in places)
+
+
+PART: Final = 12  # characters of one component's hash
+
+
+def _part(key: bytes, place: int, component: str | None) -> str:
+    if component is None:
+        return "-" * PART
+    digest = hmac.digest(key, encode_fields("component", str(place), component), "sha256")
+    hashed: str = base64url(digest[:9])
+    return hashed
+
 
 class KeyRing:
     """The keys of a deployment; immutable.

@@ -22,6 +22,10 @@ from ..errors import ConfigurationError
 from . import terminal
 
 _NOT_FOUND: Final = "no such session is recorded and alive; the servers record sessions with tracked=True"
+_NOBODY: Final = (
+    "no recorded session fits. Unrecorded ones have ended where the principal has no more than was given here; "
+    "to be sure, give --client-id, --issuer and --subject, those it has"
+)
 _WHOSE: Final = (
     "say whose sessions, as the servers see the principal: --client-id, --issuer and --subject, those it has"
 )
@@ -29,7 +33,8 @@ _WHOSE: Final = (
 
 def add_commands(commands: Any) -> None:
     """Add `list`, `end` and `end-all` to a parser's commands."""
-    listing = _add(commands, "list", "show a principal's sessions, where they are recorded", _list)
+    listing = _add(commands, "list", "show recorded sessions: a principal's, or all", _list)
+    listing.add_argument("--count", action="store_true", help="say how many there are, and nothing else")
     ending = _add(commands, "end", "end one recorded session, by its public name", _end)
     ending.add_argument("--ref", required=True, metavar="ses_...", help="as logs and traces show it")
     ending.add_argument("--reason", default="ended", help="the reason that the servers' on_end gets (ended)")
@@ -38,7 +43,7 @@ def add_commands(commands: Any) -> None:
     for command in (listing, ending_all):
         command.add_argument("--keys", type=terminal.secret_location, action="append", metavar="env:NAME|file:PATH")
         for name in ("--client-id", "--issuer", "--subject"):
-            command.add_argument(name, help="of the principal")
+            command.add_argument(name, help="of the principal; what is left out may be any")
 
 
 def _add(
@@ -67,11 +72,13 @@ def _moment(text: str) -> datetime:
 
 def _list(arguments: argparse.Namespace) -> int:
     principal = _principal(arguments)
-    if principal == Principal():
-        raise ConfigurationError(_WHOSE)
 
     async def show(sessions: Sessions) -> int:
-        for record in await sessions.of(principal):
+        records = await sessions.of(None if principal == Principal() else principal)
+        if arguments.count:
+            terminal.show({"sessions": len(records)})
+            return terminal.OK
+        for record in records:
             times = {"created": record.created_at, "seen": record.seen_at, "expires": record.expires_at}
             written = (f"{name} {utc(moment).isoformat()}" for name, moment in times.items())
             sys.stdout.write("  ".join((record.ref, *written)) + "\n")
@@ -99,12 +106,14 @@ def _end_all(arguments: argparse.Namespace) -> int:
         raise ConfigurationError("--before ends everybody's sessions: leave out the principal, or leave out --before")
 
     async def end(sessions: Sessions) -> int:
-        if before is None:
-            whose, moment = "the principal's", await sessions.end_all(principal)
-        else:
-            whose, moment = "everybody's", before
+        if before is not None:
             await sessions.end_all_before(before)
-        terminal.show({"ended": f"{whose} sessions created before {moment.isoformat()}"})
+            terminal.show({"ended": f"everybody's sessions created before {before.isoformat()}"})
+            return terminal.OK
+        moment, recorded = await sessions.end_all(principal)
+        if not recorded and None in {principal.client_id, principal.issuer, principal.subject}:
+            return terminal.refuse(_NOBODY)
+        terminal.show({"ended": f"the principal's sessions created before {moment.isoformat()}", "recorded": recorded})
         return terminal.OK
 
     return _with_store(arguments, end)

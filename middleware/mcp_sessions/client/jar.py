@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 from anyio import to_thread
 
+from .._session.claims import RedactedRepr
 from ..errors import ConfigurationError
 from .session import HeldSession, JarUnreadable, Metadata
 from .transport import server_of, url_of
@@ -136,7 +137,7 @@ class _Header(msgspec.Struct):  # of a file of any version
     version: int
 
 
-class _Content(msgspec.Struct):  # of a file of this version
+class _Content(RedactedRepr, msgspec.Struct):  # of a file of this version
     servers: dict[str, dict[str, Sessions]]  # by server, identity and name
     version: int = VERSION
 

@@ -40,14 +40,14 @@ class Rules:
 
 @dataclass(frozen=True)
 class _Pending:
-    item: Any
+    item: Any = field(repr=False)
     held: HeldSession | None
-    session_id: str | None = None
+    session_id: str | None = field(default=None, repr=False)
     is_repeat: bool = False
     context: Context = field(default_factory=copy_context)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class SessionRouter:
     """Adds sessions to requests and removes them from results."""
 

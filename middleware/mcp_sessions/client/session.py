@@ -62,6 +62,9 @@ class Metadata(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     def __repr__(self) -> str:
         return f"<Metadata, expires at {self.expires_at}>"
 
+    def __rich_repr__(self) -> list[tuple[str, str | None]]:
+        return [("expires_at", self.expires_at)]
+
     def for_request(self) -> dict[str, str]:
         return {"sessionId": self.session_id, **({} if self.state is None else {"state": self.state})}
 

@@ -36,7 +36,7 @@ BACKGROUND: Final = 0
 
 ROUND_TRIPS: Final[Mapping[str, int]] = {
     # `open` the first time; a later one is a request's, which may take three round trips.
-    **dict.fromkeys(("open", "close", "revoke_before", "find", "claim_ended", "elect"), BACKGROUND),
+    **dict.fromkeys(("open", "close", "revoke_before", "find", "roster", "claim_ended", "elect"), BACKGROUND),
     **dict.fromkeys(("admit", "status", "statuses", "touch", "read", "write", "compare_and_swap", "add"), 1),
     **dict.fromkeys(("revoke", "register", "sessions", "forks", "purge", "copy"), 3),
 }

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from .._session import claims as lineage
 from .._session.claims import AUDIENCE, Claims
 from .._session.data import DataStore, Namespace
-from ..errors import DataNotInteger, DataTooLarge
+from ..errors import DataNotInteger, DataTooLarge, PrincipalDataTooLarge
 
 
 class Standing(Enum):
@@ -62,6 +62,7 @@ class Record:
         root: The session at the top of its lineage, by its `ref`, or None where it is not a fork.
         trace: The traceparent of its start, or None; a link from its end leads there.
         audience: Whom it is for. Servers of different ones that share a store never see each other's sessions.
+        parts: Keyed hashes of the components of its principal (`Key.parts`), or None for an anonymous session.
     """
 
     ref: str
@@ -72,12 +73,13 @@ class Record:
     root: str | None = None
     trace: str | None = None
     audience: str = AUDIENCE
+    parts: str | None = None
 
     @classmethod
-    def of(cls, claims: Claims) -> Record:
+    def of(cls, claims: Claims, parts: str | None = None) -> Record:
         """Return the record of a new session."""
         times = (claims.issued_at, claims.expires_at, claims.issued_at)
-        return cls(claims.ref, claims.subject, *times, claims.root, claims.trace, claims.audience)
+        return cls(claims.ref, claims.subject, *times, claims.root, claims.trace, claims.audience, parts)
 
     @property
     def position(self) -> Position:
@@ -142,10 +144,16 @@ class Revocations(Protocol):
 class Records(Protocol):
     """Which sessions there are, where sessions are tracked."""
 
-    async def register(self, record: Record) -> None:
+    async def register(self, record: Record, *, of_subject: int | None = None, of_lineage: int | None = None) -> None:
         """Record a session at its creation; one that is known, or was revoked, stays as it is. Durable on return.
 
+        Args:
+            record: The session.
+            of_subject: How many sessions of its principal may be recorded, those that were cut off not counted.
+            of_lineage: How many forks of its root may be.
+
         Raises:
+            TooManySessions: There are as many; what must not be exceeded by a few parallel calls is the order alone.
             StoreFull: There is no room.
         """
 
@@ -171,6 +179,13 @@ class Records(Protocol):
 
     async def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
         """Return a lineage's recorded forks, of all generations, as `sessions` does; `root` itself need not live."""
+
+    async def roster(self, *, audience: str, cursor: str = "", limit: int) -> tuple[list[Record], str]:
+        """Return some sessions of an audience that have neither ended nor expired, and the cursor of what follows.
+
+        A cursor is `""` before the first page and after the last. Pages come in no order and hold any number; a session
+        that is recorded throughout is on one of them, or more.
+        """
 
     async def find(self, ref: str) -> Record | None:
         """Return the record of a session that has neither ended nor expired, or None."""
@@ -287,6 +302,24 @@ def added(value: bytes | None, by: int) -> int:
     if before in INT64 and before + by in INT64:
         return before + by
     raise DataNotInteger("increment needs a value and a sum of 64 bits at most")
+
+
+FULL_BY: Final = (
+    "the session store is full: %d sessions are recorded, and the data of sessions takes %d bytes, at most %d of them "
+    "of one principal; see Limits(sessions_per_principal=..., data_bytes_per_principal=...), or use a larger store"
+)
+"""What a full store logs, which nobody sees who fills it."""
+VALUE_COST: Final = 200  # bytes that keeping a value takes besides its name and itself
+
+
+def check_principal(namespace: Namespace, before: int, more: int) -> None:
+    """Raise `PrincipalDataTooLarge` where the data of a principal's sessions would grow over what it may take."""
+    most = namespace.max_subject_bytes
+    if most is not None and more > 0 and before + more > most:
+        raise PrincipalDataTooLarge(
+            f"the data of this principal's sessions would take {before + more} bytes; the limit is {most} "
+            "(Limits.data_bytes_per_principal)"
+        )
 
 
 def size_of(key: str, value: bytes) -> int:

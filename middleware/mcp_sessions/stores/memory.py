@@ -6,6 +6,7 @@ again. What has an end is found without a look at everything else, since a scan 
 
 from __future__ import annotations
 
+import logging
 import time
 from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
@@ -17,9 +18,10 @@ import msgspec
 
 from .._session.claims import Claims
 from .._session.data import Namespace
-from ..errors import DataGone, StoreFull
+from ..errors import DataGone, StoreFull, refuse
 from .base import (
     FIRST,
+    FULL_BY,
     LIVE,
     Ended,
     Position,
@@ -32,6 +34,7 @@ from .base import (
 )
 from .memory_data import MINUTE, DataOfAll, ExpiryIndex
 
+logger = logging.getLogger("mcp_sessions")
 _SPAN: Final = 3600  # seconds of expiry that share one set of revocations
 
 
@@ -143,7 +146,7 @@ class MemoryStore:
         self._listings: dict[tuple[str, ...], list[Position]] = {}  # of what has not ended: by what, and of whom
         self._looks: dict[str, ExpiryIndex] = {}  # by audience: when to look at its records
         self._data = DataOfAll(max_data_bytes)
-        self._tidied = 0.0
+        self._tidied = self._reported = 0.0
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
@@ -173,10 +176,15 @@ class MemoryStore:
         self._tidy()
         self._revoked.cut_off(moment, audience=audience, subject=subject, until=until)
 
-    async def register(self, record: Record) -> None:
+    async def register(self, record: Record, *, of_subject: int | None = None, of_lineage: int | None = None) -> None:
         if record.ref in self._records or self._revoked.has(record.ref, record.expires_at):
             return
+        for kind, most, reason in (("subject", of_subject, "sessions_full"), ("root", of_lineage, "forks_full")):
+            for listing in _listings(record):
+                if listing[0] == kind and most is not None and self._count(listing, record) >= most:
+                    raise refuse(reason)
         if len(self._records) >= self._max_sessions:
+            self._report_full()
             raise StoreFull
         self._records[record.ref] = _Kept(record, seen_at=record.seen_at)
         self._looks.setdefault(record.audience, ExpiryIndex()).put(record.ref, record.seen_at)
@@ -206,6 +214,25 @@ class MemoryStore:
 
     async def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
         return self._page(("root", root), after, limit)
+
+    def _count(self, listing: tuple[str, ...], record: Record) -> int:
+        positions = self._listings.get(listing, [])
+        return len(positions) - bisect_right(positions, (self._revoked.moment_of(record.subject, record.audience), ""))
+
+    def _report_full(self) -> None:
+        """Log how the store got full, once a minute."""
+        minute = self._clock() // MINUTE
+        if minute != self._reported:
+            self._reported = minute
+            logger.error(FULL_BY, len(self._records), self._data.bytes, self._data.most)
+
+    async def roster(self, *, audience: str, cursor: str = "", limit: int) -> tuple[list[Record], str]:
+        created_at, _, ref = cursor.partition(" ")
+        positions = self._listings.get(("all", audience), [])
+        start = bisect_right(positions, (int(created_at), ref) if cursor else FIRST)
+        page = positions[start : start + limit]
+        found = [record for _, name in page if (record := self._found(name)) is not None]
+        return found, "{} {}".format(*page[-1]) if len(page) == limit else ""
 
     async def find(self, ref: str) -> Record | None:
         return self._found(ref)
@@ -316,5 +343,5 @@ class MemoryStore:
 
 
 def _listings(record: Record) -> list[tuple[str, ...]]:
-    listings = (("subject", record.audience, record.subject), ("root", record.root))
+    listings = (("subject", record.audience, record.subject), ("root", record.root), ("all", record.audience))
     return [(*by, of) for *by, of in listings if of is not None]

@@ -11,9 +11,8 @@ import msgspec
 
 from .._session.data import Namespace
 from ..errors import StoreFull
-from .base import check_size, size_of
+from .base import VALUE_COST, check_principal, check_size, size_of
 
-VALUE_COST: Final = 200  # bytes that keeping a value takes besides its name and itself
 MINUTE: Final = 60  # seconds between two times of forgetting
 _SLACK: Final = 1000  # entries that an index may hold in vain
 
@@ -49,6 +48,11 @@ class _Values(msgspec.Struct):
     items: dict[str, bytes] = msgspec.field(default_factory=dict)
     ends: dict[str, float] = msgspec.field(default_factory=dict)  # of those values that end before the session
     size: int = 0
+    subject: str | None = None
+
+    @property
+    def cost(self) -> int:
+        return self.size + len(self.items) * VALUE_COST
 
 
 class DataOfAll:
@@ -56,9 +60,15 @@ class DataOfAll:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._bytes = 0
+        self.bytes = 0
+        self._of_subjects: dict[str, int] = {}
         self._values: dict[str, _Values] = {}
         self._ends = ExpiryIndex()
+
+    @property
+    def most(self) -> int:
+        """The bytes that the data of the principal takes that has most."""
+        return max(self._of_subjects.values(), default=0)
 
     def read(self, owner: str, key: str, now: float) -> bytes | None:
         values = self._values.get(owner, _Values())
@@ -71,7 +81,7 @@ class DataOfAll:
 
     def replace(self, namespace: Namespace, key: str, value: bytes | None, now: float) -> None:
         """Keep another value, or none, and the end that the old one had."""
-        values = self._values.get(namespace.owner) or _Values()
+        values = self._values.get(namespace.owner) or _Values(subject=namespace.subject)
         for over in [name for name, end in values.ends.items() if not now < end]:
             self._remove(values, over)
         if value is None:
@@ -80,11 +90,14 @@ class DataOfAll:
             old = values.items.get(key)
             count, more = int(old is None), size_of(key, value) - (0 if old is None else size_of(key, old))
             check_size(namespace, values.size + more)
-            if self._bytes + more + count * VALUE_COST > self._max_bytes:
+            cost = more + count * VALUE_COST
+            if values.subject is not None:
+                check_principal(namespace, self._of_subjects.get(values.subject, 0), cost)
+            if self.bytes + cost > self._max_bytes:
                 raise StoreFull
             values.items[key] = value
             values.size += more
-            self._bytes += more + count * VALUE_COST
+            self._add(values.subject, cost)
         if not values.items:
             self.drop(namespace.owner)
         elif namespace.owner not in self._values:
@@ -99,7 +112,7 @@ class DataOfAll:
     def drop(self, owner: str) -> None:
         values = self._values.pop(owner, None)
         if values is not None:
-            self._bytes -= values.size + len(values.items) * VALUE_COST
+            self._add(values.subject, -values.cost)
             self._ends.remove(owner)
 
     def forget(self, over: float, *, keep: Callable[[str], object]) -> None:
@@ -115,4 +128,11 @@ class DataOfAll:
         old = values.items.pop(key, None)
         if old is not None:
             values.size -= size_of(key, old)
-            self._bytes -= size_of(key, old) + VALUE_COST
+            self._add(values.subject, -size_of(key, old) - VALUE_COST)
+
+    def _add(self, subject: str | None, cost: int) -> None:
+        self.bytes += cost
+        if subject is not None:
+            total = self._of_subjects.pop(subject, 0) + cost
+            if total:
+                self._of_subjects[subject] = total

@@ -10,13 +10,13 @@ import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple
+from dataclasses import asdict, astuple
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from .._session.claims import Claims
 from .._session.data import Namespace
-from ..errors import ConfigurationError, DataGone
+from ..errors import ConfigurationError, DataGone, refuse
 from .base import (
     FIRST,
     LIVE,
@@ -48,7 +48,8 @@ MIGRATIONS: tuple[tuple[int, str], ...] = (
         );
         CREATE TABLE ~.records (
             ref text COLLATE "C" PRIMARY KEY, subject text, created_at bigint NOT NULL, expires_at bigint NOT NULL,
-            seen_at float8 NOT NULL, root text, trace text, audience text NOT NULL, reason text, lease_until float8
+            seen_at float8 NOT NULL, root text, trace text, audience text NOT NULL, parts text,
+            reason text, lease_until float8
         );
         CREATE INDEX ON ~.records (subject, audience, created_at, ref) WHERE subject IS NOT NULL;
         CREATE INDEX ON ~.records (root, created_at, ref) WHERE root IS NOT NULL;
@@ -96,18 +97,27 @@ _REVOKE_BEFORE: Final = """
         DO UPDATE SET moment = greatest(cut.moment, excluded.moment), until = greatest(cut.until, excluded.until)
 """
 _REGISTER: Final = """
-    INSERT INTO ~.records (ref, subject, created_at, expires_at, seen_at, root, trace, audience)
-    SELECT %s, %s, %s, %s, %s, %s, %s, %s WHERE NOT EXISTS (SELECT FROM ~.revoked WHERE ref = %s)
+    INSERT INTO ~.records (ref, subject, created_at, expires_at, seen_at, root, trace, audience, parts)
+    SELECT %s, %s, %s, %s, %s, %s, %s, %s, %s WHERE NOT EXISTS (SELECT FROM ~.revoked WHERE ref = %s)
     ON CONFLICT DO NOTHING
 """
-_RECORD: Final = "ref, subject, created_at, expires_at, floor(seen_at)::bigint, root, trace, audience"
+_CROWDED: Final = """
+    SELECT why FROM ((SELECT 'sessions_full' AS why FROM ~.records WHERE %(of_subject)s::int IS NOT NULL
+            AND subject = %(subject)s AND audience = %(audience)s AND reason IS NULL AND created_at >= (SELECT
+            coalesce(max(moment), 0) FROM ~.cut_offs WHERE subject IN ('', %(subject)s) AND audience = %(audience)s
+            ) OFFSET greatest(%(of_subject)s::int - 1, 0) LIMIT 1)
+        UNION ALL (SELECT 'forks_full' FROM ~.records WHERE %(of_lineage)s::int IS NOT NULL
+            AND root = %(root)s AND reason IS NULL OFFSET greatest(%(of_lineage)s::int - 1, 0) LIMIT 1)
+    ) AS crowd WHERE NOT EXISTS (SELECT FROM ~.records WHERE ref = %(ref)s)
+"""
+_RECORD: Final = "ref, subject, created_at, expires_at, floor(seen_at)::bigint, root, trace, audience, parts"
 _ALIVE: Final = f"""
     SELECT {_RECORD} FROM ~.records AS kept
     WHERE {{which}} AND (created_at, ref) > (%(created_at)s, %(ref)s) AND reason IS NULL AND expires_at > %(second)s
         AND NOT EXISTS (SELECT FROM ~.revoked WHERE ref = kept.ref) AND (%(cut_off)s OR NOT EXISTS (
             SELECT FROM ~.cut_offs AS cut
             WHERE cut.subject IN ('', kept.subject) AND cut.audience = kept.audience AND moment > kept.created_at
-        )) ORDER BY created_at, ref LIMIT %(limit)s
+        )) ORDER BY {{order}} LIMIT %(limit)s
 """
 _DUE: Final = """
     SELECT ref FROM (
@@ -276,7 +286,10 @@ class Transaction:
     def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
         self._run(_REVOKE_BEFORE, (subject or "", audience, moment, until))
 
-    def register(self, record: Record) -> None:
+    def register(self, record: Record, *, of_subject: int | None = None, of_lineage: int | None = None) -> None:
+        of = {**asdict(record), "of_subject": of_subject, "of_lineage": of_lineage}
+        for (reason,) in self._run(_CROWDED, of):
+            raise refuse(reason)
         with self._alone_with(record.ref):
             self._run(_REGISTER, (*astuple(record), record.ref))
 
@@ -302,15 +315,20 @@ class Transaction:
     def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
         return self._alive("root = %(root)s", after, limit, root=root)
 
+    def roster(self, *, audience: str, cursor: str = "", limit: int) -> tuple[list[Record], str]:
+        which = "audience = %(audience)s AND kept.ref > %(cursor)s"
+        found = self._alive(which, limit=limit, order="ref", audience=audience, cursor=cursor)
+        return found, found[-1].ref if len(found) == limit else ""
+
     def find(self, ref: str) -> Record | None:
         return next(iter(self._alive("ref = %(of)s", of=ref)), None)
 
     def _alive(
         self, which: str, after: Position = FIRST, limit: int | None = None, *, cut_off: bool = False, **of: str
     ) -> list[Record]:
+        sql = _ALIVE.format(which=which, order=of.pop("order", "created_at, ref"))
         page = {"created_at": after[0], "ref": after[1], "limit": limit, "cut_off": cut_off}
-        rows = self._run(_ALIVE.format(which=which), {**of, **page, "second": math.floor(self.now)})
-        return [Record(*row) for row in rows]
+        return [Record(*row) for row in self._run(sql, {**of, **page, "second": math.floor(self.now)})]
 
     def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         bounds = {"now": self.now, "second": math.floor(self.now), "seen_by": idle_since(self.now, idle_timeout)}

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from .._session.claims import Claims
-from ..errors import StoreUnavailable
+from ..errors import StoreUnavailable, refuse
 from . import redis_scripts as scripts
 from .base import FIRST, LIVE, Ended, Position, Record, Standing, resolution
 from .redis_base import KEPT, RedisBase
@@ -28,16 +28,33 @@ _STATUS: Final = {b"live": Standing.LIVE, b"ended": Standing.ENDED, b"idle": Sta
 class RedisRecords(RedisBase):
     """The part of a store that records sessions."""
 
-    async def register(self, record: Record) -> None:
+    async def register(self, record: Record, *, of_subject: int | None = None, of_lineage: int | None = None) -> None:
         now = await self._ready()
         ttl = self._ttl(record.expires_at, now, recorded=True)
         look = min(record.expires_at, record.seen_at + self._first_look)
-        hints: list[Command] = [("ZADD", self._keys.due(record.audience), "NX", repr(look), record.ref)]
-        args: tuple[Word, ...] = (repr(now - KEPT), ttl, record.expires_at, _member(*record.position))
-        lists = self._lists(record.audience, record.subject, record.root)
-        hints += [scripts.LIST(*keys, args=args) for keys in lists]
-        await self._run(*hints)
-        fields = (record.audience, record.subject or "", record.root or "", record.trace or "")
+        due, member = self._keys.due(record.audience), _member(*record.position)
+        args: tuple[Word, ...] = (repr(now - KEPT), ttl, record.expires_at, member)
+        cut_off = self._keys.ended_before(record.audience, record.subject)
+        lists: list[tuple[tuple[str, ...], int | None, str]] = []
+        if record.subject:
+            lists.append(
+                ((*self._keys.sessions(record.audience, record.subject), cut_off), of_subject, "sessions_full")
+            )
+        if record.root:
+            lists.append((self._keys.forks(record.root), of_lineage, "forks_full"))
+        hints: list[Command] = [
+            scripts.LIST(*keys, args=(*args, "" if most is None else most)) for keys, most, _ in lists
+        ]
+        listed = await self._run(*hints, ("ZADD", due, "NX", repr(look), record.ref))
+        for found, (_, _, reason) in zip(listed, lists, strict=False):
+            if not found:
+                hinted: list[Command] = [("ZREM", key, member) for keys, _, _ in lists for key in keys[:2]]
+                await self._run(*hinted, ("ZREM", due, record.ref))
+                raise refuse(reason)
+        fields = (
+            *(record.audience, record.subject or "", record.root or ""),
+            *(record.trace or "", record.parts or ""),
+        )
         args = (ttl, record.created_at, record.expires_at, record.seen_at, *fields)
         await self._connection.change(
             scripts.REGISTER(*self._keys.session_keys(record.ref), args=args), idempotent=True
@@ -61,6 +78,12 @@ class RedisRecords(RedisBase):
     async def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
         return await self._listed(self._keys.forks(root), after, limit)
 
+    async def roster(self, *, audience: str, cursor: str = "", limit: int) -> tuple[list[Record], str]:
+        await self._ready()
+        due = self._keys.due(audience)
+        ((following, entries),) = await self._run(("ZSCAN", due, cursor or "0", "COUNT", limit))
+        return await self._live_records([ref.decode() for ref, _ in entries]), str(following or "")
+
     async def find(self, ref: str) -> Record | None:
         await self._ready()
         return next(iter(await self._live_records([ref])), None)
@@ -77,9 +100,9 @@ class RedisRecords(RedisBase):
                 commands = [scripts.CLAIM(*self._keys.session_keys(ref.decode()), args=args) for ref in refs]
                 # Not idempotent: a claim that was made would look like another's.
                 # One text each: the driver takes longer to read ten words than Redis to find them.
-                claims = [claim.split(b"\0", 9) for claim in await self._run(*commands, idempotent=False)]
+                claims = [claim.split(b"\0", 10) for claim in await self._run(*commands, idempotent=False)]
                 taken += [
-                    Ended(_record(ref.decode(), *claim[2:9]), reason=claim[9].decode())
+                    Ended(_record(ref.decode(), *claim[2:10]), reason=claim[10].decode())
                     for ref, claim in zip(refs, claims, strict=True)
                     if claim[0] == b"taken"
                 ]
@@ -169,5 +192,5 @@ def _member(created_at: int, ref: str) -> str:
 
 def _record(ref: str, *fields: bytes) -> Record:
     created, expires, seen, *texts, audience = fields
-    subject, root, trace = (text.decode() if text else None for text in texts)
-    return Record(ref, subject, int(created), int(expires), int(float(seen)), root, trace, audience.decode())
+    subject, root, trace, parts = (text.decode() if text else None for text in texts)
+    return Record(ref, subject, int(created), int(expires), int(float(seen)), root, trace, audience.decode(), parts)

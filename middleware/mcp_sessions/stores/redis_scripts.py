@@ -36,8 +36,8 @@ def in_full(command: Command) -> Command:
     return ("EVAL", _SOURCES[command[1]], *command[2:])
 
 
-FIELDS: Final = ("c", "e", "s", "u", "r", "t", "a", "x")
-"""Of a record: created, expires, seen, subject, root, trace, audience, reason. Under "l": how long `on_end` may run."""
+FIELDS: Final = ("c", "e", "s", "u", "r", "t", "p", "a", "x")
+"""Of a record: created, expires, seen, subject, root, trace, parts, audience, reason. "l" is the end of its lease."""
 
 # ended session; mark ttl reason lease-until -> 1 where this call (known by its mark) ended it, and the record's lease
 REVOKE: Final = Script("""
@@ -81,27 +81,32 @@ return since
 """
 )
 
-# ended session; ttl created expires seen audience subject root trace (each of the last three may be nothing)
+# ended session; ttl created expires seen audience subject root trace parts (each of the last four may be nothing)
 REGISTER: Final = Script("""
 if redis.call('EXISTS', KEYS[1], KEYS[2]) > 0 then return 0 end
 redis.call('HSET', KEYS[2], 'c', ARGV[2], 'e', ARGV[3], 's', ARGV[4], 'a', ARGV[5])
-for i, field in ipairs({'u', 'r', 't'}) do
+for i, field in ipairs({'u', 'r', 't', 'p'}) do
   if ARGV[i + 5] ~= '' then redis.call('HSET', KEYS[2], field, ARGV[i + 5]) end
 end
 redis.call('EXPIRE', KEYS[2], ARGV[1])
 return 1
 """)
 
-# sessions or forks, by their ends and by their beginnings; now ttl expires position
+# sessions or forks, by their ends and by their beginnings, ended-before or nothing; now ttl expires position limit
 LIST: Final = Script("""
 for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[1], 'LIMIT', 0, 100)) do
   redis.call('ZREM', KEYS[1], old)
   redis.call('ZREM', KEYS[2], old)
 end
+if ARGV[5] ~= '' and not redis.call('ZSCORE', KEYS[2], ARGV[4]) then
+  local from = KEYS[3] and redis.call('GET', KEYS[3])
+  from = from and string.format('[%011d', tonumber(from)) or '-'
+  if redis.call('ZLEXCOUNT', KEYS[2], from, '+') >= tonumber(ARGV[5]) then return 0 end
+end
 redis.call('ZADD', KEYS[1], ARGV[3], ARGV[4])
 redis.call('ZADD', KEYS[2], 0, ARGV[4])
-for _, key in ipairs(KEYS) do
-  if redis.call('TTL', key) < tonumber(ARGV[2]) then redis.call('EXPIRE', key, ARGV[2]) end
+for i = 1, 2 do
+  if redis.call('TTL', KEYS[i]) < tonumber(ARGV[2]) then redis.call('EXPIRE', KEYS[i], ARGV[2]) end
 end
 return 1
 """)
@@ -127,7 +132,7 @@ CLAIM: Final = Script(
     _EVEN_FULL
     + """
 local function text(moment) return string.format('%.3f', moment) end
-local r = redis.call('HMGET', KEYS[2], 'c', 'e', 's', 'u', 'x', 'l', 'r', 't', 'a')
+local r = redis.call('HMGET', KEYS[2], 'c', 'e', 's', 'u', 'x', 'l', 'r', 't', 'a', 'p')
 if not r[1] then return 'gone' end
 local now, ends, reason = tonumber(ARGV[1]), tonumber(r[2]), r[5]
 local idles = ARGV[2] ~= '' and tonumber(r[3]) + tonumber(ARGV[2]) + tonumber(ARGV[3]) or ends
@@ -140,7 +145,7 @@ local lease = text(now + tonumber(ARGV[4]))
 redis.call('HSET', KEYS[2], 'x', reason, 'l', lease)
 local ttl = math.max(1, math.ceil(ends + tonumber(ARGV[5]) - now))
 redis.call('SET', KEYS[1], '0', 'EX', string.format('%d', ttl), 'NX')
-local found = {'taken', lease, r[1], r[2], r[3], r[4] or '', r[7] or '', r[8] or '', r[9], reason}
+local found = {'taken', lease, r[1], r[2], r[3], r[4] or '', r[7] or '', r[8] or '', r[10] or '', r[9], reason}
 return table.concat(found, '\\0')
 """
 )

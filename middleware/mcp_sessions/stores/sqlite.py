@@ -7,6 +7,7 @@ ended since, in any process, is known without either. The file must lie on a loc
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import time
@@ -16,14 +17,16 @@ from typing import Final, TypeVar, get_args
 
 from .._session.claims import Claims
 from .._session.data import Namespace
-from ..errors import ConfigurationError
-from .base import FIRST, LIVE, Ended, Forgotten, Position, Reach, Record, Standing
+from ..errors import ConfigurationError, StoreFull
+from .base import FIRST, FULL_BY, LIVE, Ended, Forgotten, Position, Reach, Record, Standing
 from .sqlite_file import Job, Setting, SQLiteFile, checked_path
 from .sqlite_shared import KnownSessions, SharedFile
 from .sqlite_tables import Transaction, sweep
 from .sqlite_threads import ChangeThread, WorkerThread
 
 T = TypeVar("T")
+logger: Final = logging.getLogger("mcp_sessions")
+MINUTE: Final = 60  # seconds between two log lines on a full file
 _HOUR: Final = 3600  # seconds
 _LEAST_BYTES: Final = 1 << 18
 
@@ -76,6 +79,7 @@ class SQLiteStore:
                 raise ConfigurationError(rule)
         self._path = checked_path(path)
         self._clock = clock
+        self._reported = -1.0
         self._shared = SharedFile(self._path, max_bytes)
         self._known = KnownSessions(self._shared)
         self._transaction = partial(
@@ -135,8 +139,8 @@ class SQLiteStore:
 
     # --- records --------------------------------------------------------------------------------
 
-    async def register(self, record: Record) -> None:
-        await self._change(lambda now: now.register(record))
+    async def register(self, record: Record, *, of_subject: int | None = None, of_lineage: int | None = None) -> None:
+        await self._change(lambda now: now.register(record, of_subject=of_subject, of_lineage=of_lineage))
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         """Look first, since a use must rarely be noted, and a change waits for others."""
@@ -159,6 +163,9 @@ class SQLiteStore:
 
     async def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
         return await self._read(lambda now: now.forks(root, after=after, limit=limit))
+
+    async def roster(self, *, audience: str, cursor: str = "", limit: int) -> tuple[list[Record], str]:
+        return await self._read(lambda now: now.roster(audience=audience, cursor=cursor, limit=limit))
 
     async def find(self, ref: str) -> Record | None:
         return await self._read(lambda now: now.find(ref))
@@ -199,7 +206,19 @@ class SQLiteStore:
         return await self._reads.run(lambda file: file.read(job))
 
     async def _change(self, step: Callable[[Transaction], T], *, frees: bool = False) -> T:
-        return await self._changes.change(self._job(step), frees=frees)
+        try:
+            return await self._changes.change(self._job(step), frees=frees)
+        except StoreFull:
+            await self._report_full()
+            raise
+
+    async def _report_full(self) -> None:
+        """Log how the file got full, once a minute."""
+        minute = self._clock() // MINUTE
+        if minute != self._reported:
+            self._reported = minute
+            sessions, data, most = await self._read(lambda now: now.filling())
+            logger.error(FULL_BY, sessions, data, most)
 
     def _job(self, step: Callable[[Transaction], T]) -> Job[T]:
         return lambda connection, now: step(self._transaction(connection, now))

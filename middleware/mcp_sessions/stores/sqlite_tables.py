@@ -15,15 +15,17 @@ from typing import Final
 
 from .._session.claims import Claims
 from .._session.data import Namespace
-from ..errors import ConfigurationError, DataGone
+from ..errors import ConfigurationError, DataGone, refuse
 from .base import (
     FIRST,
     LIVE,
+    VALUE_COST,
     Ended,
     Position,
     Record,
     Standing,
     added,
+    check_principal,
     check_size,
     idle_at,
     idle_since,
@@ -32,8 +34,9 @@ from .base import (
 )
 
 APPLICATION_ID: Final = 0x6D637073  # "mcps"
-VERSION: Final = 3  # 1 knew no audiences, and 2 did not move the counters beside the file
+VERSION: Final = 4  # 1 knew no audiences, 2 did not move the counters beside the file, 3 did not count for principals
 
+_COST: Final = f"(length(CAST({{0}}.key AS BLOB)) + length({{0}}.value) + {VALUE_COST})"
 _TABLES: Final = (
     "CREATE TABLE facts (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE revoked (ref TEXT PRIMARY KEY, expires_at INTEGER NOT NULL) WITHOUT ROWID",
@@ -46,7 +49,7 @@ _TABLES: Final = (
     "CREATE INDEX cut_offs_ends ON cut_offs (until)",
     """CREATE TABLE records (
         ref TEXT PRIMARY KEY, subject TEXT, created_at INTEGER NOT NULL, expires_at INTEGER NOT NULL,
-        seen_at REAL NOT NULL, root TEXT, trace TEXT, audience TEXT NOT NULL, reason TEXT, lease_until REAL
+        seen_at REAL NOT NULL, root TEXT, trace TEXT, audience TEXT NOT NULL, parts TEXT, reason TEXT, lease_until REAL
     ) WITHOUT ROWID""",
     "CREATE INDEX records_of ON records (subject, audience, created_at) WHERE subject IS NOT NULL AND reason IS NULL",
     "CREATE INDEX records_forks ON records (root, created_at) WHERE root IS NOT NULL AND reason IS NULL",
@@ -54,11 +57,24 @@ _TABLES: Final = (
     "CREATE INDEX records_seen ON records (audience, seen_at) WHERE reason IS NULL",
     "CREATE INDEX records_leases ON records (audience, lease_until) WHERE reason IS NOT NULL",
     # Namespaces. A recorded session's data stays until it is purged: its `until` is NULL, which no sweep finds.
-    "CREATE TABLE shelves (owner TEXT PRIMARY KEY, until INTEGER) WITHOUT ROWID",
+    "CREATE TABLE shelves (owner TEXT PRIMARY KEY, until INTEGER, subject TEXT) WITHOUT ROWID",
     "CREATE INDEX shelves_ends ON shelves (until) WHERE until IS NOT NULL",
     """CREATE TABLE items (
         owner TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, expires_at REAL, PRIMARY KEY (owner, key)
     ) WITHOUT ROWID""",
+    # What the data of a principal takes: the triggers see every way in which an item comes or goes.
+    "CREATE TABLE accounts (subject TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID",
+    f"""CREATE TRIGGER items_in AFTER INSERT ON items BEGIN
+        INSERT INTO accounts SELECT subject, {_COST.format("new")} FROM shelves
+            WHERE owner = new.owner AND subject IS NOT NULL
+            ON CONFLICT (subject) DO UPDATE SET bytes = bytes + excluded.bytes;
+    END""",  # noqa: S608  # from above
+    f"""CREATE TRIGGER items_out AFTER DELETE ON items BEGIN
+        UPDATE accounts SET bytes = bytes - {_COST.format("old")}
+            WHERE subject = (SELECT subject FROM shelves WHERE owner = old.owner);
+        DELETE FROM accounts WHERE bytes <= 0
+            AND subject = (SELECT subject FROM shelves WHERE owner = old.owner);
+    END""",  # noqa: S608  # from above
     "CREATE TABLE leaders (audience TEXT PRIMARY KEY, worker TEXT NOT NULL, until REAL NOT NULL) WITHOUT ROWID",
 )
 # One statement, which sees one moment: between two of them another process may make the tables.
@@ -112,7 +128,7 @@ _STATUS: Final = """
     (SELECT value FROM facts WHERE name = 'fence')
 """
 _RECORD: Final = """
-    SELECT ref, subject, created_at, expires_at, CAST(seen_at AS INTEGER), root, trace, audience, reason
+    SELECT ref, subject, created_at, expires_at, CAST(seen_at AS INTEGER), root, trace, audience, parts, reason
     FROM records AS kept
 """
 _ALIVE: Final = """
@@ -135,7 +151,21 @@ _CLAIMABLE: Final = (
     ),
     ("idle", "WHERE reason IS NULL AND audience = :audience AND seen_at <= :seen_by ORDER BY seen_at LIMIT :limit"),
 )
+# The offset makes SQLite step over so many entries of an index, and look into no row.
+_HAS_MANY: Final = """
+    SELECT 1 FROM records WHERE subject = ? AND audience = ? AND reason IS NULL AND created_at >= ?
+        AND NOT EXISTS (SELECT 1 FROM records WHERE ref = ?) LIMIT 1 OFFSET max(0, ? - 1)
+"""
+_HAS_MANY_FORKS: Final = """
+    SELECT 1 FROM records WHERE root = ? AND reason IS NULL
+        AND NOT EXISTS (SELECT 1 FROM records WHERE ref = ?) LIMIT 1 OFFSET max(0, ? - 1)
+"""
 _SIZE: Final = "SELECT total(length(CAST(key AS BLOB)) + length(value)) FROM items WHERE owner = ?"
+_FILLING: Final = """
+    SELECT (SELECT count(*) FROM records), (SELECT total(length(value)) FROM items),
+        (SELECT ifnull(max(bytes), 0) FROM accounts)
+"""
+_ACCOUNT: Final = "SELECT bytes FROM accounts WHERE subject = (SELECT subject FROM shelves WHERE owner = ?)"
 _ITEMS: Final = "SELECT key, value, expires_at FROM items WHERE owner = ? AND (expires_at IS NULL OR expires_at > ?)"
 _ELECT: Final = """
     INSERT INTO leaders VALUES (?1, ?2, ?3)
@@ -203,9 +233,17 @@ class Transaction:
             (subject or _EVERYBODY, audience, moment, until),
         )
 
-    def register(self, record: Record) -> None:
+    def register(self, record: Record, *, of_subject: int | None = None, of_lineage: int | None = None) -> None:
+        if record.subject is not None and of_subject is not None:
+            (moment,) = self._execute(_CUT_OFF, (record.subject, record.audience)).fetchone()
+            crowd = (record.subject, record.audience, moment, record.ref, of_subject)
+            if self._execute(_HAS_MANY, crowd).fetchone():
+                raise refuse("sessions_full")
+        forks = (record.root, record.ref, of_lineage)
+        if None not in forks and self._execute(_HAS_MANY_FORKS, forks).fetchone():
+            raise refuse("forks_full")
         self._execute(
-            "INSERT OR IGNORE INTO records SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, NULL, NULL "
+            "INSERT OR IGNORE INTO records SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, NULL, NULL "
             "WHERE NOT EXISTS (SELECT 1 FROM revoked WHERE ref = ?1)",
             astuple(record),
         )
@@ -249,8 +287,15 @@ class Transaction:
     def find(self, ref: str) -> Record | None:
         return next(iter(self._alive(f"ref = ? AND {_NOT_CUT_OFF}", ref)), None)
 
-    def _alive(self, which: str, *values: str | int, limit: int | None = None) -> list[Record]:
-        sql = f"{_RECORD} {_ALIVE} AND {which} ORDER BY created_at, ref LIMIT ?"
+    def roster(self, *, audience: str, cursor: str = "", limit: int) -> tuple[list[Record], str]:
+        which = f"audience = ? AND ref > ? AND {_NOT_CUT_OFF}"
+        found = self._alive(which, audience, cursor, limit=limit, order="ref")
+        return found, found[-1].ref if len(found) == limit else ""
+
+    def _alive(
+        self, which: str, *values: str | int, limit: int | None = None, order: str = "created_at, ref"
+    ) -> list[Record]:
+        sql = f"{_RECORD} {_ALIVE} AND {which} ORDER BY {order} LIMIT ?"
         rows = self._execute(sql, (self._now, *values, -1 if limit is None else limit))
         return [Record(*kept) for *kept, _ in rows]
 
@@ -274,7 +319,7 @@ class Transaction:
 
     def purge(self, ref: str) -> None:
         self._move(ref)
-        for table, column in (("records", "ref"), ("shelves", "owner"), ("items", "owner")):
+        for table, column in (("records", "ref"), ("items", "owner"), ("shelves", "owner")):  # items are counted there
             self._execute(f"DELETE FROM {table} WHERE {column} = ?", (ref,))  # noqa: S608  # names from above
 
     def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
@@ -320,16 +365,28 @@ class Transaction:
         self._execute("DELETE FROM items WHERE owner = ? AND expires_at <= ?", (namespace.owner, self._now))
 
     def _save(self, namespace: Namespace, key: str, value: bytes | None, expires_at: float | None) -> None:
+        before = self._account(namespace)
         self._execute("DELETE FROM items WHERE owner = ? AND key = ?", (namespace.owner, key))
         if value is None or (expires_at is not None and not self._now < expires_at):
             return
         (others,) = self._execute(_SIZE, (namespace.owner,)).fetchone()
         check_size(namespace, int(others) + size_of(key, value))
         self._execute(
-            "INSERT OR IGNORE INTO shelves SELECT ?1, iif(EXISTS (SELECT 1 FROM records WHERE ref = ?1), NULL, ?2)",
-            (namespace.owner, namespace.until),
+            "INSERT OR IGNORE INTO shelves SELECT ?1, iif(EXISTS (SELECT 1 FROM records WHERE ref = ?1), NULL, ?2), ?3",
+            (namespace.owner, namespace.until, namespace.subject),
         )
         self._execute("INSERT INTO items VALUES (?, ?, ?, ?)", (namespace.owner, key, value, expires_at))
+        check_principal(namespace, before, self._account(namespace) - before)
+
+    def filling(self) -> tuple[int, int, int]:
+        """Return how many sessions are recorded, the bytes of all data, and those of the principal that has most."""
+        sessions, data, most = self._execute(_FILLING).fetchone()
+        return sessions, data, most
+
+    def _account(self, namespace: Namespace) -> int:
+        """Return the bytes of all data of the session's principal."""
+        found = self._execute(_ACCOUNT, (namespace.owner,)).fetchone()
+        return 0 if found is None else int(found[0])
 
 
 def sweep(connection: Connection, over: float, rows: int) -> bool:

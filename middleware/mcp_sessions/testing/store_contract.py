@@ -26,7 +26,6 @@ from .contract import (
     START,
     Clock,
     Fixtures,
-    RecordContract,
     RevocationContract,
     at_once,
     claim,
@@ -34,11 +33,11 @@ from .contract import (
     revoke,
     session,
 )
+from .tenants import TenantContract
 
 MOST = 2**63 - 1
 SUMS = [
-    (None, 0, 0),
-    (None, -5, -5),
+    *((None, 0, 0), (None, -5, -5)),
     (b"0", MOST, MOST),
     (b"-1", -MOST, -MOST - 1),
     (b"9007199254740993", 1, 9007199254740994),  # above 2**53, where doubles would lose it
@@ -303,7 +302,7 @@ class DataContract(Fixtures):
         assert await store.read(namespace(b), "n") is None
 
 
-class StoreContract(RevocationContract, RecordContract, SweepingContract, DataContract):
+class StoreContract(RevocationContract, TenantContract, SweepingContract, DataContract):
     """What every store promises: derive a test class from it, and override the fixture `make_store` there."""
 
 

@@ -1,0 +1,82 @@
+"""The part of a store's contract that keeps one principal from taking all of it, and lists what there is of all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from .._session.claims import AUDIENCE
+from ..errors import TooManySessions
+from ..stores.base import Record, Store
+from .contract import ALICE, BOB, LATER, START, RecordContract, at_once, revoke, session
+
+
+@pytest.mark.anyio
+class TenantContract(RecordContract):
+    """What is recorded, and how many sessions one principal and one lineage may have."""
+
+    async def test_one_principal_s_flood_leaves_room_for_others(self, store: Store) -> None:
+        """Of many creates as many succeed as may; other principals, and the anonymous, go on."""
+        reasons: list[str] = []
+
+        async def create(n: int) -> None:
+            try:
+                await store.register(Record.of(session(f"{n}")), of_subject=20)
+            except TooManySessions as refusal:
+                reasons.append(refusal.reason)
+
+        for n in range(20):
+            await create(n)
+        await at_once([partial(create, n) for n in range(20, 100)])
+        assert reasons == ["sessions_full"] * 80
+        await store.register(Record.of(session("b", subject=BOB)), of_subject=20)
+        await store.register(Record.of(session("c", subject=None)), of_subject=20)
+        assert len(await store.sessions(ALICE, audience=AUDIENCE)) == 20
+
+    async def test_what_has_ended_makes_room_at_once(self, store: Store) -> None:
+        """Cut off or finished; another audience's are not counted, and what is known already stays recorded."""
+        one, other = session("a"), session("b")
+        await store.register(replace(Record.of(session("x")), audience="other"), of_subject=1)
+        await store.register(Record.of(one), of_subject=1)
+        await store.register(Record.of(one), of_subject=1)
+        with pytest.raises(TooManySessions, match="Too many sessions"):
+            await store.register(Record.of(other), of_subject=1)
+        assert await store.find(other.ref) is None
+        await revoke(store, one)
+        await store.purge(one.ref)
+        await store.register(Record.of(other), of_subject=1)
+        await store.revoke_before(START + 1, audience=AUDIENCE, subject=ALICE, until=LATER)
+        later = [Record.of(session(name, issued_at=START + 1)) for name in "cd"]
+        await store.register(later[0], of_subject=1)
+        with pytest.raises(TooManySessions, match="Too many sessions"):
+            await store.register(later[1], of_subject=1)
+
+    async def test_a_lineage_has_no_more_forks_than_it_may(self, store: Store) -> None:
+        """Nothing of a refused one is left, whoever it belongs to."""
+        root = session("root")
+        forks = [replace(Record.of(session(f"{n}")), root=root.ref) for n in range(3)]
+        for fork in forks[:2]:
+            await store.register(fork, of_subject=5, of_lineage=2)
+        with pytest.raises(TooManySessions, match="Too many forks"):
+            await store.register(forks[2], of_subject=5, of_lineage=2)
+        assert {record.ref for record in await store.sessions(ALICE, audience=AUDIENCE)} == {
+            one.ref for one in forks[:2]
+        }
+        await store.register(replace(forks[2], root=None), of_subject=3, of_lineage=2)
+
+    async def test_all_sessions_of_an_audience_are_listed_in_pages(self, store: Store) -> None:
+        """Of every principal and of none; not what has ended, and not another audience's."""
+        made = [Record.of(session(f"{n}", subject=subject)) for n, subject in enumerate([ALICE, BOB, None, ALICE, BOB])]
+        made[0] = replace(made[0], parts="of alice")
+        for record in (*made, replace(Record.of(session("x")), audience="other")):
+            await store.register(record)
+        await revoke(store, session("4", subject=BOB))
+        found: list[Record] = []
+        cursor, pages = "", 0
+        while pages == 0 or cursor:
+            page, cursor = await store.roster(audience=AUDIENCE, cursor=cursor, limit=2)
+            found += page
+            pages += 1
+        assert sorted(found, key=lambda record: record.ref) == sorted(made[:4], key=lambda record: record.ref)
