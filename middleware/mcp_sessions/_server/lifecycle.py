@@ -42,7 +42,7 @@ NOT_BEGUN: Final = "not_begun"  # its id did not reach the client
 LEASE: Final = 60.0  # seconds that a worker has for one `on_end`
 PATIENCE: Final = 50.0  # seconds after which a hook is stopped, before another worker could start it again
 TRIES: Final = 50  # to purge a session while the store does not answer, a second apart
-TIDIED: Final = 50  # sessions that are ended side by side, where many have ended at once
+TIDIED: Final = 20  # sessions that are ended side by side, where many have ended at once
 ROUNDS: Final = 100  # of looking for sessions that were made while others ended
 SWEEP_BATCH: Final = 200  # endings that run side by side in one worker
 
