@@ -161,6 +161,7 @@ class Rules(msgspec.Struct, frozen=True):
     sep1364: Sep1364 | None
     inspected_methods: frozenset[str]  # without a session, only these need a decision, unless all do
     inspects_all: bool
+    guards: bool  # whether anything depends on no message reaching the server undecided
 
     @classmethod
     def of(cls, *, subjects: Mapping[str, Subject], inspects_all: bool, **rules: Any) -> Rules:
@@ -171,6 +172,7 @@ class Rules(msgspec.Struct, frozen=True):
             subjects=subjects,
             inspected_methods=ADVERTISING | decided,
             inspects_all=inspects_all or inspects,
+            guards=inspects or rules["bridges"],
             **rules,
         )
 
