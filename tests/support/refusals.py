@@ -325,7 +325,13 @@ CASES = [
         speaking({}, sessionId="made-up"),
         FIRST,
     ),
-    Case(refuse("session_header_alone"), "a mirror, and no session in `_meta`", *HEADER, mirrored_alone),
+    Case(
+        refuse("session_header_alone"),
+        'a mirror, and no session in `_meta` (`transport="off"`)',
+        *HEADER,
+        mirrored_alone,
+        {"transport": "off"},
+    ),
     Case(
         refuse("version_header_mismatch"),
         "the version header differs from `_meta`",
