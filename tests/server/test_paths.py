@@ -6,7 +6,6 @@ tool, a policy must have refused it; no path is expected to be read in one way o
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -15,16 +14,11 @@ from typing import Any
 
 import anyio
 import pytest
-from apps import read, reply, sessions
-from clients import Answer, Incoming, call, http
-from fastapi import APIRouter, FastAPI
+from apps import sessions
+from clients import Answer, Incoming, call
+from fuzz.paths import APPS, CALL, ROOTS, STEMS, Shop, guard, judge, odd, post, post_route
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
-from starlette.middleware.gzip import GZipMiddleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Host, Match, Mount, Route, Router
+from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from integration.servers import FRAMEWORKS, Cell, http_app, server_class
@@ -38,95 +32,6 @@ SEED = 16
 def anyio_backend() -> str:
     """Once is enough: the order of events does not matter here."""
     return "asyncio"
-
-
-PIECES = ["\n", "\r", "\r\n", "/", "//", "/.", "/..", "%0a", "%2F", ";", ";a", " ", "\t", "\x00", "\x0b", "\x85",
-          "\u2028", "?", "#", "\u212a", "a", "mcp", "MCP", "/mcp", "/api", "/x", "9" * 5000]  # fmt: skip
-STEMS = [
-    "",
-    "/",
-    "/mcp",
-    "/mcp",
-    "/mcp",
-    "/mcp/",
-    "/api/mcp",
-    "/v1/mcp",
-    "/MCP",
-    "/mcp/mcp",
-    "/acme/mcp",
-    "//mcp",
-    "/7",
-]
-CALL = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "buy", "arguments": {}}})
-HEADERS = [(b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
-ROOTS = ["", "", "", "/api", "/api/", "/", "/mcp"]
-
-
-def post(path: str, root: str = "", method: str = "POST", **more: Any) -> Scope:
-    served = {"query_string": b"", "scheme": "http", "server": ("127.0.0.1", 8000), "http_version": "1.1"}
-    headers = [(b"host", b"127.0.0.1:8000"), *HEADERS, *more.pop("headers", [])]
-    scope: Scope = http(method, path, headers, root_path=root, **served, **more)
-    return scope
-
-
-class Shop:
-    """An MCP server of one tool that counts how often it runs; `handle` is the same in a framework's form."""
-
-    def __init__(self) -> None:
-        self.sold = 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await Router().lifespan(scope, receive, send)
-            return
-        answered = await self.answer(await read(receive))
-        await reply(send, json.dumps(answered).encode())
-
-    async def handle(self, request: Request) -> Response:
-        return JSONResponse(await self.answer(await request.body()))
-
-    async def answer(self, body: bytes) -> object:
-        asked = json.loads(body)
-        result = {} if asked["method"] == "ping" else {"content": [{"type": "text", "text": await self.buy()}]}
-        return {"jsonrpc": "2.0", "id": asked["id"], "result": result}
-
-    async def buy(self) -> str:
-        """The tool."""
-        self.sold += 1
-        return "sold"
-
-
-def post_route(shop: Shop, path: str = "/mcp") -> Route:
-    return Route(path, shop.handle, methods=["POST"])
-
-
-def included(shop: Shop, prefix: str = "", **options: Any) -> FastAPI:
-    """FastAPI with a router in a router, and in the latter the endpoint."""
-    inner, outer, app = APIRouter(), APIRouter(), FastAPI(**options)
-    inner.add_api_route("/mcp", shop.handle, methods=["POST"], response_model=None)
-    inner.add_api_route("/{other}/x", shop.handle, methods=["GET"], response_model=None)
-    outer.include_router(inner)
-    app.include_router(outer, prefix=prefix)
-    return app
-
-
-def fastapi(shop: Shop, **options: Any) -> FastAPI:
-    app = FastAPI(**options)
-    app.add_api_route("/mcp", shop.handle, methods=["POST"], response_model=None)
-    return app
-
-
-def behind_dispatch(shop: Shop) -> FastAPI:
-    """A function in front of the routes, which might rewrite the path, and here does."""
-    app = fastapi(shop)
-
-    @app.middleware("http")
-    async def rewrite(request: Request, call_next: Any) -> Response:
-        request.scope["path"] = request.scope["path"].lower().replace("/x", "")
-        response: Response = await call_next(request)
-        return response
-
-    return app
 
 
 def framework(name: str, shop: Shop, **options: Any) -> ASGIApp:
@@ -148,67 +53,13 @@ def mounting(app: Any, *routes: BaseRoute, path: str = "/") -> Starlette:
     return Starlette(routes=[*routes, Mount(path, app)], lifespan=inner)
 
 
-class Slashed:
-    """An application of a router of its own."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.app({**scope, "path": "/mcp"}, receive, send)
-
-
-class Odd(BaseRoute):
-    """A route of an application's own kind."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        return (Match.FULL if scope["path"] != "/elsewhere" else Match.NONE), {}
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.app(scope, receive, send)
-
-
-NOTED = [Middleware(CORSMiddleware), Middleware(GZipMiddleware)]
 SDK, FASTMCP = FRAMEWORKS
-APPS: dict[str, tuple[str, Callable[[Shop], Any]]] = {
-    "no router": ("/mcp", lambda shop: shop),
-    "no router of ours": ("/mcp", Slashed),
-    "a mount at the root": ("/mcp", lambda shop: Starlette(routes=[Mount("/", shop)])),
-    "a mount at the endpoint": ("/mcp", lambda shop: Starlette(routes=[Mount("/mcp", shop)])),
-    "a route": ("/mcp", lambda shop: Starlette(routes=[post_route(shop)], middleware=NOTED)),
-    "a route of an object": ("/mcp", lambda shop: Router([Route("/mcp", shop)], middleware=NOTED)),
-    "a route with a parameter": ("/acme/mcp", lambda shop: Router([Route("/{tenant}/mcp", shop)])),
-    "a number that is too long": ("/7/mcp", lambda shop: Router([Mount("/{n:int}", Router([Route("/mcp", shop)]))])),
-    "two routes": ("/mcp", lambda shop: Router([Route("/mcp", shop), Route("/api{rest:path}", shop)])),
-    "a route in a mount": ("/v1/mcp", lambda shop: Router([Mount("/v1", Router([post_route(shop)]))])),
-    "a host": ("/mcp", lambda shop: Router([Host("127.0.0.1", Router([post_route(shop)]))])),
-    "a default": ("/mcp", lambda shop: Router([Route("/x", shop, methods=["GET"])], default=shop)),
-    "a route of its own kind": ("/mcp", lambda shop: Router([Odd(shop)])),
-    "FastAPI": ("/mcp", fastapi),
-    "FastAPI under its own root": ("/mcp", partial(fastapi, root_path="/api")),
-    "FastAPI under its own root, by the whole path": ("/api/mcp", partial(fastapi, root_path="/api")),
-    "FastAPI with a router": ("/v1/mcp", partial(included, prefix="/v1")),
-    "FastAPI with a router and a root": ("/mcp", partial(included, root_path="/api")),
-    "FastAPI with a function in front": ("/mcp", behind_dispatch),
-}
 SERVERS: dict[str, tuple[str, Callable[[Shop], Any]]] = {
     "the SDK": ("/mcp", partial(framework, SDK)),
     "the SDK, mounted": ("/v1/mcp", lambda shop: mounting(framework(SDK, shop), path="/v1")),
     "FastMCP": ("/mcp", partial(framework, FASTMCP)),
     "FastMCP, mounted": ("/mcp/mcp", lambda shop: mounting(framework(FASTMCP, shop), path="/mcp")),
 }
-
-
-def odd(random: Random, stems: list[str]) -> str:
-    """A path that is nearly one that is served."""
-    path = random.choice(stems)
-    for _ in range(random.choice((0, 1, 1, 1, 1, 2, 3))):
-        at = random.choice((0, len(path), len(path), len(path), random.randrange(len(path) + 1)))
-        path = path[:at] + random.choice(PIECES) + path[at:]
-    return path if random.random() < 0.9 else path.swapcase()
 
 
 def spellings(random: Random, endpoint: str, number: int) -> Iterator[tuple[str, str]]:
@@ -218,16 +69,6 @@ def spellings(random: Random, endpoint: str, number: int) -> Iterator[tuple[str,
         yield odd(random, [*STEMS, *[endpoint] * len(STEMS)]), random.choice(ROOTS)
 
 
-async def sells(app: ASGIApp, shop: Shop, scope: Scope) -> bool:
-    """Whether a call of the tool that names no session runs it."""
-    before = shop.sold
-    try:
-        await call(app, scope, CALL.encode())
-    except (ValueError, RecursionError):  # a number that is too long, in the router
-        return False
-    return shop.sold > before
-
-
 @pytest.mark.filterwarnings("ignore:The `root_path` parameter is deprecated")
 @pytest.mark.parametrize("name", [*APPS, *SERVERS])
 async def test_no_path_reaches_the_endpoint_unjudged(name: str) -> None:
@@ -235,14 +76,11 @@ async def test_no_path_reaches_the_endpoint_unjudged(name: str) -> None:
     shop, random, (endpoint, make) = Shop(), Random(f"{SEED}{name}"), {**APPS, **SERVERS}[name]
     paths = REAL if name in SERVERS else (PATHS - REAL * len(SERVERS)) // len(APPS) + 1
     bare = make(shop)
-    guarded = sessions(bare, path=endpoint, require={"tools/call"}, admission="own", principal=lambda _: None)
-    reached = set[str]()
+    guarded = guard(bare, endpoint)
     with anyio.fail_after(60):
         async with lifespan(guarded):
-            for path, root in spellings(random, endpoint, paths):
-                if await sells(bare, shop, post(path, root)):
-                    reached.add(path)
-                    assert not await sells(guarded, shop, post(path, root)), (path, root)
+            spelt = list(spellings(random, endpoint, paths))
+            reached = {path for path, root in spelt if await judge(bare, guarded, shop, path, root)}
     assert reached.intersection({endpoint, endpoint + "/"})
 
 

@@ -15,7 +15,7 @@ import msgspec
 from .._session.claims import RedactedRepr, utc
 from ..errors import Refusal, refuse
 from .jsonrpc import Message
-from .strict_json import DECODE_ERRORS, SHORTEST_MEMBER, is_all, last_members, members, string
+from .strict_json import DECODE_ERRORS, SHORTEST_MEMBER, Names, is_all, last_members, members, string
 
 CREATE: Final = "sessions/create"
 DELETE: Final = "sessions/delete"
@@ -32,6 +32,7 @@ class SessionMetadata(
     state: str | None = None  # the sealed state token
 
 
+_MEMBERS: Final = Names("sessionId", "state")
 _FRAME: Final = len('{"sessionId":""}')
 _STATE_FRAME: Final = len(',"state":""')
 
@@ -46,6 +47,7 @@ def parse_metadata(raw: bytes) -> SessionMetadata:
     Raises:
         Refusal: `malformed_session`: It is not `{sessionId: string, state?: string}`.
         Refusal: `duplicate_member`: A member is given twice.
+        Refusal: `member_case`: A name differs in case alone from one of these.
         Refusal: `lone_surrogate`: A value cannot be written down again.
     """
     try:
@@ -65,6 +67,7 @@ def _uncommon(raw: bytes) -> SessionMetadata:
     if not raw.startswith(b"{"):
         raise refuse("malformed_session")
     found = members(raw)
+    _MEMBERS.check(found)
     session_id = string(found["sessionId"]) if "sessionId" in found else None
     state = string(found["state"]) if "state" in found else None
     if session_id is None or (state is None and "state" in found):
