@@ -157,6 +157,9 @@ class MemoryStore:
     async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
         return [await self.status(one) for one in claims]
 
+    async def admit(self, claims: Claims) -> None:
+        """Nothing is to be noted: what this process loses, it loses whole."""
+
     async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:  # noqa: ARG002  # a record knows it
         now = self._tidy()
         if self._is_ended(ref, expires_at):

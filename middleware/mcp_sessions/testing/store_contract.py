@@ -377,6 +377,8 @@ class SharedStoreContract(StoreContract):
         clock.now = START + 30
         assert await other.elect("two", audience=AUDIENCE, seconds=30) is True
         assert await store.elect("one", audience=AUDIENCE, seconds=30) is False
+        assert await other.elect("two", audience=AUDIENCE, seconds=0) is True  # it gives up
+        assert await store.elect("one", audience=AUDIENCE, seconds=30) is True
 
     async def test_a_change_and_a_revocation_have_an_order(self, store: Store, other: Store) -> None:
         """What was changed before stays, what comes after is refused, and nothing comes after it unseen."""
