@@ -25,7 +25,6 @@ def message(members: str) -> Message:
         (',"sess\\u0069onId":"\\u0061"', "a"),
         (',"sessionId":""', ""),
         (',"params":{"sessionId":"a"}', None),
-        (',"sessionid":"a"', None),
     ],
 )
 def test_the_field_is_a_text_beside_the_method(members: str, said: str | None) -> None:
