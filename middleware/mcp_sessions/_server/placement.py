@@ -38,7 +38,7 @@ UNSERVED: Final = (
     "no route of the application serves path=%r, so MCPSessionMiddleware would see no request and require nothing. "
     "Pass the path of the MCP endpoint as path=, or path=None for every path (routes that take POST: %s)"
 )
-_ROUTERS_OWN: Final = frozenset({"Router.app", "APIRouter.app"})  # methods that do no more than look at the routes
+ROUTERS_OWN: Final = frozenset({"Router.app", "APIRouter.app"})  # methods that do no more than look at the routes
 _INNER: Final = ("app", "router", "middleware_stack", "original_router", "endpoint")
 _INNER_LISTS: Final = ("routes", "user_middleware")
 _log: Final = logging.getLogger("mcp_sessions")
@@ -95,7 +95,7 @@ def _may_answer(part: object) -> bool:
     if isinstance(part, Router):
         return not part.routes or getattr(part.default, "__self__", None) is not part
     is_middleware = isinstance(_attribute(part, "cls"), type)  # it answers for what is behind it
-    is_open = is_middleware or getattr(part, "__qualname__", None) in _ROUTERS_OWN or any(True for _ in _inside(part))
+    is_open = is_middleware or getattr(part, "__qualname__", None) in ROUTERS_OWN or any(True for _ in _inside(part))
     return isinstance(part, Route) or not is_open
 
 
