@@ -1,8 +1,7 @@
 """A store in PostgreSQL: for all machines that reach one database, and durable by nature.
 
 Each call runs on one of a few threads, with a connection that no other call uses meanwhile: so it serves asyncio and
-Trio alike, and a caller that gives up leaves no connection in the middle of something. No text here repeats a URL or
-what the driver says, which may quote one.
+Trio alike, and a caller that gives up leaves no connection in the middle of something. No text here repeats a URL.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
 import anyio
-from anyio.lowlevel import current_token
 
 from ..errors import ConfigurationError, StoreFull, StoreUnavailable
 from .base import ByName, Forgotten, Reach
 from .postgres_tables import Transaction, migrate, sweep
+from .sql import outcome
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -271,22 +270,7 @@ class Pool:
 
     async def run(self, work: Callable[[Connection[Any]], T], may_repeat: Callable[[], bool]) -> T:
         """Return what work returns; where its connection turns out to be dead, it is done again if it may be."""
-        loop: Any = current_token().native_token
-        call_soon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon  # asyncio's, or Trio's
-        done = anyio.Event()
-
-        def wake(_future: object) -> None:
-            with suppress(RuntimeError):  # that event loop has ended, and with it the caller
-                call_soon(done.set)
-
-        future = self.submit(work, may_repeat)
-        future.add_done_callback(wake)
-        try:
-            await done.wait()
-            return future.result()
-        finally:
-            future.cancel()
-            del future  # an error's traceback holds this frame, which would hold the error
+        return await outcome(self.submit(work, may_repeat))
 
     async def close(self) -> None:
         """Close all connections, after the calls so far. A later call makes others."""
