@@ -99,8 +99,9 @@ conformance: setup  ## the official conformance suite, with and without us (ARGS
 demo-cluster: setup  ## servers behind nginx that are replaced under load, and no session is lost
 	@$(VENV)/python examples/demo_cluster.py $(ARGS)
 
-crash-trials: setup  ## 200 kills on each durable store, and what was lost (ARGS="--store redis --cycles 20")
+crash-trials: setup  ## 200 kills on each durable store, then faults of Redis (ARGS="--store redis --cycles 20")
 	$(VENV)/python -m tests.tools.crash $(ARGS)
+	$(VENV)/python -m tests.tools.crash --faults
 
 clean:  ## remove what was built, and the virtual environments
 	rm -rf .venv .venv-* .nox .coverage .coverage.* build dist docs/_build \

@@ -36,7 +36,7 @@ Codes: JSON-RPC 2.0 section 5.1, the data-layer sessions draft, and MCP 2026-07-
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 
 class MCPSessionsError(Exception):
@@ -236,13 +236,21 @@ class CreateRefused(Refusal):
 
 
 class StoreUnavailable(Refusal):
-    """The store did not answer, so the status of the session is unknown. Clients may retry."""
+    """The store did not answer, so the status of the session is unknown. Clients may retry.
+
+    Attributes:
+        cause: Why, in plain words for the log, as far as the store knows; without anything secret.
+    """
 
     code = -32603
     http_status = 503
     retry_after: int | None = 1
     message = "Session store unavailable"
     reason = "store_unavailable"
+
+    def __init__(self, reason: str | None = None, *, cause: str = "", **given: Any) -> None:
+        super().__init__(reason, **given)
+        self.cause = cause
 
 
 class StoreFull(StoreUnavailable):

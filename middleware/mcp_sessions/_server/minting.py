@@ -40,6 +40,11 @@ class NewSession:
     session: Session
     start: Start | None
 
+    async def admit(self) -> None:
+        """Note its name where the store needs it; a store that does not answer now may refuse the session later."""
+        with suppress(StoreUnavailable):
+            await self.active.runtime.store.admit(self.active.claims)
+
     def commit(self) -> None:
         """Announce that it is complete."""
         claims, runtime = self.active.claims, self.active.runtime
@@ -78,6 +83,7 @@ async def mint(
     given = {"kind": kind, "expires_at": now + int(lasts), "client": client}
     made = _make(runtime, principal, now=now, server_id=server_id, **given)
     try:
+        await made.admit()
         if runtime.tracked:
             # Before the hook: what it makes is freed by `on_end`, which only a record leads to.
             await runtime.store.register(Record.of(made.active.claims))
@@ -158,6 +164,7 @@ async def fork(parent: ActiveSession, mode: Mode, *, params: dict[str, Any], sco
     made = _make(runtime, parent.principal, now=int(runtime.clock()), **claims.below(parent.claims, mode))
     child = made.active
     try:
+        await made.admit()
         if runtime.tracked:
             await runtime.store.register(Record.of(child.claims))
         try:

@@ -19,7 +19,7 @@ from .._protocol.strict_json import join
 from .._session.claims import COOKIE, SESSION
 from .._session.events import SessionUsed
 from .._session.session import Session, correlation_variable, session_variable
-from ..errors import Refusal, SessionEnded, SessionNotFound
+from ..errors import Refusal, SessionNotFound
 from .answers import answer, notify, refuse, refuse_unread, refused_body
 from .body import Replay, read_body, read_message
 from .context import Bridged, RequestContext
@@ -163,7 +163,7 @@ def _response_filter(
         join(message.given_id),
         None if rewrites else echoed,
         rewrites,
-        None if session is None else partial(_guard, ctx, message, session),
+        None if session is None else partial(_guard, ctx, message, session, decision.fail_open),
         runtime.limits.event_bytes,
         inf if session is None else session.late_at,
         runtime.clock,
@@ -171,14 +171,15 @@ def _response_filter(
     )
 
 
-def _guard(ctx: RequestContext, message: Message, session: ActiveSession) -> StreamGuard:
+def _guard(ctx: RequestContext, message: Message, session: ActiveSession, fail_open: bool) -> StreamGuard:
     own = None if ctx.headers.session_id is not None else ctx.headers.first(SESSION_HEADER)
     return StreamGuard(
         Origin(session.claims, message.id, message.label),
         ctx.bridge.server_id if isinstance(ctx.bridge, Bridged) else own,
         ctx.runtime.streams,
-        cut_body=lambda: refused_body(ctx, message, SessionEnded(ref=session.claims.ref)),
+        refused=partial(refused_body, ctx, message),
         survives_end=lambda: session.ended_by_own_request,
+        fail_open=fail_open,
     )
 
 

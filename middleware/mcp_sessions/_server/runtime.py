@@ -28,6 +28,7 @@ from .._tokens.keys import KeyRing
 from ..errors import CreateLimited, Refusal, SessionNotFound, SessionRequired
 from ..stores import base
 from ..stores.base import Standing, Store
+from ..stores.turns import Turns
 from ..telemetry.detect import is_traced
 from . import placement, principal
 from .context import Conversation, PendingInitialized
@@ -190,10 +191,11 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
     tells, telemetry = _telemetry(app, options)
     emit = partial(_emit, options.telemetry.listen, tells, telemetry)
     store = stores.make(options.store, clock=clock, timeout=as_seconds(limits.store_timeout))
-    namespace = partial(Namespace, max_bytes=limits.data_bytes)
+    namespace, turns = partial(Namespace, max_bytes=limits.data_bytes), Turns()
 
     def data(owner: str, until: int) -> Data:
-        return Data(store, namespace(owner, until), clock=clock, max_value_bytes=limits.value_bytes)
+        place = namespace(owner, until)
+        return Data(store, place, clock=clock, max_value_bytes=limits.value_bytes, turns=turns)
 
     streams = Streams(store)
     terminator = Terminator(store, streams, on_end=options.on_end, emit=emit, data=data, clock=clock)

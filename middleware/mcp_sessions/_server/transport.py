@@ -17,7 +17,7 @@ from .._protocol import decision, draft, rewrite
 from .._protocol.headers import SESSION_HEADER, edit
 from .._session.claims import FIELD
 from .._session.events import RequestRefused
-from ..errors import Refusal, SessionEnded, SessionExpired, SessionNotFound, StoreUnavailable
+from ..errors import Refusal, SessionExpired, SessionNotFound, StoreUnavailable
 from ..stores.base import LIVE
 from .answers import Answer, may_delete, refuse_bodyless, refuse_unread, send_refusal, send_status
 from .body import Replay
@@ -93,7 +93,7 @@ async def _serve_stream(ctx: RequestContext, origin: Origin, transport: str | No
         http_status = _GONE if isinstance(refusal, SessionNotFound) else refusal.http_status
         await send_refusal(ctx.send, refusal, status=http_status, code=_record(ctx, origin, refusal))
         return
-    guard = StreamGuard(origin, transport, runtime.streams, partial(_cut_body, ctx, origin), lambda: False)
+    guard = StreamGuard(origin, transport, runtime.streams, partial(_cut_body, ctx, origin), lambda: False, False)
     rewrites = (TranslateIds(ctx=ctx),) if runtime.bridges else ()
     response = ResponseFilter(ctx.send, b"", None, rewrites, lambda: guard, runtime.limits.event_bytes)
     try:
@@ -102,10 +102,9 @@ async def _serve_stream(ctx: RequestContext, origin: Origin, transport: str | No
         response.close()
 
 
-def _cut_body(ctx: RequestContext, origin: Origin) -> bytes:
+def _cut_body(ctx: RequestContext, origin: Origin, refusal: Refusal) -> bytes:
     if origin.id is None:
         return b""
-    refusal = SessionEnded(ref=origin.claims.ref)
     return rewrite.error(origin.id, _record(ctx, origin, refusal), refusal.client_message)
 
 

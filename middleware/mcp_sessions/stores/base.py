@@ -91,6 +91,13 @@ class Ended:
 class Revocations(Protocol):
     """Which sessions ended before their time."""
 
+    async def admit(self, claims: Claims) -> None:
+        """Note a new session before its id leaves, where its date does not tell it from those that were lost.
+
+        Tokens are dated to the second, so a store that lost data in this very second has to know which sessions began
+        after it. All others have nothing to note.
+        """
+
     async def status(self, claims: Claims) -> Standing:
         """Return whether a verified session was ended: LIVE, ENDED or LOST."""
 
@@ -312,7 +319,7 @@ async def statuses(store: Store, claims: Sequence[Claims]) -> list[Standing]:
     found = await store.statuses([*claims, *(lineage.mark(claims[place]) for place in forks)])
     own = found[: len(claims)]
     for place, of_lineage in zip(forks, found[len(claims) :], strict=True):
-        own[place] = own[place] if of_lineage is Standing.LIVE else of_lineage
+        own[place] = of_lineage if of_lineage is Standing.ENDED else own[place]
     return own
 
 

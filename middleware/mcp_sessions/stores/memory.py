@@ -6,8 +6,6 @@ again. What has an end is found without a look at everything else, since a scan 
 
 from __future__ import annotations
 
-import heapq
-import math
 import time
 from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
@@ -22,39 +20,9 @@ from .._session.data import Namespace
 from ..errors import StoreFull
 from . import base
 from .base import FIRST, LIVE, Ended, Position, Reach, Record, Standing
-
-VALUE_COST: Final = 200  # bytes that keeping a value takes besides its name and itself
-MINUTE: Final = 60  # seconds between two times of forgetting
-_SLACK: Final = 1000  # entries that an index may hold in vain
+from .memory_data import MINUTE, DataOfAll, ExpiryIndex
 
 _SPAN: Final = 3600  # seconds of expiry that share one set of revocations
-
-
-class _ExpiryIndex:
-    """Names, each with the moment at which to look at it."""
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, str]] = []
-        self._moments: dict[str, float] = {}
-
-    def put(self, name: str, moment: float) -> None:
-        self._moments[name] = moment
-        heapq.heappush(self._heap, (moment, name))
-        if len(self._heap) > 2 * len(self._moments) + _SLACK:
-            self._heap = [(moment, name) for name, moment in self._moments.items()]
-            heapq.heapify(self._heap)
-
-    def remove(self, name: str) -> None:
-        del self._moments[name]  # what the heap holds of it is passed over
-
-    def expired(self, now: float) -> str | None:
-        """Return the name whose moment came first, or None where none has come. It stays until it is moved."""
-        while self._heap and self._heap[0][0] <= now:
-            moment, name = self._heap[0]
-            if self._moments.get(name) == moment:
-                return name
-            heapq.heappop(self._heap)
-        return None
 
 
 class _Revoked:
@@ -68,7 +36,7 @@ class _Revoked:
         self._refs: dict[int, set[str]] = {}
         self._count = 0
         self._cut_offs: dict[str, tuple[int, int]] = {}  # by audience and subject: the moment, and when it may go
-        self._cut_off_ends = _ExpiryIndex()
+        self._cut_off_ends = ExpiryIndex()
 
     def __len__(self) -> int:
         return self._count + len(self._cut_offs)
@@ -79,9 +47,9 @@ class _Revoked:
     def covers(self, claims: Claims) -> bool:
         if claims.ref in self._refs.get(claims.expires_at // _SPAN, ()):
             return True
-        return bool(self._cut_offs) and claims.issued_at < self.cut_off_of(claims.subject, claims.audience)
+        return bool(self._cut_offs) and claims.issued_at < self.moment_of(claims.subject, claims.audience)
 
-    def cut_off_of(self, subject: str | None, audience: str) -> int:
+    def moment_of(self, subject: str | None, audience: str) -> int:
         none = (0, 0)
         return max(self._cut_offs.get(f"{one or ''} {audience}", none)[0] for one in (None, subject))
 
@@ -129,79 +97,6 @@ class _Kept(msgspec.Struct):
         return "expired" if ends <= now else "idle" if idles <= now else None, min(ends, idles)
 
 
-class _Values(msgspec.Struct):
-    items: dict[str, bytes] = msgspec.field(default_factory=dict)
-    ends: dict[str, float] = msgspec.field(default_factory=dict)  # of those values that end before the session
-    size: int = 0
-
-
-class _DataOfAll:
-    """The data of all sessions. What is over is not read, and it is dropped before anything is measured."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._values: dict[str, _Values] = {}
-        self._ends = _ExpiryIndex()
-
-    def read(self, owner: str, key: str, now: float) -> bytes | None:
-        values = self._values.get(owner, _Values())
-        return values.items.get(key) if now < values.ends.get(key, math.inf) else None
-
-    def items(self, owner: str, now: float) -> list[tuple[str, bytes, float | None]]:
-        values = self._values.get(owner, _Values())
-        there = ((key, value, values.ends.get(key)) for key, value in values.items.items())
-        return [item for item in there if item[2] is None or now < item[2]]
-
-    def replace(self, namespace: Namespace, key: str, value: bytes | None, now: float) -> None:
-        """Keep another value, or none, and the end that the old one had."""
-        values = self._values.get(namespace.owner) or _Values()
-        for over in [name for name, end in values.ends.items() if not now < end]:
-            self._remove(values, over)
-        if value is None:
-            self._remove(values, key)
-        else:
-            old = values.items.get(key)
-            count, more = int(old is None), base.size_of(key, value) - (0 if old is None else base.size_of(key, old))
-            base.check_size(namespace, values.size + more)
-            if self._bytes + more + count * VALUE_COST > self._max_bytes:
-                raise StoreFull
-            values.items[key] = value
-            values.size += more
-            self._bytes += more + count * VALUE_COST
-        if not values.items:
-            self.drop(namespace.owner)
-        elif namespace.owner not in self._values:
-            self._values[namespace.owner] = values
-            self._ends.put(namespace.owner, namespace.until)
-
-    def set_end(self, owner: str, key: str, expires_at: float | None) -> None:
-        self._values[owner].ends.pop(key, None)
-        if expires_at is not None:
-            self._values[owner].ends[key] = expires_at
-
-    def drop(self, owner: str) -> None:
-        values = self._values.pop(owner, None)
-        if values is not None:
-            self._bytes -= values.size + len(values.items) * VALUE_COST
-            self._ends.remove(owner)
-
-    def forget(self, over: float, *, keep: Callable[[str], object]) -> None:
-        """Drop the data of sessions that ended by themselves before a moment, but those that are to be kept."""
-        while (owner := self._ends.expired(over)) is not None:
-            if keep(owner):
-                self._ends.put(owner, over + MINUTE)
-            else:
-                self.drop(owner)
-
-    def _remove(self, values: _Values, key: str) -> None:
-        values.ends.pop(key, None)
-        old = values.items.pop(key, None)
-        if old is not None:
-            values.size -= base.size_of(key, old)
-            self._bytes -= base.size_of(key, old) + VALUE_COST
-
-
 class MemoryStore:
     """Sessions of one process. It forgets all when the process ends, so the keys should end with it too.
 
@@ -230,8 +125,8 @@ class MemoryStore:
         self._revoked = _Revoked(max_entries)
         self._records: dict[str, _Kept] = {}
         self._listings: dict[tuple[str, ...], list[Position]] = {}  # of what has not ended: by what, and of whom
-        self._looks: dict[str, _ExpiryIndex] = {}  # by audience: when to look at its records
-        self._data = _DataOfAll(max_data_bytes)
+        self._looks: dict[str, ExpiryIndex] = {}  # by audience: when to look at its records
+        self._data = DataOfAll(max_data_bytes)
         self._tidied = 0.0
 
     async def open(self) -> None: ...
@@ -245,6 +140,9 @@ class MemoryStore:
 
     async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
         return [await self.status(one) for one in claims]
+
+    async def admit(self, claims: Claims) -> None:
+        """Nothing is to be noted: what this process loses, it loses whole."""
 
     async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:  # noqa: ARG002  # a record knows it
         now = self._tidy()
@@ -265,7 +163,7 @@ class MemoryStore:
         if len(self._records) >= self._max_sessions:
             raise StoreFull
         self._records[record.ref] = _Kept(record, seen_at=record.seen_at)
-        self._looks.setdefault(record.audience, _ExpiryIndex()).put(record.ref, record.seen_at)
+        self._looks.setdefault(record.audience, ExpiryIndex()).put(record.ref, record.seen_at)
         for listing in _listings(record):
             insort(self._listings.setdefault(listing, []), record.position)
 
@@ -280,7 +178,7 @@ class MemoryStore:
     async def sessions(
         self, subject: str, *, audience: str, after: Position = FIRST, limit: int | None = None, cut_off: bool = False
     ) -> list[Record]:
-        alive_after = (0 if cut_off else self._revoked.cut_off_of(subject, audience), "")
+        alive_after = (0 if cut_off else self._revoked.moment_of(subject, audience), "")
         return self._page(("subject", audience, subject), max(after, alive_after), limit, cut_off)
 
     async def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
@@ -290,7 +188,7 @@ class MemoryStore:
         return self._found(ref)
 
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
-        now, looks = self._tidy(), self._looks.get(audience, _ExpiryIndex())
+        now, looks = self._tidy(), self._looks.get(audience, ExpiryIndex())
         taken: dict[str, Ended] = {}
         while len(taken) < limit and (ref := looks.expired(now)) is not None and ref not in taken:
             kept = self._records[ref]
@@ -320,7 +218,7 @@ class MemoryStore:
         if kept is None or kept.reason is not None or kept.record.expires_at <= self._clock():
             return None
         record = kept.record
-        is_over = not cut_off and record.created_at < self._revoked.cut_off_of(record.subject, record.audience)
+        is_over = not cut_off and record.created_at < self._revoked.moment_of(record.subject, record.audience)
         return None if is_over else kept.current()
 
     def _page(

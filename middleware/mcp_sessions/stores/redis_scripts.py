@@ -16,6 +16,10 @@ Command = tuple[Word, ...]
 _SOURCES: Final[dict[Word, str]] = {}  # of all scripts, by their digests
 
 
+_EVEN_FULL: Final = "#!lua flags=allow-oom"
+"""Begins what a full Redis runs, too: the sweeper's scripts need a little memory before they free more."""
+
+
 class Script:
     """A Lua script, sent as its digest."""
 
@@ -57,10 +61,12 @@ if redis.call('TTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('EXPIRE', KEYS
 return 1
 """)
 
-# since servers; first lost remembered {server run keeps}... -> the moment since which nothing was forgotten
-EPOCH: Final = Script("""
-local since, lost = redis.call('GET', KEYS[1]), false
-for i = 4, #ARGV, 3 do
+# since servers old-since; moment remembered {server run keeps}... -> the moment since which nothing was forgotten
+EPOCH: Final = Script(
+    _EVEN_FULL
+    + """
+local since, lost = redis.call('GET', KEYS[1]) or redis.call('GET', KEYS[3]), false
+for i = 3, #ARGV, 3 do
   local known, found = redis.call('HGET', KEYS[2], ARGV[i]), ARGV[i + 1] .. ' ' .. ARGV[i + 2]
   if known and known ~= found then
     local run, kept = string.match(known, '^(%S*) (%S*)$')
@@ -68,10 +74,12 @@ for i = 4, #ARGV, 3 do
   end
   if known ~= found then redis.call('HSET', KEYS[2], ARGV[i], found) end
 end
-local moved = not since and ARGV[1] or tonumber(since) < tonumber(ARGV[lost and 2 or 3]) and ARGV[2]
-if moved then redis.call('SET', KEYS[1], moved) end
-return moved or since
-""")
+if not since or tonumber(since) < tonumber(lost and ARGV[1] or ARGV[2]) then since = ARGV[1]
+elseif lost then since = string.format('%.6f', tonumber(since) + 1e-6) .. string.sub(ARGV[1], -6) end
+redis.call('SET', KEYS[1], since)
+return since
+"""
+)
 
 # ended session; ttl created expires seen audience subject root trace (each of the last three may be nothing)
 REGISTER: Final = Script("""
@@ -84,11 +92,17 @@ redis.call('EXPIRE', KEYS[2], ARGV[1])
 return 1
 """)
 
-# sessions or forks; now ttl expires ref
+# sessions or forks, by their ends and by their beginnings; now ttl expires position
 LIST: Final = Script("""
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[1])
+for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[1], 'LIMIT', 0, 100)) do
+  redis.call('ZREM', KEYS[1], old)
+  redis.call('ZREM', KEYS[2], old)
+end
 redis.call('ZADD', KEYS[1], ARGV[3], ARGV[4])
-if redis.call('TTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
+redis.call('ZADD', KEYS[2], 0, ARGV[4])
+for _, key in ipairs(KEYS) do
+  if redis.call('TTL', key) < tonumber(ARGV[2]) then redis.call('EXPIRE', key, ARGV[2]) end
+end
 return 1
 """)
 
@@ -108,27 +122,33 @@ DUE: Final = Script("""
 return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'WITHSCORES', 'LIMIT', ARGV[2], ARGV[3])
 """)
 
-# ended session; now idle resolution lease leeway -> gone | later, when | taken, when, reason, fields...
-CLAIM: Final = Script("""
+# ended session; now idle resolution lease leeway -> gone | later, when | taken, when, fields..., reason; by NULs
+CLAIM: Final = Script(
+    _EVEN_FULL
+    + """
 local function text(moment) return string.format('%.3f', moment) end
 local r = redis.call('HMGET', KEYS[2], 'c', 'e', 's', 'u', 'x', 'l', 'r', 't', 'a')
-if not r[1] then return {'gone'} end
+if not r[1] then return 'gone' end
 local now, ends, reason = tonumber(ARGV[1]), tonumber(r[2]), r[5]
 local idles = ARGV[2] ~= '' and tonumber(r[3]) + tonumber(ARGV[2]) + tonumber(ARGV[3]) or ends
 if reason then
-  if now < tonumber(r[6]) then return {'later', r[6]} end
+  if now < tonumber(r[6]) then return 'later\\0' .. r[6] end
 elseif not (now < ends) then reason = 'expired'
 elseif not (now < idles) then reason = 'idle'
-else return {'later', text(math.min(ends, idles))} end
+else return 'later\\0' .. text(math.min(ends, idles)) end
 local lease = text(now + tonumber(ARGV[4]))
 redis.call('HSET', KEYS[2], 'x', reason, 'l', lease)
 local ttl = math.max(1, math.ceil(ends + tonumber(ARGV[5]) - now))
 redis.call('SET', KEYS[1], '0', 'EX', string.format('%d', ttl), 'NX')
-return {'taken', lease, reason, r[1], r[2], r[3], r[4] or '', r[7] or '', r[8] or '', r[9]}
-""")
+local found = {'taken', lease, r[1], r[2], r[3], r[4] or '', r[7] or '', r[8] or '', r[9], reason}
+return table.concat(found, '\\0')
+"""
+)
 
 # due; {ref old-score new-score-or-nothing}... Only where no other moved it in between.
-POSTPONE: Final = Script("""
+POSTPONE: Final = Script(
+    _EVEN_FULL
+    + """
 for i = 1, #ARGV, 3 do
   local score = redis.call('ZSCORE', KEYS[1], ARGV[i])
   if score and tonumber(score) == tonumber(ARGV[i + 1]) then
@@ -137,17 +157,20 @@ for i = 1, #ARGV, 3 do
   end
 end
 return 1
-""")
+"""
+)
 
-# ended session data times -> the audience, the subject and the root, each or nothing
+# ended session data times -> the audience, the subject, the root and the beginning, each or nothing; by NULs
 PURGE: Final = Script("""
-local of = redis.call('HMGET', KEYS[2], 'a', 'u', 'r')
+local of = redis.call('HMGET', KEYS[2], 'a', 'u', 'r', 'c')
 redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
-return {of[1] or '', of[2] or '', of[3] or ''}
+return table.concat({of[1] or '', of[2] or '', of[3] or '', of[4] or ''}, '\\0')
 """)
 
 # sweeper; worker until now milliseconds -> 1 where it leads
-ELECT: Final = Script("""
+ELECT: Final = Script(
+    _EVEN_FULL
+    + """
 local held = redis.call('GET', KEYS[1])
 if held then
   local ends, worker = string.match(held, '^(%S+) (.*)$')
@@ -155,7 +178,8 @@ if held then
 end
 redis.call('SET', KEYS[1], ARGV[2] .. ' ' .. ARGV[1], 'PX', ARGV[4])
 return 1
-""")
+"""
+)
 
 # --- data ----------------------------------------------------------------------------------------
 
@@ -291,13 +315,15 @@ class Keys:
     """The names under which one deployment keeps its sessions.
 
     Keys of one session share the tag `{ref}`, those of one principal `{subject}`, the rest `{all}`. Lists of sessions
-    are sorted by their ends, that of the due ones by when to look at them next.
+    are sorted by their ends, to be cleaned, and by their positions, to be read in pages; that of the due ones by when
+    to look at them next.
     """
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        # With the number of the format: what an older one ended is not read here, so its epoch must vouch for nothing.
-        self.since = f"{prefix}{{all}}:since:2"
+        # With the number of the format. What the second kept is read here as it was, so its epoch holds on.
+        self.since = f"{prefix}{{all}}:since:3"
+        self.since_second = f"{prefix}{{all}}:since:2"
         self.servers = f"{prefix}{{all}}:servers"
 
     def data_keys(self, ref: str) -> tuple[str, ...]:
@@ -308,6 +334,9 @@ class Keys:
         """Return what the scripts on a session are given: a revocation, whose value names its call, and a record."""
         return self.data_keys(ref)[:2]
 
+    def admitted(self, ref: str) -> str:
+        return f"{self._prefix}{{{ref}}}:admitted"
+
     def due(self, audience: str) -> str:
         return f"{self._prefix}{{all}}:due:{audience}"
 
@@ -317,8 +346,8 @@ class Keys:
     def ended_before(self, audience: str, subject: str | None) -> str:
         return f"{self._prefix}{{{subject or 'all'}}}:ended-before:{audience}"
 
-    def sessions(self, audience: str, subject: str) -> str:
-        return f"{self._prefix}{{{subject}}}:sessions:{audience}"
+    def sessions(self, audience: str, subject: str) -> tuple[str, str]:
+        return f"{self._prefix}{{{subject}}}:sessions:{audience}", f"{self._prefix}{{{subject}}}:listed:{audience}"
 
-    def forks(self, root: str) -> str:
-        return f"{self._prefix}{{{root}}}:forks"
+    def forks(self, root: str) -> tuple[str, str]:
+        return f"{self._prefix}{{{root}}}:forks", f"{self._prefix}{{{root}}}:forks-listed"

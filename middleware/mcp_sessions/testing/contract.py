@@ -132,6 +132,7 @@ class RevocationContract(Fixtures):
     async def test_a_store_that_was_never_opened_opens_itself(self, make_store: Callable[[], Store]) -> None:
         """It does at its first use, a question or a change; closing it without any is not an error."""
         asked, changed, unused = make_store(), make_store(), make_store()
+        await asked.admit(session())
         assert await asked.status(session()) is Standing.LIVE
         assert await revoke(changed, session()) is True
         for one in (asked, changed, unused):

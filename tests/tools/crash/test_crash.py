@@ -56,6 +56,15 @@ def test_the_command_line_prints_a_table() -> None:
     assert "      0  deletes lost\n" in done.stdout
 
 
+def test_the_command_line_prints_the_faults(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the server at hand."""
+    monkeypatch.setattr("crash.faults.known", dict)
+    assert trials.main(["--faults"]) == 0
+    assert capsys.readouterr().out == "| deployment | fault | found |\n|---|---|---|\n"
+
+
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     """A process that may be killed."""

@@ -32,6 +32,7 @@ from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions.stores import make
 from mcp_sessions.stores.base import Standing, Store
 
+from . import faults
 from .worker import COUNTED, COUNTERS, LEASE, Hook, Plan, claims, data, deleted
 
 WORKER: Final = Path(__file__).with_name("worker.py")
@@ -296,8 +297,12 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.tools.crash", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--store", choices=[*PLACES, "all"], default="all")
     parser.add_argument("--cycles", type=int, default=200, help="kills (200)")
+    parser.add_argument("--faults", action="store_true", help="what each Redis keeps through which fault, as a table")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="of the whole run; printed")
     options = parser.parse_args(given)
+    if options.faults:
+        print(faults.table(faults.known()))
+        return 0
     problems = []
     for store in PLACES if options.store == "all" else [options.store]:
         started = time.monotonic()

@@ -1,0 +1,118 @@
+"""What `MemoryStore` keeps of all sessions' data, and the index by which what is over is found without a scan."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from .._session.data import Namespace
+from ..errors import StoreFull
+from .base import check_size, size_of
+
+VALUE_COST: Final = 200  # bytes that keeping a value takes besides its name and itself
+MINUTE: Final = 60  # seconds between two times of forgetting
+_SLACK: Final = 1000  # entries that an index may hold in vain
+
+
+class ExpiryIndex:
+    """Names, each with the moment at which to look at it."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, str]] = []
+        self._moments: dict[str, float] = {}
+
+    def put(self, name: str, moment: float) -> None:
+        self._moments[name] = moment
+        heapq.heappush(self._heap, (moment, name))
+        if len(self._heap) > 2 * len(self._moments) + _SLACK:
+            self._heap = [(moment, name) for name, moment in self._moments.items()]
+            heapq.heapify(self._heap)
+
+    def remove(self, name: str) -> None:
+        del self._moments[name]  # what the heap holds of it is passed over
+
+    def expired(self, now: float) -> str | None:
+        """Return the name whose moment came first, or None where none has come. It stays until it is moved."""
+        while self._heap and self._heap[0][0] <= now:
+            moment, name = self._heap[0]
+            if self._moments.get(name) == moment:
+                return name
+            heapq.heappop(self._heap)
+        return None
+
+
+class _Values(msgspec.Struct):
+    items: dict[str, bytes] = msgspec.field(default_factory=dict)
+    ends: dict[str, float] = msgspec.field(default_factory=dict)  # of those values that end before the session
+    size: int = 0
+
+
+class DataOfAll:
+    """The data of all sessions. What is over is not read, and it is dropped before anything is measured."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._values: dict[str, _Values] = {}
+        self._ends = ExpiryIndex()
+
+    def read(self, owner: str, key: str, now: float) -> bytes | None:
+        values = self._values.get(owner, _Values())
+        return values.items.get(key) if now < values.ends.get(key, math.inf) else None
+
+    def items(self, owner: str, now: float) -> list[tuple[str, bytes, float | None]]:
+        values = self._values.get(owner, _Values())
+        there = ((key, value, values.ends.get(key)) for key, value in values.items.items())
+        return [item for item in there if item[2] is None or now < item[2]]
+
+    def replace(self, namespace: Namespace, key: str, value: bytes | None, now: float) -> None:
+        """Keep another value, or none, and the end that the old one had."""
+        values = self._values.get(namespace.owner) or _Values()
+        for over in [name for name, end in values.ends.items() if not now < end]:
+            self._remove(values, over)
+        if value is None:
+            self._remove(values, key)
+        else:
+            old = values.items.get(key)
+            count, more = int(old is None), size_of(key, value) - (0 if old is None else size_of(key, old))
+            check_size(namespace, values.size + more)
+            if self._bytes + more + count * VALUE_COST > self._max_bytes:
+                raise StoreFull
+            values.items[key] = value
+            values.size += more
+            self._bytes += more + count * VALUE_COST
+        if not values.items:
+            self.drop(namespace.owner)
+        elif namespace.owner not in self._values:
+            self._values[namespace.owner] = values
+            self._ends.put(namespace.owner, namespace.until)
+
+    def set_end(self, owner: str, key: str, expires_at: float | None) -> None:
+        self._values[owner].ends.pop(key, None)
+        if expires_at is not None:
+            self._values[owner].ends[key] = expires_at
+
+    def drop(self, owner: str) -> None:
+        values = self._values.pop(owner, None)
+        if values is not None:
+            self._bytes -= values.size + len(values.items) * VALUE_COST
+            self._ends.remove(owner)
+
+    def forget(self, over: float, *, keep: Callable[[str], object]) -> None:
+        """Drop the data of sessions that ended by themselves before a moment, but those that are to be kept."""
+        while (owner := self._ends.expired(over)) is not None:
+            if keep(owner):
+                self._ends.put(owner, over + MINUTE)
+            else:
+                self.drop(owner)
+
+    def _remove(self, values: _Values, key: str) -> None:
+        values.ends.pop(key, None)
+        old = values.items.pop(key, None)
+        if old is not None:
+            values.size -= size_of(key, old)
+            self._bytes -= size_of(key, old) + VALUE_COST
