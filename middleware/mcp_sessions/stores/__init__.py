@@ -61,23 +61,19 @@ def make(store: object, *, clock: Clock, timeout: float) -> Store:
     return made if isinstance(made, (MemoryStore, TimeoutStore)) else TimeoutStore(made, seconds=timeout)
 
 
-def _sqlite(name: str, clock: Clock, timeout: float) -> Store:
-    path = name.removeprefix("sqlite:")
-    # "//" begins a URL in other libraries, where three slashes mean a relative path and four an absolute one.
-    if not path or path.startswith(("//", ":")):
-        raise ConfigurationError("store='sqlite:PATH' takes a plain path, as in 'sqlite:/var/lib/app/sessions.db'")
-    from .sqlite import SQLiteStore
-
-    return SQLiteStore(path, clock=clock, busy_timeout=max(ROUND_TRIPS.values()) * timeout)
-
-
 def _from_name(name: str, clock: Clock, timeout: float) -> Store:
     if name == "memory:":
         return MemoryStore(clock=clock)
     if name.startswith("memory:"):
         raise ConfigurationError("store='memory:' takes nothing after the colon")
     if name.startswith("sqlite:"):
-        return _sqlite(name, clock, timeout)
+        path = name.removeprefix("sqlite:")
+        # "//" begins a URL in other libraries, where three slashes mean a relative path and four an absolute one.
+        if not path or path.startswith(("//", ":")):
+            raise ConfigurationError("store='sqlite:PATH' takes a plain path, as in 'sqlite:/var/lib/app/sessions.db'")
+        from .sqlite import SQLiteStore
+
+        return SQLiteStore(path, clock=clock, busy_timeout=max(ROUND_TRIPS.values()) * timeout)
     if name.startswith(("redis://", "rediss://", "unix://", "redis+", "rediss+")):
         from .redis import RedisStore
 
@@ -123,7 +119,6 @@ class TimeoutStore(Delegating):
         self._knows_live: Callable[..., bool] = getattr(store, "knows_live", _never)
 
     async def open(self) -> None:
-        """Open the other store."""
         limit, self._limits["open"] = self._limits["open"], self._reopening
         await self._within(limit, self._store.open, (), {})
 
@@ -146,11 +141,23 @@ class TimeoutStore(Delegating):
     async def _within(
         self, limit: float, call: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
+        fault: StoreUnavailable | None = None
         try:
-            return await _within(limit, call, args, kwargs)
-        except StoreUnavailable as fault:
-            self._note(fault)
+            with anyio.CancelScope() as scope, Timeout(scope, limit):
+                return await call(*args, **kwargs)
+        except StoreUnavailable as error:
+            self._note(error)
             raise
+        except MCPSessionsError:
+            raise
+        except TimeoutError:
+            """The driver gave up first."""
+        except Exception as error:  # noqa: BLE001  # whatever a driver or a foreign store raises
+            kind = type(error)
+            fault = StoreUnavailable("store_error", cause=f"{kind.__module__}.{kind.__qualname__}")
+        fault = fault or StoreUnavailable("store_timeout", cause=f"no answer within {limit:g} s")
+        self._note(fault)
+        raise fault from None
 
     def _note(self, fault: StoreUnavailable) -> None:
         """Log a fault with the place and the cause, each kind once a minute."""
@@ -171,22 +178,6 @@ def _told(store: object, name: str, otherwise: T) -> T:
 
 def _never(_claims: Claims, **_options: bool) -> bool:
     return False
-
-
-async def _within(
-    limit: float, call: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
-    try:
-        with anyio.CancelScope() as scope, Timeout(scope, limit):
-            return await call(*args, **kwargs)
-    except MCPSessionsError:
-        raise
-    except TimeoutError:
-        """The driver gave up first."""
-    except Exception as error:  # noqa: BLE001  # whatever a driver or a foreign store raises
-        kind = type(error)
-        raise StoreUnavailable("store_error", cause=f"{kind.__module__}.{kind.__qualname__}") from None
-    raise StoreUnavailable("store_timeout", cause=f"no answer within {limit:g} s")
 
 
 class Timeout:

@@ -44,7 +44,6 @@ UNSAFE: Final = (
     "PostgreSQL runs with fsync or full_page_writes off: when its machine fails, deleted sessions may return"
 )
 SWEEP_EVERY: Final = 60  # seconds
-LOG_EVERY: Final = 60  # seconds
 FULL: Final = "store_full_disk"
 FORBIDDEN: Final = "store_forbidden"
 NO_DATABASE: Final = "store_no_database"
@@ -156,7 +155,9 @@ class PostgresStore(ByName):
         self._patience = str(round(1000 * max(1, timeout)))  # milliseconds
         self._was_there = False
         self._swept_at = -math.inf
-        self._logged_at: dict[str, float] = {}
+        host, port, database = (self._options.get(name, "") for name in ("host", "port", "dbname"))
+        self._place = f"{host}:{port}/{database}"
+        self.where = f"PostgreSQL at {self._place}"
 
     async def open(self) -> None:
         """Connect, and make the tables or bring them up to date."""
@@ -184,8 +185,7 @@ class PostgresStore(ByName):
         try:
             return await self._run(work, lambda: not call.is_changing)
         except ConfigurationError as error:
-            logger.error("the session store cannot be used: %s", error)
-            raise StoreUnavailable("store_misconfigured") from None
+            raise StoreUnavailable("store_misconfigured", cause=str(error)) from None
         finally:
             now = self._clock()
             if name not in _QUESTIONS and not self._swept_at <= now < self._swept_at + SWEEP_EVERY:
@@ -196,14 +196,10 @@ class PostgresStore(ByName):
         from psycopg import Error
 
         try:
-            return await self._pool.run(work, may_repeat)
+            return await outcome(self._pool.submit(work, may_repeat))
         except Error as error:
-            reason = cause(error)
-        now = time.monotonic()
-        if now >= self._logged_at.get(reason, -math.inf) + LOG_EVERY:
-            self._logged_at[reason] = now
-            logger.warning("the session store %r failed: %s", self, reason)
-        raise (StoreFull if reason == FULL else StoreUnavailable)(reason)
+            reason, name = cause(error), type(error).__name__  # its text may quote the URL
+        raise (StoreFull if reason == FULL else StoreUnavailable)(reason, cause=name)
 
     def _connect(self) -> Connection[Any]:
         from psycopg import IsolationLevel, connect
@@ -233,8 +229,7 @@ class PostgresStore(ByName):
             logger.warning(UNSAFE)
 
     def __repr__(self) -> str:
-        host, port, database = (self._options.get(name, "") for name in ("host", "port", "dbname"))
-        return f"<PostgresStore {host}:{port}/{database}>"
+        return f"<PostgresStore {self._place}>"
 
 
 def _options(url: str) -> dict[str, Any]:
@@ -266,14 +261,10 @@ class Pool:
         self._threads = ThreadPoolExecutor(self._most, thread_name_prefix="mcp-sessions-postgres")
 
     def submit(self, work: Callable[[Connection[Any]], T], may_repeat: Callable[[], bool] = lambda: True) -> Future[T]:
-        """Have a thread do its work when it is its turn."""
+        """Do work on a thread when it is its turn; again where its connection turns out to be dead, if it may be."""
         if self._process != os.getpid():  # neither threads nor connections survive a fork
             self._start()
         return self._threads.submit(self._attempt, self._idle, work, may_repeat)
-
-    async def run(self, work: Callable[[Connection[Any]], T], may_repeat: Callable[[], bool]) -> T:
-        """Return what work returns; where its connection turns out to be dead, it is done again if it may be."""
-        return await outcome(self.submit(work, may_repeat))
 
     async def close(self) -> None:
         """Close all connections, after the calls so far. A later call makes others."""
