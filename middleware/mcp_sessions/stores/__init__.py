@@ -31,17 +31,14 @@ REMEDY: Final = (
 )
 STEPS: Final = 10  # times that the event loop comes round; an answer needs five or so from the socket to its caller
 _MINUTE: Final = 60.0  # seconds
-BACKGROUND: Final = 0
-"""For calls that no request waits for: the server's start and stop, sweeping, and questions from outside."""
+BACKGROUND: Final = 0  # for calls that no request waits for: start, stop, sweeping, and questions from outside
 
-ROUND_TRIPS: Final[Mapping[str, int]] = {
+ROUND_TRIPS: Final[Mapping[str, int]] = {  # how many answers of the store each method waits for at the most
     # `open` the first time; a later one is a request's, which may take three round trips.
     **dict.fromkeys(("open", "close", "revoke_before", "find", "claim_ended", "elect"), BACKGROUND),
     **dict.fromkeys(("admit", "status", "statuses", "touch", "read", "write", "compare_and_swap", "add"), 1),
     **dict.fromkeys(("revoke", "register", "sessions", "forks", "purge", "copy"), 3),
 }
-"""How many answers of the store each method waits for at the most."""
-
 CHANGES: Final = frozenset({"revoke", "register", "write", "compare_and_swap", "add", "copy"})
 """What may also wait until a disk or a replica has it, where a store says for how long (`patience`, in seconds)."""
 
@@ -116,7 +113,7 @@ class TimeoutStore(Delegating):
         self._reopening = 3 * seconds
         self._where = _told(store, "where", type(store).__name__)
         self._noted: dict[str, float] = {}  # when each fault was logged last
-        self._knows_live: Callable[..., bool] = getattr(store, "knows_live", _never)
+        self._knows_live: Callable[..., bool] = getattr(store, "knows_live", lambda *_, **__: False)
 
     async def open(self) -> None:
         limit, self._limits["open"] = self._limits["open"], self._reopening
@@ -174,10 +171,6 @@ def _told(store: object, name: str, otherwise: T) -> T:
     """Return an attribute that a store may have, and a foreign one may have with another meaning."""
     value = getattr(store, name, otherwise)
     return value if type(value) is type(otherwise) else otherwise
-
-
-def _never(_claims: Claims, **_options: bool) -> bool:
-    return False
 
 
 class Timeout:

@@ -169,8 +169,9 @@ class MemoryStore:
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         kept, now = self._records.get(claims.ref), self._clock()
-        is_ended = self._revoked.covers(claims) or (kept is not None and kept.reason is not None)
-        standing = base.standing_in_use(Standing.ENDED if is_ended else LIVE, kept and kept.seen_at, now, idle_timeout)
+        if self._revoked.covers(claims) or (kept is not None and kept.reason is not None):
+            return Standing.ENDED
+        standing = base.standing_in_use(LIVE, None if kept is None else kept.seen_at, now, idle_timeout)
         if kept is not None and standing is LIVE and base.is_touch_due(kept.seen_at, now, idle_timeout):
             kept.seen_at = max(kept.seen_at, now)
         return standing

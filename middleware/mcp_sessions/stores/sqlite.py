@@ -130,7 +130,8 @@ class SQLiteStore(ByName):
         if self.knows_live(claims, is_use=True):
             return LIVE
         stamp, option = self._known.stamp(claims), {"idle_timeout": idle_timeout}
-        standing, due_at = await self._call("look", (claims,), option)
+        found: tuple[Standing, float] = await self._call("look", (claims,), option)
+        standing, due_at = found
         if self._clock() >= due_at:
             standing = await self._call("touch", (claims,), option)
         elif standing is LIVE:

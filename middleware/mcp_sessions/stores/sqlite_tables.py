@@ -93,8 +93,6 @@ def raise_epoch(connection: Connection, moment: int) -> None:
     connection.execute(sql, (moment,))
 
 
-_ROWS_OF_ONE: Final = 10  # that a session may have in a table, where a sweep deletes whole sessions
-
 _IS_CUT_OFF: Final = """EXISTS (
         SELECT 1 FROM cut_offs
         WHERE subject IN ('', {subject}) AND audience = {audience} AND moment > {issued_at}
@@ -166,7 +164,8 @@ class Transaction(SQLTransaction):
 
     def status(self, claims: Claims) -> Standing:
         of = (claims.ref, claims.subject or "", claims.audience, claims.issued_at)
-        return self._standing(*self._execute(_STATUS, of).fetchone(), claims.issued_at)
+        ended, epoch = self._execute(_STATUS, of).fetchone()
+        return self._standing(ended, epoch, claims.issued_at)
 
     def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
         return [self.status(one) for one in claims]
@@ -203,7 +202,7 @@ class Transaction(SQLTransaction):
         general = self.status(claims)
         known = Standing.ENDED if general is LIVE and reason is not None else general
         standing = base.standing_in_use(known, seen_at, self.now, idle_timeout)
-        return standing, (seen_at + base.resolution(idle_timeout) if standing is LIVE else math.inf)
+        return standing, (math.inf if standing is not LIVE else row[0] + base.resolution(idle_timeout))
 
     def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         standing, _ = self.look(claims, idle_timeout=idle_timeout)
@@ -282,7 +281,8 @@ class Transaction(SQLTransaction):
     def _item(self, namespace: Namespace, key: str) -> Item:
         found = self._execute(_ITEMS + " AND key = ?", (namespace.owner, self.now, key)).fetchone()
         (others,) = self._execute(_OTHERS, (namespace.owner, key)).fetchone()
-        return Item(namespace, *(found or (key, None, None)), int(others))
+        _, value, expires_at = found or (key, None, None)
+        return Item(namespace, key, value, expires_at, int(others))
 
     def _replace(self, item: Item, value: bytes | None, expires_at: float | None) -> None:
         owner, until = item.namespace.owner, item.namespace.until

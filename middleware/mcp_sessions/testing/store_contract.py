@@ -119,54 +119,46 @@ class DataContract(Fixtures):
     """The data that a session keeps on the server."""
 
     async def test_what_is_written_is_read(self, store: Store) -> None:
-        """Byte for byte, under its name and session alone; writing None keeps none."""
-        a, b = namespace(session("a")), namespace(session("b"))
-        key, value = "k\u00e4/ \u2603", b'{"x": [1e400, "\\u0000", null, "\xe2\x98\x83"]}'
-        assert await store.read(a, key) is None
-        await store.write(a, key, value)
-        await store.write(a, "other", b"1")
-        assert [await store.read(one, key) for one in (a, b)] == [value, None]
-        await store.write(a, key, b"null")
-        assert await store.read(a, key) == b"null"
-        for _ in range(2):
-            await store.write(a, key, None)
-        assert [await store.read(a, name) for name in (key, "other")] == [None, b"1"]
+        """Byte for byte, under its name and session alone; writing None keeps none.
 
-    async def test_names_are_compared_exactly(self, store: Store) -> None:
-        """The empty one and those with NUL are names, too: the middleware keeps its own values there."""
+        Names are compared exactly. The empty one and those with NUL are names, too: the middleware keeps its own there.
+        """
+        a, b = namespace(session("a")), namespace(session("b"))
+        value = b'{"x": [1e400, "\\u0000", null, "\xe2\x98\x83"]}'
         keys = ["", "\0", "\0a", "a\0b", "a", "A", "a ", "\u00e9", "e\u0301", "*", "%", "a:b", "a\nb", "0", "00"]
         keys.append("\U0001f36a")
         for n, key in enumerate(keys):
-            await store.write(namespace(session()), key, b"%d" % n)
-        assert [await store.read(namespace(session()), key) for key in keys] == [b"%d" % n for n in range(len(keys))]
+            assert await store.read(a, key) is None
+            await store.write(a, key, value + b"%d" % n)
+        assert [await store.read(a, key) for key in keys] == [value + b"%d" % n for n in range(len(keys))]
+        assert await store.read(b, "a") is None
+        await store.write(a, "a", b"null")
+        assert await store.read(a, "a") == b"null"
+        for _ in range(2):
+            await store.write(a, "a", None)
+        assert [await store.read(a, key) for key in ("a", "A")] == [None, value + b"5"]
 
     async def test_a_value_may_have_an_end_of_its_own(self, store: Store, clock: Clock) -> None:
-        """From that moment on there is none. A new value has the end that it is given, or none."""
-        place = namespace(session())
-        await store.write(place, "k", b"1", expires_at=START + 10.5)
-        for now, found in ((START + 10.25, b"1"), (START + 10.5, None)):
-            clock.now = now
-            assert await store.read(place, "k") == found
-        await store.write(place, "k", b"2", expires_at=START + 20)
-        await store.write(place, "k", b"3")
-        clock.now = START + 30
-        assert await store.read(place, "k") == b"3"
-        await store.write(place, "k", b"4", expires_at=START + 30)
-        assert await store.read(place, "k") is None
+        """From that moment on there is none. A new value has the end that it is given, or none.
 
-    async def test_a_swap_and_a_sum_leave_the_end_as_it_was(self, store: Store, clock: Clock) -> None:
-        """Where there was none, the new value has none; that of a value whose time is over is not taken over."""
+        A swap and a sum leave the end as it was; that of a value whose time is over is not taken over.
+        """
         place = namespace(session())
-        for key in ("swapped", "added"):
-            await store.write(place, key, b"1", expires_at=START + 10)
+        for key in ("swapped", "added", "replaced"):
+            await store.write(place, key, b"1", expires_at=START + 10.5)
         assert await store.compare_and_swap(place, "swapped", b"1", b"2") is True
         assert await store.add(place, "added", 1) == 2
-        clock.now = START + 10
-        assert await store.read(place, "swapped") is None
+        await store.write(place, "replaced", b"2")
+        clock.now = START + 10.25
+        assert [await store.read(place, key) for key in ("swapped", "added", "replaced")] == [b"2"] * 3
+        clock.now = START + 10.5
+        assert [await store.read(place, key) for key in ("swapped", "added", "replaced")] == [None, None, b"2"]
         assert [await store.compare_and_swap(place, "swapped", old, b"3") for old in (b"2", None)] == [False, True]
         assert await store.add(place, "added", 5) == 5
         clock.now = START + 1000
-        assert [await store.read(place, key) for key in ("swapped", "added")] == [b"3", b"5"]
+        assert [await store.read(place, key) for key in ("swapped", "added", "replaced")] == [b"3", b"5", b"2"]
+        await store.write(place, "replaced", b"4", expires_at=START + 1000)
+        assert await store.read(place, "replaced") is None
 
     async def test_a_swap_needs_the_old_value(self, store: Store) -> None:
         """None stands for none, on either side; a swap that does not fit changes nothing."""
@@ -306,8 +298,7 @@ class SharedStoreContract(StoreContract):
         await other.close()
         again = make_store()
         assert await again.statuses([a, b, c]) == [Standing.ENDED, Standing.ENDED, Standing.LIVE]
-        assert await again.find(c.ref) == Record.of(c)
-        assert await again.read(namespace(c), "cart") == b"[1]"
+        assert [await again.find(c.ref), await again.read(namespace(c), "cart")] == [Record.of(c), b"[1]"]
         await again.close()
 
     async def test_every_change_is_seen_at_once(self, store: Store, other: Store) -> None:
