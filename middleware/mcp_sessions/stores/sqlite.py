@@ -237,11 +237,9 @@ class ChangeThread(WorkerThread):
         self._waiting: deque[_Change] = deque()
 
     async def change(self, job: Job[T], *, frees: bool = False) -> T:
-        """Return what a job returns, once all that it changed is on the disk.
+        """Return what a job returns, once all that it changed is on the disk; where it raises, nothing changes.
 
-        Args:
-            job: It may be called more than once. Where it raises, nothing changes.
-            frees: Whether it makes room, and may therefore use what is kept for that.
+        It may be called more than once. One that frees room may use what is kept for that.
         """
         change = _Change(job, frees, time.monotonic() + self._setting.busy_timeout)
         with self._lock:
