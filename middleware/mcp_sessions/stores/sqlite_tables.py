@@ -260,7 +260,7 @@ class Transaction(SQLTransaction):
         return self._execute(_ELECT, values).rowcount == 1
 
     def read(self, namespace: Namespace, key: str) -> bytes | None:
-        return self._item(namespace, key).value
+        return self._found(namespace, key)[0]
 
     def copy(self, namespace: Namespace, target: Namespace) -> None:
         self._prepare(target)
@@ -278,11 +278,13 @@ class Transaction(SQLTransaction):
         base.check_changeable(namespace, self.now, self._leeway, has_ended=has_ended)
         self._execute("DELETE FROM items WHERE owner = ? AND expires_at <= ?", (namespace.owner, self.now))
 
+    def _found(self, namespace: Namespace, key: str) -> tuple[bytes | None, float | None]:
+        row = self._execute(_ITEMS + " AND key = ?", (namespace.owner, self.now, key)).fetchone()
+        return row[1:] if row else (None, None)
+
     def _item(self, namespace: Namespace, key: str) -> Item:
-        found = self._execute(_ITEMS + " AND key = ?", (namespace.owner, self.now, key)).fetchone()
         (others,) = self._execute(_OTHERS, (namespace.owner, key)).fetchone()
-        _, value, expires_at = found or (key, None, None)
-        return Item(namespace, key, value, expires_at, int(others))
+        return Item(namespace, key, *self._found(namespace, key), int(others))
 
     def _replace(self, item: Item, value: bytes | None, expires_at: float | None) -> None:
         owner, until = item.namespace.owner, item.namespace.until
