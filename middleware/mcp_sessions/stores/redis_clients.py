@@ -1,8 +1,8 @@
 """One client for every way in which Redis is run: one server, Sentinel, a cluster; each also with TLS.
 
 Each new connection is asked which server it leads to, so that a replica, a server that is still loading and one that
-was restarted without its data are known before the first answer is believed. Here alone redis-py makes connections;
-its own retries are off, since they stall for seconds and would repeat an increment.
+was restarted without its data are known before the first answer is believed. redis-py's own retries are off, since
+they stall for seconds and would repeat an increment.
 """
 
 from __future__ import annotations
@@ -14,15 +14,9 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from ..errors import ConfigurationError
-from .redis_durability import ask
-from .redis_epoch import Epoch
+from .redis_durability import Epoch, ask
 from .redis_scripts import Command
 
-SCHEMES: Final = (
-    *("redis://", "rediss://", "unix://", "redis+cluster://", "rediss+cluster://"),
-    *("redis+sentinel://", "rediss+sentinel://"),
-)
-"""What a Redis URL begins with; two letters s mean TLS."""
 INSTALL: Final = "store='redis://...' needs a driver: pip install \"mcp-sessions[redis]\""
 NOT_A_URL: Final = (
     "store= is no Redis URL that can be read; it looks like 'redis://USER:PASSWORD@HOST:6379/0', 'rediss://...', "
@@ -161,16 +155,16 @@ class Sentinels(Single):
         parts = urlsplit(f"{scheme}://{rest}")
         name, _, number = parts.path.lstrip("/").partition("/")
         database = int(number or 0)
-        if not name:
-            raise ValueError
         users, _, hosts = parts.netloc.rpartition("@")
+        addresses = [(at.hostname, at.port or 26379) for at in (urlsplit(f"//{host}") for host in hosts.split(","))]
+        if not name or not all(host for host, _ in addresses):
+            raise ValueError
         given: Any = parse_url(f"{scheme}://{users}@sentinel/{database}?{parts.query}")
         kwargs: dict[str, Any] = {**options, **given, "ssl": scheme == "rediss"}
         for fixed in ("host", "port", "connection_class"):
             kwargs.pop(fixed, None)
         own = {part: kwargs.pop(f"sentinel_{part}", None) for part in ("username", "password")}
         of_sentinels = {key: value for key, value in kwargs.items() if key.startswith(("socket_", "ssl"))} | own
-        addresses = [_address(host) for host in hosts.split(",")]
         self._where = f"Redis '{name}' of the Sentinels {hosts}, database {database}"
         self._sentinels: Any = Sentinel(addresses, sentinel_kwargs=of_sentinels)  # type: ignore[no-untyped-call]
         return self._sentinels.master_for(name, **kwargs)
@@ -183,13 +177,6 @@ class Sentinels(Single):
         await super().close()
         for sentinel in self._sentinels.sentinels:
             await sentinel.aclose()
-
-
-def _address(host: str) -> tuple[str, int]:
-    parts = urlsplit(f"//{host}")
-    if parts.hostname is None:
-        raise ValueError
-    return parts.hostname, parts.port or 26379
 
 
 class Cluster(Single):

@@ -1,4 +1,4 @@
-"""How commands get to Redis and back, and what went wrong.
+"""How commands get to Redis and back.
 
 What goes wrong becomes `StoreUnavailable` with a reason from one table and a cause in plain words for the log; a
 driver's own text, which may quote an address or a password, goes nowhere.
@@ -25,9 +25,8 @@ TIMEOUT: Final = "store_timeout"
 READONLY: Final = "store_readonly"
 FORBIDDEN: Final = "store_forbidden"
 FULL: Final = "store_out_of_memory"
-STALE: Final = frozenset({UNREACHABLE, TIMEOUT, READONLY})
-"""After these, connections that are still open likely lead nowhere, or to a server that became a replica."""
-
+# After these, connections that are still open likely lead nowhere, or to a server that became a replica.
+STALE: Final = {UNREACHABLE, TIMEOUT, READONLY}
 # By the driver's names, so that this table needs no driver; the most special class of an error counts.
 _REASONS: Final = {
     **dict.fromkeys(("ConnectionError", "OSError", "RedisClusterException"), UNREACHABLE),
@@ -100,7 +99,7 @@ class RedisConnection:
     async def greet(self) -> None:
         await self._detached(self._client.greet, idempotent=True)
 
-    async def run(self, *commands: Command, idempotent: bool) -> list[Any]:
+    async def run(self, *commands: Command, idempotent: bool = True) -> list[Any]:
         """Return what commands return, in their order and in one round trip; on a cluster they run side by side.
 
         `StoreUnavailable` means that one of them failed, and that it is unknown which were done.
@@ -108,14 +107,14 @@ class RedisConnection:
         results: list[Any] = await self._detached(lambda: self._run(commands), idempotent=idempotent)
         return results
 
-    async def change(self, command: Command, *, idempotent: bool) -> Any:
+    async def change(self, command: Command, *, idempotent: bool = True) -> Any:
         """Return what a change returns, when it is as safe as the store promises."""
         return await self._detached(lambda: self._change(command), idempotent=idempotent)
 
     async def read(self, keys: Sequence[str], *commands: Command) -> tuple[dict[str, bytes | None], list[Any]]:
         """Return the values of keys, and what idempotent commands return, in one round trip."""
         groups = self._client.groups(list(dict.fromkeys(keys)))
-        results = await self.run(*(("MGET", *group) for group in groups), *commands, idempotent=True)
+        results = await self.run(*(("MGET", *group) for group in groups), *commands)
         values: dict[str, bytes | None] = {}
         for group, found in zip(groups, results, strict=False):
             values.update(zip(group, found, strict=True))
@@ -173,28 +172,32 @@ class RedisConnection:
                 results = [await self._client.one(*commands[0])]
             except Exception as error:  # noqa: BLE001  # raised again, all but one
                 results = [error]
-        return [await self._recover(result, command) for result, command in zip(results, commands, strict=True)]
-
-    async def _recover(self, result: Any, command: Command) -> Any:
-        """Return a result; a script that the server does not know, which it did not run, is sent in full."""
-        if type(result).__name__ == "NoScriptError":
-            return await self._client.one(*in_full(command))
-        return _checked(result)
+        for place, result in enumerate(results):
+            if _is_unknown_script(result):
+                results[place] = await self._client.one(*in_full(commands[place]))
+            else:
+                _raise(result)
+        return results
 
     async def _change(self, command: Command) -> Any:
         confirmations = self._promise.confirmations
         if not confirmations:
             return (await self._run([command]))[0]
-        result, *confirmed = await self._client.in_order(command, confirmations)
-        if type(result).__name__ == "NoScriptError":
-            result, *confirmed = await self._client.in_order(in_full(command), confirmations)
-        result = _checked(result)
-        if not self._promise.is_kept([_checked(each) for each in confirmed]):
+        results = await self._client.in_order(command, confirmations)
+        if _is_unknown_script(results[0]):
+            results = await self._client.in_order(in_full(command), confirmations)
+        for result in results:
+            _raise(result)
+        if not self._promise.is_kept(results[1:]):
             raise NotConfirmed
-        return result
+        return results[0]
 
 
-def _checked(result: Any) -> Any:
+def _is_unknown_script(result: object) -> bool:
+    """Whether the server did not know a script's digest, and did not run it."""
+    return type(result).__name__ == "NoScriptError"
+
+
+def _raise(result: object) -> None:
     if isinstance(result, Exception):
         raise result
-    return result
