@@ -1,19 +1,18 @@
 """A store in Redis or Valkey: for many machines that reach one server, Sentinels or one cluster.
 
-Nothing is kept for a live session, unless it is recorded or has data. A record is listed by principal, by lineage and
-by deadline: when to look at it next, which is postponed where the session turns out to live, so using one never writes
-to that list. What spans slots is written first where it is looked for and then where it counts, so that a crash in
-between leaves a hint without a fact, never a fact that is not found.
+Nothing is kept for a live session, unless it is recorded or has data. Records are listed by principal, by lineage and
+by when to look at them next. What spans slots is written first where it is looked for and then where it counts, so that
+a crash in between leaves a hint without a fact, never a fact that is not found.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, get_args
 
 from .._session.claims import Claims
@@ -22,17 +21,14 @@ from ..errors import ConfigurationError, DataError, DataGone, DataNotInteger, Da
 from . import redis_scripts as scripts
 from .base import FIRST, INT64, LIVE, Ended, Forgotten, Position, Reach, Record, Standing, resolution
 from .redis_clients import connect, split_options
-from .redis_connection import FORBIDDEN, RedisConnection
+from .redis_connection import RedisConnection, Values, or_unavailable
 from .redis_durability import Durability, Epoch, Promise
 from .redis_scripts import DIGITS, Command, Keys, Script, Word, member, record_of
 from .turns import Turns
 
-logger = logging.getLogger("mcp_sessions")
 KEPT: Final = 7 * 86_400  # seconds that a record and its data outlive the session, for an `on_end` that was not run
 SYNC_PATIENCE: Final = 3.0  # seconds, at least, for a disk that syncs once a second
 TRIO: Final = "store='redis://...' runs on asyncio alone; serve with asyncio, or use 'sqlite:PATH'"
-LOOPS: Final = "store= is a Redis store that another event loop uses; make one store for each loop"
-USED: Final = "store= is a Redis client that was connected before; give the store one of its own"
 DENIED: Final = "Redis refuses this user: look at the user and the password in the store's URL, and at its permissions"
 _MAX_UNSURE: Final = 10_000  # revocations of which one worker remembers that their outcome is unknown
 _PAGE: Final = 500  # records that are read together
@@ -47,27 +43,25 @@ _ERRORS: Final[Mapping[bytes, tuple[type[DataError], str]]] = {
 class RedisStore:
     """Revocations, records and data in Redis or Valkey, version 7 or newer.
 
-    What a method returned from survives `kill -9` of any process and a power failure with `appendonly yes`,
-    `appendfsync always` and `noeviction`, or with `everysec` and `durability="wait"`; with `everysec` alone a crash may
-    take the last seconds with it. Without the append-only file a restart is noticed, and no session from before it is
-    vouched for. After a fail-over the last moments may be missing, unless `replicas=` has each change wait. Not
-    guaranteed: that the loss is noticed where one node of a cluster is emptied at runtime that does not hold the epoch;
-    and anything across clocks of workers that disagree by more than a second.
+    With `noeviction` and an append-only file, what a method returned from survives `kill -9` and a power failure with
+    `appendfsync always`, or `everysec` and `durability="wait"`; `everysec` alone may lose the last seconds. Without the
+    file a restart is noticed, and no session from before it is vouched for. After a fail-over the last moments may be
+    missing, unless `replicas=` has each change wait. Not noticed: that one node of a cluster is emptied at runtime that
+    does not hold the epoch; nor does anything hold for workers whose clocks disagree by more than a second.
 
     Args:
         url_or_client: `redis://`, `rediss://` (TLS), `unix://`, `redis+cluster://`, `rediss+cluster://`,
             `redis+sentinel://HOST:26379,HOST:26379/NAME/0` or `rediss+sentinel://`, or an unused `redis.asyncio`
-            client, whose retries are taken away and whom its maker closes. A URL may have `durability` and `replicas`
-            as query parameters, which an argument overrides.
-        prefix: What the names of all keys begin with; deployments that share a Redis differ in it.
+            client, whose retries are taken away and which its maker closes. `durability` and `replicas` may be query
+            parameters, which an argument overrides.
+        prefix: What all keys begin with; deployments that share a Redis differ in it.
         leeway: Seconds for which a revocation outlives its token, for clocks that disagree.
-        clock: Unix seconds; a test passes its own.
+        clock: Unix seconds.
         durability: A server that may lose what it acknowledged is logged (`"warn"`, the default), refused
             (`"refuse"`), made to confirm each change (`"wait"`, by WAITAOF), or accepted (`"ignore"`).
         replicas: How many replicas must have each change before it is acknowledged (WAIT).
         forgotten: `"refuse"` calls sessions issued before Redis forgot LOST; `"accept"` risks that some had ended.
-        timeout: Seconds after which the driver gives up one round trip, 1 at least; the middleware's `store_timeout`
-            ends its calls sooner. Status and data take one round trip; changes to records two or three.
+        timeout: Seconds, 1 at least, after which the driver gives up a round trip; `store_timeout` ends calls sooner.
         connections: How many commands may be under way at once; more of them wait.
 
     Raises:
@@ -89,9 +83,7 @@ class RedisStore:
         timeout: float = 0.25,
         connections: int = 50,
     ) -> None:
-        given: dict[str, Any] = {}
-        if isinstance(url_or_client, str):
-            url_or_client, given = split_options(url_or_client, ("durability", "replicas"))
+        url_or_client, given = split_options(url_or_client, ("durability", "replicas"))
         durability = durability or given.get("durability") or "warn"
         copies = given.get("replicas", 0) if replicas is None else replicas
         for is_right, remedy in (
@@ -129,11 +121,9 @@ class RedisStore:
         try:
             await self._connection.greet()
         except StoreUnavailable as error:
-            if error.reason == FORBIDDEN:
+            if error.reason == "store_forbidden":
                 raise ConfigurationError(DENIED) from None
             raise
-        if self._epoch.never_connected:
-            raise ConfigurationError(USED)
         await self._advance()
         self._opened = True
 
@@ -147,26 +137,26 @@ class RedisStore:
             raise ConfigurationError(TRIO) from None
         self._loop = self._loop or loop
         if self._loop is not loop:
-            raise ConfigurationError(LOOPS)
+            raise ConfigurationError("store= is a Redis store of another event loop; make one store for each loop")
 
     async def _ready(self) -> float:
         """Open at first use, and return the time."""
         self._stay_on_loop()
         if not self._opened:
-            await _or_unavailable(self.open)
+            await or_unavailable(self.open)
         return self._clock()
 
     async def _advance(self) -> None:
         async with self._advancing:  # many requests may notice at once
             await self._epoch.advance(self._connection.run, self._clock())
 
-    async def _read(self, keys: Sequence[str], *commands: Command) -> tuple[dict[str, bytes | None], list[Any]]:
+    async def _read(self, keys: Sequence[str], *commands: Command) -> tuple[Values, list[Any]]:
         """Return the values of keys and the epoch, and what commands return, in one round trip unless it moves."""
         await self._ready()
         keys = (self._keys.since, *keys)
         values, results = await self._connection.read(keys, *commands)
         if values[self._keys.since] is None or not self._epoch.is_current:
-            await _or_unavailable(self._advance)
+            await or_unavailable(self._advance)
             values, results = await self._connection.read(keys, *commands)
         return values, results
 
@@ -184,7 +174,7 @@ class RedisStore:
             await self._connection.run(("SET", self._keys.admitted(claims.ref), since, "EX", ttl))
 
     async def status(self, claims: Claims) -> Standing:
-        return (await self.statuses((claims,)))[0]
+        return (await self.statuses([claims]))[0]
 
     async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
         ended = [self._keys.session_keys(one.ref)[0] for one in claims]
@@ -196,9 +186,7 @@ class RedisStore:
     def _cut_offs(self, one: Claims | Record) -> list[str]:
         return [self._keys.ended_before(one.audience, subject) for subject in (None, one.subject)]
 
-    async def _standings(
-        self, ones: Sequence[Claims] | Sequence[Record], values: dict[str, bytes | None]
-    ) -> list[Standing]:
+    async def _standings(self, ones: Sequence[Claims] | Sequence[Record], values: Values) -> list[Standing]:
         """Return the status of sessions that were not revoked by name, given the epoch and their cut-offs."""
         since = values[self._keys.since]
         found = []
@@ -247,10 +235,10 @@ class RedisStore:
         now = await self._ready()
         ttl = self._ttl(record.expires_at, now, recorded=True)
         look = min(record.expires_at, record.seen_at + self._first_look)
-        hints: list[Command] = [("ZADD", self._keys.due(record.audience), "NX", repr(look), record.ref)]
-        args: tuple[Word, ...] = (repr(now - KEPT), ttl, record.expires_at, member(*record.position))
+        due: Command = ("ZADD", self._keys.due(record.audience), "NX", repr(look), record.ref)
+        entry = (repr(now - KEPT), ttl, record.expires_at, member(*record.position))
         lists = self._lists(record.audience, record.subject, record.root)
-        await self._connection.run(*hints, *(scripts.LIST(*keys, args=args) for keys in lists))
+        await self._connection.run(due, *(scripts.LIST(*keys, args=entry) for keys in lists))
         fields = (record.audience, record.subject or "", record.root or "", record.trace or "")
         args = (ttl, record.created_at, record.expires_at, record.seen_at, *fields)
         await self._connection.change(scripts.REGISTER(*self._keys.session_keys(record.ref), args=args))
@@ -284,16 +272,14 @@ class RedisStore:
         return await self._listed(self._keys.sessions(audience, subject), after, limit, cut_off)
 
     async def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
-        return await self._listed(self._keys.forks(root), after, limit)
+        return await self._listed(self._keys.forks(root), after, limit, cut_off=False)
 
-    async def _listed(
-        self, keys: tuple[str, str], after: Position, limit: int | None, cut_off: bool = False
-    ) -> list[Record]:
+    async def _listed(self, lists: tuple[str, str], after: Position, limit: int | None, cut_off: bool) -> list[Record]:
         await self._ready()
         found: list[Record] = []
         begin, count = "-" if after == FIRST else f"({member(*after)}", min(_PAGE if limit is None else limit, _PAGE)
         while True:
-            (members,) = await self._connection.run(("ZRANGEBYLEX", keys[1], begin, "+", "LIMIT", 0, count))
+            (members,) = await self._connection.run(("ZRANGEBYLEX", lists[1], begin, "+", "LIMIT", 0, count))
             found += await self._live_records([each[DIGITS:].decode() for each in members], cut_off)
             if len(members) < count or (limit is not None and len(found) >= limit):
                 return found[:limit]
@@ -356,11 +342,9 @@ class RedisStore:
         lists: dict[str, list[str]] = {}
         for ref, of in zip(refs, found, strict=True):
             audience, subject, root, begun = of.decode().split("\0")
-            if not begun:  # it was not recorded
-                continue
-            lists.setdefault(self._keys.due(audience), []).append(ref)
-            for keys in self._lists(audience, subject, root):
-                for key in keys:
+            if begun:  # it was recorded
+                lists.setdefault(self._keys.due(audience), []).append(ref)
+                for key in chain(*self._lists(audience, subject, root)):
                     lists.setdefault(key, []).append(member(int(begun), ref))
         await self._connection.run(*(("ZREM", key, *members) for key, members in lists.items()))
         return 1
@@ -414,12 +398,3 @@ class RedisStore:
     def _on_data(self, script: Script, namespace: Namespace, key: str, now: float, *args: Word) -> Command:
         ttls = (self._ttl(namespace.until, now), self._ttl(namespace.until, now, recorded=True))
         return script(*self._keys.data_keys(namespace.owner), args=(repr(now), *ttls, namespace.max_bytes, key, *args))
-
-
-async def _or_unavailable(call: Callable[[], Awaitable[None]]) -> None:
-    """Log a set-up that cannot be used, where requests meet it: only opening the store may raise it."""
-    try:
-        await call()
-    except ConfigurationError as error:
-        logger.error("the session store cannot be used: %s", error)
-        raise StoreUnavailable("store_misconfigured", cause=str(error)) from None

@@ -7,45 +7,43 @@ driver's own text, which may quote an address or a password, goes nowhere.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from ..errors import StoreFull, StoreUnavailable
+from ..errors import ConfigurationError, StoreFull, StoreUnavailable
 from .redis_clients import Single, retrieve
 from .redis_durability import Promise
 from .redis_scripts import Command, in_full
 
+logger = logging.getLogger("mcp_sessions")
+Values = dict[str, bytes | None]
 _AGAIN: Final = 0.1  # seconds after which what is under way is cancelled once more
 _GOODBYE: Final = 5.0  # seconds for closing connections
-UNREACHABLE: Final = "store_unreachable"
-TIMEOUT: Final = "store_timeout"
-READONLY: Final = "store_readonly"
-FORBIDDEN: Final = "store_forbidden"
-FULL: Final = "store_out_of_memory"
 # After these, connections that are still open likely lead nowhere, or to a server that became a replica.
-STALE: Final = {UNREACHABLE, TIMEOUT, READONLY}
+STALE: Final = {"store_unreachable", "store_timeout", "store_readonly"}
 # By the driver's names, so that this table needs no driver; the most special class of an error counts.
 _REASONS: Final = {
-    **dict.fromkeys(("ConnectionError", "OSError", "RedisClusterException"), UNREACHABLE),
-    **dict.fromkeys(("AuthenticationError", "AuthenticationWrongNumberOfArgsError"), FORBIDDEN),
-    **dict.fromkeys(("AuthorizationError", "NoPermissionError"), FORBIDDEN),
+    **dict.fromkeys(("ConnectionError", "OSError", "RedisClusterException"), "store_unreachable"),
+    **dict.fromkeys(("AuthenticationError", "AuthenticationWrongNumberOfArgsError"), "store_forbidden"),
+    **dict.fromkeys(("AuthorizationError", "NoPermissionError"), "store_forbidden"),
     **dict.fromkeys(("ClusterDownError", "SlotNotCoveredError"), "store_cluster_down"),
-    "TimeoutError": TIMEOUT,
+    "TimeoutError": "store_timeout",
     "BusyLoadingError": "store_loading",
-    "ReadOnlyError": READONLY,
-    "OutOfMemoryError": FULL,
+    "ReadOnlyError": "store_readonly",
+    "OutOfMemoryError": "store_out_of_memory",
     "NotConfirmed": "store_not_confirmed",
 }
 # For these the driver has no class.
-_CODES: Final = {"MISCONF": "store_cannot_save", "NOAUTH": FORBIDDEN, "NOREPLICAS": "store_not_confirmed"}
+_CODES: Final = {"MISCONF": "store_cannot_save", "NOAUTH": "store_forbidden", "NOREPLICAS": "store_not_confirmed"}
 _CAUSES: Final = {
-    TIMEOUT: "no answer in time",
-    READONLY: "this server is a replica",
-    FORBIDDEN: "it refuses this user: look at the user and the password in the URL, and at its permissions",
-    FULL: "its memory is full (maxmemory)",
+    "store_timeout": "no answer in time",
+    "store_readonly": "this server is a replica",
+    "store_forbidden": "it refuses this user: look at the user and the password in the URL, and at its permissions",
+    "store_out_of_memory": "its memory is full (maxmemory)",
     "store_cluster_down": "the cluster does not serve all slots",
     "store_loading": "it is reading its files, after a restart",
     "store_cannot_save": "it cannot write to its disk (MISCONF)",
@@ -56,7 +54,7 @@ _CAUSES: Final = {
 def reason_of(error: BaseException) -> str:
     """Return why a call failed, as a reason for logs and spans."""
     if type(error).__name__ == "RedisClusterException" and type(error.__cause__).__name__ == "TimeoutError":
-        return TIMEOUT  # no node of the cluster answered when it was asked for the layout
+        return "store_timeout"  # no node of the cluster answered when it was asked for the layout
     names = (cls.__name__ for cls in type(error).__mro__)
     known = next((_REASONS[name] for name in names if name in _REASONS), "store_error")
     return _CODES.get(str(error).split(" ", 1)[0], known)
@@ -76,6 +74,15 @@ def cause_of(error: BaseException, reason: str) -> str:
             return os.strerror(deeper.errno) if deeper.errno > 0 else "the name of its host is not known"
         deeper = deeper.__cause__ or deeper.__context__
     return _CAUSES.get(reason, type(error).__name__)
+
+
+async def or_unavailable(call: Callable[[], Awaitable[None]]) -> None:
+    """Log a set-up that cannot be used, where requests meet it: only opening the store may raise it."""
+    try:
+        await call()
+    except ConfigurationError as error:
+        logger.error("the session store cannot be used: %s", error)
+        raise StoreUnavailable("store_misconfigured", cause=str(error)) from None
 
 
 class NotConfirmed(Exception):
@@ -111,11 +118,11 @@ class RedisConnection:
         """Return what a change returns, when it is as safe as the store promises."""
         return await self._detached(lambda: self._change(command), idempotent=idempotent)
 
-    async def read(self, keys: Sequence[str], *commands: Command) -> tuple[dict[str, bytes | None], list[Any]]:
+    async def read(self, keys: Sequence[str], *commands: Command) -> tuple[Values, list[Any]]:
         """Return the values of keys, and what idempotent commands return, in one round trip."""
         groups = self._client.groups(list(dict.fromkeys(keys)))
         results = await self.run(*(("MGET", *group) for group in groups), *commands)
-        values: dict[str, bytes | None] = {}
+        values: Values = {}
         for group, found in zip(groups, results, strict=False):
             values.update(zip(group, found, strict=True))
         return values, results[len(groups) :]
@@ -141,7 +148,9 @@ class RedisConnection:
         if error is None:
             return task.result()
         reason = reason_of(error)
-        raise (StoreFull if reason == FULL else StoreUnavailable)(reason, cause=cause_of(error, reason)) from None
+        raise (StoreFull if reason == "store_out_of_memory" else StoreUnavailable)(
+            reason, cause=cause_of(error, reason)
+        ) from None
 
     def _start(self, work: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(work)
@@ -159,7 +168,7 @@ class RedisConnection:
                 reason = reason_of(error)
                 if reason in STALE:
                     await self._client.drop_idle()
-                if not (idempotent and reason == UNREACHABLE):
+                if not (idempotent and reason == "store_unreachable"):
                     raise
             await self._client.ready()
             return await work()

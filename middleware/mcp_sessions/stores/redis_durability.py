@@ -178,10 +178,6 @@ class Epoch:
         self._since = 0.0  # the moment when it was last set or moved here
 
     @property
-    def never_connected(self) -> bool:
-        return not self._wrong
-
-    @property
     def is_current(self) -> bool:
         return not self._new and not (self._promise.is_strict and any(self._wrong.values()))
 
@@ -201,9 +197,13 @@ class Epoch:
         """Set the moment where it is missing, and move it on where a run began that may have forgotten.
 
         Raises:
-            ConfigurationError: A server may forget, and the options ask to refuse that.
+            ConfigurationError: A server may forget, and the options ask to refuse that; or none was asked.
             StoreUnavailable: Redis did not answer.
         """
+        if not self._wrong:
+            raise ConfigurationError(
+                "store= is a Redis client that was connected before; give the store one of its own"
+            )
         wrong = dict.fromkeys(text for texts in self._wrong.values() for text in texts)
         if wrong and self._promise.is_strict:
             raise ConfigurationError("; ".join(wrong))
