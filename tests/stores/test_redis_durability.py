@@ -107,8 +107,8 @@ async def test_a_full_store_is_not_asked_again(server: Server) -> None:
         Streams(store),
         on_end=None,
         emit=lambda fact: None,
-        data=lambda *_: None,
-        clock=time.time,  # type: ignore[arg-type,return-value]
+        data=lambda *_: None,  # type: ignore[arg-type]
+        clock=time.time,
     )
     with pytest.raises(StoreFull):
         await terminator.end(ONE, "deleted")
