@@ -139,7 +139,9 @@ class MCPSessionMiddleware:
         self._routing: Final = Routing(self.app, options.path or "", guards=self._options.rules.guards)
         self._sweeps: Final = self._options.sweeper is not None
         self._header_of: Final = decision.any_of if self._options.bridges else decision.ours_of
-        self.services: Final = Services(self._options.store, self._options.sweeper, closes=isinstance(store, str))
+        self.services: Final = Services(
+            self._options.store, self._options.sweeper, closes=isinstance(store, str), check=self._check_started
+        )
 
     @classmethod
     def from_env(cls, app: ASGIApp | ASGI3Application, **options: Any) -> MCPSessionMiddleware:
@@ -165,8 +167,13 @@ class MCPSessionMiddleware:
 
     @cached_property
     def _fault_of_workers(self) -> str | None:  # found once, as it may log a warning
-        memory_store = self._options.store.reach is Reach.PROCESS
-        return placement.fault(random_keys=self._random_keys, memory_store=memory_store)
+        runtime = self._options
+        of_transport = runtime.transport or runtime.bridges
+        return placement.fault(
+            random_keys=self._random_keys,
+            memory_store=runtime.store.reach is Reach.PROCESS,
+            keeps_state=of_transport or runtime.cookie_name is not None or runtime.rules.sep1364 is not None,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -196,6 +203,10 @@ class MCPSessionMiddleware:
             await handle_get_or_delete(ctx)
         else:
             await handle_other(ctx)
+
+    def _check_started(self) -> None:
+        if self._options.transport and not self._options.bridges:
+            placement.log_stateful(self.app, self.path)
 
     async def _start(self, scope: Scope, receive: Receive, send: Send) -> None:
         fault = self.fault

@@ -7,6 +7,7 @@ status alone.
 from __future__ import annotations
 
 import logging
+import os
 from functools import partial
 from typing import Any, Final
 
@@ -35,6 +36,7 @@ from ..errors import (
 )
 from ..stores.base import LIVE, Standing
 from .context import Bridged, RequestContext
+from .current import warn_once
 from .runtime import Runtime
 
 # Where the state of a transport session and its client's capabilities are stored; `session.data` has no such names.
@@ -43,6 +45,11 @@ CAPABILITIES_KEY: Final = "\0client_capabilities"
 MAX_CAPABILITIES_BYTES: Final = 16 * 1024  # that any caller who may create sessions can have kept for each
 _OWN_IS_OVER: Final = frozenset(
     {SessionExpired.reason, SessionEnded.reason, "store_lost", "bridge_key_unknown", "bridge_seal"}
+)
+BEGUN_ELSEWHERE: Final = (
+    'refusing a session that another process began, whose state is lost: store="memory:" holds the state of clients '
+    "without session support in one process. Name a store that lasts and that all workers share, as in "
+    'store="sqlite:sessions.db" on one machine or store="redis://..." on many'
 )
 LATE: Final = 1.0  # seconds after which the status that the store gave at the beginning is asked for again
 
@@ -209,6 +216,9 @@ async def open_session(
         raise SessionExpired(ref=claims.ref)
     session = ActiveSession(metadata.session_id, claims, ring, runtime, principal, payload, ends_at, now + LATE)
     if kind != SESSION:
+        if claims.boot != (runtime.origin and f"{runtime.origin}{os.getpid():08x}"):
+            warn_once(BEGUN_ELSEWHERE, BEGUN_ELSEWHERE)
+            raise SessionNotFound("begun_in_another_process", ref=claims.ref)
         await session.load_state(fail_open=fail_open)
     return session
 
