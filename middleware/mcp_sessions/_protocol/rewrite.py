@@ -58,7 +58,8 @@ def answers(members: Mapping[str, Raw], request_id: bytes) -> bool:
     """Whether a message with these members is the success that answers a request, by the JSON text of its id."""
     if "result" not in members or "method" in members or "id" not in members:
         return False
-    return same_id(members["id"], request_id)
+    found = members["id"]
+    return bytes(found) == request_id or same_id(found, request_id)
 
 
 def is_answer(text: bytes, request_id: bytes) -> bool:
