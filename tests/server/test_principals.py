@@ -84,3 +84,13 @@ def test_an_option_replaces_what_is_on_the_scope() -> None:
     assert reader(lambda scope: Principal(client_id="c"))(scope) == Principal(client_id="c")
     assert reader(lambda scope: str(scope["tenant"]))(scope) == Principal(subject="t1")
     assert reader(lambda scope: None)(scope) is None
+
+
+@pytest.mark.parametrize(
+    "given", ["", 0, False, True, Principal(), Principal(issuer="https://idp"), Principal("", None, "")]
+)
+def test_what_would_make_all_callers_one_is_refused(given: Any) -> None:
+    """Each would have everybody's sessions; the message says what was returned, and what to return."""
+    with pytest.raises(ConfigurationError, match="would make all callers one") as refused:
+        reader(lambda scope: given)({})
+    assert f"principal= returned {given!r}, " in str(refused.value)
