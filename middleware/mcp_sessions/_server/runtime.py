@@ -36,6 +36,7 @@ from .forms import as_seconds
 from .lifecycle import Sweeper, Terminator
 from .options import Limits, OnCreate, Options
 from .principal import ReadPrincipal
+from .resumption import Events
 from .streams import Streams
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Runtime(msgspec.Struct, frozen=True):
     store: Store
     tracked: bool
     streams: Streams
+    events: Events
     terminator: Terminator
     sweeper: Sweeper | None  # only where sessions are tracked
     on_create: OnCreate | None
@@ -208,6 +210,7 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
         "store": store,
         "tracked": tracked is not None,
         "streams": streams,
+        "events": Events(),
         "terminator": terminator,
         "idle_timeout": idle,
         "sweeper": sweeper,
