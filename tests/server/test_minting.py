@@ -41,7 +41,7 @@ async def test_credentials_of_a_caller_that_nobody_sees_are_warned_of_once(caplo
     """Its sessions belong to whoever has the id, which is what its server wanted to prevent."""
     _warn_of_unseen_principals.cache_clear()
     options = options_of(Clock())
-    given = {"params": {}, "scope": http(headers=[(b"authorization", b"Bearer x")])}
+    given: dict[str, Any] = {"params": {}, "scope": http(headers=[(b"authorization", b"Bearer x")])}
     await minting.mint(options, principal=ALICE, **given)
     await mint(options)
     assert not caplog.messages

@@ -202,7 +202,9 @@ class TestACallThatGoesOn:
     async def test_an_error_closes_its_state_too(self) -> None:
         broken = Broken()
         await broken.happen()
-        broken.app._options.events.origin_of(None, "1").is_settled = True
+        origin = broken.app._options.events.origin_of(None, "1")
+        assert origin is not None
+        origin.is_settled = True
         await broken.resume(last=b"1")
         with pytest.raises(StateClosed):
             handler_of(broken).state["n"] = 2
