@@ -19,7 +19,7 @@ from mcp_sessions._server.streams import Streams
 from mcp_sessions._session.claims import Claims
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions.errors import ConfigurationError, StoreFull, StoreUnavailable
-from mcp_sessions.stores import make, redis_base, redis_clients
+from mcp_sessions.stores import make, redis_clients
 from mcp_sessions.stores.base import Standing
 from mcp_sessions.stores.redis import RedisStore
 from mcp_sessions.stores.redis_connection import cause_of
@@ -41,7 +41,7 @@ def anyio_backend() -> str:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica that is not there is not waited for long."""
-    monkeypatch.setattr(redis_base, "SYNC_PATIENCE", 0.3)
+    monkeypatch.setattr("mcp_sessions.stores.redis.SYNC_PATIENCE", 0.3)
 
 
 @pytest.fixture

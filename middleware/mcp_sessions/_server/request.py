@@ -24,6 +24,7 @@ from .answers import answer, notify, refuse, refuse_at_once, refuse_unread, refu
 from .body import Replay, read_body, read_message
 from .context import Bridged, RequestContext
 from .cookies import new_cookie
+from .current import ABSENCE_KEY, Absence, Why, absence_variable
 from .methods import METHODS, MethodCall
 from .response import ResponseFilter, Rewrite
 from .resumption import Origin, StreamGuard
@@ -50,10 +51,15 @@ async def handle_post(ctx: RequestContext) -> None:
         scope = ctx.scope
         scope["mcp_session"] = None
         scope.setdefault("state", {})["mcp_session"] = None
-        if runtime.bridges or session_variable.get() is not None:
-            await _forward_untouched(ctx, body)
-        else:  # from here, since most requests are such
-            await ctx.app(scope, Replay(body, ctx.receive), ctx.send)
+        scope[ABSENCE_KEY] = absence = Absence(runtime, headers, message)
+        around = absence_variable.set(absence)
+        try:
+            if runtime.bridges or session_variable.get() is not None:
+                await _forward_untouched(ctx, body)
+            else:  # from here, since most requests are such
+                await ctx.app(scope, Replay(body, ctx.receive), ctx.send)
+        finally:
+            absence_variable.reset(around)
         return
     decision, session, refused = PASS, None, None
     try:
@@ -91,8 +97,7 @@ async def _forward(ctx: RequestContext, message: Message, decision: Decision, se
     runtime, scope, step, is_handshake = ctx.runtime, ctx.scope, decision.step, message.method == INITIALIZE
     attached = Session(session) if session is not None and step is ATTACH else None
     response = _response_filter(ctx, message, decision, session)
-    if runtime.rules.sep1364 is not None:
-        message = await _plain(ctx, message)
+    message = message if runtime.rules.sep1364 is None else await _plain(ctx, message)
     body = message.body
     # SDK 1.x logs a notification that it does not know as a whole, and nothing answers one that could echo.
     if step is STABLE or (session is not None and message.kind is NOTIFICATION):
@@ -103,6 +108,11 @@ async def _forward(ctx: RequestContext, message: Message, decision: Decision, se
         runtime.listen(SessionUsed(attached.ref, message.label))
     scope["mcp_session"] = attached
     scope.setdefault("state", {})["mcp_session"] = attached
+    around = None
+    if attached is None or is_handshake:
+        why: Why = "handshake" if message.method in ADVERTISING else "unnamed" if session is None else "list"
+        scope[ABSENCE_KEY] = absence = Absence(runtime, ctx.headers, None if why == "handshake" else message, why)
+        around = absence_variable.set(absence)
     # Stateful servers start the task that serves the whole connection in `initialize`, where no session may stick.
     token = session_variable.set(None if is_handshake else attached)
     try:
@@ -111,6 +121,8 @@ async def _forward(ctx: RequestContext, message: Message, decision: Decision, se
         await _failed(ctx, message, response, error)
     finally:
         session_variable.reset(token)
+        if around is not None:
+            absence_variable.reset(around)
         if session is not None and response is not None and response.guard is not None:
             response.finish(session)
         elif session is not None and not session.is_shut:

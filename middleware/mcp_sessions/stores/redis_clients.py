@@ -1,8 +1,8 @@
 """One client for every way in which Redis is run: one server, Sentinel, a cluster; each also with TLS.
 
 Each new connection is asked which server it leads to, so that a replica, a server that is still loading and one that
-was restarted without its data are known before the first answer is believed. Here alone redis-py makes connections;
-its own retries are off, since they stall for seconds and would repeat an increment.
+was restarted without its data are known before the first answer is believed. redis-py's own retries are off, since
+they stall for seconds and would repeat an increment.
 """
 
 from __future__ import annotations
@@ -14,21 +14,14 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from ..errors import ConfigurationError
-from .redis_durability import ask
-from .redis_epoch import Epoch
+from .redis_durability import Epoch, ask
 from .redis_scripts import Command
 
-SCHEMES: Final = (
-    *("redis://", "rediss://", "unix://", "redis+cluster://", "rediss+cluster://"),
-    *("redis+sentinel://", "rediss+sentinel://"),
-)
-"""What a Redis URL begins with; two letters s mean TLS."""
 INSTALL: Final = "store='redis://...' needs a driver: pip install \"mcp-sessions[redis]\""
 NOT_A_URL: Final = (
     "store= is no Redis URL that can be read; it looks like 'redis://USER:PASSWORD@HOST:6379/0', 'rediss://...', "
     "'unix:///PATH', 'redis+cluster://HOST:6379' or 'redis+sentinel://HOST:26379,HOST:26379/NAME/0'"
 )
-REPLICAS: Final = "store= is a RedisCluster that reads from replicas, which may not know of a delete"
 ABREAST: Final = 16  # commands to a cluster that are under way at once for one call
 _PATIENCE: Final = 1.0  # seconds, unless requests are given more, after which the driver itself gives up
 _MOVES: Final = 20  # times that a change looks for the server of its slot
@@ -36,8 +29,10 @@ _MOVING: Final = 0.05  # seconds between them
 _ELSEWHERE: Final = {"MovedError", "AskError", "TryAgainError"}  # the server has not done what it was sent
 
 
-def split_options(url: str, names: Sequence[str]) -> tuple[str, dict[str, str]]:
+def split_options(url: Any, names: Sequence[str]) -> tuple[Any, dict[str, Any]]:
     """Return a URL without the options of a store, which the driver does not know, and those options."""
+    if not isinstance(url, str):
+        return url, {}
     address, _, query = url.partition("?")
     pairs = parse_qsl(query, keep_blank_values=True)
     rest = urlencode([(name, value) for name, value in pairs if name not in names], safe="/")
@@ -62,10 +57,9 @@ def connect(url: Any, epoch: Epoch, *, timeout: float, connections: int) -> Sing
         "max_connections": connections * ABREAST,
         "protocol": 2,  # what every server speaks, with the fewest words at the beginning
     }
-    kind = Cluster if hasattr(url, "nodes_manager") else Single
-    if isinstance(url, str):
-        scheme = url.partition("://")[0]
-        kind = Cluster if scheme.endswith("+cluster") else Sentinels if scheme.endswith("+sentinel") else Single
+    scheme = url.partition("://")[0] if isinstance(url, str) else ""
+    is_cluster = scheme.endswith("+cluster") or hasattr(url, "nodes_manager")
+    kind = Cluster if is_cluster else Sentinels if scheme.endswith("+sentinel") else Single
     try:
         return kind(url, epoch, options)
     except ConfigurationError:
@@ -90,19 +84,15 @@ class Single:
 
     def _configure(self, retry: Any) -> None:
         self._redis.set_retry(retry)
-        self._introduce(self._redis.connection_pool.connection_kwargs)
+        kwargs = self._redis.connection_pool.connection_kwargs
+        self._introduce(kwargs)
+        place = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
+        self.where = f"Redis at {place}, database {kwargs.get('db', 0)}"  # for the log, without what opens it
 
     def _introduce(self, kwargs: dict[str, Any]) -> None:
         if kwargs.get("decode_responses"):
             raise ConfigurationError("store= is a Redis that decodes responses; leave decode_responses=True away")
         kwargs["redis_connect_func"] = self._connected
-
-    @property
-    def where(self) -> str:
-        """Where it is, without what opens it."""
-        kwargs = self._redis.connection_pool.connection_kwargs
-        place = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
-        return f"Redis at {place}, database {kwargs.get('db', 0)}"
 
     async def _connected(self, connection: Any) -> None:
         from redis.exceptions import ReadOnlyError
@@ -161,35 +151,28 @@ class Sentinels(Single):
         parts = urlsplit(f"{scheme}://{rest}")
         name, _, number = parts.path.lstrip("/").partition("/")
         database = int(number or 0)
-        if not name:
-            raise ValueError
         users, _, hosts = parts.netloc.rpartition("@")
+        addresses = [(at.hostname, at.port or 26379) for at in (urlsplit(f"//{host}") for host in hosts.split(","))]
+        if not name or not all(host for host, _ in addresses):
+            raise ValueError
         given: Any = parse_url(f"{scheme}://{users}@sentinel/{database}?{parts.query}")
         kwargs: dict[str, Any] = {**options, **given, "ssl": scheme == "rediss"}
         for fixed in ("host", "port", "connection_class"):
             kwargs.pop(fixed, None)
         own = {part: kwargs.pop(f"sentinel_{part}", None) for part in ("username", "password")}
         of_sentinels = {key: value for key, value in kwargs.items() if key.startswith(("socket_", "ssl"))} | own
-        addresses = [_address(host) for host in hosts.split(",")]
-        self._where = f"Redis '{name}' of the Sentinels {hosts}, database {database}"
+        self._place = f"Redis '{name}' of the Sentinels {hosts}, database {database}"
         self._sentinels: Any = Sentinel(addresses, sentinel_kwargs=of_sentinels)  # type: ignore[no-untyped-call]
         return self._sentinels.master_for(name, **kwargs)
 
-    @property
-    def where(self) -> str:
-        return self._where
+    def _configure(self, retry: Any) -> None:
+        super()._configure(retry)
+        self.where = self._place
 
     async def close(self) -> None:
         await super().close()
         for sentinel in self._sentinels.sentinels:
             await sentinel.aclose()
-
-
-def _address(host: str) -> tuple[str, int]:
-    parts = urlsplit(f"//{host}")
-    if parts.hostname is None:
-        raise ValueError
-    return parts.hostname, parts.port or 26379
 
 
 class Cluster(Single):
@@ -201,22 +184,21 @@ class Cluster(Single):
         return RedisCluster.from_url(url.replace("+cluster", "", 1), **options)
 
     def _configure(self, retry: Any) -> None:
-        # By two names, of older and of newer drivers.
+        # Both by two names, of older and of newer drivers.
         if self._redis.read_from_replicas or getattr(self._redis, "load_balancing_strategy", None) is not None:
-            raise ConfigurationError(REPLICAS)
+            raise ConfigurationError(
+                "store= is a RedisCluster that reads from replicas, which may not know of a delete"
+            )
         for name, value in (("retry", retry), ("cluster_error_retry_attempts", 0)):
-            with suppress(AttributeError):  # newer drivers go by the one, older ones by the other
+            with suppress(AttributeError):
                 setattr(self._redis, name, value)
         nodes = self._redis.nodes_manager
         for place in (nodes, *nodes.startup_nodes.values()):
             self._introduce(place.connection_kwargs)
         self._first = dict(nodes.startup_nodes)
+        self.where = f"the Redis cluster of {', '.join(self._first)}"
         self._joined = False
         self._joining: asyncio.Task[None] | None = None
-
-    @property
-    def where(self) -> str:
-        return f"the Redis cluster of {', '.join(self._first)}"
 
     async def _connected(self, connection: Any) -> None:
         await connection.on_connect()

@@ -1,4 +1,4 @@
-"""How commands get to Redis and back, and what went wrong.
+"""How commands get to Redis and back.
 
 What goes wrong becomes `StoreUnavailable` with a reason from one table and a cause in plain words for the log; a
 driver's own text, which may quote an address or a password, goes nowhere.
@@ -7,46 +7,43 @@ driver's own text, which may quote an address or a password, goes nowhere.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from ..errors import StoreFull, StoreUnavailable
+from ..errors import ConfigurationError, StoreFull, StoreUnavailable
 from .redis_clients import Single, retrieve
 from .redis_durability import Promise
 from .redis_scripts import Command, in_full
 
+logger = logging.getLogger("mcp_sessions")
+Values = dict[str, bytes | None]
 _AGAIN: Final = 0.1  # seconds after which what is under way is cancelled once more
 _GOODBYE: Final = 5.0  # seconds for closing connections
-UNREACHABLE: Final = "store_unreachable"
-TIMEOUT: Final = "store_timeout"
-READONLY: Final = "store_readonly"
-FORBIDDEN: Final = "store_forbidden"
-FULL: Final = "store_out_of_memory"
-STALE: Final = frozenset({UNREACHABLE, TIMEOUT, READONLY})
-"""After these, connections that are still open likely lead nowhere, or to a server that became a replica."""
-
+# After these, connections that are still open likely lead nowhere, or to a server that became a replica.
+STALE: Final = {"store_unreachable", "store_timeout", "store_readonly"}
 # By the driver's names, so that this table needs no driver; the most special class of an error counts.
 _REASONS: Final = {
-    **dict.fromkeys(("ConnectionError", "OSError", "RedisClusterException"), UNREACHABLE),
-    **dict.fromkeys(("AuthenticationError", "AuthenticationWrongNumberOfArgsError"), FORBIDDEN),
-    **dict.fromkeys(("AuthorizationError", "NoPermissionError"), FORBIDDEN),
+    **dict.fromkeys(("ConnectionError", "OSError", "RedisClusterException"), "store_unreachable"),
+    **dict.fromkeys(("AuthenticationError", "AuthenticationWrongNumberOfArgsError"), "store_forbidden"),
+    **dict.fromkeys(("AuthorizationError", "NoPermissionError"), "store_forbidden"),
     **dict.fromkeys(("ClusterDownError", "SlotNotCoveredError"), "store_cluster_down"),
-    "TimeoutError": TIMEOUT,
+    "TimeoutError": "store_timeout",
     "BusyLoadingError": "store_loading",
-    "ReadOnlyError": READONLY,
-    "OutOfMemoryError": FULL,
+    "ReadOnlyError": "store_readonly",
+    "OutOfMemoryError": "store_out_of_memory",
     "NotConfirmed": "store_not_confirmed",
 }
 # For these the driver has no class.
-_CODES: Final = {"MISCONF": "store_cannot_save", "NOAUTH": FORBIDDEN, "NOREPLICAS": "store_not_confirmed"}
+_CODES: Final = {"MISCONF": "store_cannot_save", "NOAUTH": "store_forbidden", "NOREPLICAS": "store_not_confirmed"}
 _CAUSES: Final = {
-    TIMEOUT: "no answer in time",
-    READONLY: "this server is a replica",
-    FORBIDDEN: "it refuses this user: look at the user and the password in the URL, and at its permissions",
-    FULL: "its memory is full (maxmemory)",
+    "store_timeout": "no answer in time",
+    "store_readonly": "this server is a replica",
+    "store_forbidden": "it refuses this user: look at the user and the password in the URL, and at its permissions",
+    "store_out_of_memory": "its memory is full (maxmemory)",
     "store_cluster_down": "the cluster does not serve all slots",
     "store_loading": "it is reading its files, after a restart",
     "store_cannot_save": "it cannot write to its disk (MISCONF)",
@@ -57,7 +54,7 @@ _CAUSES: Final = {
 def reason_of(error: BaseException) -> str:
     """Return why a call failed, as a reason for logs and spans."""
     if type(error).__name__ == "RedisClusterException" and type(error.__cause__).__name__ == "TimeoutError":
-        return TIMEOUT  # no node of the cluster answered when it was asked for the layout
+        return "store_timeout"  # no node of the cluster answered when it was asked for the layout
     names = (cls.__name__ for cls in type(error).__mro__)
     known = next((_REASONS[name] for name in names if name in _REASONS), "store_error")
     return _CODES.get(str(error).split(" ", 1)[0], known)
@@ -77,6 +74,15 @@ def cause_of(error: BaseException, reason: str) -> str:
             return os.strerror(deeper.errno) if deeper.errno > 0 else "the name of its host is not known"
         deeper = deeper.__cause__ or deeper.__context__
     return _CAUSES.get(reason, type(error).__name__)
+
+
+async def or_unavailable(call: Callable[[], Awaitable[None]]) -> None:
+    """Log a set-up that cannot be used, where requests meet it: only opening the store may raise it."""
+    try:
+        await call()
+    except ConfigurationError as error:
+        logger.error("the session store cannot be used: %s", error)
+        raise StoreUnavailable("store_misconfigured", cause=str(error)) from None
 
 
 class NotConfirmed(Exception):
@@ -100,7 +106,7 @@ class RedisConnection:
     async def greet(self) -> None:
         await self._detached(self._client.greet, idempotent=True)
 
-    async def run(self, *commands: Command, idempotent: bool) -> list[Any]:
+    async def run(self, *commands: Command, idempotent: bool = True) -> list[Any]:
         """Return what commands return, in their order and in one round trip; on a cluster they run side by side.
 
         `StoreUnavailable` means that one of them failed, and that it is unknown which were done.
@@ -108,15 +114,15 @@ class RedisConnection:
         results: list[Any] = await self._detached(lambda: self._run(commands), idempotent=idempotent)
         return results
 
-    async def change(self, command: Command, *, idempotent: bool) -> Any:
+    async def change(self, command: Command, *, idempotent: bool = True) -> Any:
         """Return what a change returns, when it is as safe as the store promises."""
         return await self._detached(lambda: self._change(command), idempotent=idempotent)
 
-    async def read(self, keys: Sequence[str], *commands: Command) -> tuple[dict[str, bytes | None], list[Any]]:
+    async def read(self, keys: Sequence[str], *commands: Command) -> tuple[Values, list[Any]]:
         """Return the values of keys, and what idempotent commands return, in one round trip."""
         groups = self._client.groups(list(dict.fromkeys(keys)))
-        results = await self.run(*(("MGET", *group) for group in groups), *commands, idempotent=True)
-        values: dict[str, bytes | None] = {}
+        results = await self.run(*(("MGET", *group) for group in groups), *commands)
+        values: Values = {}
         for group, found in zip(groups, results, strict=False):
             values.update(zip(group, found, strict=True))
         return values, results[len(groups) :]
@@ -142,7 +148,9 @@ class RedisConnection:
         if error is None:
             return task.result()
         reason = reason_of(error)
-        raise (StoreFull if reason == FULL else StoreUnavailable)(reason, cause=cause_of(error, reason)) from None
+        raise (StoreFull if reason == "store_out_of_memory" else StoreUnavailable)(
+            reason, cause=cause_of(error, reason)
+        ) from None
 
     def _start(self, work: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(work)
@@ -160,7 +168,7 @@ class RedisConnection:
                 reason = reason_of(error)
                 if reason in STALE:
                     await self._client.drop_idle()
-                if not (idempotent and reason == UNREACHABLE):
+                if not (idempotent and reason == "store_unreachable"):
                     raise
             await self._client.ready()
             return await work()
@@ -173,28 +181,32 @@ class RedisConnection:
                 results = [await self._client.one(*commands[0])]
             except Exception as error:  # noqa: BLE001  # raised again, all but one
                 results = [error]
-        return [await self._recover(result, command) for result, command in zip(results, commands, strict=True)]
-
-    async def _recover(self, result: Any, command: Command) -> Any:
-        """Return a result; a script that the server does not know, which it did not run, is sent in full."""
-        if type(result).__name__ == "NoScriptError":
-            return await self._client.one(*in_full(command))
-        return _checked(result)
+        for place, result in enumerate(results):
+            if _is_unknown_script(result):
+                results[place] = await self._client.one(*in_full(commands[place]))
+            else:
+                _raise(result)
+        return results
 
     async def _change(self, command: Command) -> Any:
         confirmations = self._promise.confirmations
         if not confirmations:
             return (await self._run([command]))[0]
-        result, *confirmed = await self._client.in_order(command, confirmations)
-        if type(result).__name__ == "NoScriptError":
-            result, *confirmed = await self._client.in_order(in_full(command), confirmations)
-        result = _checked(result)
-        if not self._promise.is_kept([_checked(each) for each in confirmed]):
+        results = await self._client.in_order(command, confirmations)
+        if _is_unknown_script(results[0]):
+            results = await self._client.in_order(in_full(command), confirmations)
+        for result in results:
+            _raise(result)
+        if not self._promise.is_kept(results[1:]):
             raise NotConfirmed
-        return result
+        return results[0]
 
 
-def _checked(result: Any) -> Any:
+def _is_unknown_script(result: object) -> bool:
+    """Whether the server did not know a script's digest, and did not run it."""
+    return type(result).__name__ == "NoScriptError"
+
+
+def _raise(result: object) -> None:
     if isinstance(result, Exception):
         raise result
-    return result

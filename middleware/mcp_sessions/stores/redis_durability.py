@@ -1,30 +1,25 @@
-"""What a Redis server says of how it keeps what it is given, and how a change is confirmed.
+"""What a Redis server keeps of what it is given, and since when it has forgotten nothing.
 
-The append-only file, its sync, evictions and replicas decide whether an acknowledged delete can work again. INFO tells
-most of it, CONFIG how often the file is synced, and WAITAOF and WAIT make the server wait before it confirms.
-Sources: Redis, "INFO", "Redis persistence", "Key eviction", "WAITAOF" (Redis 7.2), "WAIT", "ACL".
+A revocation that Redis forgets is a deleted session that works again. So each new connection asks the server how it
+keeps data, a change may wait for the disk or for replicas, and the moment since which nothing was forgotten lies in
+Redis itself. Sources: Redis, "INFO", "Redis persistence", "Key eviction", "WAITAOF" (7.2), "WAIT", "ACL".
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from ..errors import ConfigurationError
-from .redis_scripts import Command
+from .redis_scripts import EPOCH, Command, Keys, Word
+
+logger = logging.getLogger("mcp_sessions")
+_TICK: Final = 1e-6  # seconds, by which an epoch that follows another at once is later
 
 Durability = Literal["warn", "refuse", "wait", "ignore"]
-RIGHTS: Final = (
-    "~mcp-sessions:* +ping +info +config|get +select +mget +hmget +get +set +del +exists +ttl +expire +hget +hset "
-    "+hsetnx +hdel +hexists +hgetall +hincrby +zadd +zrem +zscore +zrangebyscore +zrangebylex +eval +evalsha"
-)
-"""What a Redis user needs."""
-WAITING_RIGHTS: Final = "+wait +waitaof"
-"""What it needs for `durability="wait"` or `replicas=`; a server without WAITAOF does not know that name."""
-CLUSTER_RIGHTS: Final = "+cluster|slots +cluster|shards +cluster|myid +command +asking"
-"""What it needs in a cluster."""
-
 FORGETS: Final = (
     "Redis keeps no append-only file, so a restart loses what was revoked and every session issued before it is then "
     "refused; set 'appendonly yes' and 'appendfsync always'"
@@ -88,26 +83,39 @@ async def ask(connection: Any) -> ServerInfo | None:
     """
     from redis.exceptions import BusyLoadingError
 
-    said = await _reply(connection, "INFO", "server", "persistence", "memory", "replication")
-    info = None if said is None else ServerInfo.parse(_text(said))
+    text = await _reply(connection, "INFO", "server", "persistence", "memory", "replication")
+    info = None if text is None else ServerInfo.parse(_decoded(text))
     if info is not None and info.is_loading:
         raise BusyLoadingError("Redis is loading the dataset in memory")
     return info
 
 
+async def _reply(connection: Any, *words: Any) -> Any:
+    """Return what a command returns, or None where the server does not know or allow it."""
+    from redis.exceptions import ResponseError
+
+    await connection.send_command(*words)
+    try:
+        return await connection.read_response()
+    except ResponseError:
+        return None
+
+
+def _user(connection: Any) -> str:
+    return getattr(connection, "username", None) or "default"
+
+
+def _decoded(text: bytes | str) -> str:
+    return text if isinstance(text, str) else text.decode("utf-8", "replace")
+
+
 @dataclass
 class Promise:
-    """What a store promises of a change that it acknowledged, as far as its servers can keep it.
+    """What a store promises of a change that it acknowledged, as far as its servers can keep it."""
 
-    Args:
-        durability: What becomes of a server that may lose it.
-        replicas: How many replicas must have each change.
-        patience: Seconds that the server may take to confirm one.
-    """
-
-    durability: Durability
-    replicas: int
-    patience: float
+    durability: Durability  # what becomes of a server that may lose it
+    replicas: int  # how many must have each change
+    patience: float  # seconds that the server may take to confirm one
     _syncs: dict[str, bool] = field(default_factory=dict)  # whether a server syncs before it answers
 
     @property
@@ -134,7 +142,10 @@ class Promise:
         """Return what is wrong with a run of a server, in sentences with the remedy."""
         user = _user(connection)
         wrong = [text for text, is_so in ((FORGETS, not info.keeps), (EVICTS, info.evicts)) if is_so]
-        syncs = await _sync(connection) if info.keeps and self.durability != "ignore" else ""
+        syncs: str | None = ""
+        if info.keeps and self.durability != "ignore":
+            reply = await _reply(connection, "CONFIG", "GET", "appendfsync")
+            syncs = _decoded(reply[1]) if reply else None
         self._syncs[server] = syncs == "always"
         if self.durability == "wait":
             waits = syncs == "always" or await _reply(connection, "WAITAOF", 0, 0, 0) is not None
@@ -145,36 +156,64 @@ class Promise:
             wrong.append(LATE)
         return wrong
 
-    def refuse(self, wrong: Sequence[str]) -> None:
-        """Raise `ConfigurationError` for what is wrong, where that is asked for."""
-        if wrong and self.is_strict:
-            raise ConfigurationError("; ".join(dict.fromkeys(wrong)))
 
+class Epoch:
+    """Since when Redis has forgotten nothing, as one worker knows it.
 
-def unknown(connection: Any) -> str:
-    """Return the warning of a server that does not say anything of itself."""
-    return UNKNOWN % _user(connection)
+    What empties Redis takes that moment away, it is then set to now, and sessions issued before are not vouched for. A
+    server that was restarted without an append-only file may have brought back an old copy of it along with old
+    revocations: the run of each server, which lies beside it, tells, and it moves on, never back.
 
+    Tokens are dated to the second, so a session of the epoch's own second could be of either side of it: such a session
+    is vouched for by name where it was admitted after the loss. No two epochs have the same text.
+    """
 
-async def _sync(connection: Any) -> str | None:
-    said = await _reply(connection, "CONFIG", "GET", "appendfsync")
-    return _text(said[1]) if said else None
+    def __init__(self, keys: Keys, promise: Promise) -> None:
+        self._keys = keys
+        self._promise = promise
+        self._runs: dict[str, str] = {}  # of each server that was looked into
+        self._new: dict[str, ServerInfo] = {}  # runs that were not yet
+        self._wrong: dict[str, list[str]] = {}  # with the servers that were met last
+        self._logged: set[str] = set()
+        self._since = 0.0  # the moment when it was last set or moved here
 
+    @property
+    def is_current(self) -> bool:
+        return not self._new and not (self._promise.is_strict and any(self._wrong.values()))
 
-async def _reply(connection: Any, *words: Any) -> Any:
-    """Return what a command returns, or None where the server does not know or allow it."""
-    from redis.exceptions import ResponseError
+    async def on_connect(self, server: str, info: ServerInfo | None, connection: Any) -> None:
+        """Note a new connection to a server, by a name that a restart does not change."""
+        if info is None:
+            self._wrong[server] = [UNKNOWN % _user(connection)]
+        elif self._runs.get(server) != info.run or self._wrong[server]:
+            self._wrong[server] = await self._promise.look(server, info, connection)
+            self._new[server] = info
+        for text in self._wrong[server] if self._promise.durability == "warn" else ():
+            if text not in self._logged:
+                self._logged.add(text)
+                logger.warning(text)
 
-    await connection.send_command(*words)
-    try:
-        return await connection.read_response()
-    except ResponseError:
-        return None
+    async def advance(self, run: Callable[..., Awaitable[list[Any]]], now: float) -> None:
+        """Set the moment where it is missing, and move it on where a run began that may have forgotten.
 
-
-def _user(connection: Any) -> str:
-    return getattr(connection, "username", None) or "default"
-
-
-def _text(said: bytes | str) -> str:
-    return said if isinstance(said, str) else said.decode("utf-8", "replace")
+        Raises:
+            ConfigurationError: A server may forget, and the options ask to refuse that; or none was asked.
+            StoreUnavailable: Redis did not answer.
+        """
+        if not self._wrong:
+            raise ConfigurationError(
+                "store= is a Redis client that was connected before; give the store one of its own"
+            )
+        wrong = dict.fromkeys(text for texts in self._wrong.values() for text in texts)
+        if wrong and self._promise.is_strict:
+            raise ConfigurationError("; ".join(wrong))
+        new = dict(self._new)
+        runs = [word for server, info in new.items() for word in (server, info.run, int(info.keeps))]
+        # A moment in Redis before the one that is remembered means that an old copy came back.
+        moment = max(now, self._since + _TICK)
+        args: tuple[Word, ...] = (f"{moment:.6f}{secrets.randbelow(10**6):06}", repr(self._since), *runs)
+        command = EPOCH(self._keys.since, self._keys.servers, self._keys.since_second, args=args)
+        (since,) = await run(command)
+        self._since = float(since)
+        self._runs.update({server: info.run for server, info in new.items()})
+        self._new = dict(self._new.items() - new.items())  # less what connected meanwhile

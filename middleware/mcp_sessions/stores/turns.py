@@ -1,8 +1,8 @@
 """Turns of parallel updates of one value: those of one process go to the store together.
 
 Optimistic updates of one value spoil each other: of 64 that read it, one gets through. So one caller at a time commits
-for all that came meanwhile. Between processes the store decides, and each of its decisions lets a whole batch through;
-who got through against others leaves them some time, by chance, before the next batch.
+for all that came meanwhile. Between processes the store decides, and who got through against others leaves them some
+time, by chance, before the next batch.
 """
 
 from __future__ import annotations
@@ -54,24 +54,24 @@ class Turns:
         queue = self._waiting.get(place)
         if queue is None:
             self._waiting[place] = deque()
-        else:
-            own = _Waiting(change)
-            queue.append(own)
-            try:
-                await own.woken.wait()
-                if own.pause:
-                    await anyio.sleep(own.pause)
-            except BaseException:
-                if own.leads:
-                    self._pass_on(place, 0.0)
-                elif own in queue:
-                    queue.remove(own)
-                raise
-            if not own.leads:
-                if own.error is not None:
-                    raise own.error
-                return
-        await self._lead(place, change, commit)
+            await self._lead(place, change, commit)
+            return
+        own = _Waiting(change)
+        queue.append(own)
+        try:
+            await own.woken.wait()
+            if own.pause:
+                await anyio.sleep(own.pause)
+        except BaseException:
+            if own.leads:
+                self._pass_on(place, 0.0)
+            elif own in queue:
+                queue.remove(own)
+            raise
+        if own.leads:
+            await self._lead(place, change, commit)
+        elif own.error is not None:
+            raise own.error
 
     async def _lead(self, place: Place, change: Change, commit: Callable[[list[Change]], Awaitable[int]]) -> None:
         queue = self._waiting[place]

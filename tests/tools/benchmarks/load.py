@@ -11,8 +11,9 @@ import argparse
 import asyncio
 import multiprocessing
 import time
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ProcessPoolExecutor
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from mcp_sessions._server.lifecycle import Sweeper, Terminator
 from mcp_sessions._server.streams import Streams
@@ -24,6 +25,7 @@ from mcp_sessions.stores.turns import Turns
 
 from .stores import STORES
 
+T = TypeVar("T")
 AT_ONCE: Final = 64  # updates of one session's value that are under way together, in all workers
 COLUMNS: Final = ("store", "workers", "updates a second", "p99 ms", "failed", "sessions swept", "in s")
 
@@ -89,25 +91,20 @@ async def sweep(url: str, number: int) -> list[float]:
     return ran
 
 
-def run_update(url: str, tasks: int, seconds: float) -> tuple[list[float], int]:
-    """Do as `update` does, in a process of its own."""
-    return asyncio.run(update(url, tasks, seconds))
-
-
-def run_sweep(url: str, number: int) -> list[float]:
-    """Do as `sweep` does, in a process of its own."""
-    return asyncio.run(sweep(url, number))
+def run(work: Callable[..., Coroutine[Any, Any, T]], *arguments: object) -> T:
+    """Do it in this process."""
+    return asyncio.run(work(*arguments))
 
 
 def measured(url: str, workers: int, seconds: float, number: int) -> list[str]:
     """Return one row."""
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        parts = [pool.submit(run_update, url, AT_ONCE // workers, seconds) for _ in range(workers)]
+        parts = [pool.submit(run, update, url, AT_ONCE // workers, seconds) for _ in range(workers)]
         found = [part.result() for part in parts]
         times = sorted(each for of_worker, _ in found for each in of_worker)
         asyncio.run(end_together(url, number))
         began = time.time()
-        ran = [part.result() for part in [pool.submit(run_sweep, url, number) for _ in range(workers)]]
+        ran = [part.result() for part in [pool.submit(run, sweep, url, number) for _ in range(workers)]]
     moments = [moment for of_worker in ran for moment in of_worker]
     return [
         f"{len(times) / seconds:,.0f}",
