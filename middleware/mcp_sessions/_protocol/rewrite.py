@@ -67,6 +67,17 @@ def is_answer(text: bytes, request_id: bytes) -> bool:
     return _answer(text, request_id) is not None
 
 
+def is_response(text: bytes, request_id: bytes) -> bool:
+    """Whether the text of a message answers a request, be it with an error; what cannot be read does not."""
+    if text.startswith(_WITH_METHOD):
+        return False
+    try:
+        envelope = last_members(text)
+    except Refusal:
+        return False
+    return "method" not in envelope and "id" in envelope and same_id(envelope["id"], request_id)
+
+
 def _answer(text: bytes, request_id: bytes) -> dict[str, Any] | None:
     if text.startswith(_WITH_METHOD):
         return None

@@ -127,6 +127,13 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         if changed is not None and not self.ended_by_own_request:  # which keeps nothing
             await self.runtime.store.write(self._namespace, STATE_KEY, changed)
 
+    async def save_changes(self) -> None:
+        """Keep what changed so far in the store, while a handler may go on changing it."""
+        if self.opened is not None:
+            while not self.ended_by_own_request and (changed := self.opened.changes()) is not None:
+                await self.runtime.store.write(self._namespace, STATE_KEY, changed)
+                self.opened.rebase(changed)
+
     async def keep_capabilities(self, value: bytes) -> None:
         """Keep what the client states that it can do, a JSON object, in place of what it stated before."""
         check_capabilities(value, self.claims.ref)
