@@ -43,7 +43,7 @@ STATEFUL: Final = (
     "get none of ours: give it stateless_http=True, or set transport=TransportSessions(bridge=True)"
 )
 _EMPTY: Final = CellType()  # a name that is not bound yet, or no longer
-_ROUTERS_OWN: Final = frozenset({"Router.app", "APIRouter.app"})  # methods that do no more than look at the routes
+ROUTERS_OWN: Final = frozenset({"Router.app", "APIRouter.app"})  # methods that do no more than look at the routes
 _INNER: Final = ("app", "router", "middleware_stack", "original_router", "endpoint")
 _INNER_LISTS: Final = ("routes", "user_middleware")
 _log: Final = logging.getLogger("mcp_sessions")
@@ -114,7 +114,7 @@ def _may_answer(part: object) -> bool:
     if isinstance(part, Router):
         return not part.routes or getattr(part.default, "__self__", None) is not part
     is_middleware = isinstance(_attribute(part, "cls"), type)  # it answers for what is behind it
-    is_open = is_middleware or getattr(part, "__qualname__", None) in _ROUTERS_OWN or any(True for _ in _inside(part))
+    is_open = is_middleware or getattr(part, "__qualname__", None) in ROUTERS_OWN or any(True for _ in _inside(part))
     return isinstance(part, Route) or not is_open
 
 

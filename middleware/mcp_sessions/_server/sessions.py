@@ -47,6 +47,9 @@ BEGUN_ELSEWHERE: Final = (
     "without session support in one process. Name a store that lasts and that all workers share, as in "
     'store="sqlite:sessions.db" on one machine or store="redis://..." on many'
 )
+_OWN_IS_OVER: Final = frozenset(
+    {SessionExpired.reason, SessionEnded.reason, "store_lost", "bridge_key_unknown", "bridge_seal"}
+)
 LATE: Final = 1.0  # seconds after which the status that the store gave at the beginning is asked for again
 
 _log: Final = logging.getLogger("mcp_sessions")
@@ -218,19 +221,34 @@ async def open_session(
 
 
 async def open_others(ctx: RequestContext, decision: Decision) -> ActiveSession | None:
-    """Return the live session that a header or a field names, and let the request cross the bridge."""
-    session = None
+    """Return the live session that a header or a field names, and let the request cross the bridge.
+
+    Raises:
+        Refusal: As `open_session`, with 404 for a transport session; or `session_header_mismatch`: The header
+            contradicts the body, whose session is the caller's, or names no session that ever was the caller's.
+    """
+    session, named, fail_open = None, decision.metadata, decision.fail_open
+    if named is not None and decision.kind != SESSION:
+        session = await _open_across(ctx, named, decision.kind, fail_open=fail_open)
+        if decision.contradicts:
+            raise refuse("session_header_mismatch", ref=session.claims.ref)
     if decision.transport_id is not None:
-        session = await open_transport(ctx, decision.transport_id, fail_open=decision.fail_open)
-    if decision.metadata is not None and decision.kind != SESSION:
-        session = await _open_across(ctx, decision.metadata, decision.kind, fail_open=decision.fail_open)
+        try:
+            transport = await open_transport(ctx, decision.transport_id, fail_open=fail_open)
+        except SessionNotFound as refusal:
+            if named is None or refusal.reason in _OWN_IS_OVER:
+                raise
+            raise refuse("session_header_mismatch", ref=refusal.ref) from None
+        session = session or transport
     return session
 
 
-async def open_transport(ctx: RequestContext, session_id: str, *, fail_open: bool = False) -> ActiveSession:
-    """Return the live transport session that a header names, and let the request cross the bridge."""
+async def open_transport(
+    ctx: RequestContext, session_id: str, *, kind: Kind = TRANSPORT, fail_open: bool = False
+) -> ActiveSession:
+    """Return the live session that a header alone names, and let the request cross the bridge."""
     try:
-        return await _open_across(ctx, SessionMetadata(session_id), TRANSPORT, fail_open=fail_open)
+        return await _open_across(ctx, SessionMetadata(session_id), kind, fail_open=fail_open)
     except SessionNotFound as refusal:  # the status makes clients begin anew
         raise SessionNotFound(refusal.reason, ref=refusal.ref, http_status=404) from None
 
