@@ -48,7 +48,8 @@ BEGUN_ELSEWHERE: Final = (
     'store="sqlite:sessions.db" on one machine or store="redis://..." on many'
 )
 _OWN_IS_OVER: Final = frozenset(
-    {SessionExpired.reason, SessionEnded.reason, "store_lost", "bridge_key_unknown", "bridge_seal"}
+    {SessionExpired.reason, SessionEnded.reason, "store_lost", "begun_in_another_process"}
+    | {"bridge_key_unknown", "bridge_seal"}
 )
 LATE: Final = 1.0  # seconds after which the status that the store gave at the beginning is asked for again
 
