@@ -43,7 +43,8 @@ STATE_KEY: Final = ""
 CAPABILITIES_KEY: Final = "\0client_capabilities"
 MAX_CAPABILITIES_BYTES: Final = 16 * 1024  # that any caller who may create sessions can have kept for each
 _OWN_IS_OVER: Final = frozenset(
-    {SessionExpired.reason, SessionEnded.reason, "store_lost", "bridge_key_unknown", "bridge_seal"}
+    {SessionExpired.reason, SessionEnded.reason, "store_lost", "begun_in_another_process"}
+    | {"bridge_key_unknown", "bridge_seal"}
 )
 BEGUN_ELSEWHERE: Final = (
     'refusing a session that another process began, whose state is lost: store="memory:" holds the state of clients '
