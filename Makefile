@@ -66,7 +66,7 @@ coverage: setup  ## the tests in both environments, with branch coverage of 100 
 docs: setup  ## build the documentation; a warning is an error
 	$(VENV)/sphinx-build -W --keep-going -n -q -b html docs docs/_build/html
 
-fuzz: setup  ## ten minutes of mutated tokens, bodies, streams and states each (ARGS="--seconds 60 --jobs 2")
+fuzz: setup  ## ten minutes of mutated tokens, bodies, streams, states, paths and URIs each (ARGS="--seconds 60 --jobs 2")
 	$(VENV)/python -m tests.tools.fuzz $(ARGS)
 
 demo: setup  ## a small server with sessions, and a client that uses it

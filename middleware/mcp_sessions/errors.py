@@ -275,6 +275,7 @@ REFUSALS: Final[Mapping[str, Row]] = {
     "body_cut_short": Row(ParseError, "Parse error: the body ended early"),
     "not_jsonrpc": Row(InvalidRequest, "Invalid request: the body is not a JSON-RPC 2.0 message"),
     "duplicate_member": Row(InvalidRequest, "Invalid request: a member is given twice"),
+    "member_case": Row(InvalidRequest, "Invalid request: a member's name differs in case from one that is read"),
     "method_not_string": Row(InvalidRequest, "Invalid request: method is not a string"),
     "id_not_string_or_integer": Row(InvalidRequest, "Invalid request: id is neither a string nor an integer"),
     "params_not_object": Row(InvalidRequest, "Invalid request: params is not an object"),

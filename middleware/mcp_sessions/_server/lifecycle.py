@@ -256,6 +256,7 @@ class Services:
     store: Store
     sweeper: Sweeper | None
     closes: bool  # whether the store is ours to close; one that was given as an object belongs to its maker
+    check: Callable[[], object] = bool  # looks at the application once it has started
     _active: int = field(default=0, init=False)  # lifespans that run now
 
     async def open(self) -> None:
@@ -300,6 +301,7 @@ class Services:
         self._active += 1
         try:
             async with context(app) as state:
+                self.check()
                 self.started()
                 try:
                     yield state
@@ -325,6 +327,7 @@ class Services:
                 await self.stopped()
             await send(message)
             if message["type"] == "lifespan.startup.complete":
+                self.check()
                 self.started()
 
         await app(scope, hear, say)

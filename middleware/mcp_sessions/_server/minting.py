@@ -5,6 +5,7 @@ What fails on the way leaves nothing behind. How a session is named on the wire 
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
@@ -81,6 +82,8 @@ async def mint(
     lasts = runtime.transport_lifetime if kind in {TRANSPORT, COOKIE} else runtime.lifetime
     now = int(runtime.clock())
     given = {"kind": kind, "expires_at": now + int(lasts), "client": client}
+    if kind != SESSION and runtime.origin is not None:  # its state is in this process, which may be a fork of another
+        given["boot"] = f"{runtime.origin}{os.getpid():08x}"
     made = _make(runtime, principal, now=now, server_id=server_id, **given)
     try:
         await made.admit()

@@ -31,17 +31,14 @@ REMEDY: Final = (
 )
 STEPS: Final = 10  # times that the event loop comes round; an answer needs five or so from the socket to its caller
 _MINUTE: Final = 60.0  # seconds
-BACKGROUND: Final = 0
-"""For calls that no request waits for: the server's start and stop, sweeping, and questions from outside."""
+BACKGROUND: Final = 0  # for calls that no request waits for: start, stop, sweeping, and questions from outside
 
-ROUND_TRIPS: Final[Mapping[str, int]] = {
+ROUND_TRIPS: Final[Mapping[str, int]] = {  # how many answers of the store each method waits for at the most
     # `open` the first time; a later one is a request's, which may take three round trips.
     **dict.fromkeys(("open", "close", "revoke_before", "find", "claim_ended", "elect"), BACKGROUND),
     **dict.fromkeys(("admit", "status", "statuses", "touch", "read", "write", "compare_and_swap", "add"), 1),
     **dict.fromkeys(("revoke", "register", "sessions", "forks", "purge", "copy"), 3),
 }
-"""How many answers of the store each method waits for at the most."""
-
 CHANGES: Final = frozenset({"revoke", "register", "write", "compare_and_swap", "add", "copy"})
 """What may also wait until a disk or a replica has it, where a store says for how long (`patience`, in seconds)."""
 
@@ -61,23 +58,19 @@ def make(store: object, *, clock: Clock, timeout: float) -> Store:
     return made if isinstance(made, (MemoryStore, TimeoutStore)) else TimeoutStore(made, seconds=timeout)
 
 
-def _sqlite(name: str, clock: Clock, timeout: float) -> Store:
-    path = name.removeprefix("sqlite:")
-    # "//" begins a URL in other libraries, where three slashes mean a relative path and four an absolute one.
-    if not path or path.startswith(("//", ":")):
-        raise ConfigurationError("store='sqlite:PATH' takes a plain path, as in 'sqlite:/var/lib/app/sessions.db'")
-    from .sqlite import SQLiteStore
-
-    return SQLiteStore(path, clock=clock, busy_timeout=max(ROUND_TRIPS.values()) * timeout)
-
-
 def _from_name(name: str, clock: Clock, timeout: float) -> Store:
     if name == "memory:":
         return MemoryStore(clock=clock)
     if name.startswith("memory:"):
         raise ConfigurationError("store='memory:' takes nothing after the colon")
     if name.startswith("sqlite:"):
-        return _sqlite(name, clock, timeout)
+        path = name.removeprefix("sqlite:")
+        # "//" begins a URL in other libraries, where three slashes mean a relative path and four an absolute one.
+        if not path or path.startswith(("//", ":")):
+            raise ConfigurationError("store='sqlite:PATH' takes a plain path, as in 'sqlite:/var/lib/app/sessions.db'")
+        from .sqlite import SQLiteStore
+
+        return SQLiteStore(path, clock=clock, busy_timeout=max(ROUND_TRIPS.values()) * timeout)
     if name.startswith(("redis://", "rediss://", "unix://", "redis+", "rediss+")):
         from .redis import RedisStore
 
@@ -120,10 +113,9 @@ class TimeoutStore(Delegating):
         self._reopening = 3 * seconds
         self._where = _told(store, "where", type(store).__name__)
         self._noted: dict[str, float] = {}  # when each fault was logged last
-        self._knows_live: Callable[..., bool] = getattr(store, "knows_live", _never)
+        self._knows_live: Callable[..., bool] = getattr(store, "knows_live", lambda *_, **__: False)
 
     async def open(self) -> None:
-        """Open the other store."""
         limit, self._limits["open"] = self._limits["open"], self._reopening
         await self._within(limit, self._store.open, (), {})
 
@@ -146,11 +138,23 @@ class TimeoutStore(Delegating):
     async def _within(
         self, limit: float, call: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
+        fault: StoreUnavailable | None = None
         try:
-            return await _within(limit, call, args, kwargs)
-        except StoreUnavailable as fault:
-            self._note(fault)
+            with anyio.CancelScope() as scope, Timeout(scope, limit):
+                return await call(*args, **kwargs)
+        except StoreUnavailable as error:
+            self._note(error)
             raise
+        except MCPSessionsError:
+            raise
+        except TimeoutError:
+            """The driver gave up first."""
+        except Exception as error:  # noqa: BLE001  # whatever a driver or a foreign store raises
+            kind = type(error)
+            fault = StoreUnavailable("store_error", cause=f"{kind.__module__}.{kind.__qualname__}")
+        fault = fault or StoreUnavailable("store_timeout", cause=f"no answer within {limit:g} s")
+        self._note(fault)
+        raise fault from None
 
     def _note(self, fault: StoreUnavailable) -> None:
         """Log a fault with the place and the cause, each kind once a minute."""
@@ -167,26 +171,6 @@ def _told(store: object, name: str, otherwise: T) -> T:
     """Return an attribute that a store may have, and a foreign one may have with another meaning."""
     value = getattr(store, name, otherwise)
     return value if type(value) is type(otherwise) else otherwise
-
-
-def _never(_claims: Claims, **_options: bool) -> bool:
-    return False
-
-
-async def _within(
-    limit: float, call: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
-    try:
-        with anyio.CancelScope() as scope, Timeout(scope, limit):
-            return await call(*args, **kwargs)
-    except MCPSessionsError:
-        raise
-    except TimeoutError:
-        """The driver gave up first."""
-    except Exception as error:  # noqa: BLE001  # whatever a driver or a foreign store raises
-        kind = type(error)
-        raise StoreUnavailable("store_error", cause=f"{kind.__module__}.{kind.__qualname__}") from None
-    raise StoreUnavailable("store_timeout", cause=f"no answer within {limit:g} s")
 
 
 class Timeout:
