@@ -19,11 +19,13 @@ from pathlib import Path
 PACKAGES = {
     "nginx": "nginx",
     "npm": "npm",
+    "postgres": "postgresql",
     "redis-server": "redis-server",
     "valgrind": "valgrind",
     "wrk": "wrk",
 }
 SYSTEM = "/usr/sbin:/sbin"  # where servers are, and where the path of an ordinary user does not look
+VERSIONS = Path("/usr/lib/postgresql")  # which has a folder for each version of that server
 LOCK = Path(tempfile.gettempdir()) / "mcp-sessions-tests-apt.lock"
 POLICY = Path("/usr/sbin/policy-rc.d")  # Debian's packages ask it before they start a service
 OPTIONS = ("--yes", "--quiet", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300")
@@ -68,7 +70,8 @@ def apt_get(action: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def _find(program: str) -> Path | None:
-    found = shutil.which(program) or shutil.which(program, path=SYSTEM)
+    servers = ":".join([SYSTEM, *map(str, VERSIONS.glob("*/bin"))])
+    found = shutil.which(program) or shutil.which(program, path=servers)
     return None if found is None else Path(found)
 
 

@@ -22,7 +22,7 @@ WORKERS = 1 + min(2, os.cpu_count() or 1)  # many tests mostly wait, for servers
 
 REQUIREMENTS = {
     "main": ("-e", ".[dev]"),
-    "legacy": ("-e", ".[fastapi,redis,test]", "mcp>=1.27,<2", "fastmcp>=3,<4"),
+    "legacy": ("-e", ".[fastapi,postgres,redis,test]", "mcp>=1.27,<2", "fastmcp>=3,<4"),
 }
 # Demos, campaigns, kills and other programs' clients, which take minutes: `make test` leaves them to `make check`.
 SLOW = (

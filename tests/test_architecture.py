@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "telemetry": ("errors", "_session", "_protocol"),
     "client": ("errors", "_session", "_protocol"),
     "_server": ("errors", "_session", "_protocol", "_tokens", "stores", "telemetry"),
+    "testing": ("errors", "_session", "stores"),
     "integrations": ("errors", "_session", "_tokens", "_server"),
     "cli": ("errors", "_session", "_protocol", "_tokens", "stores", "_server"),
 }
@@ -30,7 +31,7 @@ IMPURE = {
     *"trio urllib".split(),
 }
 CLOCKS = {"now", "today", "utcnow"}
-OPTIONAL = {"fastapi", "fastmcp", "httpx", "httpx2", "keyring", "mcp", "mcp_types", "redis"}
+OPTIONAL = {"fastapi", "fastmcp", "httpx", "httpx2", "keyring", "mcp", "mcp_types", "psycopg", "redis"}
 MAX_FILE_LINES = 400
 MAX_FLOORS = 16
 

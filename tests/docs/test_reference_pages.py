@@ -22,6 +22,7 @@ from packaging.requirements import Requirement
 from mcp_sessions._session.events import Fact
 from mcp_sessions.stores.base import Standing, Store
 from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores.postgres import PostgresStore
 from mcp_sessions.stores.redis import RedisStore
 from mcp_sessions.stores.sqlite import SQLiteStore
 
@@ -32,6 +33,7 @@ MODULES = {
     "mcp_sessions": "mcp-sessions",
     "mcp_sessions.client": "mcp-sessions",
     "mcp_sessions.telemetry": "mcp-sessions",
+    "mcp_sessions.testing": "mcp-sessions",
     "mcp_sessions.integrations.fastapi": "fastapi",
     "mcp_sessions.integrations.fastmcp": "fastmcp",
     "mcp_sessions.integrations.sdk": "mcp",
@@ -90,7 +92,7 @@ class TestAPIPage:
 
     def test_every_store_and_every_fact_is_on_the_page(self) -> None:
         """Stores and facts are documented, though they have no name in `mcp_sessions`."""
-        stores = {MemoryStore, RedisStore, SQLiteStore, Store}
+        stores = {MemoryStore, PostgresStore, RedisStore, SQLiteStore, Store}
         assert stores | set(get_args(Fact)) <= {thing for thing in map(found, DOCUMENTED) if isinstance(thing, type)}
 
     def test_every_name_has_one_entry(self) -> None:

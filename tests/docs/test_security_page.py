@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from mcp_sessions import KeyRing, Limits
+from mcp_sessions import KeyRing, Limits, testing
 from mcp_sessions._tokens.keyfile import key_source
 
 TESTS = Path(__file__).resolve().parent.parent
+CONTRACT = Path(testing.__file__).parent
 PAGE = (TESTS.parent / "docs" / "security.md").read_text("utf-8")
 
 NAMED = sorted(set(re.findall(r"`([\w/]+\.py)::([\w:]+)`", PAGE)))
@@ -24,7 +25,7 @@ LIMITS = re.findall(r"^\| `Limits\.(\w+)` \| (\w+) \|", PAGE, re.MULTILINE)
 
 def functions(file: str) -> set[str]:
     """Return the tests of a file, which is named as far as needed; those in classes as `Class::test`."""
-    (path,) = TESTS.rglob(file)
+    (path,) = (*TESTS.rglob(file), *CONTRACT.parent.glob(file))
     tree = ast.parse(path.read_text("utf-8"))
     found = set()
     for node in tree.body:

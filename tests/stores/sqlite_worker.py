@@ -19,7 +19,7 @@ import anyio
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import StoreFull
-from mcp_sessions.stores.base import Store
+from mcp_sessions.stores.base import Record, Store
 from mcp_sessions.stores.sqlite import SQLiteStore
 
 FOREVER = 2_000_000_000
@@ -82,22 +82,52 @@ def fork(path: str) -> None:
     print(child.exitcode, *standings)
 
 
+async def refused(store: Store) -> list[str]:
+    """Record sessions, each with data, until there is no room."""
+    names: list[str] = []
+    try:
+        while True:
+            ends, name = FOREVER - 50, f"ses_{len(names)}"
+            await store.register(Record(name, "alice", FOREVER - 100, ends, FOREVER - 100))
+            names.append(name)
+            await store.write(Namespace(name, ends, 100_000), "k", b"1" * 20_000)
+    except StoreFull as full:
+        print(full.reason)
+    return names
+
+
 async def fill(folder: str) -> None:
     store = SQLiteStore(f"{folder}/sessions.db")
     await revoke(store, "kept")
     ballast = Path(folder, "ballast")
     fill_disk(ballast)
-    refused = 0
-    while not refused:
-        try:
-            await store.write(SHELF, "k", b"1" * 5000)
-        except StoreFull as full:
-            refused += 1
-            print(full.reason)
+    await refused(store)
     print(await store.status(session("kept")))
     await anyio.Path(ballast).unlink()
     await revoke(store, "later")
     print(await store.status(session("later")))
+    await store.close()
+
+
+async def recover(folder: str) -> None:
+    """Fill a disk with recorded sessions and their data, let them expire, and finish them as the sweeper does."""
+    now = [FOREVER - 100.0]
+    store = SQLiteStore(f"{folder}/sessions.db", clock=lambda: now[0])
+    await store.open()
+    names = await refused(store)
+    fill_disk(Path(folder, "ballast"))
+    now[0] = FOREVER
+    finished = 0
+    while ended := await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=20):
+        for one in ended:
+            await store.purge(one.record.ref)
+        finished += len(ended)
+    print(finished == len(names))
+    now[0] += 60
+    for name in names:
+        await store.register(Record(name + "b", None, FOREVER, FOREVER + 50, FOREVER))
+        await store.write(Namespace(name + "b", FOREVER + 50, 100_000), "k", b"1" * 10_000)
+    print(len(names) > 100)
     await store.close()
 
 
@@ -115,6 +145,7 @@ MODES: dict[str, Any] = {
     "fork": fork,
     "revoke": lambda *words: anyio.run(revoke_many, *words),
     "fill": lambda folder: anyio.run(fill, folder),
+    "recover": lambda folder: anyio.run(recover, folder),
 }
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ async def test_redis_is_a_url_of_many_machines(url: str, anyio_backend: str) -> 
     [
         "",
         "memory",
-        f"postgres://user:{PASSWORD}@host/db",
+        f"mysql://user:{PASSWORD}@host/db",
         f"REDIS://:{PASSWORD}@host",
         f" redis://:{PASSWORD}@host",
         f"redis:/:{PASSWORD}@host",

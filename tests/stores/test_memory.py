@@ -11,7 +11,7 @@ from mcp_sessions.errors import DataGone, DataTooLarge, StoreFull
 from mcp_sessions.stores.base import Ended, Reach, Record, Standing
 from mcp_sessions.stores.memory import MemoryStore
 from mcp_sessions.stores.memory_data import VALUE_COST
-from stores import revoke
+from mcp_sessions.testing.contract import revoke
 
 HOUR = 3600
 LATER = START + HOUR

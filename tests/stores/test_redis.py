@@ -30,7 +30,7 @@ from mcp_sessions.errors import ConfigurationError, DataGone, DataNotInteger, Da
 from mcp_sessions.stores.base import Ended, Record, Standing
 from mcp_sessions.stores.redis import RedisStore
 from mcp_sessions.stores.redis_connection import reason_of
-from stores import revoke
+from mcp_sessions.testing.contract import revoke
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from mcp_sessions.errors import ConfigurationError, StoreUnavailable
 from mcp_sessions.stores.base import Record, Standing
 from mcp_sessions.stores.redis import RedisStore
 from mcp_sessions.stores.redis_epoch import ServerInfo
-from stores import revoke
+from mcp_sessions.testing.contract import revoke
 
 LIVE, ENDED, LOST = Standing.LIVE, Standing.ENDED, Standing.LOST
 KEEPS: dict[str, Any] = {"appendonly": "yes", "appendfsync": "always"}

@@ -25,12 +25,12 @@ from sqlite_worker import session as workers_session
 
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
-from mcp_sessions.errors import ConfigurationError, DataGone, StoreUnavailable
-from mcp_sessions.stores import sqlite_file, sqlite_threads
+from mcp_sessions.errors import ConfigurationError, DataGone, StoreFull, StoreUnavailable
+from mcp_sessions.stores import sqlite_file, sqlite_shared, sqlite_threads
 from mcp_sessions.stores.base import Ended, Reach, Record, Standing, Store
 from mcp_sessions.stores.sqlite import SQLiteStore
 from mcp_sessions.stores.sqlite_file import SQLiteFile
-from stores import revoke
+from mcp_sessions.testing.contract import revoke
 
 HOUR = 3600
 LATER = START + HOUR
@@ -502,16 +502,134 @@ def test_a_fork_has_connections_of_its_own(path: Path) -> None:
     assert told.split() == ["0", *["Standing.ENDED"] * 3]
 
 
-@can_mount
-def test_a_full_disk_refuses_what_is_new_and_keeps_what_it_has(tmp_path: Path) -> None:
-    """A real one, of a megabyte; when there is room again, it goes on with no restart."""
-    command = f'mount -t tmpfs -o size=1m tmpfs "{tmp_path}" && exec "{sys.executable}" "{WORKER}" fill "{tmp_path}"'
+def on_disk(size: str, mode: str, folder: Path) -> list[str]:
+    """Return what a worker prints whose store lies on a small disk of its own."""
+    command = f'mount -t tmpfs -o size={size} tmpfs "{folder}" && exec "{sys.executable}" "{WORKER}" {mode} "{folder}"'
     told = subprocess.run(  # in a name space of its own, with which the disk is gone
         ["unshare", "--mount", "sh", "-c", command], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
-    assert told.stdout.splitlines() == [
+    return told.stdout.splitlines()
+
+
+@can_mount
+def test_a_full_disk_refuses_what_is_new_and_keeps_what_it_has(tmp_path: Path) -> None:
+    """A real one, of a megabyte; when there is room again, it goes on with no restart."""
+    assert on_disk("1m", "fill", tmp_path) == [
         "No space left on device",
         "store_full_disk",
         "Standing.ENDED",
         "Standing.ENDED",
     ]
+
+
+@can_mount
+def test_a_full_disk_recovers_when_what_filled_it_has_expired(tmp_path: Path) -> None:
+    """All sessions are taken and purged with what is kept for that; as many new ones then use their room again."""
+    assert on_disk("12m", "recover", tmp_path) == ["store_full_disk", "No space left on device", "True", "True"]
+
+
+# --- in groups ------------------------------------------------------------------------------------
+
+
+async def test_a_change_that_fails_fails_alone(store: SQLiteStore) -> None:
+    """What was asked for in the same moment is committed with the others', and each hears of its own outcome."""
+    ended, alive = (Namespace(session(name).ref, LATER, 1000) for name in "ab")
+    await revoke(store, session("a"))
+    outcomes: list[str] = []
+
+    async def write(namespace: Namespace) -> None:
+        try:
+            await store.add(namespace, "n", 1)
+        except DataGone:
+            outcomes.append("gone")
+        else:
+            outcomes.append("added")
+
+    async with anyio.create_task_group() as group:
+        for namespace in (alive, ended, alive, ended, alive):
+            group.start_soon(write, namespace)
+    assert sorted(outcomes) == ["added"] * 3 + ["gone"] * 2
+    assert await store.read(alive, "n") == b"3"
+
+
+async def test_what_there_is_room_for_is_kept_beside_what_there_is_none_for(path: Path, clock: Clock) -> None:
+    """Though both were asked for in the same moment."""
+    store, refused = SQLiteStore(path, max_bytes=1 << 18, clock=clock), list[str]()
+
+    async def write(name: str, size: int) -> None:
+        try:
+            await store.write(Namespace(name, LATER, 1 << 20), "k", b"1" * size)
+        except StoreFull as full:
+            refused.append(full.reason)
+
+    async with anyio.create_task_group() as group:
+        for name, size in (("a", 1000), ("b", 500_000), ("c", 1000)):
+            group.start_soon(write, name, size)
+    assert refused == ["store_full_disk"]
+    assert [len(await store.read(Namespace(name, LATER, 0), "k") or b"") for name in "abc"] == [1000, 0, 1000]
+    await store.close()
+
+
+async def test_all_that_wait_for_a_broken_file_are_refused(path: Path, clock: Clock) -> None:
+    """Each with an error of its own."""
+    await anyio.Path(path).write_bytes(b"no database" * 1000)
+    store, errors = SQLiteStore(path, clock=clock), list[StoreUnavailable]()
+
+    async def end(name: str) -> None:
+        try:
+            await revoke(store, session(name))
+        except StoreUnavailable as error:
+            errors.append(error)
+
+    async with anyio.create_task_group() as group:
+        for name in "abc":
+            group.start_soon(end, name)
+    assert [error.reason for error in errors] == ["store_corrupt"] * 3
+    assert len({id(error) for error in errors}) == 3
+    await store.close()
+
+
+# --- known without a question ---------------------------------------------------------------------
+
+
+async def test_a_session_that_lives_is_known_without_a_question(store: SQLiteStore, path: Path, clock: Clock) -> None:
+    """Until it ends, by whichever store; what ends others of the same counters only costs a question."""
+    await store.open()
+    a, b, other = session("a"), session("b"), SQLiteStore(path, clock=clock)
+    await other.open()
+    assert not store.knows_live(a)
+    assert await store.statuses([a, b]) == [Standing.LIVE] * 2
+    assert store.knows_live(a)
+    assert not store.knows_live(session("a", issued_at=START + 1))
+    await revoke(other, b)
+    assert store.knows_live(a)
+    assert await store.statuses([a, b]) == [Standing.LIVE, Standing.ENDED]
+    await other.revoke_before(START, audience=AUDIENCE, subject=None, until=LATER)
+    assert not store.knows_live(a)
+    await other.close()
+
+
+async def test_a_use_need_not_be_noted_until_the_resolution(store: SQLiteStore, clock: Clock) -> None:
+    """A recorded session is known to live until then, and no longer than its record."""
+    await store.open()
+    await store.register(Record.of(session()))
+    assert await store.touch(session(), idle_timeout=None) is Standing.LIVE
+    assert store.knows_live(session(), is_use=True)
+    clock.now = START + 60
+    assert not store.knows_live(session(), is_use=True)
+    for _ in range(2):
+        assert await store.touch(session(), idle_timeout=None) is Standing.LIVE
+    assert store.knows_live(session(), is_use=True)
+    await store.purge(session().ref)
+    assert await store.touch(session(), idle_timeout=None) is Standing.LOST
+
+
+async def test_no_more_sessions_are_known_than_there_is_room_for(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are forgotten together, and asked for again."""
+    monkeypatch.setattr(sqlite_shared, "KNOWN", 2)
+    await store.open()
+    for name in "abc":
+        await store.status(session(name))
+    assert [store.knows_live(session(name)) for name in "abc"] == [False, False, True]

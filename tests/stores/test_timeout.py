@@ -10,13 +10,14 @@ from typing import Any, cast
 import anyio
 import pytest
 from clients import START
+from msgspec.structs import replace
 
 from mcp_sessions import stores
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import ConfigurationError, DataGone, StoreFull, StoreUnavailable
 from mcp_sessions.stores import ROUND_TRIPS, STEPS, Timeout, TimeoutStore
-from mcp_sessions.stores.base import Reach, Record, Store
+from mcp_sessions.stores.base import Reach, Record, Standing, Store
 
 CLAIMS = Claims(kind="session", kid="k", jti="j", issued_at=START, expires_at=START + 60)
 RECORD = Record(ref="r", subject=None, created_at=START, expires_at=START + 60, seen_at=START)
@@ -145,6 +146,21 @@ async def test_only_the_first_opening_may_take_its_time(counted: list[float]) ->
     for _ in range(3):
         await store.open()
     assert counted == [20, 3, 3]
+
+
+async def test_what_the_store_knows_is_not_asked() -> None:
+    """Neither a timer nor a task is needed for it."""
+
+    class Knowing(Scripted):
+        def knows_live(self, claims: Claims, *, is_use: bool = False) -> bool:
+            return claims is CLAIMS
+
+    store = TimeoutStore(cast("Store", Knowing(anyio.sleep_forever)), seconds=0)
+    assert await store.status(CLAIMS) is Standing.LIVE
+    assert await store.statuses([CLAIMS, CLAIMS]) == [Standing.LIVE] * 2
+    assert await store.touch(CLAIMS, idle_timeout=None) is Standing.LIVE
+    with pytest.raises(StoreUnavailable):
+        await store.statuses([CLAIMS, replace(CLAIMS, jti="other")])
 
 
 async def test_a_driver_s_own_time_out_counts_as_one() -> None:

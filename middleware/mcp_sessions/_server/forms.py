@@ -220,7 +220,7 @@ Socket = Annotated[str | None, Form("text", _or_none(_SOCKET))]
 REQUIRE: Final = Form(
     '`never`, `always`, `tools/call,prompts/get`, or `{"tools/call": ["checkout"]}`', read=_read_require
 )
-STORE: Final = Form("`memory:`, `sqlite:PATH`, or `redis://...`")
+STORE: Final = Form("`memory:`, `sqlite:PATH`, `redis://...`, or `postgresql://...`")
 CORRELATE: Final = Form(
     "`true`, or sources, separated by commas", read=lambda text: _FLAGS[text] if text in _FLAGS else _read_words(text)
 )

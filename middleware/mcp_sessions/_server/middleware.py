@@ -79,7 +79,7 @@ class MCPSessionMiddleware:
         admission: `"ask"` lets the wrapped server's own guards judge a caller before we answer; `"own"` trusts the
             guards outside of this middleware.
         store: Where ended sessions are remembered, and what sessions keep on the server: `"memory:"` (one process),
-            `"sqlite:PATH"` (one machine), `"redis://..."` (many machines), or a `Store`.
+            `"sqlite:PATH"` (one machine), `"redis://..."` or `"postgresql://..."` (many machines), or a `Store`.
         on_store_error: `"refuse"` a request whose session is not known to be alive, or `"allow"` it, with a warning in
             the log, unless `require` asks for a session there.
         tracked: Whether sessions are recorded in the store: one without a record is refused, idle time counts there and

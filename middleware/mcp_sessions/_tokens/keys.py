@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import re
 import secrets as randomness
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
@@ -55,17 +55,19 @@ _BASE64URL: Final = re.compile(r"[A-Za-z0-9_-]+")
 # By length modulo 4: which last characters leave no bit unused, or only unused bits that are zero.
 _ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 _LAST_CHARACTERS: Final = (_ALPHABET, "", _ALPHABET[::16], _ALPHABET[::4])
+_TO_BASE64: Final = bytes.maketrans(b"-_", b"+/")
+_TO_BASE64URL: Final = bytes.maketrans(b"+/", b"-_")
 
 
 def base64url(data: bytes) -> str:
     """Encode as unpadded base64url (RFC 7515 section 2)."""
-    return urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+    return b2a_base64(data, newline=False).translate(_TO_BASE64URL).rstrip(b"=").decode("ascii")
 
 
 def from_base64url(text: str) -> bytes:
     """Decode unpadded base64url in its one canonical form, so that no two texts decode alike, or raise ValueError."""
     if _BASE64URL.fullmatch(text) and text[-1] in _LAST_CHARACTERS[len(text) % 4]:
-        return urlsafe_b64decode(text + "==")
+        return a2b_base64(text.encode("ascii").translate(_TO_BASE64) + b"==")
     raise ValueError("not canonical base64url")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -22,11 +23,19 @@ from .keys import CipherName, Key, KeyRing, base64url, encode_fields, from_base6
 VERSION: Final = "v1"
 MAX_SERVER_ID: Final = 256  # characters; a UUID has 36, and every one of them makes every request longer
 
+MAX_REMEMBERED_CHARS: Final = 1024  # of a state token
+
 _NONCE_BYTES, _TAG_BYTES, _TIME_BYTES = 12, 16, 8
 _PREFIX_CHARS: Final = len("v1.kkkkkkkk.")
 _SHAPE: Final = re.compile(r"v1\.([A-Za-z0-9_-]{8})\.([A-Za-z0-9_-]+)")
 _OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _SERVER_ID: Final = re.compile(rf"[\x21-\x7E]{{1,{MAX_SERVER_ID}}}")
+
+
+@lru_cache(maxsize=1024)
+def _bound_to(purpose: bytes, kid: str, jti: str, subject: str | None, audience: str) -> bytes:
+    """Return what a seal is bound to: the same for every request of a session, and dearer than the cipher."""
+    return purpose + encode_fields(kid, jti, subject, audience)
 
 
 class Seal(msgspec.Struct, frozen=True):
@@ -39,14 +48,14 @@ class Seal(msgspec.Struct, frozen=True):
         """Return ciphertext and tag, or raise ValueError for a public key, which cannot seal."""
         if not key.ciphers:
             raise ValueError("a public key cannot seal")
-        bound_to = self.purpose + encode_fields(key.kid, jti, subject, audience)
+        bound_to = _bound_to(self.purpose, key.kid, jti, subject, audience)
         return key.ciphers[self.name].encrypt(nonce, plain, bound_to)
 
     def unlock(
         self, key: Key, nonce: bytes, sealed: bytes, *, jti: str, subject: str | None, audience: str
     ) -> bytes | None:
         """Return what was sealed, or None where it was sealed otherwise."""
-        bound_to = self.purpose + encode_fields(key.kid, jti, subject, audience)
+        bound_to = _bound_to(self.purpose, key.kid, jti, subject, audience)
         try:
             return key.ciphers[self.name].decrypt(nonce, sealed, bound_to)
         except InvalidTag:
@@ -123,8 +132,16 @@ def open(  # noqa: A001  # the field's own pair of words: seal and open
     key = ring.get(shape[1])
     if key is None or not key.ciphers:
         raise StateUnreadable("state_key_unknown")
+    unsealed = (_recent if len(token) <= MAX_REMEMBERED_CHARS else _unsealed)(key, shape[2], jti, subject, audience)
+    if not unsealed.last_seen <= now + MAX_CLOCK_SKEW:
+        raise StateUnreadable("state_from_the_future")
+    return unsealed
+
+
+def _unsealed(key: Key, text: str, jti: str, subject: str | None, audience: str) -> UnsealedState:
+    """Return what a key has sealed for a session, whenever that was."""
     try:
-        sealed = from_base64url(shape[2])
+        sealed = from_base64url(text)
     except ValueError:
         raise StateUnreadable("state_shape") from None
     if not len(sealed) >= _NONCE_BYTES + _TIME_BYTES + _TAG_BYTES:
@@ -132,16 +149,17 @@ def open(  # noqa: A001  # the field's own pair of words: seal and open
     plain = STATE.unlock(key, sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], jti=jti, subject=subject, audience=audience)
     if plain is None:
         raise StateUnreadable("state_seal")
-    last_seen = int.from_bytes(plain[:_TIME_BYTES], "big")
-    if not last_seen <= now + MAX_CLOCK_SKEW:
-        raise StateUnreadable("state_from_the_future")
     payload = plain[_TIME_BYTES:]
     try:
         payload.decode("utf-8")  # msgspec does not look at the text that it skips
         _OBJECT.decode(payload)  # its values stay undecoded until they are read
     except (ValueError, RecursionError):
         raise StateUnreadable("state_not_an_object") from None
-    return UnsealedState(payload, last_seen)
+    return UnsealedState(payload, int.from_bytes(plain[:_TIME_BYTES], "big"))
+
+
+_recent: Final = lru_cache(maxsize=1024)(_unsealed)
+"""The same for tokens of up to `MAX_REMEMBERED_CHARS`: a client sends one with each request until its state changes."""
 
 
 def can_carry(server_id: str) -> bool:

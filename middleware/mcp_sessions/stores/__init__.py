@@ -23,7 +23,8 @@ logger = logging.getLogger("mcp_sessions")
 Clock = Callable[[], float]
 REMEDY: Final = (
     "use 'memory:' (one process), 'sqlite:PATH' (one machine), 'redis://HOST:PORT/DATABASE' or its forms 'rediss://', "
-    "'unix://' and 'redis+cluster://' (many machines), or an object that is a mcp_sessions.stores.base.Store"
+    "'unix://' and 'redis+cluster://', or 'postgresql://USER@HOST/DATABASE' (many machines), or an object that is a "
+    "mcp_sessions.stores.base.Store"
 )
 STEPS: Final = 10  # times that the event loop comes round; an answer needs five or so from the socket to its caller
 BACKGROUND: Final = 0
@@ -74,6 +75,10 @@ def _from_name(name: str, clock: Clock, timeout: float) -> Store:
         from .redis import RedisStore
 
         return RedisStore(name, clock=clock, timeout=timeout)
+    if name.startswith(("postgresql://", "postgres://")):
+        from .postgres import PostgresStore
+
+        return PostgresStore(name, clock=clock, timeout=timeout)
     raise ConfigurationError(f"store= names no store; {REMEDY}")
 
 

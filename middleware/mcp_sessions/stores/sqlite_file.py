@@ -42,7 +42,8 @@ CAUSES: Final = {  # by words of SQLite's own messages: its codes cannot be read
 _ANOTHER_TRY: Final = 0.01  # seconds
 _SWEEP_EVERY: Final = 60  # seconds
 _LOG_BYTES: Final = 16 << 20  # what the write-ahead log may keep of its size after a burst
-_SWEPT: Final = (200, 20, 1)  # rows of a table that one sweep deletes, and where there is no room for that
+_SWEPT: Final = 200  # rows of a table that one sweep deletes
+_SWEPT_WHEN_FULL: Final = 20  # for which there is room
 _STALE: Final = 10  # seconds after which a process that makes a file must have died
 
 logger = logging.getLogger("mcp_sessions")
@@ -127,6 +128,11 @@ class Setting:
     sweep: Callable[[sqlite3.Connection, float, int], bool]
     """Deletes what is over, so many rows of a table; returns whether there may be more."""
 
+    @property
+    def usual_bytes(self) -> int:
+        """How large the file may grow by what frees no room."""
+        return self.max_bytes - self.max_bytes // SHARE
+
 
 class SQLiteFile:
     """A connection, made when it is needed, for one call at a time."""
@@ -171,7 +177,7 @@ class SQLiteFile:
     def sweep(self) -> bool:
         """Delete some of what is over, and return whether there may be more."""
         deadline = time.monotonic() + self._setting.busy_timeout
-        return self.change(partial(self._sweep, _SWEPT[0]), deadline=deadline)
+        return self.change(partial(self._sweep, _SWEPT), deadline=deadline)
 
     def close(self) -> None:
         """Let go of the file. A later call opens it again."""
@@ -194,24 +200,42 @@ class SQLiteFile:
 
     def _transact(self, job: Job[T], deadline: float, frees: bool) -> T:
         connection = self._current()
-        if not frees and not self._shared.fill_spare():
-            raise StoreFull(FULL)
+        max_bytes = self._max_bytes(frees)
         with self._shared.turn():
             left = deadline - time.monotonic()
             if left <= 0:  # the call before this one in the queue had no luck either
                 raise StoreUnavailable(LOCKED)
             connection.execute(f"PRAGMA busy_timeout = {math.ceil(left * 1000)}")
-            with _transaction(connection), _limit(connection, self._setting.max_bytes, frees):
+            with _transaction(connection), self._grown_to(connection, max_bytes):
                 result = job(connection, self._setting.clock())
         if not self._is_in_place():
             raise StoreUnavailable("store_vanished")  # and what was written with it
         self._open_shared()  # or who has opened another one was not told of what has just ended
         return result
 
+    def _max_bytes(self, frees: bool) -> int:
+        """Return how large the file may grow now: not at all on a full disk, where the log needs what is left."""
+        if frees:
+            self._shared.give_spare()
+            return self._setting.max_bytes
+        return self._setting.usual_bytes if self._shared.fill_spare() else 1
+
+    @contextmanager
+    def _grown_to(self, connection: sqlite3.Connection, max_bytes: int) -> Iterator[None]:
+        usual = self._setting.usual_bytes
+        if max_bytes == usual:
+            yield
+            return
+        _limit_size(connection, max_bytes)
+        try:
+            yield
+        finally:
+            _limit_size(connection, usual)
+
     def _with_sweep(self, job: Job[T]) -> Job[T]:
         def both(connection: sqlite3.Connection, now: float) -> T:
             if not self._swept_at <= now < self._swept_at + _SWEEP_EVERY:
-                more = self._sweep(_SWEPT[0], connection, now)
+                more = self._sweep(_SWEPT, connection, now)
                 self._swept_at = -math.inf if more else now
             return job(connection, now)
 
@@ -221,14 +245,12 @@ class SQLiteFile:
         return self._setting.sweep(connection, now, rows)
 
     def _make_room(self, deadline: float) -> None:
-        """Delete some of what is over, in a step that is small enough for the room that there is."""
+        """Delete some of what is over, with what is kept for that."""
         self._shared.give_spare()
-        for rows in _SWEPT:
-            with suppress(StoreFull):
-                with suppress(sqlite3.Error):  # the log begins anew, and takes the room that it has
-                    self._current().execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
-                self.attempt(partial(self._sweep, rows), deadline=deadline, frees=True)
-                return
+        with suppress(StoreFull):
+            with suppress(sqlite3.Error):  # the log gives back the room that it has taken
+                self._current().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            self.attempt(partial(self._sweep, _SWEPT_WHEN_FULL), deadline=deadline, frees=True)
 
     def _open_shared(self) -> None:
         if not self._shared.is_in_place():
@@ -274,7 +296,7 @@ class SQLiteFile:
         connection = sqlite3.connect(path, timeout=setting.busy_timeout, isolation_level=None, check_same_thread=False)
         try:
             check(connection)
-            _configure(connection, setting.max_bytes, self._shared.spare())
+            _configure(connection, setting.usual_bytes, self._shared.spare())
             self._raise_epoch(connection, before)
             self._identity, self._seen_at = _same(before, identify(path)), setting.clock()
         except BaseException:
@@ -344,24 +366,12 @@ def _configure(connection: sqlite3.Connection, max_bytes: int, spare: int) -> No
     connection.execute(f"PRAGMA journal_size_limit = {_LOG_BYTES}").fetchone()
     # So that on a full disk the spare room takes what the log holds.
     connection.execute(f"PRAGMA wal_autocheckpoint = {max(8, min(1000, spare // PAGE // 2))}").fetchone()
-    _limit_size(connection, max_bytes - max_bytes // SHARE)
+    _limit_size(connection, max_bytes)
 
 
 def _limit_size(connection: sqlite3.Connection, max_bytes: int) -> None:
     page_bytes = connection.execute("PRAGMA page_size").fetchone()[0]
     connection.execute(f"PRAGMA max_page_count = {max(1, max_bytes // page_bytes)}").fetchone()
-
-
-@contextmanager
-def _limit(connection: sqlite3.Connection, max_bytes: int, frees: bool) -> Iterator[None]:
-    """Let what frees room use the last part of what the file may take."""
-    if frees:
-        _limit_size(connection, max_bytes)
-    try:
-        yield
-    finally:
-        if frees:
-            _limit_size(connection, max_bytes - max_bytes // SHARE)
 
 
 @contextmanager

@@ -35,6 +35,14 @@ def _slot(name: str | None) -> int:
     return _ALL if name is None else crc32(name.encode()) % (_SLOTS - 1) + 1
 
 
+def _inode(place: str | int) -> tuple[int, int] | None:
+    try:
+        found = os.stat(place)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 class SharedFile:
     """The file as one store of one process sees it."""
 
@@ -42,9 +50,9 @@ class SharedFile:
         self.path: Final = f"{path}-shared"
         self._max_spare = min(SPARE, max_bytes // SHARE)
         self._file = -1
-        self._inode = (0, 0)
+        self._inode: tuple[int, int] | None = None
         self._good_until = _NEVER
-        self._counters: memoryview | None = None
+        self._counters = memoryview(bytes(PAGE)).cast("Q")
         self._moving: set[int] = set()
         self._lock = RLock()  # held for as long as the file is locked, which must not be closed meanwhile
 
@@ -65,8 +73,7 @@ class SharedFile:
                 self._counters = memoryview(mmap(self._file, PAGE)).cast("Q")
                 self.heal()
                 self.move(None)  # what was changed while another file lay here was not counted in this one
-            found = os.fstat(self._file)
-            self._inode = found.st_dev, found.st_ino
+            self._inode = _inode(self._file)
             self.fill_spare()
 
     def _opened(self) -> int:
@@ -80,7 +87,7 @@ class SharedFile:
     def close(self) -> None:
         """Let go of the file, which stays."""
         with self._lock:
-            self._counters, self._good_until = None, _NEVER
+            self._good_until = _NEVER
             if self._file >= 0:
                 os.close(self._file)
                 self._file = -1
@@ -98,14 +105,10 @@ class SharedFile:
         now = time.monotonic()
         if now < self._good_until:
             return True
-        if self._counters is None:
+        if self._file < 0 or _inode(self.path) != self._inode:
             return False
-        with suppress(OSError):
-            found = os.stat(self.path)
-            if (found.st_dev, found.st_ino) == self._inode:
-                self._good_until = now + _LOOK
-                return True
-        return False
+        self._good_until = now + _LOOK
+        return True
 
     # --- the turn -------------------------------------------------------------------------------
 
@@ -133,28 +136,23 @@ class SharedFile:
         Until the turn ends the counter is odd, and every process asks the database. A process that is killed before
         that leaves it odd.
         """
-        counters, slot = self._counters, _slot(name)
-        if counters is not None:
-            self._moving.add(slot)
-            counters[slot] |= 1
+        slot = _slot(name)
+        self._moving.add(slot)
+        self._counters[slot] |= 1
 
     def _settle(self) -> None:
-        if self._counters is not None:
-            for slot in self._moving:
-                self._counters[slot] += 1
-        self._moving.clear()
+        while self._moving:
+            self._counters[self._moving.pop()] += 1
 
     def heal(self) -> None:
         """Count on where a process was killed in its turn. Only for who has the turn, and has moved nothing yet."""
-        if self._counters is not None:
-            for slot, count in enumerate(self._counters):
-                if count & 1:
-                    self._counters[slot] = count + 1
+        for slot, count in enumerate(self._counters):
+            self._counters[slot] = count + (count & 1)
 
     def stamp(self, one: int, other: int) -> int | None:
         """Return a number that changes when one of the counters does, or None while one moves."""
         counters = self._counters
-        if counters is None or not self.is_in_place():
+        if not self.is_in_place():
             return None
         counts = (counters[_ALL], counters[one], counters[other])
         return None if any(count & 1 for count in counts) else sum(counts)
@@ -162,7 +160,7 @@ class SharedFile:
     def is_at(self, stamp: int, one: int, other: int) -> bool:
         """Whether none of the counters has changed since their stamp was taken."""
         counters = self._counters
-        if counters is None or (time.monotonic() >= self._good_until and not self.is_in_place()):
+        if time.monotonic() >= self._good_until and not self.is_in_place():
             return False
         return counters[_ALL] + counters[one] + counters[other] == stamp  # each only grows
 
@@ -174,15 +172,14 @@ class SharedFile:
         return min(self._max_spare, disk.f_blocks * disk.f_frsize // SHARE) // PAGE * PAGE
 
     def fill_spare(self) -> bool:
-        """Take the spare room, and return whether it is there."""
-        spare = self.spare()
-        if os.fstat(self._file).st_size < PAGE + spare:
-            try:
-                os.posix_fallocate(self._file, PAGE, spare)
-            except (OSError, AttributeError):  # macOS has no such call
-                self.give_spare()
-                return False
-        return True
+        """Take the spare room, and return whether it is there; else a part of it that leaves as much for the log."""
+        spare, there, disk = self.spare(), os.fstat(self._file).st_size - PAGE, os.fstatvfs(self._file)
+        room = there + disk.f_bavail * disk.f_frsize
+        part = next((part for part in (spare, spare // 2, spare // 4) if there >= part or room >= 2 * part), 0)
+        if there < part:
+            with suppress(OSError, AttributeError):  # macOS has no such call
+                os.posix_fallocate(self._file, PAGE, part)
+        return part == spare
 
     def give_spare(self) -> None:
         """Leave the spare room to the database: what frees room in it needs some first."""

@@ -175,8 +175,7 @@ class ChangeThread(WorkerThread):
 
     def _drain(self, file: SQLiteFile) -> None:
         while self._waiting:
-            with suppress(IndexError):  # all of it was dropped in between
-                self._commit_group(file, self._waiting[0].deadline)
+            self._commit_group(file, self._waiting[0].deadline)
 
     def _commit_group(self, file: SQLiteFile, deadline: float) -> None:
         group: list[_Change] = []
@@ -188,6 +187,7 @@ class ChangeThread(WorkerThread):
         try:
             outcomes = file.change(job, deadline=deadline)
         except StoreFull:
+            group = group or self._take()
             outcomes = [self._alone(file, change) for change in group]
         except Exception as error:  # noqa: BLE001  # its callers'
             is_late = isinstance(error, StoreUnavailable) and error.reason == LOCKED

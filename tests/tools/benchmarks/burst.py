@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Final
 
 from . import ours
@@ -30,7 +31,7 @@ STREAMS: Final = 8  # tasks in each worker that write without a pause
 LISTED: Final = 100  # sessions in a page
 AT_ONCE: Final = 100
 ASKED: Final = 1_000
-BATCH: Final = 20
+BATCH: Final = 200  # sessions that the sweeper takes at once
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ async def stream(store: Store, worker: int, seconds: int) -> Sent:
     writer, end = Writer(store, worker), time.monotonic() + seconds
 
     async def go(first: int) -> None:
-        for number in range(first, 1_000_000, STREAMS):
+        for number in count(first, STREAMS):
             await writer.write(number)
             if time.monotonic() >= end:
                 break

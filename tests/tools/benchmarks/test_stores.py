@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from . import stores
+from . import burst, ours, stores
 from .children import ROOT
 
 
@@ -27,3 +28,23 @@ def test_what_an_entry_weighs_is_seen_from_many() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     row = done.stdout.splitlines()[-1].strip("| ").split(" | ")
     assert 0 < int(row[2]) < int(row[3])
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_write_that_is_not_acknowledged_has_failed(tmp_path: Path) -> None:
+    """It took no time that counts."""
+    (tmp_path / "sessions.db").mkdir()
+    store = ours.store(f"sqlite:{tmp_path}/sessions.db/more", timeout=1)
+    (tmp_path / "sessions.db").rmdir()
+    writer = burst.Writer(store, 0)
+    await writer.write(1)
+    assert writer.sent == burst.Sent([], 1, [])
+
+
+def test_bursts_lose_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of two workers, and a row for each figure; no time is judged."""
+    small = ["--workers", "2", "--writes", "8", "--seconds", "1", "--sessions", "100", "--swept", "100"]
+    burst.main(small)
+    rows = [row.strip("| ").split(" | ") for row in capsys.readouterr().out.splitlines()]
+    assert [row[4] for row in rows[2:4]] == ["0 lost, 0 doubled"] * 2
+    assert [row[0] for row in rows[5:]] == ["`memory:`"] * 7 + ["`sqlite:`"] * 7

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
+import postgres_servers
 import redis_servers
 from history import Kind, Operation, Outcome, Recorder, Rule, violations
 
@@ -54,13 +55,15 @@ class Place:
     """
 
     url: str
-    server: redis_servers.Server | None = None
+    server: redis_servers.Server | postgres_servers.Server | None = None
     hooks: tuple[Hook, ...] = ("begun", "begun", "answered")
 
     def victim(self, cycle: int) -> int:
         """Who is killed: the server in every other cycle, else the worker itself, which is 0."""
         if self.server is None or cycle % 2:
             return 0
+        if isinstance(self.server, postgres_servers.Server):
+            return self.server.pid
         found = re.search(rb"process_id:(\d+)", self.server.command("INFO", "server"))
         assert found is not None
         return int(found[1])
@@ -69,7 +72,7 @@ class Place:
         """Start the server again on the files that it left."""
         assert self.server is not None
         self.server.kill9()  # waits for the end of the one that was killed
-        self.server.restart()
+        self.server.start()
 
 
 @contextmanager
@@ -86,7 +89,14 @@ def redis() -> Iterator[Place]:
         yield Place(server.url, server)
 
 
-PLACES: Final = {"sqlite": sqlite, "redis": redis}
+@contextmanager
+def postgres() -> Iterator[Place]:
+    """A server as it comes, which has every change on disk before it answers."""
+    with postgres_servers.serving() as server:
+        yield Place(server.url, server)
+
+
+PLACES: Final = {"sqlite": sqlite, "redis": redis, "postgres": postgres}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Every store against a plain model of what it holds: long random programs, the same answers.
+"""A store against a plain model of what it holds: long random programs, the same answers.
 
 What the contract leaves open is open here: within the resolution a session may be live or idle, and what is over may be
 forgotten at once or later. A failure names the seed, with which it comes again.
@@ -12,14 +12,12 @@ from random import Random
 from typing import Any
 
 import pytest
-from clients import START, Clock
 
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import DataError, DataGone, DataNotInteger, DataTooLarge
 from mcp_sessions.stores.base import Record, Standing, Store, resolution
-
-pytest_plugins = ["on_every_store"]
+from mcp_sessions.testing.contract import START, Clock
 
 STEPS = 400
 LEASE = 50
@@ -33,12 +31,6 @@ OLD = object()
 
 Item = tuple[bytes | None, float | None]
 Outcome = Any  # what a call returns, or the class of what it raises
-
-
-@pytest.fixture
-def anyio_backend(running: tuple[str, str]) -> str:
-    """Each store runs on the event loops that it knows, which for some is asyncio alone."""
-    return running[1]
 
 
 @dataclass
@@ -273,8 +265,12 @@ async def outcome(call: Awaitable[object]) -> Outcome:
         return type(error)
 
 
-@pytest.mark.parametrize("seed", range(3))
-async def test_a_store_answers_as_the_model_does(store: Store, clock: Clock, seed: int) -> None:
-    """Whatever is asked of it, in whatever order."""
-    program = Program(store, clock, Model(idle_timeout=[None, 30, 300][seed % 3]), Random(seed))
-    await program.run()
+@pytest.mark.anyio
+class AnswersAsTheModel:
+    """A part of a store's test class."""
+
+    @pytest.mark.parametrize("seed", range(3))
+    async def test_a_store_answers_as_the_model_does(self, store: Store, clock: Clock, seed: int) -> None:
+        """Whatever is asked of it, in whatever order."""
+        program = Program(store, clock, Model(idle_timeout=[None, 30, 300][seed % 3]), Random(seed))
+        await program.run()

@@ -1,0 +1,173 @@
+"""A store of your own, as small as one can be: dicts in one process, looked through from end to end.
+
+Between two `await`s nothing else runs, so each method here is one atomic step. With a database it is a transaction that
+locks the session. `mcp_sessions.testing.store_contract` is what it has to pass:
+
+    class TestDictStore(StoreContract):
+        @pytest.fixture
+        def make_store(self, clock):
+            return lambda: DictStore(clock=clock)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mcp_sessions import Claims, DataGone
+from mcp_sessions._session.data import Namespace
+from mcp_sessions.stores import base
+from mcp_sessions.stores.base import FIRST, Ended, Position, Reach, Record, Standing
+
+
+@dataclass
+class Kept:
+    """A recorded session, and once it has ended the reason and whose turn it is to run its `on_end`."""
+
+    record: Record
+    seen_at: float
+    reason: str | None = None
+    leased_until: float = 0
+
+    def current(self) -> Record:
+        return replace(self.record, seen_at=int(self.seen_at))
+
+
+class DictStore:
+    """It never forgets what is over, which a store that runs for long should, some leeway after its time."""
+
+    reach = Reach.PROCESS
+
+    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+        self.clock = clock
+        self.revoked: set[str] = set()
+        self.cut_offs: dict[tuple[str, str | None], int] = {}
+        self.records: dict[str, Kept] = {}
+        self.data: dict[str, dict[str, tuple[bytes, float | None]]] = {}
+
+    async def open(self) -> None:
+        """Nothing to connect to."""
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _is_cut_off(self, one: Claims | Record, issued_at: int) -> bool:
+        return any(issued_at < self.cut_offs.get((one.audience, subject), 0) for subject in (None, one.subject))
+
+    async def status(self, claims: Claims) -> Standing:
+        ended = claims.ref in self.revoked or self._is_cut_off(claims, claims.issued_at)
+        return Standing.ENDED if ended else Standing.LIVE
+
+    async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
+        return [await self.status(one) for one in claims]
+
+    async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:  # noqa: ARG002
+        if ref in self.revoked:
+            return False
+        self.revoked.add(ref)
+        if ref in self.records:
+            kept = self.records[ref]
+            kept.reason, kept.leased_until = reason, self.clock() + lease
+        return True
+
+    async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:  # noqa: ARG002
+        self.cut_offs[audience, subject] = max(moment, self.cut_offs.get((audience, subject), 0))
+
+    async def register(self, record: Record) -> None:
+        if record.ref not in self.revoked:
+            self.records.setdefault(record.ref, Kept(record, record.seen_at))
+
+    async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
+        standing, kept, now = await self.status(claims), self.records.get(claims.ref), self.clock()
+        if standing is Standing.ENDED:
+            return standing
+        if kept is None:
+            return Standing.LOST
+        if not now < base.idle_at(kept.seen_at, idle_timeout):
+            return Standing.IDLE
+        if base.is_touch_due(kept.seen_at, now, idle_timeout):
+            kept.seen_at = now
+        return Standing.LIVE
+
+    def _alive(self, fits: Callable[[Record], bool], *, cut_off: bool = False) -> list[Record]:
+        records = [
+            kept.current()
+            for kept in self.records.values()
+            if kept.reason is None and self.clock() < kept.record.expires_at and fits(kept.record)
+        ]
+        alive = [one for one in records if cut_off or not self._is_cut_off(one, one.created_at)]
+        return sorted(alive, key=lambda one: one.position)
+
+    async def sessions(
+        self, subject: str, *, audience: str, after: Position = FIRST, limit: int | None = None, cut_off: bool = False
+    ) -> list[Record]:
+        of = (subject, audience)
+        found = self._alive(lambda one: (one.subject, one.audience) == of and one.position > after, cut_off=cut_off)
+        return found[:limit]
+
+    async def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
+        return self._alive(lambda one: one.root == root and one.position > after)[:limit]
+
+    async def find(self, ref: str) -> Record | None:
+        return next(iter(self._alive(lambda one: one.ref == ref)), None)
+
+    async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
+        now, claimed = self.clock(), list[Ended]()
+        for kept in self.records.values():
+            if kept.reason is None and kept.record.expires_at <= now:
+                reason, is_due = "expired", True
+            elif kept.reason is None:
+                reason, is_due = "idle", base.idle_at(kept.seen_at, idle_timeout) <= now
+            else:
+                reason, is_due = kept.reason, kept.leased_until <= now
+            if is_due and kept.record.audience == audience and len(claimed) < limit:
+                self.revoked.add(kept.record.ref)
+                kept.reason, kept.leased_until = reason, now + lease
+                claimed.append(Ended(kept.current(), reason))
+        return claimed
+
+    async def purge(self, ref: str) -> None:
+        self.records.pop(ref, None)
+        self.data.pop(ref, None)
+
+    async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:  # noqa: ARG002
+        return True  # there is one process
+
+    def _items(self, namespace: Namespace) -> dict[str, tuple[bytes, float | None]]:
+        items = self.data.get(namespace.owner, {})
+        return {key: item for key, item in items.items() if item[1] is None or self.clock() < item[1]}
+
+    async def read(self, namespace: Namespace, key: str) -> bytes | None:
+        return self._items(namespace).get(key, (None, None))[0]
+
+    async def write(
+        self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None
+    ) -> None:
+        self._change(namespace, {**self._items(namespace), key: (value, expires_at)})
+
+    async def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
+        items = self._items(namespace)
+        value, expires_at = items.get(key, (None, None))
+        self._change(namespace, {**items, key: (new, expires_at)} if value == old else items)
+        return value == old
+
+    async def add(self, namespace: Namespace, key: str, by: int) -> int:
+        items = self._items(namespace)
+        value, expires_at = items.get(key, (None, None))
+        self._change(namespace, items)
+        total = base.added(value, by)
+        self._change(namespace, {**items, key: (b"%d" % total, expires_at)})
+        return total
+
+    async def copy(self, namespace: Namespace, target: Namespace) -> None:
+        self._change(target, {**self._items(target), **self._items(namespace)})
+
+    def _change(self, namespace: Namespace, items: dict[str, Any]) -> None:
+        """Refuse where the session has ended, or would hold too much."""
+        if namespace.owner in self.revoked or namespace.until <= self.clock():
+            raise DataGone("the session has ended; its data can no longer be changed")
+        kept = {key: item for key, item in items.items() if item[0] is not None}
+        base.check_size(namespace, sum(base.size_of(key, value) for key, (value, _) in kept.items()))
+        self.data[namespace.owner] = kept

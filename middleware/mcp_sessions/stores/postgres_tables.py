@@ -1,0 +1,382 @@
+"""The tables of a PostgreSQL store, and the contract's methods in SQL.
+
+What changes a session holds an advisory lock on its name until it commits, and looks at it only then: in READ COMMITTED
+each statement sees what was committed before it began. Statements that need no answer in between share a round trip.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from .._session.claims import Claims
+from .._session.data import Namespace
+from ..errors import ConfigurationError, DataGone
+from .base import (
+    FIRST,
+    LIVE,
+    Ended,
+    Position,
+    Record,
+    Standing,
+    added,
+    check_size,
+    idle_at,
+    idle_since,
+    is_touch_due,
+    size_of,
+)
+
+if TYPE_CHECKING:
+    from psycopg import Connection, Cursor
+
+# In all SQL here `~` is the schema. Statements name their columns, so that they fit when a later version adds some.
+MIGRATIONS: tuple[tuple[int, str], ...] = (
+    (
+        1,
+        """
+        CREATE TABLE ~.facts (version int NOT NULL, oldest int NOT NULL, fence bigint NOT NULL);
+        CREATE TABLE ~.revoked (ref text PRIMARY KEY, expires_at bigint NOT NULL, mark bigint NOT NULL);
+        CREATE INDEX ON ~.revoked (expires_at);
+        CREATE TABLE ~.cut_offs (
+            subject text, audience text, moment bigint NOT NULL, until bigint NOT NULL, PRIMARY KEY (subject, audience)
+        );
+        CREATE TABLE ~.records (
+            ref text COLLATE "C" PRIMARY KEY, subject text, created_at bigint NOT NULL, expires_at bigint NOT NULL,
+            seen_at float8 NOT NULL, root text, trace text, audience text NOT NULL, reason text, lease_until float8
+        );
+        CREATE INDEX ON ~.records (subject, audience, created_at, ref) WHERE subject IS NOT NULL;
+        CREATE INDEX ON ~.records (root, created_at, ref) WHERE root IS NOT NULL;
+        CREATE INDEX ON ~.records (audience, expires_at) WHERE reason IS NULL;
+        CREATE INDEX ON ~.records (audience, seen_at) WHERE reason IS NULL;
+        CREATE INDEX ON ~.records (audience, lease_until) WHERE reason IS NOT NULL;
+        CREATE TABLE ~.items (
+            owner text, key bytea, value bytea NOT NULL, expires_at float8, until bigint NOT NULL,
+            PRIMARY KEY (owner, key)
+        );
+        CREATE INDEX ON ~.items (until);
+        CREATE TABLE ~.leaders (audience text PRIMARY KEY, worker text NOT NULL, until float8 NOT NULL);
+        """,
+    ),
+)
+"""Of each version of the tables the oldest one whose code can use them, too, and how they are made from those before.
+
+Workers of that older version go on during and after a migration, which therefore only adds.
+"""
+
+_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('~.' || %s, 0))"
+# The catalog itself is asked, since what functions such as `to_regclass` know may be from before the lock.
+_HAS_TABLES: Final = """
+    SELECT 1 FROM pg_class JOIN pg_namespace AS space ON space.oid = relnamespace
+    WHERE nspname = '~' AND relname = 'facts'
+"""
+_LOOK: Final = """
+    SELECT EXISTS (SELECT FROM ~.revoked WHERE ref = asked.ref) OR EXISTS (
+            SELECT FROM ~.cut_offs AS cut
+            WHERE cut.subject IN ('', asked.subject) AND cut.audience = asked.audience AND moment > asked.issued_at
+        ) OR reason IS NOT NULL, (SELECT fence FROM ~.facts), seen_at
+    FROM unnest(%s::text[], %s::text[], %s::text[], %s::bigint[]) WITH ORDINALITY
+        AS asked (ref, subject, audience, issued_at, place) LEFT JOIN ~.records AS kept USING (ref) ORDER BY place
+"""
+_REVOKE: Final = """
+    WITH fresh AS (
+        INSERT INTO ~.revoked (ref, expires_at, mark) SELECT %(ref)s, %(expires_at)s, %(mark)s
+        WHERE NOT EXISTS (SELECT FROM ~.records WHERE ref = %(ref)s AND reason IS NOT NULL)
+        ON CONFLICT DO NOTHING RETURNING ref
+    ) UPDATE ~.records SET reason = %(reason)s, lease_until = %(until)s WHERE ref IN (SELECT ref FROM fresh)
+"""
+_REVOKE_BEFORE: Final = """
+    INSERT INTO ~.cut_offs AS cut (subject, audience, moment, until) VALUES (%s, %s, %s, %s)
+    ON CONFLICT (subject, audience)
+        DO UPDATE SET moment = greatest(cut.moment, excluded.moment), until = greatest(cut.until, excluded.until)
+"""
+_REGISTER: Final = """
+    INSERT INTO ~.records (ref, subject, created_at, expires_at, seen_at, root, trace, audience)
+    SELECT %s, %s, %s, %s, %s, %s, %s, %s WHERE NOT EXISTS (SELECT FROM ~.revoked WHERE ref = %s)
+    ON CONFLICT DO NOTHING
+"""
+_RECORD: Final = "ref, subject, created_at, expires_at, floor(seen_at)::bigint, root, trace, audience"
+_ALIVE: Final = f"""
+    SELECT {_RECORD} FROM ~.records AS kept
+    WHERE {{which}} AND (created_at, ref) > (%(created_at)s, %(ref)s) AND reason IS NULL AND expires_at > %(second)s
+        AND NOT EXISTS (SELECT FROM ~.revoked WHERE ref = kept.ref) AND (%(cut_off)s OR NOT EXISTS (
+            SELECT FROM ~.cut_offs AS cut
+            WHERE cut.subject IN ('', kept.subject) AND cut.audience = kept.audience AND moment > kept.created_at
+        )) ORDER BY created_at, ref LIMIT %(limit)s
+"""
+_DUE: Final = """
+    SELECT ref FROM (
+        (SELECT ref FROM ~.records WHERE audience = %(audience)s AND reason IS NOT NULL AND lease_until <= %(now)s
+            ORDER BY lease_until LIMIT %(limit)s)
+        UNION (SELECT ref FROM ~.records WHERE audience = %(audience)s AND reason IS NULL AND expires_at <= %(second)s
+            ORDER BY expires_at LIMIT %(limit)s)
+        UNION (SELECT ref FROM ~.records WHERE audience = %(audience)s AND reason IS NULL AND seen_at <= %(seen_by)s
+            ORDER BY seen_at LIMIT %(limit)s) LIMIT %(limit)s
+    ) AS due WHERE pg_try_advisory_xact_lock(hashtextextended('~.' || ref, 0))
+"""
+_CLAIM: Final = f"""
+    WITH taken AS (
+        UPDATE ~.records SET lease_until = %(until)s,
+            reason = coalesce(reason, CASE WHEN expires_at <= %(second)s THEN 'expired' ELSE 'idle' END)
+        WHERE ref = ANY(%(refs)s) AND CASE WHEN reason IS NOT NULL THEN lease_until <= %(now)s
+            ELSE expires_at <= %(second)s OR seen_at <= %(seen_by)s END
+        RETURNING *
+    ), ended AS (
+        INSERT INTO ~.revoked (ref, expires_at, mark) SELECT ref, expires_at, 0 FROM taken ON CONFLICT DO NOTHING
+    ) SELECT {_RECORD}, reason FROM taken
+"""
+_ELECT: Final = """
+    INSERT INTO ~.leaders AS leader (audience, worker, until) VALUES (%s, %s, %s)
+    ON CONFLICT (audience) DO UPDATE SET worker = excluded.worker, until = excluded.until
+        WHERE leader.worker = excluded.worker OR leader.until <= %s
+"""
+_CURRENT: Final = "owner = %(owner)s AND (expires_at IS NULL OR expires_at > %(now)s)"
+_SIZE: Final = f"SELECT coalesce(sum(length(key) + length(value)), 0) FROM ~.items WHERE {_CURRENT}"
+_ITEM: Final = f"""
+    SELECT EXISTS (SELECT FROM ~.revoked WHERE ref = %(owner)s)
+        OR EXISTS (SELECT FROM ~.records WHERE ref = %(owner)s AND reason IS NOT NULL),
+        value, expires_at, ({_SIZE} AND key <> %(key)s)
+    FROM (SELECT) AS one LEFT JOIN ~.items ON {_CURRENT} AND key = %(key)s
+"""
+_SAVE: Final = "INSERT INTO ~.items (owner, until, key, value, expires_at) VALUES (%s, %s, %s, %s, %s)"
+_COPY: Final = f"""
+    INSERT INTO ~.items (owner, until, key, value, expires_at)
+    SELECT %(target)s, %(until)s, key, value, expires_at FROM ~.items WHERE {_CURRENT}
+    ON CONFLICT (owner, key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at
+"""
+_ROWS_AT_ONCE: Final = 1000
+_FORGET: Final = (
+    "DELETE FROM ~.revoked WHERE ref IN (SELECT ref FROM ~.revoked WHERE expires_at <= %s LIMIT %s)",
+    """DELETE FROM ~.cut_offs WHERE (subject, audience) IN (
+        SELECT subject, audience FROM ~.cut_offs WHERE until <= %s LIMIT %s
+    )""",
+    # A recorded session's data stays until `purge`, since its `on_end` may read it.
+    """DELETE FROM ~.items WHERE (owner, key) IN (
+        SELECT owner, key FROM ~.items
+        WHERE until <= %s AND NOT EXISTS (SELECT FROM ~.records WHERE ref = owner) LIMIT %s
+    )""",
+)
+
+
+def migrate(connection: Connection[Any], schema: str, *, fence: int) -> bool:
+    """Bring the tables up to date, and return whether this made them: in one transaction, one worker at a time.
+
+    Args:
+        connection: Outside of a transaction.
+        schema: Where the tables lie.
+        fence: Before when new tables vouch for no session, Unix seconds.
+
+    Raises:
+        ConfigurationError: A later version made them, whose tables this one cannot use.
+    """
+
+    def run(sql: str, *values: Any) -> Cursor[Any]:
+        return connection.execute(sql.replace("~", schema).encode(), values or None)
+
+    def versions() -> tuple[int, int]:
+        """Return the tables' version, and the oldest one whose code can use them."""
+        found = run("SELECT version, oldest FROM ~.facts").fetchone() if run(_HAS_TABLES).fetchone() else None
+        return found or (0, 0)
+
+    known, (version, oldest) = len(MIGRATIONS), versions()
+    if version < known:
+        with connection.transaction():
+            run("SET LOCAL statement_timeout = 0")
+            run(_LOCK, "facts")
+            version, oldest = versions()  # another worker may have migrated meanwhile
+            run("SET LOCAL lock_timeout = '2s'")  # a migration that waits for a table keeps others from it
+            if run("SELECT 1 FROM pg_namespace WHERE nspname = '~'").fetchone() is None:
+                run("CREATE SCHEMA ~")
+            for still_fits, sql in MIGRATIONS[version:]:
+                run(sql)
+                oldest = max(oldest, still_fits)
+            run("INSERT INTO ~.facts SELECT 0, 0, %s WHERE NOT EXISTS (SELECT FROM ~.facts)", fence)
+            run("UPDATE ~.facts SET version = greatest(version, %s), oldest = greatest(oldest, %s)", known, oldest)
+    if oldest > known:
+        raise ConfigurationError(
+            f"the PostgreSQL schema {schema} was made by a newer version (it has format {version}, this one knows "
+            f"{known}); install that version, or give another schema"
+        )
+    return version == 0
+
+
+def sweep(connection: Connection[Any], schema: str, over: float) -> None:
+    """Delete what ended by a moment."""
+    for sql in _FORGET:
+        statement, values = sql.replace("~", schema).encode(), (math.floor(over), _ROWS_AT_ONCE)
+        while connection.execute(statement, values).rowcount == _ROWS_AT_ONCE:
+            """There may be more."""
+
+
+class Transaction:
+    """One call of the contract's methods, at one moment; it may be made again on another connection.
+
+    Attributes:
+        connection: Where its statements go.
+        now: Unix seconds.
+        is_changing: Whether it has sent a change that must not be made twice.
+    """
+
+    connection: Connection[Any]
+    now: float
+
+    def __init__(self, schema: str, leeway: float, vouches_always: bool) -> None:
+        self.is_changing = False
+        self._schema = schema
+        self._leeway = leeway
+        self._vouches_always = vouches_always
+
+    def _run(self, sql: str, values: Sequence[Any] | Mapping[str, Any]) -> Cursor[Any]:
+        return self.connection.execute(sql.replace("~", self._schema).encode(), values)
+
+    @contextmanager
+    def _alone_with(self, ref: str) -> Iterator[None]:
+        """Be the only one that changes a session until what was changed is committed."""
+        with self.connection.pipeline(), self.connection.transaction():
+            self._run(_LOCK, (ref,))
+            yield
+
+    def status(self, claims: Claims) -> Standing:
+        return self.statuses((claims,))[0]
+
+    def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
+        return [standing for standing, _ in self._look(claims)]
+
+    def _look(self, claims: Sequence[Claims]) -> list[tuple[Standing, float | None]]:
+        """Return the statuses, and the last use of those that are recorded."""
+        asked = zip(*((one.ref, one.subject, one.audience, one.issued_at) for one in claims), strict=True)
+        rows = self._run(_LOOK, [list(column) for column in asked]).fetchall() if claims else []
+        return [
+            (self._standing(ended, fence, one.issued_at), seen_at)
+            for one, (ended, fence, seen_at) in zip(claims, rows, strict=True)
+        ]
+
+    def _standing(self, ended: bool, fence: int, issued_at: int) -> Standing:
+        if ended:
+            return Standing.ENDED
+        return LIVE if self._vouches_always or fence <= issued_at else Standing.LOST
+
+    def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:  # noqa: ARG002  # a record knows it
+        values = {"ref": ref, "expires_at": expires_at, "mark": self._mark, "reason": reason}
+        with self._alone_with(ref):
+            self._run(_REVOKE, {**values, "until": self.now + lease})
+            marked = self._run("SELECT mark FROM ~.revoked WHERE ref = %s", (ref,))
+        return marked.fetchone() == (self._mark,)
+
+    @cached_property
+    def _mark(self) -> int:
+        """What tells this call's revocation from another's, though it was made again since its reply was lost."""
+        return secrets.randbelow(1 << 63)
+
+    def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
+        self._run(_REVOKE_BEFORE, (subject or "", audience, moment, until))
+
+    def register(self, record: Record) -> None:
+        with self._alone_with(record.ref):
+            self._run(_REGISTER, (*astuple(record), record.ref))
+
+    def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
+        ((standing, seen_at),) = self._look((claims,))
+        if standing is not LIVE:
+            return standing
+        if seen_at is None:
+            return Standing.LOST
+        if not self.now < idle_at(seen_at, idle_timeout):
+            return Standing.IDLE
+        if is_touch_due(seen_at, self.now, idle_timeout):
+            sql = "UPDATE ~.records SET seen_at = greatest(seen_at, %s) WHERE ref = %s AND reason IS NULL"
+            self._run(sql, (self.now, claims.ref))
+        return LIVE
+
+    def sessions(
+        self, subject: str, *, audience: str, after: Position = FIRST, limit: int | None = None, cut_off: bool = False
+    ) -> list[Record]:
+        which = "subject = %(subject)s AND audience = %(audience)s"
+        return self._alive(which, after, limit, cut_off=cut_off, subject=subject, audience=audience)
+
+    def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
+        return self._alive("root = %(root)s", after, limit, root=root)
+
+    def find(self, ref: str) -> Record | None:
+        return next(iter(self._alive("ref = %(of)s", of=ref)), None)
+
+    def _alive(
+        self, which: str, after: Position = FIRST, limit: int | None = None, *, cut_off: bool = False, **of: str
+    ) -> list[Record]:
+        page = {"created_at": after[0], "ref": after[1], "limit": limit, "cut_off": cut_off}
+        rows = self._run(_ALIVE.format(which=which), {**of, **page, "second": math.floor(self.now)})
+        return [Record(*row) for row in rows]
+
+    def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
+        bounds = {"now": self.now, "second": math.floor(self.now), "seen_by": idle_since(self.now, idle_timeout)}
+        with self.connection.transaction():
+            due = self._run(_DUE, {**bounds, "audience": audience, "limit": limit}).fetchall()
+            self.is_changing = True  # what was claimed would look like another's
+            taken = self._run(_CLAIM, {**bounds, "until": self.now + lease, "refs": [ref for (ref,) in due]}).fetchall()
+        return [Ended(Record(*record), reason) for *record, reason in taken]
+
+    def purge(self, ref: str) -> None:
+        with self._alone_with(ref):
+            self._run("DELETE FROM ~.records WHERE ref = %s", (ref,))
+            self._run("DELETE FROM ~.items WHERE owner = %s", (ref,))
+
+    def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
+        return self._run(_ELECT, (audience, worker, self.now + seconds, self.now)).rowcount == 1
+
+    # A name may hold NUL, which PostgreSQL's text may not, so names are kept as bytes.
+
+    def read(self, namespace: Namespace, key: str) -> bytes | None:
+        of = {"owner": namespace.owner, "now": self.now, "key": key.encode()}
+        found = self._run(f"SELECT value FROM ~.items WHERE {_CURRENT} AND key = %(key)s", of).fetchone()
+        return found and bytes(found[0])
+
+    def write(self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
+        with self._alone_with(namespace.owner):
+            *_, others = self._item(namespace, key)
+            self._save(namespace, key, value, expires_at, others)
+
+    def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
+        with self._alone_with(namespace.owner):
+            value, expires_at, others = self._item(namespace, key)
+            if value == old:
+                self._save(namespace, key, new, expires_at, others)
+        return value == old
+
+    def add(self, namespace: Namespace, key: str, by: int) -> int:
+        with self._alone_with(namespace.owner):
+            value, expires_at, others = self._item(namespace, key)
+            total = added(value, by)
+            self._save(namespace, key, b"%d" % total, expires_at, others)
+        return total
+
+    def copy(self, namespace: Namespace, target: Namespace) -> None:
+        with self._alone_with(target.owner):
+            self._item(target, "")
+            self.is_changing = True
+            of = {"owner": namespace.owner, "now": self.now, "target": target.owner, "until": target.until}
+            self._run(_COPY, of)
+            ((size,),) = self._run(_SIZE, {**of, "owner": target.owner})
+            check_size(target, size)
+
+    def _item(self, namespace: Namespace, key: str) -> tuple[bytes | None, float | None, int]:
+        """Return a value of a session that may change, its end, and the bytes of all its other values."""
+        of = {"owner": namespace.owner, "now": self.now, "key": key.encode()}
+        ((ended, value, expires_at, others),) = self._run(_ITEM, of)
+        if ended or namespace.until + self._leeway <= self.now:
+            raise DataGone("the session has ended; its data can no longer be changed")
+        return value, expires_at, others
+
+    def _save(self, namespace: Namespace, key: str, value: bytes | None, expires_at: float | None, others: int) -> None:
+        kept = value if expires_at is None or self.now < expires_at else None
+        if kept is not None:
+            check_size(namespace, others + size_of(key, kept))
+        self.is_changing = True
+        over = "DELETE FROM ~.items WHERE owner = %s AND (key = %s OR expires_at <= %s)"
+        self._run(over, (namespace.owner, key.encode(), self.now))
+        if kept is not None:
+            self._run(_SAVE, (namespace.owner, namespace.until, key.encode(), kept, expires_at))

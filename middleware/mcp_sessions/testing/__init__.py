@@ -1,0 +1,90 @@
+"""For tests of your own: a session without a server, and the contract of a store.
+
+    with session_for_test(data={"cart": ["socks"]}) as session:
+        assert await my_tool() == "1 thing in the cart"
+        assert await session.data.get("cart") == ["socks"]
+
+The contract, `mcp_sessions.testing.store_contract`, needs pytest; this module does not.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from .._session.claims import SESSION, Claims, Principal, RedactedRepr
+from .._session.data import Data, Namespace
+from .._session.session import Session, session_variable
+from .._session.state import State, encode_state
+from ..stores.memory import MemoryStore
+
+__all__ = ["session_for_test"]
+
+with suppress(ImportError):
+    from pytest import register_assert_rewrite  # noqa: PT013
+
+    register_assert_rewrite("mcp_sessions.testing.contract", "mcp_sessions.testing.store_contract")
+
+
+@contextmanager
+def session_for_test(
+    *,
+    state: Mapping[str, Any] | None = None,
+    data: Mapping[str, Any] | None = None,
+    principal: Principal | None = None,
+    lifetime: int = 3600,  # seconds
+) -> Iterator[Session]:
+    """Let `current_session()` return a session of its own within the block, with no server and no client.
+
+    It works as a real one does, with a store in memory: what ends it, or exceeds a type, raises the same errors. Enter
+    the block before a client in memory connects, whose server then runs within it.
+
+    Args:
+        state: What `session.state` holds at first.
+        data: What `session.data` holds at first.
+        principal: The caller that the session belongs to, or None for an anonymous one.
+        lifetime: Seconds until `session.expires_at`.
+
+    Raises:
+        StateNotJSON: `state` holds a value that has no JSON form.
+        DataNotJSON: `data` does.
+    """
+    now = int(time.time())
+    claims = Claims(
+        kind=SESSION, kid="test", jti=secrets.token_urlsafe(16), issued_at=now, expires_at=now + lifetime, client="test"
+    )
+    session = Session(_Opened(claims, principal, State(encode_state(dict(state or {})), check=len)))
+    for key, value in (data or {}).items():
+        with suppress(StopIteration):  # nothing in memory waits, so each call is done at its first step
+            session.data.set(key, value).send(None)
+    token = session_variable.set(session)
+    try:
+        yield session
+    finally:
+        session_variable.reset(token)
+
+
+class _Opened(RedactedRepr):
+    """What a session is made of, as the server's own `OpenSession` is."""
+
+    def __init__(self, claims: Claims, principal: Principal | None, state: State) -> None:
+        self.token = f"{claims.jti}-of-a-test"
+        self.claims = claims
+        self.principal = principal
+        self.ends_at = claims.expires_at
+        self.state = state
+        self._store = MemoryStore()
+
+    def data(self) -> Data:
+        place = Namespace(self.claims.ref, self.claims.expires_at, max_bytes=1 << 20)
+        return Data(self._store, place, clock=time.time, max_value_bytes=1 << 16)
+
+    async def capabilities(self) -> None:
+        """No client has stated any."""
+
+    async def end(self, reason: str, *, descendants: bool) -> None:  # noqa: ARG002  # it has none
+        of = self.claims
+        await self._store.revoke(of.ref, audience=of.audience, expires_at=of.expires_at, reason=reason, lease=0)

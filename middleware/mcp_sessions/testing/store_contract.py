@@ -1,0 +1,399 @@
+"""The contract of a store as a suite of tests, which every store of this package passes.
+
+class TestMyStore(SharedStoreContract):
+    @pytest.fixture
+    def make_store(self, clock, tmp_path):
+        return lambda: MyStore(tmp_path / "sessions", clock=clock)
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+
+import msgspec
+import pytest
+
+from .._session.claims import AUDIENCE
+from ..errors import DataGone, DataNotInteger, DataTooLarge
+from ..stores.base import Ended, Record, Standing, Store
+from .contract import (
+    ALICE,
+    BOB,
+    DAY,
+    HOUR,
+    LATER,
+    START,
+    Clock,
+    Fixtures,
+    RecordContract,
+    RevocationContract,
+    at_once,
+    claim,
+    namespace,
+    revoke,
+    session,
+)
+
+MOST = 2**63 - 1
+SUMS = [
+    (None, 0, 0),
+    (None, -5, -5),
+    (b"0", MOST, MOST),
+    (b"-1", -MOST, -MOST - 1),
+    (b"9007199254740993", 1, 9007199254740994),  # above 2**53, where doubles would lose it
+    (b"%d" % -(2**63), MOST, -1),
+    (b"%d" % MOST, -(2**63), -1),
+    (b"-3", 3, 0),
+    *((b"%d" % MOST, 1, None), (b"%d" % -(2**63), -1, None), (b"%d" % (MOST + 1), -1, None)),
+    *((b"%d" % (-(2**63) - 1), 1, None), (b"1" * 100, 0, None), (b"1.0", 1, None), (b"1e3", 1, None)),
+    *((value, 1, None) for value in (b'"1"', b"null", b"true", b"[1]", b'"a-word"')),
+]
+"""A value, what is added to it, and their sum, or None where it has none of 64 bits."""
+
+
+@pytest.mark.anyio
+class SweepingContract(Fixtures):
+    """Workers that share the sweeping, and deployments that share a store."""
+
+    async def test_each_expired_session_goes_to_one_caller(self, store: Store, clock: Clock) -> None:
+        """From its end on, no more at once than asked for, and to no other while the lease lasts."""
+        many = [session(f"s{n}", expires_at=START + 60 + n) for n in range(10)]
+        for one in many:
+            await store.register(Record.of(one))
+        await revoke(store, many[0], lease=0)
+        for second, reason in enumerate(("deleted", "expired")):
+            clock.now = START + 60 + second
+            assert await claim(store) == [Ended(Record.of(many[second]), reason)]
+            assert await claim(store) == []
+        clock.now = START + 69
+        claimed = [ended.record.ref for _ in range(3) for ended in await claim(store, limit=3)]
+        assert [len(claimed), set(claimed)] == [8, {one.ref for one in many[2:]}]
+        assert await claim(store) == []
+
+    async def test_an_ended_session_waits_for_a_claim_for_as_long_as_it_takes(self, store: Store, clock: Clock) -> None:
+        """With its data, long after its token expired: `on_end` runs at least once, and may read."""
+        a = session()
+        await store.write(namespace(a), "before", b"0")
+        await store.register(Record.of(a))
+        await store.write(namespace(a), "browser", b'"b1"')
+        for _ in range(5):
+            clock.now += DAY
+            await revoke(store, session(f"x{clock.now}", expires_at=int(clock.now)))
+        assert await claim(store) == [Ended(Record.of(a), "expired")]
+        assert [await store.read(namespace(a), key) for key in ("browser", "before")] == [b'"b1"', b"0"]
+
+    @pytest.mark.parametrize("subject", [ALICE, None])
+    async def test_a_cut_off_ends_the_sessions_of_its_audience_alone(self, store: Store, subject: str | None) -> None:
+        """Though the principal is the same one, and whether they are recorded or not."""
+        ours, theirs = (msgspec.structs.replace(session(name, issued_at=START - 1), audience=name) for name in "ab")
+        for one in (ours, theirs):
+            await store.register(Record.of(one))
+        await store.revoke_before(START, audience="a", subject=subject, until=LATER)
+        assert await store.statuses([ours, theirs]) == [Standing.ENDED, Standing.LIVE]
+        assert await store.touch(theirs, idle_timeout=None) is Standing.LIVE
+        assert [await store.find(one.ref) for one in (ours, theirs)] == [None, Record.of(theirs)]
+
+    async def test_each_audience_lists_and_claims_its_own_sessions(self, store: Store, clock: Clock) -> None:
+        """Whether they were ended, expired or idle; one that has none is given none."""
+        ones = {name: msgspec.structs.replace(session(name), audience=name) for name in "ab"}
+        for one in ones.values():
+            await store.register(Record.of(one))
+        await revoke(store, ones["a"], lease=0)
+        assert [await store.sessions(ALICE, audience=name) for name in "abc"] == [[], [Record.of(ones["b"])], []]
+        clock.now = LATER
+        for name, expected in zip("cba", (None, "expired", "deleted"), strict=True):
+            claimed = await claim(store, audience=name, idle_timeout=HOUR)
+            assert claimed == ([] if expected is None else [Ended(Record.of(ones[name]), expected)])
+            for ended in claimed:
+                await store.purge(ended.record.ref)
+
+    async def test_a_worker_leads_for_its_time_and_may_lead_on(self, store: Store, clock: Clock) -> None:
+        """By asking again before it is over."""
+        for _ in range(3):
+            assert await store.elect("one", audience=AUDIENCE, seconds=30) is True
+            clock.now += 29
+
+
+@pytest.mark.anyio
+class DataContract(Fixtures):
+    """The data that a session keeps on the server."""
+
+    async def test_what_is_written_is_read(self, store: Store) -> None:
+        """Byte for byte, under its name and session alone; writing None keeps none."""
+        a, b = namespace(session("a")), namespace(session("b"))
+        key, value = (
+            "k\N{LATIN SMALL LETTER A WITH DIAERESIS}/ \N{SNOWMAN}",
+            b'{"x": [1e400, "\\u0000", null, "\xe2\x98\x83"]}',
+        )
+        assert await store.read(a, key) is None
+        await store.write(a, key, value)
+        await store.write(a, "other", b"1")
+        assert [await store.read(one, key) for one in (a, b)] == [value, None]
+        await store.write(a, key, b"null")
+        assert await store.read(a, key) == b"null"
+        for _ in range(2):
+            await store.write(a, key, None)
+        assert [await store.read(a, name) for name in (key, "other")] == [None, b"1"]
+
+    async def test_names_are_compared_exactly(self, store: Store) -> None:
+        """The empty one and those with NUL are names, too: the middleware keeps its own values there."""
+        keys = [
+            "",
+            "\0",
+            "\0a",
+            "a\0b",
+            "a",
+            "A",
+            "a ",
+            "\u00e9",
+            "e\u0301",
+            "*",
+            "%",
+            "a:b",
+            "a\nb",
+            "0",
+            "00",
+            "\U0001f36a",
+        ]
+        for n, key in enumerate(keys):
+            await store.write(namespace(session()), key, b"%d" % n)
+        assert [await store.read(namespace(session()), key) for key in keys] == [b"%d" % n for n in range(len(keys))]
+
+    async def test_a_value_may_have_an_end_of_its_own(self, store: Store, clock: Clock) -> None:
+        """From that moment on there is none. A new value has the end that it is given, or none."""
+        place = namespace(session())
+        await store.write(place, "k", b"1", expires_at=START + 10.5)
+        clock.now = START + 10.25
+        assert await store.read(place, "k") == b"1"
+        clock.now = START + 10.5
+        assert await store.read(place, "k") is None
+        await store.write(place, "k", b"2", expires_at=START + 20)
+        await store.write(place, "k", b"3")
+        clock.now = START + 30
+        assert await store.read(place, "k") == b"3"
+        await store.write(place, "k", b"4", expires_at=START + 30)
+        assert await store.read(place, "k") is None
+
+    async def test_a_swap_and_a_sum_leave_the_end_as_it_was(self, store: Store, clock: Clock) -> None:
+        """Where there was none, the new value has none; that of a value whose time is over is not taken over."""
+        place = namespace(session())
+        for key in ("swapped", "added"):
+            await store.write(place, key, b"1", expires_at=START + 10)
+        assert await store.compare_and_swap(place, "swapped", b"1", b"2") is True
+        assert await store.add(place, "added", 1) == 2
+        clock.now = START + 10
+        assert await store.read(place, "swapped") is None
+        assert await store.compare_and_swap(place, "swapped", b"2", b"3") is False
+        assert await store.compare_and_swap(place, "swapped", None, b"3") is True
+        assert await store.add(place, "added", 5) == 5
+        clock.now = START + 1000
+        assert [await store.read(place, key) for key in ("swapped", "added")] == [b"3", b"5"]
+
+    async def test_a_swap_needs_the_old_value(self, store: Store) -> None:
+        """None stands for none, on either side; a swap that does not fit changes nothing."""
+        place, none = namespace(session()), None
+        for old, new, fits, then in (
+            *((b"0", b"1", False, none), (none, b"1", True, b"1"), (none, b"2", False, b"1")),
+            *((b"1 ", b"2", False, b"1"), (b"1", none, True, none), (none, none, True, none)),
+        ):
+            assert await store.compare_and_swap(place, "k", old, new) is fits
+            assert await store.read(place, "k") == then
+
+    async def test_parallel_changes_lose_nothing(self, store: Store) -> None:
+        """Who loses the race of a swap tries again; of sums, each caller gets another."""
+        place = namespace(session())
+
+        async def count() -> None:
+            old = await store.read(place, "k")
+            while not await store.compare_and_swap(place, "k", old, b"%d" % (int(old or 0) + 1)):
+                old = await store.read(place, "k")
+
+        await at_once([count] * 20)
+        assert await store.read(place, "k") == b"20"
+        assert sorted(await at_once([partial(store.add, place, "n", 1)] * 20)) == list(range(1, 21))
+
+    @pytest.mark.parametrize(("value", "by", "total"), SUMS)
+    async def test_sums_are_exact_to_64_bits(
+        self, store: Store, value: bytes | None, by: int, total: int | None
+    ) -> None:
+        """Signed, and kept as JSON; no value counts as 0. What has no sum stays as it is."""
+        place = namespace(session())
+        await store.write(place, "k", value)
+        if total is None:
+            with pytest.raises(DataNotInteger):
+                await store.add(place, "k", by)
+        else:
+            assert await store.add(place, "k", by) == total
+        assert await store.read(place, "k") == (value if total is None else b"%d" % total)
+
+    async def test_a_sessions_names_and_values_have_a_limit_together(self, store: Store) -> None:
+        """Of bytes in UTF-8, which each call gives. What would exceed it changes nothing; others have their own."""
+        place = namespace(session("a"), max_bytes=10)
+        await store.write(place, "\u00e4", b"12345")  # 7 bytes
+        await store.write(place, "b", b"12")
+        for change in (
+            partial(store.write, place, "c", b"1"),
+            partial(store.write, place, "b", b"123"),
+            partial(store.compare_and_swap, place, "b", b"12", b"123"),
+            partial(store.add, place, "b", 88),
+            partial(store.add, place, "c", 1),
+        ):
+            with pytest.raises(DataTooLarge):
+                await change()
+        assert [await store.read(place, key) for key in "\u00e4bc"] == [b"12345", b"12", None]
+        await store.write(namespace(session("b"), max_bytes=10), "b", b"123456789")
+        await store.write(namespace(session("a"), max_bytes=12), "c", b"1")
+
+    async def test_what_is_replaced_deleted_or_over_makes_room(self, store: Store, clock: Clock) -> None:
+        """A value whose time is over counts for nothing, read or not."""
+        place = namespace(session(), max_bytes=10)
+        await store.write(place, "a", b"123456789")
+        await store.write(place, "a", b"1234")
+        await store.write(place, "b", b"1234", expires_at=START + 10)
+        clock.now = START + 10
+        await store.write(place, "c", b"1234")
+        await store.write(place, "a", None)
+        assert await store.compare_and_swap(place, "c", b"1234", b"123456789") is True
+        with pytest.raises(DataTooLarge):
+            await store.write(place, "d", b"1")
+
+    async def test_a_revoked_sessions_data_can_be_read_and_not_changed(self, store: Store) -> None:
+        """Until it is purged; whether it was recorded or not."""
+        for one in (a := session("a"), session("b")):
+            await store.register(Record.of(a))
+            place = namespace(one)
+            await store.write(place, "k", b"1")
+            await revoke(store, one)
+            for change in (
+                partial(store.write, place, "k", b"2"),
+                partial(store.write, place, "k", None),
+                partial(store.write, place, "new", b"2"),
+                partial(store.compare_and_swap, place, "k", b"1", b"2"),
+                partial(store.compare_and_swap, place, "k", b"wrong", b"2"),
+                partial(store.add, place, "k", 1),
+                partial(store.copy, namespace(session("c")), place),
+            ):
+                with pytest.raises(DataGone):
+                    await change()
+            assert await store.read(place, "k") == b"1"
+            await store.purge(one.ref)
+            assert await store.read(place, "k") is None
+            with pytest.raises(DataGone):
+                await store.write(place, "k", b"2")
+
+    async def test_a_copy_is_what_lay_there_at_its_moment(self, store: Store, clock: Clock) -> None:
+        """Every value with its end, but those that are over; neither place sees the other's later changes."""
+        a, b = session("a"), session("b")
+        await store.write(namespace(a), "k", b'"\\u00e9"')
+        await store.write(namespace(a), "n", b"7", expires_at=START + 20)
+        await store.write(namespace(a), "old", b"1", expires_at=START + 10)
+        clock.now += 10
+        await store.copy(namespace(a), namespace(b))
+        await store.copy(namespace(session("empty")), namespace(b))
+        assert [await store.read(namespace(b), key) for key in ("k", "n", "old")] == [b'"\\u00e9"', b"7", None]
+        assert await store.add(namespace(b), "n", 1) == 8
+        with pytest.raises(DataTooLarge):
+            await store.copy(namespace(a), namespace(session("c"), max_bytes=4))
+        await store.write(namespace(a), "k", b"0")
+        await revoke(store, a)
+        await store.purge(a.ref)
+        assert [await store.read(namespace(b), key) for key in ("k", "n")] == [b'"\\u00e9"', b"8"]
+        clock.now += 10
+        assert await store.read(namespace(b), "n") is None
+
+
+class StoreContract(RevocationContract, RecordContract, SweepingContract, DataContract):
+    """What every store promises: derive a test class from it, and override the fixture `make_store` there."""
+
+
+class SharedStoreContract(StoreContract):
+    """What a store promises besides that several processes share: `make_store` makes stores that hold the same."""
+
+    @pytest.fixture
+    async def other(self, make_store: Callable[[], Store]) -> AsyncIterator[Store]:
+        """A second store at the same place, never opened."""
+        made = make_store()
+        yield made
+        await made.close()
+
+    async def test_what_is_kept_outlives_the_store_object(
+        self, make_store: Callable[[], Store], store: Store, other: Store
+    ) -> None:
+        """Revocations, cut-offs, records and data are there after a restart."""
+        a, b, c = session("a"), session("b", subject=BOB), session("c", issued_at=START + 1)
+        await store.register(Record.of(c))
+        await store.write(namespace(c), "cart", b"[1]")
+        await revoke(store, a)
+        await store.revoke_before(START + 1, audience=AUDIENCE, subject=BOB, until=LATER)
+        await store.close()
+        await other.close()
+        again = make_store()
+        assert await again.statuses([a, b, c]) == [Standing.ENDED, Standing.ENDED, Standing.LIVE]
+        assert await again.find(c.ref) == Record.of(c)
+        assert await again.read(namespace(c), "cart") == b"[1]"
+        await again.close()
+
+    async def test_every_change_is_seen_at_once(self, store: Store, other: Store) -> None:
+        """Also where the other one was asked before, and has answered what was right then."""
+        a, b = session("a"), session("b", issued_at=START - 1)
+        assert await other.statuses([a, b]) == [Standing.LIVE] * 2
+        assert [await other.find(a.ref), await other.read(namespace(a), "k")] == [None, None]
+        await store.register(Record.of(a))
+        assert await other.touch(a, idle_timeout=60) is Standing.LIVE
+        assert await other.find(a.ref) == Record.of(a)
+        await store.write(namespace(a), "k", b"1")
+        assert await other.read(namespace(a), "k") == b"1"
+        assert await other.compare_and_swap(namespace(a), "k", b"1", b"2") is True
+        assert await store.read(namespace(a), "k") == b"2"
+        await revoke(store, a)
+        assert await other.status(a) is Standing.ENDED
+        assert await revoke(other, a) is False
+        await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, until=LATER)
+        assert await other.status(b) is Standing.ENDED
+
+    async def test_of_parallel_calls_one_succeeds(self, store: Store, other: Store, clock: Clock) -> None:
+        """On whichever worker they run: one ends a session, one sweeps, and each ended session is claimed once."""
+        both = [store, other] * 10
+        assert (await at_once([partial(revoke, one, session()) for one in both])).count(True) == 1
+        asked = [partial(one.elect, f"worker {n}", audience=AUDIENCE, seconds=30) for n, one in enumerate(both)]
+        assert (await at_once(asked)).count(True) == 1
+        many = [session(f"s{n}") for n in range(30)]
+        for each in many:
+            await store.register(Record.of(each))
+        clock.now = LATER
+        claims = await at_once([partial(claim, one, limit=2) for one in both])
+        claimed = [ended.record.ref for some in claims for ended in some]
+        rest = [ended.record.ref for ended in await claim(store)]
+        assert [len(claimed + rest), set(claimed + rest)] == [30, {one.ref for one in many}]
+        assert claimed
+
+    async def test_one_worker_leads(self, store: Store, other: Store, clock: Clock) -> None:
+        """Another follows it when its time is over, not before; each audience has one."""
+        assert await store.elect("one", audience=AUDIENCE, seconds=30) is True
+        clock.now = START + 29
+        assert await other.elect("two", audience=AUDIENCE, seconds=30) is False
+        assert await other.elect("two", audience="another", seconds=30) is True
+        clock.now = START + 30
+        assert await other.elect("two", audience=AUDIENCE, seconds=30) is True
+        assert await store.elect("one", audience=AUDIENCE, seconds=30) is False
+
+    async def test_a_change_and_a_revocation_have_an_order(self, store: Store, other: Store) -> None:
+        """What was changed before stays, what comes after is refused, and nothing comes after it unseen."""
+
+        async def changes() -> int:
+            done = 0
+            try:
+                while True:
+                    await other.write(namespace(session()), "k", b"%d" % (done + 1))
+                    done += 1
+            except DataGone:
+                return done
+
+        async def ends() -> None:
+            for _ in range(3):
+                await other.status(session())
+            await revoke(store, session())
+
+        done, _ = await at_once([changes, ends])
+        assert int(await store.read(namespace(session()), "k") or 0) == done

@@ -1,0 +1,400 @@
+"""What is particular to the PostgreSQL store: its tables through versions, faults, and what it asks of the server.
+
+That it keeps the contract is shown in `test_contract.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import re
+import sys
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+import anyio
+import postgres_servers
+import psycopg
+import pytest
+from postgres_servers import Server, serving
+from reasons import refused
+
+import debian
+from mcp_sessions._session.claims import AUDIENCE
+from mcp_sessions.errors import ConfigurationError
+from mcp_sessions.stores import make, postgres_tables
+from mcp_sessions.stores.base import Record, Standing
+from mcp_sessions.stores.postgres import Durability, PostgresStore, cause
+from mcp_sessions.testing.contract import DAY, LATER, START, Clock, at_once, claim, namespace, revoke, session
+
+PASSWORD = "a-password-of-the-store"
+Make = Callable[..., PostgresStore]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def schema() -> str:
+    return f"s{uuid4().hex}"
+
+
+@pytest.fixture
+async def make_store(clock: Clock, schema: str) -> AsyncIterator[Make]:
+    """What makes stores in one schema of a server; they are closed after the test."""
+    made = []
+
+    def make_one(server: Server | None = None, **options: Any) -> PostgresStore:
+        url = (server or postgres_servers.shared()).url
+        defaults: dict[str, Any] = {"schema": schema, "clock": clock, "durability": "ignore"}
+        made.append(PostgresStore(url, **defaults | options))
+        return made[-1]
+
+    yield make_one
+    for one in made:
+        await one.close()
+
+
+# --- options -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"schema": "a b"}, "schema= is a name"),
+        ({"durability": "no"}, "durability= is one of 'warn', 'refuse', 'ignore'"),
+        ({"forgotten": "no"}, "forgotten= is one of 'refuse', 'accept'"),
+        ({"connections": 0}, "connections= is at least 1"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_the_remedy(option: dict[str, Any], said: str) -> None:
+    """When the store is made."""
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        PostgresStore("postgresql://host/database", **option)
+
+
+def test_a_url_that_cannot_be_read_is_refused_and_not_repeated() -> None:
+    """Nor does a store's `repr` say more than the place; both spellings of the scheme name it."""
+    with pytest.raises(ConfigurationError, match="no PostgreSQL URL that can be read") as caught:
+        make(f"postgresql://me:{PASSWORD}@host/db?no_such_parameter=1", clock=Clock(), timeout=1)
+    assert PASSWORD not in str(caught.value)
+    assert repr(PostgresStore(f"postgres://me:{PASSWORD}@host:99/db")) == "<PostgresStore host:99/db>"
+
+
+def test_without_the_driver_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What to install."""
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(ConfigurationError, match=re.escape('pip install "mcp-sessions[postgres]"')):
+        PostgresStore("postgresql://host/database")
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+async def test_many_workers_make_the_tables_together(make_store: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """One does, in one transaction, and each other sees them whole."""
+    stores = [make_store() for _ in range(8)]
+    await at_once([one.open for one in stores])
+    assert [await one.status(session()) for one in stores] == [Standing.LIVE] * 8
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        "the session store's tables are new"
+    ]
+
+
+async def test_new_tables_vouch_for_no_session_from_before(make_store: Make, schema: str, clock: Clock) -> None:
+    """Tables that vanish are made again, and what they were given in this second is lost as well."""
+    store, trusting = make_store(), make_store(forgotten="accept")
+    old = session("old", issued_at=START - 1)
+    assert await store.statuses([old, session()]) == [Standing.LOST, Standing.LIVE]
+    assert await trusting.status(old) is Standing.LIVE
+    postgres_servers.shared().execute(f"DROP SCHEMA {schema} CASCADE")
+    assert await store.status(session()) is Standing.LOST
+    assert await store.status(session(issued_at=START + 1)) is Standing.LIVE
+
+
+WIDER = "ALTER TABLE ~.revoked ADD COLUMN why text; ALTER TABLE ~.items ADD COLUMN kind int NOT NULL DEFAULT 0"
+
+
+async def use(store: PostgresStore, name: str) -> None:
+    """Change everything that there is once, as a worker does."""
+    one = session(name)
+    await store.register(Record.of(one))
+    await store.write(namespace(one), "k", b"1")
+    assert await store.touch(one, idle_timeout=None) is Standing.LIVE
+    await store.revoke_before(START - DAY, audience=AUDIENCE, subject=None, until=LATER)
+    await store.elect(name, audience=AUDIENCE, seconds=1)
+    assert await revoke(store, one, lease=0) is True
+    assert one.ref in {ended.record.ref for ended in await claim(store, lease=0)}
+    await store.purge(one.ref)
+
+
+async def test_older_workers_go_on_while_a_newer_one_migrates(
+    make_store: Make, monkeypatch: pytest.MonkeyPatch, schema: str
+) -> None:
+    """At work and when they start again; the newer one waits for a transaction that is under way."""
+    older = make_store()
+    await use(older, "before")
+    newer, again = make_store(), make_store()
+    with monkeypatch.context() as newest:
+        newest.setattr(postgres_tables, "MIGRATIONS", (*postgres_tables.MIGRATIONS, (1, WIDER)))
+        await at_once([partial(use, older, "meanwhile"), newer.open])
+        await use(newer, "after-1")
+    await use(older, "after-2")
+    await use(again, "after-3")
+    facts = postgres_servers.shared().execute(f"SELECT version, oldest FROM {schema}.facts")
+    assert facts == [(2, 1)]
+
+
+async def test_tables_of_a_later_version_are_refused_with_the_remedy(
+    make_store: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where this one cannot use them: when a worker starts, and when one that is at work connects again."""
+    working, late = make_store(), make_store()
+    with monkeypatch.context() as newest:
+        newest.setattr(postgres_tables, "MIGRATIONS", (*postgres_tables.MIGRATIONS, (2, WIDER)))
+        await make_store().open()
+    said = (
+        r"made by a newer version \(it has format 2, this one knows 1\); install that version, or give another schema"
+    )
+    with pytest.raises(ConfigurationError, match=said):
+        await late.open()
+    with refused("store_misconfigured"):
+        await working.status(session())
+    assert "install that version" in caplog.text
+
+
+async def test_what_is_over_is_deleted_by_and_by(make_store: Make, schema: str, clock: Clock) -> None:
+    """Once a minute, after some change. A recorded session's data stays until it is purged."""
+    store = make_store()
+    for name in ("gone", "recorded"):
+        await store.write(namespace(session(name)), "k", b"1")
+    await store.register(Record.of(session("recorded")))
+    await revoke(store, session("revoked"))
+    await store.revoke_before(START, audience=AUDIENCE, subject=None, until=LATER)
+    clock.now = LATER + 60
+    await revoke(store, session("later", expires_at=LATER + DAY))
+    await store.close()
+    for table, count in (("revoked", 1), ("cut_offs", 0), ("items", 1)):
+        assert postgres_servers.shared().execute(f"SELECT count(*) FROM {schema}.{table}") == [(count,)]
+
+
+async def test_more_than_is_deleted_at_once_is_deleted_too(
+    make_store: Make, schema: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In small steps."""
+    monkeypatch.setattr(postgres_tables, "_ROWS_AT_ONCE", 2)
+    store = make_store()
+    for n in range(5):
+        await revoke(store, session(f"s{n}"))
+    clock.now = LATER + 60
+    await store.purge("unknown")
+    await store.close()
+    assert postgres_servers.shared().execute(f"SELECT count(*) FROM {schema}.revoked") == [(0,)]
+
+
+# --- faults --------------------------------------------------------------------------------------
+
+
+async def test_a_restart_of_the_server_costs_no_request(make_store: Make, clock: Clock) -> None:
+    """Every connection is dead, and the first call on each finds out and is made again. What was promised holds."""
+    with serving() as server:
+        store = make_store(server, timeout=10)
+        await use(store, "one")
+        await at_once([partial(store.status, session())] * 10)
+        server.stop()
+        with refused("store_unreachable"):
+            await store.status(session())
+        server.start()
+        await store.open()
+        for end in (server.stop, server.kill9):
+            await at_once([partial(store.write, namespace(session("d")), "k", b"1")] * 10)
+            end()
+            server.start()
+            assert await store.add(namespace(session("c")), "n", 1) >= 1
+            assert await revoke(store, session(f"ended by {end.__name__}")) is True
+        assert await store.add(namespace(session("c")), "n", 1) == 3
+        assert await store.status(session("one")) is Standing.ENDED
+
+
+async def test_a_change_whose_reply_was_lost_is_not_made_twice(
+    make_store: Make, schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sum is then unknown; a revocation, made again, still knows that it was this call that ended the session."""
+    store = make_store()
+    await store.open()
+
+    def losing(name: str) -> None:
+        real, left = getattr(postgres_tables.Transaction, name), [1]
+
+        def lose(self: postgres_tables.Transaction, *args: Any, **kwargs: Any) -> Any:
+            result = real(self, *args, **kwargs)
+            if left:
+                left.clear()
+                self.connection.close()
+                raise psycopg.OperationalError("the connection is lost")
+            return result
+
+        monkeypatch.setattr(postgres_tables.Transaction, name, lose)
+
+    losing("revoke")
+    assert await revoke(store, session()) is True
+    assert await revoke(store, session()) is False
+    losing("add")
+    with refused("store_unreachable"):
+        await store.add(namespace(session("b")), "n", 1)
+    assert await store.add(namespace(session("b")), "n", 1) == 2
+
+
+async def test_a_caller_that_gives_up_is_free_at_once(make_store: Make, schema: str) -> None:
+    """Its change is made or not, whole; a change that never gets its turn is given up by the server."""
+    store = make_store(connections=2)
+    await store.write(namespace(session()), "k", b"1")
+    with psycopg.connect(postgres_servers.shared().url) as other:
+        other.execute(f"LOCK TABLE {schema}.items")
+        with anyio.move_on_after(0.05) as scope:
+            await at_once([partial(store.write, namespace(session()), "k", b"2")] * 5)
+        assert scope.cancelled_caught
+        with refused("store_timeout"):
+            await store.write(namespace(session()), "k", b"3")
+    assert await store.read(namespace(session()), "k") == b"1"
+
+
+def test_a_store_serves_one_event_loop_after_another(schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a forked process, which gets connections of its own."""
+    store = PostgresStore(postgres_servers.shared().url, schema=schema, clock=Clock(), durability="ignore")
+    anyio.run(revoke, store, session("parent"))
+    child = multiprocessing.get_context("fork").Process(target=anyio.run, args=(revoke, store, session("child")))
+    child.start()
+    child.join(20)
+    assert child.exitcode == 0
+    ended = anyio.run(partial(store.statuses, [session("parent"), session("child")]), backend="trio")
+    assert ended == [Standing.ENDED] * 2
+    anyio.run(store.close)
+    monkeypatch.setattr(os, "getpid", lambda: 0)  # as in the child, whose coverage ends with it
+    assert anyio.run(store.status, session("child")) is Standing.ENDED
+    anyio.run(store.close)
+
+
+def test_a_missing_server_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In continuous integration a skip would go unnoticed."""
+
+    def missing(program: str) -> None:
+        raise debian.NotInstalled(f"{program} is missing")
+
+    monkeypatch.setattr(debian, "install", missing)
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="PostgreSQL cannot be tested: postgres is missing"):
+        postgres_servers.program.__wrapped__("postgres")
+
+
+async def test_tls_is_a_matter_of_the_url(make_store: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """The server's certificate is verified; one that is not trusted is a fault that says so."""
+    with serving(tls=True, **postgres_servers.DOES_NO_HARM) as server:
+        base = f"postgresql://postgres@{postgres_servers.HOST}:{server.port}/postgres?sslmode=verify-full&sslrootcert="
+        trusting = PostgresStore(f"{base}{server.certificates.authority}", durability="ignore")
+        await trusting.open()
+        assert await revoke(trusting, session()) is True
+        await trusting.close()
+        wary = PostgresStore(f"{base}system", durability="ignore")
+        with refused("store_tls"):
+            await wary.open()
+    assert f"the session store <PostgresStore {postgres_servers.HOST}:{server.port}/postgres> failed" in caplog.text
+
+
+@pytest.mark.parametrize("what", ["database=nowhere", "user=mallory"])
+async def test_who_may_not_use_the_database_learns_the_remedy(what: str, schema: str) -> None:
+    """At start; a request gets an answer that it may try again."""
+    option = what.replace("database", "dbname")
+    server = postgres_servers.shared()
+    store = PostgresStore(f"{server.url}&{option}", schema=schema, durability="ignore")
+    with pytest.raises(ConfigurationError, match=f"CREATE SCHEMA {schema} AUTHORIZATION"):
+        await store.open()
+    with refused("store_no_database" if "database" in what else "store_forbidden"):
+        await store.status(session())
+    await store.close()
+
+
+async def test_a_user_with_a_schema_of_its_own_needs_no_more(schema: str) -> None:
+    """One that may not make it is refused at start, with the statement that lets it."""
+    server = postgres_servers.shared()
+    server.execute(f"CREATE ROLE {schema} LOGIN")
+    for is_granted in (False, True):
+        store = PostgresStore(f"{server.url}&user={schema}", schema=schema, durability="ignore")
+        if is_granted:
+            server.execute(f"CREATE SCHEMA {schema} AUTHORIZATION {schema}")
+            await store.open()
+        else:
+            with pytest.raises(ConfigurationError, match=f"CREATE SCHEMA {schema} AUTHORIZATION"):
+                await store.open()
+        await store.close()
+
+
+@pytest.mark.parametrize(
+    ("durability", "logged"), [("warn", ["PostgreSQL runs with fsync or"]), ("ignore", []), ("refuse", None)]
+)
+async def test_a_server_that_may_forget_is_named(
+    durability: Durability, logged: list[str] | None, make_store: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, or it is refused. That commits wait for the disk is set where it is not."""
+    store = make_store(durability=durability)
+    if logged is None:
+        with pytest.raises(ConfigurationError, match="PostgreSQL runs with fsync"):
+            await store.open()
+        return
+    await store.open()
+    await at_once([partial(store.status, session())] * 5)
+    assert [one.getMessage()[:29] for one in caplog.records if "fsync" in one.getMessage()] == logged
+    shown = await store._pool.run(lambda connection: connection.execute("SHOW synchronous_commit").fetchone(), bool)
+    assert shown == ("on",)
+
+
+async def test_a_standby_is_not_asked(make_store: Make, tmp_path: Any) -> None:
+    """It would answer from the past, so a URL that names one alone is refused until it is promoted."""
+    with serving(**postgres_servers.DOES_NO_HARM) as server:
+        server.stop()
+        (server.folder / "data" / "standby.signal").touch()
+        server.start()
+        store = make_store(server)
+        with refused("store_readonly"):
+            await store.open()
+        url = f"{server.url}&target_session_attrs=any"
+        with refused("store_readonly"):
+            await PostgresStore(url, durability="ignore").open()
+        server.execute("SELECT pg_promote()")
+        await store.open()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (psycopg.errors.DiskFull(), "store_full_disk"),
+        (psycopg.errors.DivisionByZero(), "store_error"),
+        (psycopg.OperationalError("FATAL: the database system is starting up"), "store_restarting"),
+    ],
+)
+def test_a_fault_has_a_cause(error: Exception, reason: str) -> None:
+    """By its code, or by the words of those that come before a connection."""
+    assert cause(error) == reason
+
+
+async def test_a_full_disk_is_a_full_store(
+    make_store: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each cause is logged once a minute, with the place."""
+
+    def fills(*_: object, **__: object) -> None:
+        raise psycopg.errors.DiskFull
+
+    monkeypatch.setattr(postgres_tables.Transaction, "write", fills)
+    store = make_store()
+    for _ in range(2):
+        with refused("store_full_disk"):
+            await store.write(namespace(session()), "k", b"1")
+    assert [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING and "failed" in one.msg] == [
+        f"the session store {store!r} failed: store_full_disk"
+    ]

@@ -1,0 +1,162 @@
+"""Real PostgreSQL servers for tests, each in a temporary folder with its Unix socket.
+
+`shared()` is one for the whole run, in which each test has a schema of its own; a test that does harm starts its own
+with `serving`. PostgreSQL does not run as root, who starts it as the package's user. Where the program is missing and
+cannot be installed, the test is skipped, or fails where `CI` is set.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from environments import go_without
+from redis_servers import Certificates
+
+import debian
+
+HOST = "127.0.0.1"
+PATIENCE = 30  # seconds for a server to come up
+USER: dict[str, Any] = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
+DOES_NO_HARM: dict[str, Any] = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
+
+
+@cache
+def program(name: str) -> str:
+    """Return one of the server's programs, installed if need be."""
+    try:
+        return str(debian.install("postgres").resolve().with_name(name))
+    except debian.NotInstalled as missing:
+        go_without("PostgreSQL", str(missing))
+
+
+class Server:
+    """One server, and what may happen to it.
+
+    Args:
+        folder: Where it keeps its files and its socket.
+        tls: Whether it also listens on a port, for TLS alone.
+        options: Its configuration, by the names in `postgresql.conf`.
+    """
+
+    _process: subprocess.Popen[bytes]
+
+    def __init__(self, folder: Path, *, tls: bool = False, **options: object) -> None:
+        self.folder = folder
+        self._options = {"listen_addresses": "", "unix_socket_directories": folder, "shared_buffers": "32MB", **options}
+        if tls:
+            with socket.create_server((HOST, 0)) as free:
+                self.port: int = free.getsockname()[1]
+            self.certificates = Certificates(folder)
+            pem = folder / "server.pem"
+            files = {"ssl_cert_file": pem, "ssl_key_file": pem}
+            self._options |= {"listen_addresses": HOST, "port": self.port, "ssl": "on", **files}
+        for path in (folder, *folder.iterdir()):
+            path.chmod(0o700)
+            shutil.chown(path, USER.get("user", os.geteuid()))
+        initdb = [
+            program("initdb"),
+            "-D",
+            str(folder / "data"),
+            "-U",
+            "postgres",
+            "--auth=trust",
+            "--no-sync",
+            "-E",
+            "UTF8",
+        ]
+        subprocess.run(initdb, cwd=folder, stdout=subprocess.DEVNULL, check=True, **USER)
+
+    @property
+    def url(self) -> str:
+        """The URL over the socket."""
+        return f"postgresql://postgres@/postgres?host={self.folder}" + (f"&port={self.port}" if self.is_on_tcp else "")
+
+    @property
+    def is_on_tcp(self) -> bool:
+        return bool(self._options["listen_addresses"])
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def start(self, **options: object) -> None:
+        """Start the server, on the files that it has, and wait until it answers."""
+        self._options |= options
+        words = [word for name, value in self._options.items() for word in ("-c", f"{name}={value}")]
+        command = [program("postgres"), "-D", str(self.folder / "data"), *words]
+
+        def answers() -> bool:
+            # It ends at once while something of the one before is left.
+            self._process = self._process if self._process.poll() is None else self._started(command)
+            try:
+                self.execute("SELECT")
+            except psycopg.OperationalError:
+                return False
+            return True
+
+        self._process = self._started(command)
+        wait_for(answers)
+
+    def _started(self, command: list[str]) -> subprocess.Popen[bytes]:
+        with (self.folder / "log").open("ab") as log:
+            return subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log, **USER)
+
+    def execute(self, sql: str, *values: object) -> list[Any]:
+        """Run a statement over a new connection and return its rows."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            cursor = connection.execute(sql.encode(), values or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def stop(self) -> None:
+        """End the server in order, at once: connections break."""
+        self._end(signal.SIGINT)
+
+    def kill9(self) -> None:
+        """Kill the server before it can write anything."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+        self._process.wait()
+
+
+def wait_for(happens: Callable[[], object]) -> None:
+    """Wait until something happens."""
+    deadline = time.monotonic() + PATIENCE
+    while not happens():
+        assert time.monotonic() < deadline, "what was waited for did not happen"
+        time.sleep(0.01)
+
+
+@contextmanager
+def serving(*, tls: bool = False, **options: object) -> Iterator[Server]:
+    """Run a server within the block, with its configuration by the names in `postgresql.conf`."""
+    with tempfile.TemporaryDirectory(prefix="mcp-sessions-postgres-", ignore_cleanup_errors=True) as folder:
+        server = Server(Path(folder), tls=tls, **options)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill9()
+
+
+@cache
+def shared() -> Server:
+    """Return the server of the whole run; keep to a schema of your own."""
+    stack = ExitStack()
+    server = stack.enter_context(serving(max_connections=400, **DOES_NO_HARM))
+    atexit.register(stack.close)
+    return server
