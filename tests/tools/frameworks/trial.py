@@ -1,4 +1,4 @@
-"""The table of clients: each program of the page runs against the README's server, which has four workers and one store.
+"""The table of clients: each program of the page runs against the README's server, on four workers with one store.
 
 A marker names a program's client, the packages that it needs and the argument that is not the default:
 `<!-- client: LangChain | langchain-mcp-adapters | default -->`. npx fetches what is not Python.
@@ -95,7 +95,7 @@ def _await(url: str) -> None:
     """Wait until a server answers, whatever it says."""
     for _ in range(5 * DEADLINE):
         try:
-            urlopen(url)  # noqa: S310  # our own
+            urlopen(url)
         except HTTPError:
             return
         except URLError:
