@@ -53,7 +53,7 @@ def test_an_environment_has_the_package_and_what_the_program_needs(
     python = trial.environment("agno fastmcp>=4", tmp_path, "uv")
     assert python == tmp_path / "agno-fastmcp-4" / "bin" / "python"
     assert commands[0][:2] == ["uv", "venv"]
-    assert commands[1][-4:] == ["-e", trial.ROOT, "agno", "fastmcp>=4"]
+    assert commands[1][-4:] == ["-e", str(trial.ROOT), "agno", "fastmcp>=4"]
 
 
 @pytest.mark.parametrize(

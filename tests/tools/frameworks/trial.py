@@ -65,10 +65,10 @@ def programs(page: Path) -> list[Program]:
 def environment(needs: str, cache: Path, uv: str) -> Path:
     """Make an environment with these requirements and this package, and return its Python."""
     folder = cache / re.sub(r"\W+", "-", needs)
-    subprocess.run([uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, folder], check=True)
+    subprocess.run([uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(folder)], check=True)
     python = folder / "bin" / "python"
-    install = [uv, "pip", "install", "--quiet", "--upgrade", "--python", python]
-    subprocess.run([*install, "-e", ROOT, *needs.split()], check=True)
+    install = [uv, "pip", "install", "--quiet", "--upgrade", "--python", str(python)]
+    subprocess.run([*install, "-e", str(ROOT), *needs.split()], check=True)
     return python
 
 
@@ -107,7 +107,7 @@ def tried(program: Program, python: Path, url: str, folder: Path) -> tuple[str, 
     """Run a program as two clients at once, and return its row of the table."""
     (folder / "ways").write_text("", "utf-8")
     (folder / "program.py").write_text(program.code.replace(ADDRESS, url), "utf-8")
-    command = [python, "-W", "ignore", HERE / "pair.py", folder / "program.py", program.distribution]
+    command = [str(python), "-W", "ignore", str(HERE / "pair.py"), str(folder / "program.py"), program.distribution]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=DEADLINE, cwd=folder, check=True)
     seen = json.loads(done.stdout.splitlines()[-1])
     notes = [line.split(" ", 1) for line in (folder / "ways").read_text("utf-8").splitlines()]
