@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import generated
 import pytest
@@ -14,7 +16,9 @@ from environments import require
 
 require("mcp>=2")
 
-from frameworks import pair, trial
+from starlette.types import Message, Receive, Scope, Send
+
+from frameworks import pair, trial, ways
 
 OFFICIAL = [program for program in trial.programs(trial.PROGRAMS) if program.needs == "mcp>=2,<3"][:1]
 
@@ -39,7 +43,8 @@ def test_two_clients_have_a_cart_each_on_four_workers(monkeypatch: pytest.Monkey
     monkeypatch.setattr(sys, "argv", ["frameworks", "--client", "SDK", "--page", str(page)])
     monkeypatch.setattr(trial, "environment", lambda needs, cache, uv: Path(sys.executable))
     monkeypatch.setattr(trial, "programs", lambda page: OFFICIAL)
-    trial.main()
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    runpy.run_path(str(trial.HERE / "__main__.py"))
     [[client, *cells]] = rows(page)
     assert client.startswith("SDK 2.")
     assert cells == ["default", "2026-07-28", "a session, by cookie"]
@@ -67,6 +72,37 @@ def test_an_environment_has_the_package_and_what_the_program_needs(
 )
 def test_both_clients_must_have_it(printed: list[list[str]], got: str) -> None:
     assert trial.gets(printed, "cookie") == got
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "note"),
+    [
+        ([(b"mcp-session-id", b"eyJ")], b'{"method": "tools/call"}', "2025-11-25 header\n"),
+        ([(b"cookie", b"a=b")], b'{"method": "tools/call"}', "2025-11-25 cookie\n"),
+        (
+            [(b"cookie", b"a=b")],
+            b'{"method": "tools/call", "params": {"_meta": {"sessionId": 1}}}',
+            "2025-11-25 `_meta`\n",
+        ),
+        ([], b'{"method": "tools/call"}', "2025-11-25 \n"),
+        ([], b'{"method": "tools/list"}', ""),
+    ],
+)
+async def test_a_call_is_noted(headers: list[tuple[bytes, bytes]], body: bytes, note: str, tmp_path: Path) -> None:
+    """A line says how a tool call names its session; other requests leave none."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        assert (await receive())["body"] == body
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body}
+
+    send: Any = None  # the application sends nothing
+    notes = tmp_path / "notes"
+    notes.touch()
+    scope = {"type": "http", "headers": [(ways.VERSION, b"2025-11-25"), *headers]}
+    await ways.noted(app, notes)(scope, receive, send)
+    assert notes.read_text("utf-8") == note
 
 
 def test_a_program_runs_twice(tmp_path: Path) -> None:
