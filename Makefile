@@ -66,7 +66,7 @@ coverage: setup  ## the tests in both environments, with branch coverage of 100 
 docs: setup  ## build the documentation; a warning is an error
 	$(VENV)/sphinx-build -W --keep-going -n -q -b html docs docs/_build/html
 
-fuzz: setup  ## ten minutes of mutated tokens, bodies, streams and states each (ARGS="--seconds 60 --jobs 2")
+fuzz: setup  ## ten minutes of mutated tokens, bodies, streams, states, paths and URIs each (ARGS="--seconds 60 --jobs 2")
 	$(VENV)/python -m tests.tools.fuzz $(ARGS)
 
 demo: setup  ## a small server with sessions, and a client that uses it
@@ -103,8 +103,9 @@ conformance: setup  ## the official conformance suite, with and without us (ARGS
 demo-cluster: setup  ## servers behind nginx that are replaced under load, and no session is lost
 	@$(VENV)/python examples/demo_cluster.py $(ARGS)
 
-crash-trials: setup  ## 200 kills on each durable store, and what was lost (ARGS="--store redis --cycles 20")
+crash-trials: setup  ## 200 kills on each durable store, then faults of Redis (ARGS="--store redis --cycles 20")
 	$(VENV)/python -m tests.tools.crash $(ARGS)
+	$(VENV)/python -m tests.tools.crash --faults
 
 clean:  ## remove what was built, and the virtual environments
 	rm -rf .venv .venv-* .nox .coverage .coverage.* build dist docs/_build \

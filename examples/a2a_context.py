@@ -17,9 +17,9 @@ from uuid import uuid4
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Resolve
 
-from mcp_sessions import MCPSessionMiddleware, Session, Telemetry, current_session
+from mcp_sessions import MCPSessionMiddleware, Session, Telemetry, require_session
 
-CurrentSession = Annotated[Session, Resolve(current_session)]
+CurrentSession = Annotated[Session, Resolve(require_session)]
 mcp = MCPServer("delegate")
 
 

@@ -15,9 +15,9 @@ from typing import Annotated
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Resolve
 
-from mcp_sessions import Limits, MCPSessionMiddleware, Session, current_session
+from mcp_sessions import Limits, MCPSessionMiddleware, Session, require_session
 
-CurrentSession = Annotated[Session, Resolve(current_session)]
+CurrentSession = Annotated[Session, Resolve(require_session)]
 mcp = MCPServer("counter of a cluster", log_level="WARNING")
 
 

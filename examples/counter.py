@@ -12,17 +12,15 @@ from __future__ import annotations
 
 from mcp.server import MCPServer
 
-from mcp_sessions import MCPSessionMiddleware, current_session
+from mcp_sessions import MCPSessionMiddleware, require_session
 
 mcp = MCPServer("counter")
 
 
 @mcp.tool()
 async def count() -> int:
-    """One more than the last time in this session; without a session, every call is the first."""
-    session = current_session()
-    if session is None:
-        return 1
+    """One more than the last time in this session."""
+    session = require_session()
     number: int = session.state.get("count", 0) + 1
     session.state["count"] = number
     return number

@@ -23,7 +23,7 @@ from stage import NOBODY, Differs, Server, together
 from timeline import Timeline
 
 HERE = Path(__file__).resolve().parent
-NAMES_OF_SESSIONS = ("mcp_sessions", "MCPSessionMiddleware", "current_session")
+NAMES_OF_SESSIONS = ("mcp_sessions", "MCPSessionMiddleware", "current_session", "require_session")
 NOT_FOUND, REQUIRED = "refused: -32043 Session not found", "refused: -31044 Session required"
 
 

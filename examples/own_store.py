@@ -56,6 +56,9 @@ class DictStore:
     def _is_cut_off(self, one: Claims | Record, issued_at: int) -> bool:
         return any(issued_at < self.cut_offs.get((one.audience, subject), 0) for subject in (None, one.subject))
 
+    async def admit(self, claims: Claims) -> None:
+        """Nothing is to be noted: what this process loses, it loses whole."""
+
     async def status(self, claims: Claims) -> Standing:
         ended = claims.ref in self.revoked or self._is_cut_off(claims, claims.issued_at)
         return Standing.ENDED if ended else Standing.LIVE

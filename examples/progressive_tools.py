@@ -16,9 +16,9 @@ from mcp.server.mcpserver import Context, Resolve
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import Tool
 
-from mcp_sessions import MCPSessionMiddleware, Session, current_session
+from mcp_sessions import MCPSessionMiddleware, Session, current_session, require_session
 
-CurrentSession = Annotated[Session, Resolve(current_session)]
+CurrentSession = Annotated[Session, Resolve(require_session)]
 LOCKED = {"restart"}
 WORD = "please"
 

@@ -20,9 +20,9 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver import Resolve
 from mcp.server.mcpserver.exceptions import ToolError
 
-from mcp_sessions import EndedSession, MCPSessionMiddleware, Session, current_session
+from mcp_sessions import EndedSession, MCPSessionMiddleware, Session, require_session
 
-CurrentSession = Annotated[Session, Resolve(current_session)]
+CurrentSession = Annotated[Session, Resolve(require_session)]
 SANDBOXES = Path(os.environ.get("SANDBOXES", "sandboxes"))
 mcp = MCPServer("sandbox")
 

@@ -15,9 +15,9 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver import Resolve
 from mcp.server.mcpserver.exceptions import ToolError
 
-from mcp_sessions import MCPSessionMiddleware, Session, StateTooLarge, current_session
+from mcp_sessions import MCPSessionMiddleware, Session, StateTooLarge, require_session
 
-CurrentSession = Annotated[Session, Resolve(current_session)]
+CurrentSession = Annotated[Session, Resolve(require_session)]
 mcp = MCPServer("shop")
 orders: list[dict[str, int]] = []
 

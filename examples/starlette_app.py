@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from mcp_sessions import MCPSessionMiddleware, current_session
+from mcp_sessions import MCPSessionMiddleware, require_session
 from mcp_sessions.integrations.lifespans import lifespan_of
 
 mcp = MCPServer("greeter")
@@ -26,9 +26,7 @@ mcp = MCPServer("greeter")
 @mcp.tool()
 async def greet(name: str) -> str:
     """Greet somebody, and know them again in the same session."""
-    session = current_session()
-    if session is None:
-        return f"Hello, {name}."
+    session = require_session()
     known = session.state.get("known", [])
     if name in known:
         return f"Hello again, {name}."

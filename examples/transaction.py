@@ -17,9 +17,9 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver import Resolve
 from mcp.server.mcpserver.exceptions import ToolError
 
-from mcp_sessions import MCPSessionMiddleware, Session, current_session
+from mcp_sessions import MCPSessionMiddleware, Session, require_session
 
-CurrentSession = Annotated[Session, Resolve(current_session)]
+CurrentSession = Annotated[Session, Resolve(require_session)]
 Writes = dict[str, str]
 NO_TRANSACTION = "no transaction is open; call begin first"
 mcp = MCPServer("settings")

@@ -15,9 +15,9 @@ from typing import Annotated
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Resolve
 
-from mcp_sessions import MCPSessionMiddleware, Session, current_session
+from mcp_sessions import MCPSessionMiddleware, Session, require_session
 
-CurrentSession = Annotated[Session, Resolve(current_session)]
+CurrentSession = Annotated[Session, Resolve(require_session)]
 mcp = MCPServer("poll")
 
 

@@ -17,7 +17,7 @@ NAMES = """
     DataTooLarge EndedSession Fact Handle HandleError HandleOf Handles Key KeyRing Limits MCPSessionMiddleware
     MCPSessionsError Principal Record RequestRefused SEP1364Create SEP1364Initialize Session SessionCreated
     SessionDeleted SessionUsed Sessions Standing State StateClosed StateError StateNotJSON StateTooLarge Telemetry
-    Tracking TransportSessions Wire add_sessions current_correlation current_session from_env
+    Tracking TransportSessions Wire add_sessions current_correlation current_session from_env require_session
 """
 
 MEMBERS = {

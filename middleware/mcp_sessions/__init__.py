@@ -2,17 +2,18 @@
 
     app = MCPSessionMiddleware(mcp.streamable_http_app(), keys="env:MCP_SESSION_KEYS")
 
-Inside a tool, `current_session()` is the session of the request that is being handled. What most
-servers do without is imported when it is first asked for.
+Inside a tool, `require_session()` is the session of the request that is being handled; `current_session()` is None
+where there is none. What most servers do without is imported when it is first asked for.
 """
 
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from ._server.current import current_session, require_session
 from ._server.middleware import MCPSessionMiddleware
 from ._session.claims import Correlation, Principal
-from ._session.session import EndedSession, Session, current_correlation, current_session
+from ._session.session import EndedSession, Session, current_correlation
 from ._session.state import State
 from ._tokens.keys import KeyRing
 from .errors import (
@@ -90,6 +91,7 @@ __all__ = [
     "current_correlation",
     "current_session",
     "from_env",
+    "require_session",
 ]
 __version__ = "0.1.0"
 

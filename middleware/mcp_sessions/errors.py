@@ -36,7 +36,7 @@ Codes: JSON-RPC 2.0 section 5.1, the data-layer sessions draft, and MCP 2026-07-
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 
 class MCPSessionsError(Exception):
@@ -236,13 +236,21 @@ class CreateRefused(Refusal):
 
 
 class StoreUnavailable(Refusal):
-    """The store did not answer, so the status of the session is unknown. Clients may retry."""
+    """The store did not answer, so the status of the session is unknown. Clients may retry.
+
+    Attributes:
+        cause: Why, in plain words for the log, as far as the store knows; without anything secret.
+    """
 
     code = -32603
     http_status = 503
     retry_after: int | None = 1
     message = "Session store unavailable"
     reason = "store_unavailable"
+
+    def __init__(self, reason: str | None = None, *, cause: str = "", **given: Any) -> None:
+        super().__init__(reason, **given)
+        self.cause = cause
 
 
 class StoreFull(StoreUnavailable):
@@ -267,6 +275,7 @@ REFUSALS: Final[Mapping[str, Row]] = {
     "body_cut_short": Row(ParseError, "Parse error: the body ended early"),
     "not_jsonrpc": Row(InvalidRequest, "Invalid request: the body is not a JSON-RPC 2.0 message"),
     "duplicate_member": Row(InvalidRequest, "Invalid request: a member is given twice"),
+    "member_case": Row(InvalidRequest, "Invalid request: a member's name differs in case from one that is read"),
     "method_not_string": Row(InvalidRequest, "Invalid request: method is not a string"),
     "id_not_string_or_integer": Row(InvalidRequest, "Invalid request: id is neither a string nor an integer"),
     "params_not_object": Row(InvalidRequest, "Invalid request: params is not an object"),

@@ -16,6 +16,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 
+from mcp_sessions._server import runtime
 from mcp_sessions.telemetry import SessionSpanProcessor
 
 START = 1_800_000_000
@@ -87,7 +88,8 @@ class Levels(logging.Handler):
 def held_still(*, traced: bool) -> Iterator[tuple[Spans, Levels]]:
     """Fix randomness, record the package's log, and set a new tracer provider or none.
 
-    The two patched functions are the sources of `secrets`, `uuid` and `random.SystemRandom`.
+    Two of the patched functions are the sources of `secrets`, `uuid` and `random.SystemRandom`; the third one names
+    this process in tokens.
     """
     spans, levels, randomness, logger = Spans(), Levels(), Randomness(), logging.getLogger("mcp_sessions")
     provider = TracerProvider(id_generator=Ids(), shutdown_on_exit=False)
@@ -97,6 +99,7 @@ def held_still(*, traced: bool) -> Iterator[tuple[Spans, Levels]]:
     with ExitStack() as stack:
         stack.enter_context(patch.object(os, "urandom", randomness))
         stack.enter_context(patch.object(random, "_urandom", randomness))
+        stack.enter_context(patch.object(runtime, "_origin", return_value=None))
         stack.enter_context(patch.object(trace, "_TRACER_PROVIDER", provider if traced else None))
         logger.addHandler(levels)
         logger.setLevel(logging.INFO)

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
-from mcp_sessions import Session, current_correlation, current_session
+from mcp_sessions import Session, current_correlation
+from mcp_sessions._server.current import ABSENCE_KEY
+from mcp_sessions._session.session import find_session
 
 JSON = (b"content-type", b"application/json")
 SSE = (b"content-type", b"text/event-stream")
@@ -241,9 +243,9 @@ def _seen(scope: Scope, body: bytes) -> dict[str, Any]:
         "path": scope["path"],
         "headers": scope["headers"],
         "body": body,
-        "scope": sorted(name for name in scope if name.startswith("mcp")),
+        "scope": sorted(name for name in scope if name.startswith("mcp") and name != ABSENCE_KEY),
         "session": None if session is None else _facts(session),
-        "is_current": current_session() is session,
+        "is_current": find_session() is session,
         "in_state": scope.get("state", {}).get("mcp_session") is session,
         "correlation": None if correlation is None else [correlation.id, correlation.source],
     }

@@ -9,9 +9,13 @@ import pytest
 from apps import grouped
 from clients import SECRET, Client, Incoming, call, http
 from fastapi import Depends, FastAPI, Request
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp
 
+import mcp_sessions
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, Session, add_sessions
+from mcp_sessions._server.current import NEEDED
 from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.integrations.fastapi import add_exception_handlers, optional_session, require_session
 
@@ -25,6 +29,10 @@ def answer(message: dict[str, Any], session: Session | None) -> dict[str, Any]:
 
 async def required(message: dict[str, Any], session: Required) -> dict[str, Any]:
     return answer(message, session)
+
+
+async def called(message: dict[str, Any]) -> dict[str, Any]:
+    return answer(message, mcp_sessions.require_session())
 
 
 async def optional(message: dict[str, Any], session: Optional) -> dict[str, Any]:
@@ -46,7 +54,7 @@ async def streamed(request: Request, session: Optional) -> None:
 def endpoints() -> FastAPI:
     app = FastAPI()
     add_exception_handlers(app)
-    for endpoint in (required, optional, raw, failing, streamed):
+    for endpoint in (required, called, optional, raw, failing, streamed):
         app.api_route(f"/{endpoint.__name__}", methods=["POST", "GET"])(endpoint)
     return app
 
@@ -90,9 +98,24 @@ async def test_a_required_session_that_is_missing_is_the_protocols_error(
     place: Place, options: dict[str, int], code: int
 ) -> None:
     """The answer has the request's own id, and the code that the deployment's clients know."""
-    client = client_of(place("/required", **options), "/required")
-    refused = await client.send("tools/call", {"name": "whoami"}, id="seven")
-    assert refused.json == {"jsonrpc": "2.0", "id": "seven", "error": {"code": code, "message": "Session required"}}
+    for path in ("/required", "/called"):
+        client = client_of(place(path, **options), path)
+        refused = await client.send("tools/call", {"name": "whoami"}, id="seven")
+        assert refused.json == {"jsonrpc": "2.0", "id": "seven", "error": {"code": code, "message": NEEDED}}
+
+
+@pytest.mark.parametrize("kind", [FastAPI, Starlette])
+async def test_add_sessions_makes_it_an_answer_by_itself(kind: Any) -> None:
+    """With FastAPI as with Starlette, where the endpoint calls `require_session()`."""
+
+    async def endpoint(request: Request) -> JSONResponse:
+        return JSONResponse(answer(await request.json(), mcp_sessions.require_session()))
+
+    app = kind()
+    app.add_route("/mcp", endpoint, methods=["POST"])
+    client = Client(add_sessions(app, path="/mcp", keys=SECRET, admission="own"))
+    assert (await client.tool(session=await client.create())).result["content"].startswith("ses_")
+    assert (await client.tool()).error == {"code": -31044, "message": NEEDED}
 
 
 @pytest.mark.parametrize(

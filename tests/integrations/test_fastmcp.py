@@ -14,8 +14,7 @@ from key_value.aio.stores.memory import MemoryStore
 
 from integration.servers import Cell, http_app
 from integration.wire import Client, lifespan
-from mcp_sessions import MCPSessionMiddleware, Session
-from mcp_sessions._session.session import current_session
+from mcp_sessions import MCPSessionMiddleware, Session, current_session
 from mcp_sessions.integrations.fastmcp import SECTION, SessionStateStore, require_session
 
 from .servers import ERAS, FASTMCP, KEYS, bearer, connected
@@ -62,7 +61,21 @@ async def test_a_tool_that_requires_a_session_fails_without(modern: bool) -> Non
     async with served(asking(), modern=modern) as client:
         reply = await client.request("tools/call", {"name": "required", "arguments": {"word": "I am"}})
         assert reply.result["isError"]
-        assert "Session required" in reply.text
+        assert reply.text.startswith("Session required: ")
+        assert "with_sessions" in reply.text
+
+
+async def test_a_resource_that_requires_a_session_fails_with_the_protocols_error(modern: bool) -> None:
+    mcp = FastMCP("resources", mask_error_details=True)
+
+    @mcp.resource("session://me")
+    async def me() -> str:
+        return require_session().ref
+
+    async with served(mcp, modern=modern) as client:
+        assert (await client.request("resources/read", {"uri": "session://me"}, await client.create())).text
+        refused = await client.request("resources/read", {"uri": "session://me"})
+        assert refused.error["code"] == -31044
 
 
 async def test_the_schema_does_not_tell(modern: bool) -> None:

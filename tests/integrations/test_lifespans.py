@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -18,12 +20,12 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message
 
 from integration.wire import Client, lifespan
-from mcp_sessions import ConfigurationError, MCPSessionMiddleware, add_sessions
+from mcp_sessions import ConfigurationError, MCPSessionMiddleware, TransportSessions, add_sessions
 from mcp_sessions._server import placement
 from mcp_sessions.integrations.lifespans import lifespan_of
 from mcp_sessions.stores.memory import MemoryStore
 
-from .servers import SDK, made
+from .servers import FRAMEWORKS, SDK, made
 from .test_starlette import StreamableHTTPASGIApp
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")
@@ -148,10 +150,36 @@ async def test_random_keys_with_several_workers_refuse_to_start(
         await call(app, http())
 
 
-async def test_shared_keys_with_several_workers_start(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("options", "starts"),
+    [({}, False), ({"transport": "off"}, True), ({"store": "sqlite:{}/sessions.db"}, True)],
+    ids=["memory", "no transport sessions", "a shared store"],
+)
+async def test_shared_keys_with_several_workers_need_a_shared_store(
+    options: dict[str, str], starts: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As long as there are sessions whose state the store has: those of clients without session support."""
     monkeypatch.setattr(placement, "workers", lambda argv, environ: 2)
-    app = add_sessions(Starlette(routes=[Route("/mcp", StreamableHTTPASGIApp())]), keys=SECRET)
-    assert (await started(app))["type"] == "lifespan.startup.complete"
+    options = {name: value.format(tmp_path) for name, value in options.items()}
+    message = await started(
+        add_sessions(Starlette(routes=[Route("/mcp", StreamableHTTPASGIApp())]), keys=SECRET, **options)
+    )
+    assert message["type"] == f"lifespan.startup.{'complete' if starts else 'failed'}"
+    assert starts or 'store="memory:"' in message["message"]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("place", [partial(add_sessions, keys=SECRET), partial(MCPSessionMiddleware, keys=SECRET)])
+@pytest.mark.parametrize(
+    ("stateful", "options"),
+    [(True, {}), (False, {}), (True, {"transport": "off"}), (True, {"transport": TransportSessions(bridge=True)})],
+)
+async def test_the_start_says_that_a_stateful_server_hides_our_sessions(
+    framework: str, place: Any, stateful: bool, options: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with lifespan(place(made(framework, stateful=stateful), **options)):
+        pass
+    assert ("stateless_http=True" in caplog.text) is (stateful and not options)
 
 
 class Store(MemoryStore):

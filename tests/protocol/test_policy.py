@@ -114,11 +114,16 @@ def test_a_rule_by_name_asks_for_those_names_and_for_what_it_cannot_read(
 @pytest.mark.parametrize("method", [method for method, member in TARGETS.items() if member == "uri"])
 @pytest.mark.parametrize(
     ("uri", "asked"),
-    [("res://cart/1", True), ("res://cart/2", False), ("res://cart", False), ("res://Cart/1", True), (None, True)],
+    [
+        *[("res://cart/1", True), ("res://cart/2", False), ("res://cart", False), ("res://Cart/1", True), (None, True)],
+        *[("res://cart/1?", True), ("res://cart/1#", True), ("res://cart/1?x=1#y", True), ("res://cart/1#?", True)],
+        *[("res://cart?1", False), ("res://cart/2?res://cart/1", False)],
+    ],
 )
 def test_a_rule_by_uri_asks_for_that_resource(method: str, uri: str | None, asked: bool) -> None:
-    """A host has no case, so neither has the comparison."""
+    """A host has no case, so neither has the comparison; what follows the path may be read by no one."""
     assert asks({method: ["res://cart/1"]}, method, uri) is asked
+    assert asks({method: ["res://cart/1?page=2"]}, method, uri) is asked
 
 
 @pytest.mark.parametrize(

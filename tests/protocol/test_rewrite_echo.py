@@ -103,6 +103,18 @@ def test_any_other_answer_is_taken_apart(response: bytes) -> None:
     assert echo(response) == echo_apart(response)
 
 
+@pytest.mark.parametrize(
+    "response",
+    [
+        *(COMPACT % b'{"content":[],"_Meta":{}}', SPACED % b'{"x":1,"CacheScope":"public"}'),
+        *(b" " + COMPACT % b'{"_META":{}}', b'{"jsonrpc":"2.0","id":1,"Result":{},"result":{}}'),
+    ],
+)
+def test_an_answer_with_a_name_in_another_case_passes(response: bytes) -> None:
+    """A client that folds case could read the server's member for ours."""
+    assert echo(response) is None
+
+
 def test_what_the_session_raises_reaches_the_caller() -> None:
     def too_large() -> bytes:
         raise StateTooLarge(2, 1)

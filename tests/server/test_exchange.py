@@ -185,14 +185,14 @@ class TestAdvertising:
 
 
 class TestTheMirror:
-    async def test_another_session_or_none_is_a_mismatch(self, modern: bool) -> None:
-        """HTTP 400; nothing is forwarded but the question, and that without the header."""
+    async def test_another_session_or_none_is_refused(self, modern: bool) -> None:
+        """HTTP 400 beside a session, else as a transport session that is over; only the question is forwarded."""
         server = Server()
         client = Client(sessions(server), modern=modern)
         one, other = await client.create(), await client.create()
-        for session in (other, None):
+        for session, expected in ((other, (400, -32020)), (None, (404, -32043))):
             answer = await client.tool("whoami", mirror(one), session=session)
-            assert (answer.status, answer.error["code"]) == (400, -32020)
+            assert (answer.status, answer.error["code"]) == expected
         assert "tools/call" not in server.methods
         assert all(b"mcp-session-id" not in seen.headers for seen in server.seen)
 

@@ -106,7 +106,7 @@ class TestTheSessionHeader:
         token = (await Client(app).create())["sessionId"].encode()
         server.seen.clear()
         answer = await call(app, http(method, headers=[(b"mcp-session-id", token)]))
-        assert (answer.status, answer.error["code"]) == (400, -32020)
+        assert answer.status == {"GET": 405, "DELETE": 404}[method]  # as a transport session that is over
         asked = [seen.headers for seen in server.seen]
         assert asked == ([{}] if (method, admission) == ("DELETE", "ask") else [])
 
@@ -133,7 +133,7 @@ class TestTheSessionHeader:
         app = sessions(Server(), path=None)
         token = (await Client(app).create())["sessionId"].encode()
         answer = await call(app, http(path="/token", headers=[*FORM, (b"mcp-session-id", token)]))
-        assert (answer.status, answer.error["code"]) == (400, -32020)
+        assert answer.status == 405
 
 
 class TestWhereItIsMounted:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from apps import Server, sessions
+from clients import Client, Header, call, http
 from starlette.authentication import BaseUser, SimpleUser, UnauthenticatedUser
+from starlette.types import Scope
+from stateful import Stateful
 
+from mcp_sessions import SEP1364Create, SEP1364Initialize
+from mcp_sessions._server import minting
 from mcp_sessions._server.principal import from_scope, reader
-from mcp_sessions._session.claims import Principal
+from mcp_sessions._session.claims import Kind, Principal
 from mcp_sessions.errors import ConfigurationError
 
 
@@ -84,3 +93,47 @@ def test_an_option_replaces_what_is_on_the_scope() -> None:
     assert reader(lambda scope: Principal(client_id="c"))(scope) == Principal(client_id="c")
     assert reader(lambda scope: str(scope["tenant"]))(scope) == Principal(subject="t1")
     assert reader(lambda scope: None)(scope) is None
+
+
+DIALECTS = [SEP1364Create(), SEP1364Initialize()]
+DEPLOYMENTS: list[dict[str, Any]] = [
+    *({}, {"transport": "off"}, {"bridge": True}, {"dialects": DIALECTS}, {"dialects": DIALECTS, "bridge": True}),
+]
+
+
+def named_user(scope: Scope) -> str | None:
+    """Everybody is who they say they are."""
+    return dict(scope["headers"]).get(b"user", b"").decode() or None
+
+
+def bodies(token: str, method: str) -> list[bytes]:
+    """Bodies that name a session in each place, or another one, or none."""
+    if method != "POST":
+        return [b""]
+    metadata, fields = [{"sessionId": token}, {"sessionId": "unknown"}, None], [{"sessionId": token}, {}]
+    message = partial(Client(Server(), modern=False).message, "tools/call", {"name": "whoami"})
+    named = [{**message(session=session), **field} for session, field in itertools.product(metadata, fields)]
+    return [json.dumps(each).encode() for each in named]
+
+
+@pytest.mark.parametrize("kind", get_args(Kind))
+@pytest.mark.parametrize("server", [Server, Stateful])
+@pytest.mark.parametrize("options", DEPLOYMENTS)
+async def test_no_answer_shows_that_an_id_is_authentic(kind: Kind, server: Any, options: dict[str, Any]) -> None:
+    """Who is not its owner gets what a forged one gets, whatever it is used as, in every place and method."""
+    app = sessions(server(), principal=named_user, **options)
+    minted = await minting.mint(app._options, principal=Principal("ann"), params={}, scope=http(), kind=kind)
+
+    async def answers(token: str, method: str, *user: Header) -> list[tuple[Any, ...]]:
+        found = []
+        for body, named in itertools.product(bodies(token, method), (token, "another", None)):
+            header = [] if named is None else [(b"mcp-session-id", named.encode())]
+            scope = http(method, headers=[(b"content-type", b"application/json"), *header, *user])
+            answer = await call(app, scope, body)
+            text = answer.body.replace(token.encode(), b"TOKEN")
+            found.append((answer.status, answer.headers.get(b"allow"), text))
+        return found
+
+    for user, method in itertools.product(([], [(b"user", b"bob")]), ("POST", "GET", "DELETE", "PUT")):
+        forged = await answers(minted.token[:-4] + "AAAA", method, *user)
+        assert await answers(minted.token, method, *user) == forged, (user, method)

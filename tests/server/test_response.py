@@ -9,6 +9,7 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 from clients import Answer
+from failing import Failing
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message, Send
@@ -152,6 +153,10 @@ TOLD = b'\n\ndata: {"error":1}\n\n'
 DEADLINE = 30  # seconds after which a test that hangs fails
 
 
+class Quiet(Rewrite):
+    """Changes nothing."""
+
+
 class Watch:
     """A response of a session, and the streams of its process."""
 
@@ -165,7 +170,7 @@ class Watch:
         self.responder = ResponseFilter(send or self.answer, b"1", None, rewrites, self.guard, limit, **options)
 
     def guard(self) -> StreamGuard:
-        return StreamGuard(ORIGIN, "t", self.streams, lambda: b'{"error":1}', lambda: self.spared)
+        return StreamGuard(ORIGIN, "t", self.streams, lambda _: b'{"error":1}', lambda: self.spared, False)
 
     async def say(self, *messages: Message) -> None:
         for message in messages:
@@ -298,6 +303,18 @@ class TestASessionThatEnds:
         await watch.say(start(kind, (b"content-length", b"2"), status=status), body(b"{}"))
         assert (watch.answer.status, watch.answer.body) == (status, said)
         assert not watch.is_open
+
+    @pytest.mark.parametrize("survives", [False, True])
+    async def test_an_answer_waits_for_no_store_that_is_away(self, survives: bool) -> None:
+        """In an open stream notes go on, and the answer does not, since its session may have ended."""
+        watch = Watch(rewrite=Quiet())
+        watch.streams = Streams(Failing("statuses"))
+        watch.spared = survives
+        note, answer = b'data: {"method":"n"}\n\n', b'data: {"id":1,"result":{}}\n\n'
+        await watch.say(start(EVENTS))
+        await watch.streams._look()
+        await watch.say(body(note, more=True), body(answer, more=True))
+        assert watch.answer.messages[1:] == [body(note, more=True), body(answer, more=True) if survives else body(TOLD)]
 
     @pytest.mark.parametrize("left", ["unread", "gone"])
     async def test_whoever_ends_it_does_not_wait_for_the_client(

@@ -133,13 +133,13 @@ class TestEndedElsewhere:
         streams = Streams(store, interval=SOON)
         fork = Claims(kid="k", jti="f".ljust(22, "A"), issued_at=START, **lineage.below(A, "fresh"))
         below, root = opened(streams, Open(fork), Open(A))
-        assert not await streams.has_ended(fork)
+        assert await streams.lives(fork)
         await store.end(lineage.mark(A))
         with anyio.fail_after(DEADLINE):
             await below.is_cut.wait()
-        assert await streams.has_ended(fork)
+        assert not await streams.lives(fork)
         assert not root.is_cut.is_set()
-        assert not await streams.has_ended(A)
+        assert await streams.lives(A)
 
     async def test_nothing_is_asked_while_nothing_is_open(self) -> None:
         """The last stream that closes ends the asking, and the next one begins it again."""

@@ -30,10 +30,12 @@ class Store(MemoryStore):
         self.is_away = False
         self.leader: str | None = None
         self.asked = 0
+        self.terms: list[float] = []
         self.was_asked = anyio.Event()
 
     async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
         self.asked += 1
+        self.terms.append(seconds)
         self.was_asked.set()
         self.was_asked = anyio.Event()
         if self.is_away:
@@ -158,7 +160,9 @@ class TestOneLook:
         clock.now += HOUR
         with anyio.fail_after(DEADLINE):
             assert await worker.sweeper.sweep()
+            assert worker.store.terms == [LEASE, 0]  # while its hooks run, another worker may take the rest
             assert not await worker.sweeper.sweep()
+            assert worker.store.terms == [LEASE, 0, LEASE]
         assert len(set(inside)) == SWEEP_BATCH + 1
 
 
@@ -221,8 +225,18 @@ class TestBesideTheServer:
                 group.start_soon(stop)
                 await anyio.wait_all_tasks_blocked()
                 assert ended == []
+                assert worker.store.terms[-1] == 0  # another worker may lead at once
                 go.set()
         assert ended == ["hook", "sweeper"]
+
+    async def test_a_lead_that_cannot_be_given_up_runs_out(self) -> None:
+        """A store that is away keeps no worker from stopping."""
+        worker = Worker(Clock(), interval=60)
+        worker.sweeper.start()
+        await anyio.wait_all_tasks_blocked()
+        worker.store.is_away = True
+        with anyio.fail_after(DEADLINE):
+            await worker.sweeper.stop()
 
     async def test_what_never_ran_need_not_be_stopped(self) -> None:
         """A server may stop before it has served anything."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from started import start
@@ -65,40 +67,41 @@ def test_no_command_line_is_one_worker() -> None:
     assert workers([], {}) == 1
 
 
-@pytest.mark.parametrize("command", ["uvicorn main:app", "uvicorn main:app --workers 1"])
-def test_one_worker_may_have_anything(command: str, caplog: pytest.LogCaptureFixture) -> None:
-    """With one process there is nothing to share, and nothing to be said."""
-    assert fault(random_keys=True, memory_store=True, argv=command.split(), environ={}) is None
-    assert caplog.records == []
+ONE, MANY = ["uvicorn", "main:app"], ["gunicorn", "-w3"]
 
 
-def test_random_keys_are_refused_where_workers_would_differ() -> None:
-    """The message says how many there are, and the remedy."""
-    reason = fault(random_keys=True, memory_store=True, argv=["uvicorn", "--workers", "3"], environ={})
-    assert reason is not None
-    assert "3 worker processes" in reason
-    assert 'keys="env:MCP_SESSION_KEYS"' in reason
-
-
-def test_a_store_in_memory_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """Sessions work; deleting one is not seen everywhere, and the log says so with the remedy."""
-    assert fault(random_keys=False, memory_store=True, argv=["gunicorn", "-w3"], environ={}) is None
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert "3 worker processes" in record.getMessage()
-    assert "a store that the workers share" in record.getMessage()
-
-
-def test_shared_keys_and_a_shared_store_are_fine(caplog: pytest.LogCaptureFixture) -> None:
-    """What the workers share is as good as with one of them."""
-    assert fault(random_keys=False, memory_store=False, argv=["gunicorn", "-w3"], environ={}) is None
-    assert caplog.records == []
+@pytest.mark.parametrize(
+    ("argv", "given", "refused", "warned"),
+    [
+        (ONE, (True, True, True), [], []),
+        (ONE, (False, False, True), [], []),
+        (ONE, (False, True, True), [], ["at a restart", 'store="sqlite:']),
+        (MANY, (False, False, True), [], []),
+        (MANY, (True, True, True), ["3 worker processes", 'keys="env:MCP_SESSION_KEYS"'], []),
+        (MANY, (False, True, True), ["3 worker processes", 'store="sqlite:', 'store="redis:', 'transport="off"'], []),
+        (MANY, (False, True, False), [], ["3 worker processes", "a store that the workers share"]),
+    ],
+)
+def test_what_workers_or_a_restart_would_lose_is_refused_or_a_warning(
+    argv: list[str],
+    given: tuple[bool, bool, bool],
+    refused: list[str],
+    warned: list[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Refused is what gives a client nothing; a warning is what forgets that a session was deleted."""
+    random_keys, memory_store, keeps_state = given
+    reason = fault(random_keys=random_keys, memory_store=memory_store, keeps_state=keeps_state, argv=argv, environ={})
+    logged = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert (reason is not None, len(logged)) == (refused != [], int(warned != []))
+    assert all(word in (reason or "") for word in refused)
+    assert all(word in "".join(logged) for word in warned)
 
 
 def test_what_is_not_given_is_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["gunicorn", "-w", "2"])
     monkeypatch.setattr(os, "environ", {})
-    assert fault(random_keys=True, memory_store=False) is not None
+    assert fault(random_keys=True, memory_store=False, keeps_state=True) is not None
 
 
 APPS = """
@@ -125,3 +128,36 @@ def test_uvicorn_with_two_workers_stops_over_random_keys(app: str, tmp_path: Pat
     assert "2 worker processes" in ended.stdout
     assert 'keys="env:MCP_SESSION_KEYS"' in ended.stdout
     assert "Application startup complete" not in ended.stdout
+
+
+IN_CODE = {
+    "uvicorn": "import uvicorn; uvicorn.run('served:app', workers=2, port=0)",
+    "hypercorn": (
+        "from hypercorn.config import Config; from hypercorn.run import run; c = Config(); c.workers = 2; "
+        "c.application_path = 'served:app'; c.bind = ['127.0.0.1:0']; run(c)"
+    ),
+}
+"""Servers that are started by code, so that no command line has the number of workers."""
+
+
+@pytest.mark.parametrize("server", IN_CODE)
+def test_workers_that_code_asks_for_are_seen_too(server: str, tmp_path: Path) -> None:
+    (tmp_path / "served.py").write_text(
+        APPS + "app = MCPSessionMiddleware(bare(), keys='a secret of the worker tests, at least 32 bytes')\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "main.py").write_text(f"if __name__ == '__main__':\n    {IN_CODE[server]}\n", encoding="utf-8")
+    ended = subprocess.run(
+        [sys.executable, "main.py"], cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=60, check=False
+    )
+    assert "2 worker processes" in ended.stdout + ended.stderr
+    assert 'store="sqlite:' in ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(("reloads", "count"), [(False, 3), (True, 1)])
+def test_the_settings_of_the_server_below_come_before_the_command_line(reloads: bool, count: int) -> None:
+    """Gunicorn's files of settings, for one; with reloading there is one process."""
+    worker = {"__name__": "gunicorn.workers.base", "workers": workers}
+    exec("def init_process(self):\n    return workers(['main.py'], {'WEB_CONCURRENCY': '9'})", worker)
+    settings = SimpleNamespace(workers=3, should_reload=reloads)
+    assert worker["init_process"](SimpleNamespace(cfg=settings)) == count  # type: ignore[operator]

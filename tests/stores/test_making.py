@@ -131,7 +131,7 @@ def test_what_an_object_lacks_is_told() -> None:
 @pytest.mark.parametrize("store", [5, object(), 1.5])
 def test_an_object_that_is_no_store_is_refused(store: object) -> None:
     """It lacks everything."""
-    with pytest.raises(ConfigurationError, match="lacks add, claim_ended, close, compare_and_swap, copy"):
+    with pytest.raises(ConfigurationError, match="lacks add, admit, claim_ended, close, compare_and_swap, copy"):
         make(store)
 
 

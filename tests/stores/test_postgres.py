@@ -5,7 +5,6 @@ That it keeps the contract is shown in `test_contract.py`.
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import os
 import re
@@ -25,7 +24,7 @@ from reasons import refused
 import debian
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions.errors import ConfigurationError
-from mcp_sessions.stores import make, postgres_tables
+from mcp_sessions.stores import TimeoutStore, make, postgres_tables
 from mcp_sessions.stores.base import Record, Standing
 from mcp_sessions.stores.postgres import Durability, PostgresStore, cause
 from mcp_sessions.testing.contract import DAY, LATER, START, Clock, at_once, claim, namespace, revoke, session
@@ -164,7 +163,7 @@ async def test_tables_of_a_later_version_are_refused_with_the_remedy(
     with pytest.raises(ConfigurationError, match=said):
         await late.open()
     with refused("store_misconfigured"):
-        await working.status(session())
+        await TimeoutStore(working, seconds=10).status(session())
     assert "install that version" in caplog.text
 
 
@@ -300,10 +299,11 @@ async def test_tls_is_a_matter_of_the_url(make_store: Make, caplog: pytest.LogCa
         await trusting.open()
         assert await revoke(trusting, session()) is True
         await trusting.close()
-        wary = PostgresStore(f"{base}system", durability="ignore")
+        wary = TimeoutStore(PostgresStore(f"{base}system", durability="ignore"), seconds=10)
         with refused("store_tls"):
             await wary.open()
-    assert f"the session store <PostgresStore {postgres_servers.HOST}:{server.port}/postgres> failed" in caplog.text
+    where = f"PostgreSQL at {postgres_servers.HOST}:{server.port}/postgres"
+    assert f"the session store fails (store_tls): {where}: OperationalError" in caplog.text
 
 
 @pytest.mark.parametrize("what", ["database=nowhere", "user=mallory"])
@@ -349,7 +349,7 @@ async def test_a_server_that_may_forget_is_named(
     await store.open()
     await at_once([partial(store.status, session())] * 5)
     assert [one.getMessage()[:29] for one in caplog.records if "fsync" in one.getMessage()] == logged
-    shown = await store._pool.run(lambda connection: connection.execute("SHOW synchronous_commit").fetchone(), bool)
+    shown = await store._run(lambda connection: connection.execute("SHOW synchronous_commit").fetchone())
     assert shown == ("on",)
 
 
@@ -385,16 +385,16 @@ def test_a_fault_has_a_cause(error: Exception, reason: str) -> None:
 async def test_a_full_disk_is_a_full_store(
     make_store: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each cause is logged once a minute, with the place."""
+    """It is logged once a minute, with the place."""
 
     def fills(*_: object, **__: object) -> None:
         raise psycopg.errors.DiskFull
 
     monkeypatch.setattr(postgres_tables.Transaction, "write", fills)
-    store = make_store()
+    within = TimeoutStore(store := make_store(), seconds=10)
     for _ in range(2):
         with refused("store_full_disk"):
-            await store.write(namespace(session()), "k", b"1")
-    assert [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING and "failed" in one.msg] == [
-        f"the session store {store!r} failed: store_full_disk"
+            await within.write(namespace(session()), "k", b"1")
+    assert [one.getMessage() for one in caplog.records if " fails " in one.msg] == [
+        f"the session store fails (store_full_disk): {store.where}: DiskFull"
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -42,6 +43,8 @@ class Place:
 
 
 PASSWORD = "a-password-of-the-store"
+ROOT = Path(__file__).resolve().parents[2]
+DAY = 24 * 3600
 LONG = 30  # seconds that no call here may take, however busy the machine is
 
 
@@ -62,6 +65,9 @@ def claims(jti: str = "one", *, issued_at: int = START, subject: str | None = "s
     return Claims(kind="session", kid="k", jti=jti, issued_at=issued_at, expires_at=issued_at + 3600, subject=subject)
 
 
+LATER = claims("later", issued_at=START + 1)
+
+
 def shelf(owner: str = "one") -> Namespace:
     return Namespace(owner, START + 3600, 100)
 
@@ -69,9 +75,12 @@ def shelf(owner: str = "one") -> Namespace:
 @asynccontextmanager
 async def opened(url: Any, **options: Any) -> AsyncIterator[RedisStore]:
     """A store under keys of its own, which waits long for a busy machine."""
-    store = RedisStore(url, **{"prefix": f"{uuid4().hex}:", "clock": Clock(), "timeout": LONG / 3, **options})
+    clock = Clock()
+    store = RedisStore(url, **{"prefix": f"{uuid4().hex}:", "clock": clock, "timeout": LONG / 3, **options})
     try:
+        clock.now -= DAY  # it was there for a day
         await store.open()
+        clock.now += DAY
         yield store
     finally:
         await store.close()
@@ -140,7 +149,8 @@ def test_what_is_no_redis_is_refused_and_not_repeated(url: Any) -> None:
     [
         ({"prefix": ""}, "some text without braces"),
         ({"prefix": "a{b}:"}, "some text without braces"),
-        ({"durability": "maybe"}, "durability= is one of 'warn', 'refuse', 'ignore'"),
+        ({"durability": "maybe"}, "durability= is one of 'warn', 'refuse', 'wait', 'ignore'"),
+        ({"replicas": -1}, "how many replicas"),
         ({"forgotten": "maybe"}, "forgotten= is one of 'refuse', 'accept'"),
         ({"timeout": 0}, "seconds above 0"),
         ({"timeout": float("nan")}, "seconds above 0"),
@@ -239,17 +249,12 @@ async def test_tls_is_verified() -> None:
         await stranger.close()
 
 
-RIGHTS = (
-    "~mcp-sessions:* +ping +info +select +mget +hmget +get +set +del +exists +ttl +expire +hget +hset +hsetnx +hdel "
-    "+hexists +hgetall +hincrby +zadd +zrem +zrange +zscore +zrangebyscore +zremrangebyscore +eval +evalsha"
-)
-CLUSTER_RIGHTS = "+cluster|slots +cluster|shards +cluster|myid +command +asking"
-
-
 async def test_a_user_needs_no_more_than_these_rights(place: Place) -> None:
-    """CONFIG is not among them, nor any other that managed services forbid."""
-    rights = f"on >{PASSWORD} {RIGHTS} {CLUSTER_RIGHTS}".split()
-    place.server.command("ACL", "SETUSER", "app", *rights)
+    """Those that the documentation shows."""
+    shown = (ROOT / "docs/stores.md").read_text("utf-8").partition("ACL SETUSER app")[2].partition("Without")[0]
+    rights = [right for right in re.findall(r"[+~][-+\w|:*]+", shown) if "wait" not in right]
+    assert len(rights) > 30
+    place.server.command("ACL", "SETUSER", "app", "on", f">{PASSWORD}", *rights)
     url = place.url.replace("://", f"://app:{PASSWORD}@")
     async with opened(url, prefix=f"mcp-sessions:{uuid4().hex}:") as store:
         one = claims()
@@ -267,16 +272,30 @@ async def test_a_user_needs_no_more_than_these_rights(place: Place) -> None:
         await store.purge(one.ref)
 
 
-async def test_a_server_that_says_nothing_of_itself_is_used_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    """Once, as a matter of information: who runs it may know better."""
+@pytest.mark.parametrize("durability", ["warn", "refuse", "wait", "ignore"])
+async def test_a_server_that_says_nothing_of_itself_is_a_risk(
+    durability: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning names the rights that are missing, once; who wants to be certain is refused until they are given."""
     caplog.set_level(logging.INFO, "mcp_sessions")
-    with serving(user=f"app on >{PASSWORD} ~* +@all -info") as own:
-        async with opened(f"redis://app:{PASSWORD}@{HOST}:{own.port}", durability="refuse") as store:
+    with serving(user=f"app on >{PASSWORD} ~* +@all -info", appendonly="yes", appendfsync="always") as own:
+        store = RedisStore(f"redis://app:{PASSWORD}@{HOST}:{own.port}?durability={durability}", timeout=LONG)
+        if durability in {"refuse", "wait"}:
+            with pytest.raises(ConfigurationError, match=r"with 'ACL SETUSER app \+info \+config\|get'"):
+                await store.open()
+            with unavailable("store_misconfigured"):
+                await store.status(claims())
+            own.command("ACL", "SETUSER", "app", "+info")
             own.command("CLIENT", "KILL", "USER", "app")
-            assert await store.status(claims()) is Standing.LIVE
-    (said,) = caplog.records
-    assert said.levelno == logging.INFO
-    assert "it cannot be known whether it keeps what it is given" in said.getMessage()
+        else:
+            await store.open()
+            own.command("CLIENT", "KILL", "USER", "app")
+        await store.admit(claims())
+        assert await store.status(claims()) is Standing.LIVE
+        await store.close()
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == (durability == "warn")
+    assert all("'ACL SETUSER app +info +config|get'" in warning for warning in warnings)
 
 
 # --- when it is out of reach ---------------------------------------------------------------------
@@ -301,7 +320,7 @@ async def test_a_closed_port_is_told_at_once_and_tried_again_later() -> None:
         with unavailable("store_unreachable"):
             await store.status(claims())
         own.restart()
-        assert await store.status(claims()) is Standing.LIVE
+        assert await store.status(LATER) is Standing.LIVE
         await store.close()
 
 
@@ -316,14 +335,14 @@ async def test_a_cluster_that_cannot_be_reached_is_told_too() -> None:
         with unavailable("store_cluster_down"):  # a node that has just started waits for others to speak up
             await store.status(claims())
         own.wait_for_slots()
-        assert await store.status(claims()) is Standing.LIVE
+        assert await store.status(LATER) is Standing.LIVE
         await store.close()
 
 
 async def test_many_requests_may_be_the_first_at_once(place: Place) -> None:
     """And more than there may be connections wait for their turn."""
     store = RedisStore(place.url, prefix=f"{uuid4().hex}:", clock=Clock(), timeout=LONG, connections=2)
-    calls = (store.status(claims(str(n))) for n in range(20))
+    calls = (store.status(claims(str(n), issued_at=START + 1)) for n in range(20))
     assert set(await asyncio.gather(*calls)) == {Standing.LIVE}
     await store.close()
 
@@ -619,12 +638,14 @@ async def test_a_deadline_that_is_left_hides_no_other(tracked: RedisStore) -> No
 
 async def test_a_listed_session_without_a_record_is_not_listed(tracked: RedisStore) -> None:
     """And goes from the list in the end, when the principal has another session."""
-    listed = tracked._keys.sessions(AUDIENCE, "sub")
-    redis_servers.shared().command("ZADD", listed, START - 10 * 86_400, "phantom")
+    by_end, by_beginning = tracked._keys.sessions(AUDIENCE, "sub")
+    redis_servers.shared().command("ZADD", by_end, START - 10 * 86_400, f"{START - 11 * 86_400:011}phantom")
+    redis_servers.shared().command("ZADD", by_beginning, 0, f"{START - 11 * 86_400:011}phantom")
     assert await tracked.sessions("sub", audience=AUDIENCE) == []
     await tracked.register(Record.of(claims()))
     assert await tracked.sessions("sub", audience=AUDIENCE) == [Record.of(claims())]
-    assert redis_servers.shared().command("ZRANGE", listed, 0, -1) == [claims().ref.encode()]
+    for key in (by_end, by_beginning):
+        assert redis_servers.shared().command("ZRANGE", key, 0, -1) == [f"{START:011}{claims().ref}".encode()]
 
 
 async def test_a_worker_that_dies_between_the_steps_of_a_revocation_loses_nothing(
@@ -691,10 +712,11 @@ async def test_nothing_outlives_its_session_for_long(tracked: RedisStore) -> Non
         "{unrecorded}:data": 3660,
         "{unrecorded}:times": 3660,
         "{sub}:sessions:mcp-sessions": week + 3660,
+        "{sub}:listed:mcp-sessions": week + 3660,
         "{sub}:ended-before:mcp-sessions": 7260,
         "{all}:sweeper:mcp-sessions": 5,
         "{all}:due:mcp-sessions": -1,
-        "{all}:since:2": -1,
+        "{all}:since:3": -1,
         "{all}:servers": -1,
     }
     assert ttls.keys() == expected.keys()

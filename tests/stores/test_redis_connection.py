@@ -14,8 +14,10 @@ from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.stores import TimeoutStore
 from mcp_sessions.stores.base import Store
 from mcp_sessions.stores.redis_connection import RedisConnection
+from mcp_sessions.stores.redis_durability import Promise
 
 PING = ("PING",)
+PROMISE = Promise("warn", 0, 1)
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ def keep_from_running(seconds: float) -> None:
 
 
 def connected(client: Any) -> RedisConnection:
-    return RedisConnection(client, timeout=0.01, connections=1)
+    return RedisConnection(client, PROMISE, timeout=0.01, connections=1)
 
 
 class Pinging:
@@ -96,7 +98,7 @@ async def test_a_client_that_hangs_up_drops_no_connections() -> None:
     """Or each that did would cost the others new ones."""
     client = Slow(pauses=[10])
     task = asyncio.ensure_future(
-        RedisConnection(cast("Any", client), timeout=60, connections=1).run(PING, idempotent=True)
+        RedisConnection(cast("Any", client), PROMISE, timeout=60, connections=1).run(PING, idempotent=True)
     )
     await asyncio.sleep(0)
     task.cancel()

@@ -18,7 +18,11 @@ from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions.errors import ConfigurationError, StoreUnavailable
 from mcp_sessions.stores.base import Record, Standing
 from mcp_sessions.stores.redis import RedisStore
-from mcp_sessions.stores.redis_epoch import ServerInfo
+from mcp_sessions.stores.redis_durability import EVICTS as _EVICTS
+from mcp_sessions.stores.redis_durability import FORGETS as _FORGETS
+from mcp_sessions.stores.redis_durability import LATE as _LATE
+from mcp_sessions.stores.redis_durability import UNSURE as _UNSURE
+from mcp_sessions.stores.redis_durability import ServerInfo
 from mcp_sessions.testing.contract import revoke
 
 LIVE, ENDED, LOST = Standing.LIVE, Standing.ENDED, Standing.LOST
@@ -52,8 +56,15 @@ async def opened(server: Server, clock: Clock, **options: Any) -> AsyncIterator[
         await store.close()
 
 
+async def begun(store: RedisStore, jti: str, clock: Clock) -> Claims:
+    """A session that begins now, as the server begins one."""
+    one = claims(jti, clock)
+    await store.admit(one)
+    return one
+
+
 def said(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
-    return [record.getMessage().partition(",")[0] for record in caplog.records if record.levelno == level]
+    return [record.getMessage().partition(";")[0] for record in caplog.records if record.levelno == level]
 
 
 # --- what is noticed -----------------------------------------------------------------------------
@@ -65,26 +76,28 @@ async def test_an_empty_redis_is_a_beginning(clock: Clock) -> None:
     clock.now += 1.5
     with serving() as server:
         async with opened(server, clock) as store:
-            assert await store.statuses([old, claims("new", clock)]) == [LOST, LIVE]
+            assert await store.statuses([old, claims("other", clock)]) == [LOST, LOST]
+            assert await store.statuses([old, await begun(store, "new", clock)]) == [LOST, LIVE]
             assert await store.statuses([]) == []
 
 
-async def test_what_an_older_format_keeps_vouches_for_nobody(clock: Clock) -> None:
-    """Its ends of everybody's sessions bore no audience, so they are not found where they are looked for now."""
+@pytest.mark.parametrize(("suffix", "found"), [("", LOST), (":2", LIVE)])
+async def test_an_older_format_vouches_for_what_is_still_read(clock: Clock, suffix: str, found: Standing) -> None:
+    """The first's ends bore no audience, so they are not found where they are looked for now; the second's are."""
     old = claims("old", clock)
     with serving() as server:
-        server.command("SET", "mcp-sessions:{all}:since", int(clock.now) - 60)
+        server.command("SET", f"mcp-sessions:{{all}}:since{suffix}", int(clock.now) - 60)
         server.command("SET", "mcp-sessions:{all}:ended-before", int(clock.now) + 1)
         clock.now += 1.5
         async with opened(server, clock) as store:
-            assert await store.statuses([old, claims("new", clock)]) == [LOST, LIVE]
+            assert await store.statuses([old, await begun(store, "new", clock)]) == [found, LIVE]
 
 
 async def test_opening_twice_is_the_same_as_once(clock: Clock) -> None:
     """And so is a second worker that opens later."""
     with serving() as server:
         async with opened(server, clock) as store:
-            one = claims("one", clock)
+            one = await begun(store, "one", clock)
             clock.now += 60
             await store.open()
             async with opened(server, clock) as other:
@@ -101,8 +114,37 @@ async def test_emptying_redis_at_runtime_ends_what_was_issued_before(clock: Cloc
             server.command("FLUSHALL")
             assert await store.statuses([ended, live]) == [LOST, LOST]
             assert await other.status(ended) is LOST
-            clock.now += 1
-            assert await other.statuses([live, claims("new", clock)]) == [LOST, LIVE]
+            assert await other.statuses([live, await begun(other, "new", clock)]) == [LOST, LIVE]
+
+
+async def test_a_deletion_a_loss_and_a_fresh_worker_within_one_second(clock: Clock) -> None:
+    """Never is what was deleted accepted again, and never is what begins after the loss refused."""
+    with serving() as server:
+        for number in range(100):
+            async with opened(server, clock) as store:
+                deleted = await begun(store, f"deleted {number}", clock)
+                assert await store.status(deleted) is LIVE
+                await revoke(store, deleted)
+            server.command("FLUSHALL")
+            clock.now += 0.001
+            async with opened(server, clock) as fresh:
+                assert await fresh.status(deleted) is LOST
+                assert await fresh.status(await begun(fresh, f"new {number}", clock)) is LIVE
+
+
+async def test_an_epoch_moves_on_also_where_another_clock_was_ahead(clock: Clock) -> None:
+    """An old copy came back, with the moment of a worker that is a second ahead: whom that one admitted is LOST."""
+    with serving() as server:
+        ahead = Clock()
+        ahead.now = clock.now + 1
+        async with opened(server, ahead) as store:
+            one = await begun(store, "one", ahead)
+            server.command("SAVE")
+        server.kill9()
+        server.restart()
+        async with opened(server, clock) as late:
+            assert await late.status(one) is LOST
+            assert await late.status(await begun(late, "two", clock)) is LIVE
 
 
 async def test_who_accepts_the_risk_keeps_sessions(clock: Clock) -> None:
@@ -124,7 +166,7 @@ async def test_kill_9_with_an_append_only_file_loses_nothing(clock: Clock, tells
     silence: dict[str, Any] = {} if tells else {"rename_command": "INFO ''"}
     with serving(**KEEPS, **silence) as server:
         async with opened(server, clock) as store:
-            ended, live = claims("ended", clock), claims("live", clock)
+            ended, live = claims("ended", clock), await begun(store, "live", clock)
             assert await revoke(store, ended)
             await store.register(Record(live.ref, "sub", live.issued_at, live.expires_at, live.issued_at))
             clock.now += 60
@@ -188,14 +230,15 @@ async def test_a_file_that_was_switched_on_later_does_not_vouch_for_what_was_bef
 
 # --- what is said --------------------------------------------------------------------------------
 
-FORGETS = "Redis keeps no append-only file"
-EVICTS = "Redis may evict revocations when its memory is full (maxmemory-policy is not noeviction)"
+FORGETS, EVICTS, LATE, UNSURE = (text.partition(";")[0] for text in (_FORGETS, _EVICTS, _LATE, _UNSURE))
 
 
 @pytest.mark.parametrize(
     ("options", "warnings"),
     [
         (KEEPS, []),
+        ({"appendonly": "yes"}, [LATE]),
+        ({**KEEPS, "rename_command": "CONFIG ''"}, [UNSURE]),
         ({}, [FORGETS]),
         ({**KEEPS, "maxmemory": "100mb", "maxmemory_policy": "allkeys-lru"}, [EVICTS]),
         ({**KEEPS, "maxmemory": "100mb", "maxmemory_policy": "volatile-ttl"}, [EVICTS]),
@@ -228,7 +271,7 @@ async def test_a_run_that_may_forget_is_refused_while_it_lasts(clock: Clock, cap
     """A server that comes back without its file is noticed by a worker that was told to refuse such."""
     with serving(**KEEPS) as server:
         async with opened(server, clock, durability="refuse") as store:
-            one = claims("one", clock)
+            one = await begun(store, "one", clock)
             server.kill9()
             server.restart(appendonly="no")
             for _ in range(2):
@@ -243,12 +286,13 @@ async def test_a_run_that_may_forget_is_refused_while_it_lasts(clock: Clock, cap
 
 def test_a_server_that_does_not_say_it_all_is_taken_for_one_that_says_nothing() -> None:
     """Such as a service that speaks Redis's protocol and is something else."""
-    lines = ("# Server", "run_id:a:b", "aof_enabled:1", "maxmemory:0", "maxmemory_policy:x", "role:master", "")
-    told = "\r\n".join(lines)
+    told = "# Server|run_id:a:b|aof_enabled:1|maxmemory:0|maxmemory_policy:x|role:master|loading:0|".replace(
+        "|", "\r\n"
+    )
     found = ServerInfo.parse(told)
     assert found is not None
     assert (found.run, found.keeps, found.evicts, found.is_replica) == ("a:b", True, False, False)
-    for missing in ("run_id", "aof_enabled", "maxmemory", "maxmemory_policy", "role"):
+    for missing in ("run_id", "aof_enabled", "maxmemory", "maxmemory_policy", "role", "loading"):
         assert ServerInfo.parse(told.replace(f"\n{missing}:", "\n#")) is None
 
 
@@ -256,7 +300,7 @@ async def test_a_node_of_a_cluster_that_restarts_is_noticed_too(clock: Clock) ->
     """By the name that it keeps."""
     with serving(cluster=True) as server:
         store = RedisStore(server.cluster_url, clock=clock, timeout=10)
-        one = claims("one", clock)
+        one = await begun(store, "one", clock)
         assert await store.status(one) is LIVE
         server.command("SAVE")
         assert await revoke(store, one)

@@ -26,7 +26,7 @@ from sqlite_worker import session as workers_session
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import ConfigurationError, DataGone, StoreFull, StoreUnavailable
-from mcp_sessions.stores import sqlite_file, sqlite_shared, sqlite_threads
+from mcp_sessions.stores import sqlite, sqlite_file, sqlite_shared
 from mcp_sessions.stores.base import Ended, Reach, Record, Standing, Store
 from mcp_sessions.stores.sqlite import SQLiteStore
 from mcp_sessions.stores.sqlite_file import SQLiteFile
@@ -448,9 +448,9 @@ async def test_what_a_fork_inherits_is_not_touched(
     """The new process has threads and connections of its own; one that was never used has nothing to leave."""
     await revoke(store, session())
     left = len(sqlite_file._left_behind)
-    monkeypatch.setattr(sqlite_threads, "_workers", {store._reads, store._changes})
+    monkeypatch.setattr(sqlite, "_workers", {store._reads, store._changes})
     before = store._changes._running
-    sqlite_threads._after_fork()
+    sqlite._after_fork()
     assert len(sqlite_file._left_behind) == left + 1
     assert await store.status(session()) is Standing.ENDED
     assert await revoke(store, session()) is False

@@ -57,14 +57,26 @@ class Server:
     Args:
         folder: Where it keeps its files.
         tls: Whether it speaks TLS alone.
+        file: A configuration file, which a Sentinel must have.
+        preload: A library that comes before the system's, such as a slow disk.
         options: Its configuration, by the names in `redis.conf`, with underscores.
     """
 
-    def __init__(self, folder: Path, *, tls: bool = False, **options: object) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        tls: bool = False,
+        preload: Path | None = None,
+        file: Path | None = None,
+        **options: object,
+    ) -> None:
         self.folder = folder
         self.port = _free_port()
+        self._file = [] if file is None else [str(file), "--sentinel"]
         self._options = {"bind": HOST, "save": "", "loglevel": "warning", **options}
         self.certificates = Certificates(folder) if tls else None
+        self._environment = {**os.environ, **({} if preload is None else {"LD_PRELOAD": str(preload)})}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -80,9 +92,9 @@ class Server:
 
     def start(self) -> None:
         """Start the server, and wait until it answers and has read its files."""
-        command = [program(), *self._arguments()]
+        command = [program(), *self._file, *self._arguments()]
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
+            self._process = subprocess.Popen(command, cwd=self.folder, env=self._environment, stdout=log, stderr=log)
         _wait_for(lambda: self._ended() or self._answers())
         if self._ended():
             raise DidNotStart((self.folder / "log").read_text("utf-8", "replace")[-2000:])

@@ -209,6 +209,7 @@ CASES = [
     Case(refuse("body_cut_short"), "the client left before the end", *PARSE, receiving({"type": "http.disconnect"})),
     Case(refuse("not_jsonrpc"), "JSON, but no JSON-RPC 2.0", *INVALID, body('{"id":1,"method":"ping"}')),
     Case(refuse("duplicate_member"), "`method` is given twice", *INVALID, message('"method":"a","method":"b"')),
+    Case(refuse("member_case"), "`Method` instead of `method`", *INVALID, message('"id":1,"Method":"ping"')),
     Case(refuse("method_not_string"), "`method` is a number", *INVALID, message('"id":1,"method":1')),
     Case(refuse("id_not_string_or_integer"), "`id` is null", *INVALID, message('"id":null,"method":"ping"')),
     Case(refuse("params_not_object"), "`params` is an array", *INVALID, message('"id":1,"method":"a","params":[]')),
@@ -325,7 +326,13 @@ CASES = [
         speaking({}, sessionId="made-up"),
         FIRST,
     ),
-    Case(refuse("session_header_alone"), "a mirror, and no session in `_meta`", *HEADER, mirrored_alone),
+    Case(
+        refuse("session_header_alone"),
+        'a mirror, and no session in `_meta` (`transport="off"`)',
+        *HEADER,
+        mirrored_alone,
+        {"transport": "off"},
+    ),
     Case(
         refuse("version_header_mismatch"),
         "the version header differs from `_meta`",

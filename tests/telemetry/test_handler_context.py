@@ -18,7 +18,7 @@ from opentelemetry import context
 from opentelemetry.trace import NonRecordingSpan, SpanContext, get_current_span, set_span_in_context
 
 from mcp_sessions._protocol.jsonrpc import Message, parse
-from mcp_sessions._server.placement import parts
+from mcp_sessions._server.placement import reachable
 from mcp_sessions.telemetry.frameworks import SCOPE_KEY, store_context, wrap_handlers
 from mcp_sessions.telemetry.recorder import Telemetry
 
@@ -101,7 +101,7 @@ def test_the_scope_that_begins_a_connection_holds_no_context(method: str, stores
     """Servers keep it for as long as the connection lasts, and would keep the context with it."""
     app = import_module("mcp.server.fastmcp").FastMCP("small").streamable_http_app()
     options: dict[str, Any] = {"spans": "enrich", "trace": "request", "metrics": None, "redact": None, "tail": None}
-    telemetry, scope = Telemetry(partial(parts, app, "/mcp"), tracked=False, **options), dict[str, Any]()
+    telemetry, scope = Telemetry(partial(reachable, app, "/mcp"), tracked=False, **options), dict[str, Any]()
     message = parse(b'{"jsonrpc":"2.0","id":1,"method":"%b"}' % method.encode())
     assert isinstance(message, Message)
     assert telemetry.begin(message, version=None, session=None) is None

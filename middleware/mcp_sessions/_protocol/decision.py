@@ -141,6 +141,7 @@ class Decision(msgspec.Struct, frozen=True):
     transport_id: str | None = None  # the id in a header that names a transport session, unverified
     kind: Kind = SESSION_KIND  # what the token of `metadata` is used as
     fail_open: bool = False  # whether it goes on without a revocation check where the store does not answer
+    contradicts: bool = False  # whether the header is not that session's, which only its owner learns
 
 
 PASS: Final = Decision(FORWARD)
@@ -161,6 +162,7 @@ class Rules(msgspec.Struct, frozen=True):
     sep1364: Sep1364 | None
     inspected_methods: frozenset[str]  # without a session, only these need a decision, unless all do
     inspects_all: bool
+    guards: bool  # whether anything depends on no message reaching the server undecided
 
     @classmethod
     def of(cls, *, subjects: Mapping[str, Subject], inspects_all: bool, **rules: Any) -> Rules:
@@ -171,6 +173,7 @@ class Rules(msgspec.Struct, frozen=True):
             subjects=subjects,
             inspected_methods=ADVERTISING | decided,
             inspects_all=inspects_all or inspects,
+            guards=inspects or rules["bridges"],
             **rules,
         )
 
@@ -196,9 +199,9 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
         raise EraRefused
     sep1364, header = rules.sep1364, headers.session_id
     metadata = requested_session(message, sep1364)
-    is_transport = False
+    is_transport = contradicts = False
     if header is not None or sep1364 is not None:
-        is_transport = _is_transport(message, metadata, headers, rules)
+        is_transport, contradicts = _header(message, metadata, headers, rules)
     about = subject(message, rules)
     if sep1364 is not None and metadata is None and sep1364.requires(message, about):
         raise SessionRequired
@@ -224,7 +227,7 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
         metadata = None
     opens = metadata is not None or is_transport
     fail_open = opens and rules.fail_open and step not in ANSWERED and not _is_required(message, rules)
-    return Decision(step, metadata, header if is_transport else None, kind, fail_open)
+    return Decision(step, metadata, header if is_transport else None, kind, fail_open, contradicts)
 
 
 def _cookie(message: Message, about: Subject, cookie: str) -> SessionMetadata | None:
@@ -269,25 +272,25 @@ def speaks_of_sessions(item: Message, rules: Rules) -> bool:
     return is_named or _is_required(item, rules)
 
 
-def _is_transport(message: Message, metadata: SessionMetadata | None, headers: RequestHeaders, rules: Rules) -> bool:
-    """Whether the header of ours names a transport session; else it must mirror a field of SEP-1364."""
+def _header(
+    message: Message, metadata: SessionMetadata | None, headers: RequestHeaders, rules: Rules
+) -> tuple[bool, bool]:
+    """Return whether the header of ours names a transport session, and whether it contradicts a field of SEP-1364."""
     header = None if message.method == INITIALIZE else headers.session_id  # it begins anew, whatever it carries
     sep1364, kind = rules.sep1364, None
     field = None if sep1364 is None else sep1364.field(message)
-    if field is not None:
+    if field is not None and not message.names_session:  # beside `_meta`, it is a session of the draft
         kind = rules.kind_of(field)
     # Across the bridge, the server's own session is sealed in ours, beside which a session of a field can stand.
     may_name = field is None or (rules.bridges and kind == BESIDE)
-    if header is not None and may_name and draft.names_transport(header, metadata, kind_of_header(header, rules)):
-        return True
-    if sep1364 is not None and field is not None:
-        sep1364.check_header(field, kind, headers.first(SESSION_HEADER), is_ours=headers.session_id is not None)
-    return False
-
-
-def kind_of_header(header: str, rules: Rules) -> Kind | None:
-    """Return what the token in a session header may be used as; without transport sessions it mirrors the body."""
-    return rules.kind_of(header) if rules.reads_transport else SESSION_KIND
+    if header is not None and may_name and draft.names_transport(header, metadata, rules.reads_transport):
+        return True, False
+    if sep1364 is None or field is None:
+        return False, False
+    mirrors = sep1364.mirrors(field, kind, headers.first(SESSION_HEADER), is_ours=headers.session_id is not None)
+    if not mirrors and message.names_session:
+        raise refuse("session_header_mismatch")
+    return False, not mirrors
 
 
 def _kind_of_field(metadata: SessionMetadata, step: Step, rules: Rules) -> Kind:

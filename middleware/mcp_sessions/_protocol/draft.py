@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import msgspec
 
-from .._session.claims import TRANSPORT, Kind, RedactedRepr, utc
+from .._session.claims import RedactedRepr, utc
 from ..errors import Refusal, refuse
 from .jsonrpc import Message
-from .strict_json import DECODE_ERRORS, SHORTEST_MEMBER, is_all, last_members, members, string
+from .strict_json import DECODE_ERRORS, SHORTEST_MEMBER, Names, is_all, last_members, members, string
 
 CREATE: Final = "sessions/create"
 DELETE: Final = "sessions/delete"
@@ -32,6 +32,7 @@ class SessionMetadata(
     state: str | None = None  # the sealed state token
 
 
+_MEMBERS: Final = Names("sessionId", "state")
 _FRAME: Final = len('{"sessionId":""}')
 _STATE_FRAME: Final = len(',"state":""')
 
@@ -46,6 +47,7 @@ def parse_metadata(raw: bytes) -> SessionMetadata:
     Raises:
         Refusal: `malformed_session`: It is not `{sessionId: string, state?: string}`.
         Refusal: `duplicate_member`: A member is given twice.
+        Refusal: `member_case`: A name differs in case alone from one of these.
         Refusal: `lone_surrogate`: A value cannot be written down again.
     """
     try:
@@ -65,6 +67,7 @@ def _uncommon(raw: bytes) -> SessionMetadata:
     if not raw.startswith(b"{"):
         raise refuse("malformed_session")
     found = members(raw)
+    _MEMBERS.check(found)
     session_id = string(found["sessionId"]) if "sessionId" in found else None
     state = string(found["state"]) if "state" in found else None
     if session_id is None or (state is None and "state" in found):
@@ -98,22 +101,20 @@ def encode(metadata: dict[str, Any]) -> bytes:
     return msgspec.json.encode(metadata)
 
 
-def names_transport(header: str, metadata: SessionMetadata | None, kind: Kind | None) -> bool:
-    """Whether a session header of ours, its token of this kind, names a transport session; else it mirrors the body.
+def names_transport(header: str, metadata: SessionMetadata | None, reads_transport: bool) -> bool:
+    """Whether a session header of ours names a transport session; else it mirrors the body.
+
+    The token is not looked at: whether it is authentic must not show before its owner is known.
 
     Raises:
-        Refusal: `session_header_alone`: It is a session id of another dialect, and the body names no session.
-        Refusal: `session_header_mismatch`: It is not a transport id, and the body names another session.
+        Refusal: `session_header_alone`: No header names a transport session here, and the body names none.
+        Refusal: `session_header_mismatch`: The same, and the body names another session.
     """
-    if metadata is None:
-        if kind is not None and kind != TRANSPORT:
-            raise refuse("session_header_alone")
-        return True  # one that is not authentic is refused as a dead transport session is
-    if header == metadata.session_id:
+    if metadata is not None and header == metadata.session_id:
         return False
-    if kind == TRANSPORT:
+    if reads_transport:
         return True
-    raise refuse("session_header_mismatch")
+    raise refuse("session_header_alone" if metadata is None else "session_header_mismatch")
 
 
 def speaks_draft(message: Message) -> bool:

@@ -19,6 +19,7 @@ from ..errors import NOT_JSONRPC, InvalidRequest, refuse
 from .strict_json import (
     DECODE_ERRORS,
     SHORTEST_MEMBER,
+    Names,
     check_level,
     check_utf8,
     is_all,
@@ -42,6 +43,15 @@ TARGETS: Final[dict[str, Literal["name", "uri"]]] = {
 _READ: Final = {"name": "name", "uri": "uri", "clientInfo": "client_info"}  # the field of each in `Params`
 _RENAMED: Final = {"meta": "_meta", "protocol_version": "protocolVersion", "client_info": "clientInfo"}
 
+_ENVELOPE: Final = Names("jsonrpc", "id", "method", "params", "result", "error", "sessionId")
+_ONLY_VERSION: Final = Names("jsonrpc")  # of what may be no message at all
+_PARAMS: Final = Names(
+    *(*_READ, *_RENAMED.values(), "capabilities", "cursor", "sessionId", "mode", "descendants"), usual=("arguments",)
+)
+_META: Final = Names(
+    *(SESSION_KEY, "io.modelcontextprotocol/protocolVersion", "io.modelcontextprotocol/clientCapabilities", "baggage"),
+    usual=("io.modelcontextprotocol/clientInfo", "progressToken", "traceparent", "tracestate"),
+)
 _VERSION: Final = Raw(b'"2.0"')
 _NULL: Final = Raw(b"null")
 _SPACE: Final = b" \t\n\r"
@@ -54,7 +64,10 @@ _Members: TypeAlias = "dict[str, Raw] | None"
 _Decoded: TypeAlias = "tuple[bytes, dict[str, Raw], dict[str, Raw]]"
 
 _LABEL: Final = re.compile(r"[A-Za-z0-9_/$-]{0,64}")  # no dot, so no session id
-_MAY_BE_MESSAGE: Final = re.compile(rb"jsonrpc|\\u00(?:6[3aef]|7[023])", re.IGNORECASE)  # or a letter of it, escaped
+# Or a letter of it, escaped or in a form that folds to it.
+_MAY_BE_MESSAGE: Final = re.compile(
+    rb"jsonrpc|\\u00(?:[46][3aef]|[57][023])|\\u017f|" + "\u017f".encode(), re.IGNORECASE
+)
 _TRIES: Final = 10  # how many times `max_batch` items are read at most, to find whether any is a message
 
 
@@ -187,8 +200,8 @@ def parse(body: bytes, *, max_batch: int = MAX_BATCH) -> Message | Batch:
 
     Raises:
         ParseError: `not_json`, `not_utf8`, `byte_order_mark` or `nesting_too_deep`.
-        InvalidRequest: `not_jsonrpc`, `batch`, `batch_too_large`, `duplicate_member`, `lone_surrogate`,
-            `method_not_string`, `id_not_string_or_integer` or `params_not_object`.
+        InvalidRequest: `not_jsonrpc`, `batch`, `batch_too_large`, `duplicate_member`, `member_case`,
+            `lone_surrogate`, `method_not_string`, `id_not_string_or_integer` or `params_not_object`.
         InvalidParams: `meta_not_object`.
     """
     if not body.isascii():
@@ -204,6 +217,8 @@ def parse(body: bytes, *, max_batch: int = MAX_BATCH) -> Message | Batch:
     if not (len(body) - len(joined) < SHORTEST_MEMBER or is_all(body, found)):
         return _message(body)
     params = NO_PARAMS if found.params is None else found.params
+    if params.meta is not None and not _META.has_only(params.meta):
+        _META.check(params.meta)
     if found.id is UNSET:
         return Message(body, NOTIFICATION, found.method, UNSET, params)
     if found.id:
@@ -255,10 +270,13 @@ def _message(body: bytes) -> Message:
     envelope = last_members(body)
     version = envelope.get("jsonrpc")
     if version is None:
+        _ONLY_VERSION.check(envelope)
         raise refuse(NOT_JSONRPC)
     if version != _VERSION and string(version) != "2.0":
         check_level(body, envelope)  # another parser may take the first of two versions
+        _ONLY_VERSION.check(envelope)
         raise refuse(NOT_JSONRPC)
+    _ENVELOPE.check(envelope)
     field = envelope.get("sessionId")
     if "method" not in envelope:
         _check_distinct(body, envelope, None, None)
@@ -269,6 +287,8 @@ def _message(body: bytes) -> Message:
     params = _inner(envelope, "params", "params_not_object")
     meta = None if params is None else _inner(params, "_meta", "meta_not_object")
     _check_distinct(body, envelope, params, meta)
+    _PARAMS.check(params or ())
+    _META.check(meta or ())
     given_id = UNSET if "id" not in envelope else _checked_id(envelope["id"])
     params = params or {}
     read = Params(**{field: params[name] for name, field in _READ.items() if name in params}, meta=meta)

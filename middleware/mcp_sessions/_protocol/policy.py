@@ -60,6 +60,7 @@ class Policy:
             - `{"tools/call", "prompts/get"}`: messages with these methods do.
             - `{"tools/call": ["checkout"], "resources/read": True}`: the same, narrowed to names. A message whose
               name cannot be read counts as named, and so does a resource URI in a spelling that is not `PLAIN_URI`.
+              URIs are compared without query and fragment, which servers do not read where a template has none.
             - a function of `PolicyRequest` that returns a bool, for all but `HANDSHAKE_METHODS` and `SESSION_METHODS`.
 
     Attributes:
@@ -131,6 +132,7 @@ def _judged(judge: Callable[..., object]) -> Rule:
 
 # --- methods, and names by method ----------------------------------------------------------------
 
+_QUERY: Final = re.compile("[?#]")
 PLAIN_URI: Final = re.compile(
     r"""
     (?!.*[/:]\.\.?(?:[/?#]|$))                                            # no segment that parsers resolve
@@ -195,8 +197,13 @@ def _matcher(method: str, names: object) -> Callable[[Target], bool]:
                 f"require={{{method!r}: [{uri!r}]}} must spell the URI plainly: scheme and host in lower case, no dot "
                 "segments, no user, no default port, percent-encoded where it is not ASCII; or write True for all"
             )
-    folded = frozenset(map(str.casefold, wanted))
-    return lambda target: (uri := target()) is None or not PLAIN_URI.fullmatch(uri) or uri.casefold() in folded
+    folded = frozenset(map(_resource, wanted))
+    return lambda target: (uri := target()) is None or not PLAIN_URI.fullmatch(uri) or _resource(uri) in folded
+
+
+def _resource(uri: str) -> str:
+    """Return what a URI names, whatever query and fragment follow: a template without them matches with any."""
+    return _QUERY.split(uri, maxsplit=1)[0].casefold()
 
 
 def _names(method: str, names: object) -> frozenset[str]:

@@ -1,7 +1,7 @@
 """Rewriting JSON-RPC messages, in which every value that is not ours keeps its exact bytes.
 
 A JSON round trip would change 1e400, 2^64 and escapes, so objects are taken apart into names and value slices and
-joined again. An answer that cannot be read passes as it was.
+joined again. An answer that cannot be read, or that a reader who ignores case would read otherwise, passes as it was.
 Sources: the data-layer sessions draft; JSON-RPC 2.0 section 5; RFC 8259; MCP 2026-07-28 for cache hints.
 """
 
@@ -14,11 +14,19 @@ from msgspec import Raw
 
 from ..errors import Refusal
 from .jsonrpc import SESSION_KEY, Message
-from .strict_json import DECODE_ERRORS, join, last_members, read_object, string
+from .strict_json import DECODE_ERRORS, Names, join, last_members, read_object, string
 
 ENVELOPE_PREFIX: Final = "io.modelcontextprotocol/"
 COPIED: Final = 8192  # bytes; a slice of a longer answer is a view, which takes longer to make than a short copy
 
+_ENVELOPE: Final = Names("result", "id", usual=("jsonrpc",))
+_RESULT: Final = Names(
+    *("_meta", "cacheScope", "ttlMs", "capabilities"),
+    usual=(
+        *("content", "structuredContent", "isError", "resultType", "protocolVersion", "serverInfo", "instructions"),
+        *("supportedVersions", "tools", "prompts", "resources", "resourceTemplates", "nextCursor", "contents"),
+    ),
+)
 _NOTHING: Final = Raw()
 _BACKSLASH: Final = ord("\\")
 _WITH_METHOD: Final = (b'{"jsonrpc":"2.0","method":', b'{"jsonrpc": "2.0", "method":', b'{"method":')
@@ -70,12 +78,15 @@ def _answer(text: bytes, request_id: bytes) -> dict[str, Any] | None:
 
 def _result(text: bytes, request_id: bytes) -> tuple[dict[str, Any], dict[str, Any]] | None:
     envelope = _answer(text, request_id)
-    if envelope is None:
+    if envelope is None or (not _ENVELOPE.has_only(envelope) and _ENVELOPE.are_mixed(envelope)):
         return None
     try:
-        return envelope, last_members(envelope["result"])
+        result = last_members(envelope["result"])
     except Refusal:
         return None
+    if not _RESULT.has_only(result) and _RESULT.are_mixed(result):
+        return None
+    return envelope, result
 
 
 def _inner(members: dict[str, Any], name: str) -> dict[str, Any]:
@@ -129,7 +140,7 @@ def _member(response: bytes, result_text: bytes | memoryview, ending: bytes) -> 
     """
     try:
         result = read_object(result_text)
-        if "cacheScope" in result or "ttlMs" in result:
+        if "cacheScope" in result or "ttlMs" in result or (not _RESULT.has_only(result) and _RESULT.are_mixed(result)):
             return None
         if "_meta" not in result:
             return _NEW_META

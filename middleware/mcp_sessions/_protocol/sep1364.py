@@ -79,20 +79,17 @@ def agreed(*ids: str | None) -> str | None:
     return names.pop() if names else None
 
 
-def check_header(named: str, kind: Kind | None, header: str | None, *, is_ours: bool) -> None:
-    """Check that the header, which may look like one of ours, names the session that the field names.
+def mirrors(named: str, kind: Kind | None, header: str | None, *, is_ours: bool) -> bool:
+    """Whether the header, which may look like one of ours, names the session that the field names.
 
     A session of the kind `beside` leaves the header to the wrapped server's own transport sessions.
 
     Raises:
         Refusal: `field_header_missing`: There is none.
-        Refusal: `session_header_mismatch`: It names another.
     """
     if header is None:
         raise refuse("field_header_missing")
-    holds = not is_ours if kind == BESIDE else named == header
-    if not holds:
-        raise refuse("session_header_mismatch")
+    return not is_ours if kind == BESIDE else named == header
 
 
 def agrees_on_version(message: Message, answer: bytes) -> bool:
@@ -164,7 +161,7 @@ class Sep1364:
     initializes: SEP1364Initialize | None
 
     field = staticmethod(field)
-    check_header = staticmethod(check_header)
+    mirrors = staticmethod(mirrors)
 
     @classmethod
     def of(cls, option: Any) -> Sep1364:

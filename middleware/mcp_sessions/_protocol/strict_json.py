@@ -128,6 +128,29 @@ def is_all(text: bytes, found: Any) -> bool:
     return len(bytes(text).translate(None, _SPACE)) - len(joined.translate(None, _SPACE)) < SHORTEST_MEMBER
 
 
+class Names:
+    """The names that are read at one level, and others that are usual there."""
+
+    __slots__ = ("_folded", "_known", "has_only")
+
+    def __init__(self, *read: str, usual: tuple[str, ...] = ()) -> None:
+        self._known: Final = frozenset(read + usual)
+        self._folded: Final = frozenset(map(str.casefold, read))
+        self.has_only: Final = self._known.issuperset  # asked first, since it takes a call of C
+
+    def are_mixed(self, found: Iterable[str]) -> bool:
+        """Whether one of these names differs in case alone from one that is read: some parsers take it for that."""
+        for name in found:  # noqa: SIM110  # a generator costs as much as all the rest
+            if name not in self._known and name.casefold() in self._folded:
+                return True
+        return False
+
+    def check(self, found: Iterable[str]) -> None:
+        """Refuse an object with such a name (`member_case`)."""
+        if not self.has_only(found) and self.are_mixed(found):
+            raise refuse("member_case")
+
+
 def _refusal(error: Exception, wrong: str) -> Refusal:
     if isinstance(error, msgspec.ValidationError):
         return refuse(wrong)

@@ -25,7 +25,7 @@ from .._session.claims import Claims, utc
 from .._session.data import Data
 from .._session.events import Fact, SessionDeleted
 from .._session.session import EndedSession
-from ..errors import StoreUnavailable
+from ..errors import StoreFull, StoreUnavailable
 from ..stores.base import Record, Store
 from .streams import Streams, start
 
@@ -40,7 +40,7 @@ NOT_BEGUN: Final = "not_begun"  # its id did not reach the client
 LEASE: Final = 60.0  # seconds that a worker has for one `on_end`
 PATIENCE: Final = 50.0  # seconds after which a hook is stopped, before another worker could start it again
 TRIES: Final = 50  # to purge a session while the store does not answer, a second apart
-SWEEP_BATCH: Final = 20  # endings that run side by side
+SWEEP_BATCH: Final = 200  # endings that run side by side in one worker
 
 _log: Final = logging.getLogger("mcp_sessions")
 
@@ -69,15 +69,32 @@ class Terminator:
         """End a session before its time; the reason is for the log and for `on_end`.
 
         Raises:
-            StoreUnavailable: The store did not take it, so the session still lives.
+            StoreFull: The store did not take it, so the session still lives.
+            StoreUnavailable: It may have ended. This worker goes on asking, so that it ends and `on_end` runs.
         """
         with anyio.CancelScope(shield=True):  # a client that leaves now must not leave the session half ended
-            is_first = await self.store.revoke(
-                claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason=reason, lease=LEASE
-            )
-            await self.streams.end(claims.ref)
-            if is_first:
-                await self.finish(claims.ref, claims.issued_at, claims.expires_at, reason, claims.trace)
+            try:
+                await self._end(claims, reason)
+            except StoreFull:
+                raise
+            except StoreUnavailable:
+                start(partial(self._end_later, claims, reason))
+                raise
+
+    async def _end(self, claims: Claims, reason: str) -> None:
+        is_first = await self.store.revoke(
+            claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason=reason, lease=LEASE
+        )
+        await self.streams.end(claims.ref)
+        if is_first:
+            await self.finish(claims.ref, claims.issued_at, claims.expires_at, reason, claims.trace)
+
+    async def _end_later(self, claims: Claims, reason: str) -> None:
+        for _ in range(TRIES):
+            await anyio.sleep(self.pause)
+            with suppress(StoreUnavailable):
+                await self._end(claims, reason)
+                return
 
     async def end_below(self, root: Claims, *, tracked: bool) -> None:
         """End all forks of a lineage. The root itself lives on, and can have no more.
@@ -158,6 +175,7 @@ class Sweeper:
     def __post_init__(self) -> None:
         self._worker = secrets.token_hex(8)
         self._is_running = False
+        self._leads = False
 
     def start(self) -> None:
         """Sweep in the background until stopped; a second call changes nothing."""
@@ -167,9 +185,13 @@ class Sweeper:
             start(self._run)
 
     async def stop(self) -> None:
-        """Finish what was claimed, and claim no more. A hook that is cut off would run again elsewhere."""
+        """Give up the lead, finish what was claimed, and claim no more.
+
+        A hook that is cut off would run again elsewhere.
+        """
         if self._is_running:
             self._stopping.set()
+            await self._give_up()
             await self._stopped.wait()
 
     async def _run(self) -> None:
@@ -178,6 +200,7 @@ class Sweeper:
                 if not await self._took_all():
                     with anyio.move_on_after(self.interval):
                         await self._stopping.wait()
+            await self._give_up()  # the lead of a sweep that began before
         finally:
             self._is_running = False
             self._stopped.set()
@@ -197,18 +220,28 @@ class Sweeper:
         Raises:
             StoreUnavailable: The store did not answer; the next sweep continues.
         """
-        if not await self.store.elect(self._worker, audience=self.audience, seconds=LEASE):
+        self._leads = await self.store.elect(self._worker, audience=self.audience, seconds=LEASE)
+        if not self._leads:
             return False
         batch = await self.store.claim_ended(
             audience=self.audience, idle_timeout=self.idle_timeout, lease=LEASE, limit=SWEEP_BATCH
         )
+        is_full = len(batch) == SWEEP_BATCH
+        if is_full:  # while the hooks run here, other workers take what is left
+            await self._give_up()
         async with anyio.create_task_group() as group:
             for ended in batch:
                 one = ended.record
                 group.start_soon(
                     self.terminator.finish, one.ref, one.created_at, one.expires_at, ended.reason, one.trace
                 )
-        return len(batch) == SWEEP_BATCH
+        return is_full
+
+    async def _give_up(self) -> None:
+        if self._leads:
+            self._leads = False
+            with suppress(StoreUnavailable):
+                await self.store.elect(self._worker, audience=self.audience, seconds=0)
 
 
 @dataclass(eq=False)
@@ -223,6 +256,7 @@ class Services:
     store: Store
     sweeper: Sweeper | None
     closes: bool  # whether the store is ours to close; one that was given as an object belongs to its maker
+    check: Callable[[], object] = bool  # looks at the application once it has started
     _active: int = field(default=0, init=False)  # lifespans that run now
 
     async def open(self) -> None:
@@ -267,6 +301,7 @@ class Services:
         self._active += 1
         try:
             async with context(app) as state:
+                self.check()
                 self.started()
                 try:
                     yield state
@@ -292,6 +327,7 @@ class Services:
                 await self.stopped()
             await send(message)
             if message["type"] == "lifespan.startup.complete":
+                self.check()
                 self.started()
 
         await app(scope, hear, say)

@@ -1,8 +1,7 @@
 """The ASGI middleware: it sorts requests by path and method and passes each to its handler.
 
-What counts is the path that a router inside would match: `scope["path"]`, decoded, without the `root_path` of mounts
-and proxies. Everything below the endpoint is inspected, too: a mounted server may answer there (`Mount("/mcp", app)`),
-and a request that only the server sees would evade every policy.
+Everything below the endpoint is inspected, too: a mounted server may answer there (`Mount("/mcp", app)`), and a request
+that only the server sees would evade every policy. Other paths are followed through the application's routes (`paths`).
 """
 
 from __future__ import annotations
@@ -42,6 +41,7 @@ from .options import (
     from_env,
     names_moved,
 )
+from .paths import Place, Routing
 from .principal import PrincipalOf, from_scope
 from .request import handle_labelled_post, handle_post
 from .runtime import make_runtime
@@ -136,9 +136,12 @@ class MCPSessionMiddleware:
         options = Options(**given)
         self._options = make_runtime(self.app, options)
         self.path: Final = options.path
+        self._routing: Final = Routing(self.app, options.path or "", guards=self._options.rules.guards)
         self._sweeps: Final = self._options.sweeper is not None
         self._header_of: Final = decision.any_of if self._options.bridges else decision.ours_of
-        self.services: Final = Services(self._options.store, self._options.sweeper, closes=isinstance(store, str))
+        self.services: Final = Services(
+            self._options.store, self._options.sweeper, closes=isinstance(store, str), check=self._check_started
+        )
 
     @classmethod
     def from_env(cls, app: ASGIApp | ASGI3Application, **options: Any) -> MCPSessionMiddleware:
@@ -164,15 +167,20 @@ class MCPSessionMiddleware:
 
     @cached_property
     def _fault_of_workers(self) -> str | None:  # found once, as it may log a warning
-        memory_store = self._options.store.reach is Reach.PROCESS
-        return placement.fault(random_keys=self._random_keys, memory_store=memory_store)
+        runtime = self._options
+        of_transport = runtime.transport or runtime.bridges
+        return placement.fault(
+            random_keys=self._random_keys,
+            memory_store=runtime.store.reach is Reach.PROCESS,
+            keeps_state=of_transport or runtime.cookie_name is not None or runtime.rules.sep1364 is not None,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await (self._start if scope["type"] == "lifespan" else self.app)(scope, receive, send)
             return
         where = "endpoint" if self._is_at_endpoint else place(scope, self.path)
-        if where == "elsewhere":
+        if where == "elsewhere" and (where := self._routing.place(scope)) == "elsewhere":
             await self.app(scope, receive, send)
             return
         if self.fault is not None:  # mounted applications, and servers without a lifespan, come here unwarned
@@ -195,6 +203,10 @@ class MCPSessionMiddleware:
             await handle_get_or_delete(ctx)
         else:
             await handle_other(ctx)
+
+    def _check_started(self) -> None:
+        if self._options.transport and not self._options.bridges:
+            placement.log_stateful(self.app, self.path)
 
     async def _start(self, scope: Scope, receive: Receive, send: Send) -> None:
         fault = self.fault
@@ -221,13 +233,11 @@ class MCPSessionMiddleware:
             ctx.edit_headers({SESSION_HEADER})
 
 
-Place = Literal["endpoint", "below", "elsewhere"]
-"""At the endpoint every POST is MCP; below it, or on any path where none is configured, a JSON POST may be; elsewhere
-nothing is."""
-
-
 def place(scope: Scope, endpoint: str | None) -> Place:
-    """Return where a request is; `endpoint` is the path without a trailing slash, or None for every path."""
+    """Return where a request is by its spelling; `endpoint` is without a trailing slash, or None for every path.
+
+    What counts is `scope["path"]`, decoded, without the `root_path` of mounts and proxies.
+    """
     if endpoint is None:
         return "below"
     path = route_path(scope) if scope.get("root_path") else scope["path"]

@@ -5,6 +5,7 @@ What fails on the way leaves nothing behind. How a session is named on the wire 
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
@@ -39,6 +40,11 @@ class NewSession:
     active: ActiveSession
     session: Session
     start: Start | None
+
+    async def admit(self) -> None:
+        """Note its name where the store needs it; a store that does not answer now may refuse the session later."""
+        with suppress(StoreUnavailable):
+            await self.active.runtime.store.admit(self.active.claims)
 
     def commit(self) -> None:
         """Announce that it is complete."""
@@ -76,8 +82,11 @@ async def mint(
     lasts = runtime.transport_lifetime if kind in {TRANSPORT, COOKIE} else runtime.lifetime
     now = int(runtime.clock())
     given = {"kind": kind, "expires_at": now + int(lasts), "client": client}
+    if kind != SESSION and runtime.origin is not None:  # its state is in this process, which may be a fork of another
+        given["boot"] = f"{runtime.origin}{os.getpid():08x}"
     made = _make(runtime, principal, now=now, server_id=server_id, **given)
     try:
+        await made.admit()
         if runtime.tracked:
             # Before the hook: what it makes is freed by `on_end`, which only a record leads to.
             await runtime.store.register(Record.of(made.active.claims))
@@ -158,6 +167,7 @@ async def fork(parent: ActiveSession, mode: Mode, *, params: dict[str, Any], sco
     made = _make(runtime, parent.principal, now=int(runtime.clock()), **claims.below(parent.claims, mode))
     child = made.active
     try:
+        await made.admit()
         if runtime.tracked:
             await runtime.store.register(Record.of(child.claims))
         try:

@@ -12,11 +12,11 @@ import logging
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from itertools import islice
 from pathlib import PurePath
-from types import MemberDescriptorType
+from types import CellType, FrameType, FunctionType, MemberDescriptorType, MethodType
 from typing import Any, Final, cast
 
 from starlette.routing import Mount, Route, Router
@@ -38,7 +38,12 @@ UNSERVED: Final = (
     "no route of the application serves path=%r, so MCPSessionMiddleware would see no request and require nothing. "
     "Pass the path of the MCP endpoint as path=, or path=None for every path (routes that take POST: %s)"
 )
-_ROUTERS_OWN: Final = frozenset({"Router.app", "APIRouter.app"})  # methods that do no more than look at the routes
+STATEFUL: Final = (
+    "the wrapped server keeps transport sessions of its own, so that clients without session support which shake hands "
+    "get none of ours: give it stateless_http=True, or set transport=TransportSessions(bridge=True)"
+)
+_EMPTY: Final = CellType()  # a name that is not bound yet, or no longer
+ROUTERS_OWN: Final = frozenset({"Router.app", "APIRouter.app"})  # methods that do no more than look at the routes
 _INNER: Final = ("app", "router", "middleware_stack", "original_router", "endpoint")
 _INNER_LISTS: Final = ("routes", "user_middleware")
 _log: Final = logging.getLogger("mcp_sessions")
@@ -73,6 +78,20 @@ def log_unserved(app: object, endpoint: str | None) -> None:
         _log.error(reason)
 
 
+def log_stateful(app: object, endpoint: str | None) -> None:
+    """Log where the wrapped server names transport sessions of its own, in place of ours."""
+    if any(manager.stateless is False for manager in managers(reachable(app, endpoint))):
+        _log.warning(STATEFUL)
+
+
+def managers(parts: Iterable[object]) -> Iterator[Any]:
+    """Yield what serves Streamable HTTP for the official SDK and for FastMCP, among what a request may reach."""
+    for part in parts:
+        manager = getattr(part, "session_manager", None) if _is_a(part, "StreamableHTTPASGIApp") else part
+        if _is_a(manager, "StreamableHTTPSessionManager"):
+            yield manager
+
+
 def _is_a(part: object, name: str) -> bool:
     return any(base.__name__ == name for base in _class_of(part).__mro__)
 
@@ -95,7 +114,7 @@ def _may_answer(part: object) -> bool:
     if isinstance(part, Router):
         return not part.routes or getattr(part.default, "__self__", None) is not part
     is_middleware = isinstance(_attribute(part, "cls"), type)  # it answers for what is behind it
-    is_open = is_middleware or getattr(part, "__qualname__", None) in _ROUTERS_OWN or any(True for _ in _inside(part))
+    is_open = is_middleware or getattr(part, "__qualname__", None) in ROUTERS_OWN or any(True for _ in _inside(part))
     return isinstance(part, Route) or not is_open
 
 
@@ -115,6 +134,20 @@ def _posts(app: object) -> Iterator[str]:
 def parts(app: object, endpoint: str | None) -> Iterator[object]:
     """Yield everything that a request to the endpoint may pass through."""
     return (part for part, _ in _walk(app, endpoint))
+
+
+def reachable(app: object, endpoint: str | None) -> Iterator[object]:
+    """Yield these parts, and what those that are plain functions or methods refer to."""
+    return (found for part in parts(app, endpoint) for found in (part, *_referenced(part)))
+
+
+def _referenced(part: object) -> Iterator[object]:
+    """Yield what a plain function refers to, or the object of a method."""
+    if isinstance(part, MethodType):
+        yield part.__self__
+    if isinstance(part, FunctionType):
+        yield from (cell.cell_contents for cell in part.__closure__ or () if cell != _EMPTY)
+        yield from (part.__globals__[name] for name in part.__code__.co_names if name in part.__globals__)
 
 
 def _walk(app: object, endpoint: str | None) -> Iterator[tuple[object, str | None]]:
@@ -173,28 +206,63 @@ RANDOM_KEYS: Final = (
     "keys=None makes random keys in each of the {count} worker processes, and no worker would know the sessions of "
     'the others. Give all of them the same keys, as in keys="env:MCP_SESSION_KEYS"'
 )
+MEMORY_STATE: Final = (
+    'store="memory:" holds the state of clients without session support in one of the {count} worker processes, and '
+    'the others would refuse their sessions. Use a store that the workers share, as in store="sqlite:sessions.db" on '
+    'one machine or store="redis://..." on many, or set transport="off"'
+)
 MEMORY_STORE: Final = (
     'store="memory:" remembers a deleted session in one of the %d worker processes only; the others go on accepting '
     "it until it expires. Use a store that the workers share"
 )
+FORGETS: Final = (
+    'store="memory:" forgets at a restart which sessions were deleted, so that they are accepted again, and what '
+    'sessions keep on the server, so that clients without session support lose theirs. store="sqlite:sessions.db" '
+    "keeps both"
+)
 
 
 def fault(
-    *, random_keys: bool, memory_store: bool, argv: Sequence[str] = (), environ: Mapping[str, str] | None = None
+    *,
+    random_keys: bool,
+    memory_store: bool,
+    keeps_state: bool,
+    argv: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
 ) -> str | None:
-    """Return why several workers must not serve these options, with the remedy; None where they may."""
+    """Return why several workers must not serve these options, with the remedy; None where they may.
+
+    `keeps_state` says whether there are sessions whose state is in the store.
+    """
     count = workers(argv or sys.argv, os.environ if environ is None else environ)
-    if count <= 1:
-        return None
-    if random_keys:
+    if count > 1 and random_keys:
         return RANDOM_KEYS.format(count=count)
-    if memory_store:  # sessions work, only deleting one is not seen everywhere
+    if count > 1 and memory_store and keeps_state:
+        return MEMORY_STATE.format(count=count)
+    if count > 1 and memory_store:  # sessions work, only deleting one is not seen everywhere
         _log.warning(MEMORY_STORE, count)
+    elif memory_store and not random_keys:
+        _log.warning(FORGETS)
     return None
 
 
 def workers(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Return how many worker processes the server starts, by its command line, which they inherit, and environment."""
+    """Return how many worker processes the server starts: by its settings, or its command line and environment."""
+    return _running_workers() or _announced_workers(argv, environ)
+
+
+def _running_workers() -> int | None:
+    """Return the number in the settings of the server below us on the stack, which files and code can set, too."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001  # `inspect.stack` reads the source of every frame
+    while frame is not None:
+        if (where := _SETTINGS.get((frame.f_globals.get("__name__"), frame.f_code.co_name))) is not None:
+            settings = frame.f_locals["self"].cfg if where == "self.cfg" else frame.f_locals[where]
+            return 1 if getattr(settings, "should_reload", False) else cast(int, settings.workers)
+        frame = frame.f_back
+    return None
+
+
+def _announced_workers(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     server, arguments = _server(argv), list(argv[1:])
     if _reloads(server, arguments, environ):
         return 1  # as Uvicorn does with both
@@ -207,6 +275,16 @@ def workers(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         asked.append(environ.get("WEB_CONCURRENCY"))
     number = next((number for number in asked if number), "")
     return int(number) if number.isdecimal() else 1
+
+
+# Where a worker process has its server's settings: module and function, and the variable there.
+_SETTINGS: Final[Mapping[tuple[object, str], str]] = {
+    ("uvicorn._subprocess", "subprocess_started"): "config",
+    ("gunicorn.workers.base", "init_process"): "self.cfg",
+    ("hypercorn.asyncio.run", "asyncio_worker"): "config",
+    ("hypercorn.asyncio.run", "uvloop_worker"): "config",
+    ("hypercorn.trio.run", "trio_worker"): "config",
+}
 
 
 def _server(argv: Sequence[str]) -> str:

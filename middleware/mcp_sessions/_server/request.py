@@ -19,11 +19,12 @@ from .._protocol.strict_json import join
 from .._session.claims import COOKIE, SESSION
 from .._session.events import SessionUsed
 from .._session.session import Session, correlation_variable, session_variable
-from ..errors import Refusal, SessionEnded, SessionNotFound
+from ..errors import Refusal, SessionNotFound
 from .answers import answer, notify, refuse, refuse_unread, refused_body
 from .body import Replay, read_body, read_message
 from .context import Bridged, RequestContext
 from .cookies import new_cookie
+from .current import ABSENCE_KEY, Absence, Why, absence_variable
 from .methods import METHODS, MethodCall
 from .response import ResponseFilter, Rewrite, StreamGuard
 from .rewrites import passing_filter, rewrites_for
@@ -50,10 +51,15 @@ async def handle_post(ctx: RequestContext) -> None:
         scope = ctx.scope
         scope["mcp_session"] = None
         scope.setdefault("state", {})["mcp_session"] = None
-        if runtime.bridges or session_variable.get() is not None:
-            await _forward_untouched(ctx, body)
-        else:  # from here, since most requests are such
-            await ctx.app(scope, Replay(body, ctx.receive), ctx.send)
+        scope[ABSENCE_KEY] = absence = Absence(runtime, headers, message)
+        around = absence_variable.set(absence)
+        try:
+            if runtime.bridges or session_variable.get() is not None:
+                await _forward_untouched(ctx, body)
+            else:  # from here, since most requests are such
+                await ctx.app(scope, Replay(body, ctx.receive), ctx.send)
+        finally:
+            absence_variable.reset(around)
         return
     decision, session, refused = PASS, None, None
     try:
@@ -103,12 +109,19 @@ async def _forward(ctx: RequestContext, message: Message, decision: Decision, se
         runtime.listen(SessionUsed(attached.ref, message.label))
     scope["mcp_session"] = attached
     scope.setdefault("state", {})["mcp_session"] = attached
+    around = None
+    if attached is None or is_handshake:
+        why: Why = "handshake" if message.method in ADVERTISING else "unnamed" if session is None else "list"
+        scope[ABSENCE_KEY] = absence = Absence(runtime, ctx.headers, None if why == "handshake" else message, why)
+        around = absence_variable.set(absence)
     # Stateful servers start the task that serves the whole connection in `initialize`, where no session may stick.
     token = session_variable.set(None if is_handshake else attached)
     try:
         await ctx.app(scope, Replay(body, ctx.receive), ctx.send if response is None else response.__call__)
     finally:
         session_variable.reset(token)
+        if around is not None:
+            absence_variable.reset(around)
         if response is not None and response.guard is not None:
             response.close()
         if session is not None:
@@ -163,7 +176,7 @@ def _response_filter(
         join(message.given_id),
         None if rewrites else echoed,
         rewrites,
-        None if session is None else partial(_guard, ctx, message, session),
+        None if session is None else partial(_guard, ctx, message, session, decision.fail_open),
         runtime.limits.event_bytes,
         inf if session is None else session.late_at,
         runtime.clock,
@@ -171,14 +184,15 @@ def _response_filter(
     )
 
 
-def _guard(ctx: RequestContext, message: Message, session: ActiveSession) -> StreamGuard:
+def _guard(ctx: RequestContext, message: Message, session: ActiveSession, fail_open: bool) -> StreamGuard:
     own = None if ctx.headers.session_id is not None else ctx.headers.first(SESSION_HEADER)
     return StreamGuard(
         Origin(session.claims, message.id, message.label),
         ctx.bridge.server_id if isinstance(ctx.bridge, Bridged) else own,
         ctx.runtime.streams,
-        cut_body=lambda: refused_body(ctx, message, SessionEnded(ref=session.claims.ref)),
+        refused=partial(refused_body, ctx, message),
         survives_end=lambda: session.ended_by_own_request,
+        fail_open=fail_open,
     )
 
 

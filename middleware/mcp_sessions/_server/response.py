@@ -24,7 +24,7 @@ from .._protocol import rewrite
 from .._protocol.headers import SESSION_HEADER
 from .._protocol.sse import EventStream
 from .._session.claims import Claims, RedactedRepr
-from ..errors import StateError
+from ..errors import Refusal, SessionEnded, StateError, StoreUnavailable
 from .sessions import ActiveSession
 from .streams import Origin, Streams
 
@@ -69,12 +69,23 @@ class StreamGuard(msgspec.Struct, frozen=True):
     origin: Origin  # the request that is answered
     transport: str | None  # the wrapped server's transport session that it came by
     streams: Streams  # of this process, among which it is listed while it is open
-    cut_body: Callable[[], bytes]  # gives the last message to a client whose stream is cut, as JSON, or nothing
+    refused: Callable[[Refusal], bytes]  # gives the last message to a client whose response is cut, as JSON, or nothing
     survives_end: Callable[[], bool]  # whether the response goes on all the same
+    fail_open: bool  # whether it goes on where the store does not say whether the session has ended
 
-    async def is_over(self) -> bool:
-        """Whether the session has ended meanwhile, so that its answer must not leave."""
-        return not self.survives_end() and await self.streams.has_ended(self.origin.claims)
+    def is_in_doubt(self, text: bytes) -> bool:
+        """Whether a message is the answer, and comes while the store does not say how sessions are."""
+        return self.streams.is_blind and self.origin.id is not None and rewrite.is_answer(text, self.origin.id)
+
+    async def refusal(self) -> Refusal | None:
+        """Return why an answer must not leave: its session has ended meanwhile, or may have."""
+        if self.survives_end():
+            return None
+        claims = self.origin.claims
+        try:
+            return None if await self.streams.lives(claims) else SessionEnded(ref=claims.ref)
+        except StoreUnavailable as refusal:
+            return None if self.fail_open else refusal
 
 
 class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
@@ -105,6 +116,7 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
     guard: StreamGuard | None = None  # from when the stream is open
     is_sending: bool = False  # events are on their way just now
     is_over: bool = False  # it was ended before its time
+    refusal: Refusal | None = None  # why, where its session has not simply ended
 
     def __call__(self, message: ASGIMessage) -> Awaitable[None]:
         # It picks the coroutine that does the work: to be one itself would cost each part of a response a second.
@@ -190,9 +202,8 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
         if self.make_guard is not None:
             self.guard = guard = self.make_guard()
             guard.streams.add(self)
-            if self.late_at <= self.clock() and await guard.is_over():
-                guard.streams.remove(self)
-                await self.cut()
+            if self.late_at <= self.clock():
+                await self._cut_if_refused(guard)
 
     def _is_held(self) -> bool:
         return any(change.holds for change in self.rewrites)
@@ -244,7 +255,8 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
         assert self.make_guard is not None
         assert self.start is not None
         guard = self.make_guard()
-        return guard.cut_body() if self.start["status"] == _OK and await guard.is_over() else None
+        refusal = await guard.refusal() if self.start["status"] == _OK else None
+        return None if refusal is None else guard.refused(refusal)
 
     async def _stream(self, message: ASGIMessage, events: EventStream) -> None:
         body, more = message.get("body", b""), message.get("more_body", False)
@@ -259,6 +271,8 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
             if self.guard is not None and (event_id := event.id) is not None:
                 self.guard.streams.remember(self.guard.transport, event_id, self.guard.origin)
             text, changed = event.data, None
+            if text is not None and self.guard is not None and self.guard.is_in_doubt(text):
+                await self._cut_if_refused(self.guard)
             if text is not None:
                 changed = await self._rewritten(text) if self.rewrites else self.echo(text, self.echoed)
                 self._observe(text if changed is None else changed)
@@ -354,11 +368,17 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
         assert self.guard is not None
         return self.guard.survives_end()
 
-    async def cut(self) -> None:
-        """End the stream: its session has ended. What is being sent goes out before."""
-        self.is_over = True
+    async def cut(self, refusal: Refusal | None = None) -> None:
+        """End the stream: its session has ended, or it is refused otherwise. What is being sent goes out before."""
+        self.is_over, self.refusal = True, refusal
         if not self.is_sending:
             await self._send_cut_body()
+
+    async def _cut_if_refused(self, guard: StreamGuard) -> None:
+        refusal = await guard.refusal()
+        if refusal is not None and not self.is_over:
+            guard.streams.remove(self)
+            await self.cut(refusal)
 
     def close(self) -> None:
         """Take the stream off the list: the application has sent everything."""
@@ -367,7 +387,7 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
 
     async def _send_cut_body(self) -> None:
         assert self.guard is not None
-        last = self.guard.cut_body()
+        last = self.guard.refused(self.refusal or SessionEnded(ref=self.claims.ref))
         # The blank line ends an event that was too large to be held and is half sent; elsewhere it means nothing.
         body = b"\n\ndata: %b\n\n" % last if last else b""
         # Ending a session does not wait for a client that does not read, nor fail for one that has gone.

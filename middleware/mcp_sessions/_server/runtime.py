@@ -6,7 +6,9 @@ first something to record, so that a server without tracing pays nothing for it,
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
@@ -27,7 +29,8 @@ from .._tokens.keyfile import is_ephemeral, key_source
 from .._tokens.keys import KeyRing
 from ..errors import CreateLimited, Refusal, SessionNotFound, SessionRequired
 from ..stores import base
-from ..stores.base import Standing, Store
+from ..stores.base import Reach, Standing, Store
+from ..stores.turns import Turns
 from ..telemetry.detect import is_traced
 from . import placement, principal
 from .context import Conversation, PendingInitialized
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from .._protocol.sep1364 import Sep1364
     from ..telemetry.recorder import Telemetry
 
+_PROCESS: Final = secrets.token_bytes(16)
 _log: Final = logging.getLogger("mcp_sessions")
 _MAX_METHOD: Final = 64  # characters of a client's method name in a log line
 
@@ -64,6 +68,8 @@ class Runtime(msgspec.Struct, frozen=True):
     on_create: OnCreate | None
     namespace: Callable[[str, int], Namespace]  # a session's place in the store, given its `ref` and end (Unix seconds)
     data: Callable[[str, int], Data]  # its data, given the same
+    origin: str | None  # names the store where no other process sees what it holds, else None
+    keys_last: bool  # whether the keys outlive this process
     transport: bool  # whether clients whose server names no transport session get one of ours
     cookie_name: bytes | None  # of the cookie that clients of the modern era get, or None where they get none
     shares_cookies: bool  # whether all clients that share a cookie jar are one conversation
@@ -134,6 +140,7 @@ def make_runtime(app: ASGIApp, options: Options) -> Runtime:
         audience=options.audience,
         lifetime=as_seconds(options.lifetime),
         asks=options.admission == "ask",
+        keys_last=lasts,
         on_create=options.on_create,
         transport=names_transport,
         cookie_name=cookie_name(options.audience) if transport.cookie and lasts else None,
@@ -190,10 +197,11 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
     tells, telemetry = _telemetry(app, options)
     emit = partial(_emit, options.telemetry.listen, tells, telemetry)
     store = stores.make(options.store, clock=clock, timeout=as_seconds(limits.store_timeout))
-    namespace = partial(Namespace, max_bytes=limits.data_bytes)
+    namespace, turns = partial(Namespace, max_bytes=limits.data_bytes), Turns()
 
     def data(owner: str, until: int) -> Data:
-        return Data(store, namespace(owner, until), clock=clock, max_value_bytes=limits.value_bytes)
+        place = namespace(owner, until)
+        return Data(store, place, clock=clock, max_value_bytes=limits.value_bytes, turns=turns)
 
     streams = Streams(store)
     terminator = Terminator(store, streams, on_end=options.on_end, emit=emit, data=data, clock=clock)
@@ -204,6 +212,7 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
         sweeper = Sweeper(store, terminator, options.audience, None if idle is None else int(idle), interval)
     return {
         "store": store,
+        "origin": _origin(store, options.store),
         "tracked": tracked is not None,
         "streams": streams,
         "terminator": terminator,
@@ -216,6 +225,14 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
         "listen": options.telemetry.listen,
         "emit": emit,
     }
+
+
+def _origin(store: Store, given: str | Store) -> str | None:
+    """Return a name for the memory of one store in one process, the same for all middlewares that were given it."""
+    if store.reach is not Reach.PROCESS:
+        return None
+    memory = store if isinstance(given, str) else given
+    return hashlib.blake2s(b"%b%d" % (_PROCESS, id(memory)), digest_size=8).hexdigest()
 
 
 def _emit(listen: Listener | None, tells: Callable[[], bool], telemetry: Callable[[], Telemetry], fact: Fact) -> None:
@@ -235,7 +252,7 @@ def _telemetry(app: ASGIApp, options: Options) -> tuple[Callable[[], bool], Call
         from ..telemetry.recorder import Telemetry
 
         return Telemetry(
-            partial(placement.parts, app, options.path),
+            partial(placement.reachable, app, options.path),
             spans=given.spans,
             trace=given.trace,
             metrics=given.metrics,

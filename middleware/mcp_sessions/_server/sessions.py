@@ -7,6 +7,7 @@ status alone.
 from __future__ import annotations
 
 import logging
+import os
 from functools import partial
 from typing import Any, Final
 
@@ -34,12 +35,21 @@ from ..errors import (
 )
 from ..stores.base import LIVE, Standing
 from .context import Bridged, RequestContext
+from .current import warn_once
 from .runtime import Runtime
 
 # Where the state of a transport session and its client's capabilities are stored; `session.data` has no such names.
 STATE_KEY: Final = ""
 CAPABILITIES_KEY: Final = "\0client_capabilities"
 MAX_CAPABILITIES_BYTES: Final = 16 * 1024  # that any caller who may create sessions can have kept for each
+_OWN_IS_OVER: Final = frozenset(
+    {SessionExpired.reason, SessionEnded.reason, "store_lost", "bridge_key_unknown", "bridge_seal"}
+)
+BEGUN_ELSEWHERE: Final = (
+    'refusing a session that another process began, whose state is lost: store="memory:" holds the state of clients '
+    "without session support in one process. Name a store that lasts and that all workers share, as in "
+    'store="sqlite:sessions.db" on one machine or store="redis://..." on many'
+)
 LATE: Final = 1.0  # seconds after which the status that the store gave at the beginning is asked for again
 
 _log: Final = logging.getLogger("mcp_sessions")
@@ -203,24 +213,42 @@ async def open_session(
         raise SessionExpired(ref=claims.ref)
     session = ActiveSession(metadata.session_id, claims, ring, runtime, principal, payload, ends_at, now + LATE)
     if kind != SESSION:
+        if claims.boot != (runtime.origin and f"{runtime.origin}{os.getpid():08x}"):
+            warn_once(BEGUN_ELSEWHERE, BEGUN_ELSEWHERE)
+            raise SessionNotFound("begun_in_another_process", ref=claims.ref)
         await session.load_state(fail_open=fail_open)
     return session
 
 
 async def open_others(ctx: RequestContext, decision: Decision) -> ActiveSession | None:
-    """Return the live session that a header or a field names, and let the request cross the bridge."""
-    session = None
+    """Return the live session that a header or a field names, and let the request cross the bridge.
+
+    Raises:
+        Refusal: As `open_session`, with 404 for a transport session; or `session_header_mismatch`: The header
+            contradicts the body, whose session is the caller's, or names no session that ever was the caller's.
+    """
+    session, named, fail_open = None, decision.metadata, decision.fail_open
+    if named is not None and decision.kind != SESSION:
+        session = await _open_across(ctx, named, decision.kind, fail_open=fail_open)
+        if decision.contradicts:
+            raise refuse("session_header_mismatch", ref=session.claims.ref)
     if decision.transport_id is not None:
-        session = await open_transport(ctx, decision.transport_id, fail_open=decision.fail_open)
-    if decision.metadata is not None and decision.kind != SESSION:
-        session = await _open_across(ctx, decision.metadata, decision.kind, fail_open=decision.fail_open)
+        try:
+            transport = await open_transport(ctx, decision.transport_id, fail_open=fail_open)
+        except SessionNotFound as refusal:
+            if named is None or refusal.reason in _OWN_IS_OVER:
+                raise
+            raise refuse("session_header_mismatch", ref=refusal.ref) from None
+        session = session or transport
     return session
 
 
-async def open_transport(ctx: RequestContext, session_id: str, *, fail_open: bool = False) -> ActiveSession:
-    """Return the live transport session that a header names, and let the request cross the bridge."""
+async def open_transport(
+    ctx: RequestContext, session_id: str, *, kind: Kind = TRANSPORT, fail_open: bool = False
+) -> ActiveSession:
+    """Return the live session that a header alone names, and let the request cross the bridge."""
     try:
-        return await _open_across(ctx, SessionMetadata(session_id), TRANSPORT, fail_open=fail_open)
+        return await _open_across(ctx, SessionMetadata(session_id), kind, fail_open=fail_open)
     except SessionNotFound as refusal:  # the status makes clients begin anew
         raise SessionNotFound(refusal.reason, ref=refusal.ref, http_status=404) from None
 

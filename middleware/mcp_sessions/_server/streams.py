@@ -83,6 +83,8 @@ class Streams:
         self._open: dict[str, list[Stream]] = {}
         self._origins: OrderedDict[tuple[str | None, str], Origin] = OrderedDict()
         self._watching = False
+        self.is_blind = False
+        """Whether the store did not answer when it was last asked how the sessions are."""
 
     def add(self, stream: Stream) -> None:
         """Register a stream that has opened."""
@@ -108,12 +110,9 @@ class Streams:
                 self.remove(stream)
                 group.start_soon(stream.cut)
 
-    async def has_ended(self, claims: Claims) -> bool:
-        """Whether a session has certainly ended; where the store does not answer, streams and answers go on."""
-        try:
-            return await base.status(self._store, claims) is not Standing.LIVE
-        except StoreUnavailable:
-            return False
+    async def lives(self, claims: Claims) -> bool:
+        """Whether a session is still live, or raise `StoreUnavailable`."""
+        return await base.status(self._store, claims) is Standing.LIVE
 
     async def _watch(self) -> None:
         try:
@@ -129,8 +128,10 @@ class Streams:
             asked = claims[first : first + BATCH]
             try:
                 statuses = await base.statuses(self._store, asked)
-            except StoreUnavailable:  # the streams go on until the store says otherwise
+            except StoreUnavailable:  # what is no answer goes on until the store says otherwise
+                self.is_blind = True
                 continue
+            self.is_blind = False
             for claim, status in zip(asked, statuses, strict=True):
                 if status is not Standing.LIVE:
                     await self.end(claim.ref)

@@ -13,11 +13,11 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .._protocol import decision, draft, rewrite
+from .._protocol import draft, rewrite
 from .._protocol.headers import SESSION_HEADER, edit
-from .._session.claims import FIELD
+from .._session.claims import FIELD, TRANSPORT
 from .._session.events import RequestRefused
-from ..errors import Refusal, SessionEnded, SessionExpired, SessionNotFound, StoreUnavailable
+from ..errors import Refusal, SessionExpired, SessionNotFound, StoreUnavailable
 from ..stores.base import LIVE
 from .answers import Answer, may_delete, refuse_bodyless, refuse_unread, send_refusal, send_status
 from .body import Replay
@@ -36,15 +36,15 @@ _OF_A_BODY: Final = frozenset({b"content-length", b"content-type", b"transfer-en
 async def handle_get_or_delete(ctx: RequestContext) -> None:
     """Answer a request without a body whose header names a session of ours."""
     runtime, header, method = ctx.runtime, ctx.headers.session_id or "", ctx.scope["method"]
-    if method != "DELETE" and runtime.rules.sep1364 is not None and runtime.rules.kind_of(header) == FIELD:
-        # The header mirrors a session of SEP-1364's, which is deleted by a message, as that has the field.
-        await send_status(ctx.send, _METHOD_NOT_ALLOWED, (b"allow", b"POST"))
-        return
-    session = None
+    rules, session, kind = runtime.rules, None, TRANSPORT
     try:
-        draft.names_transport(header, None, decision.kind_of_header(header, runtime.rules))
+        # Where the header may mirror a session of SEP-1364's, which a message deletes, a GET has the answer of all.
+        if method == "DELETE" or rules.sep1364 is None:
+            draft.names_transport(header, None, rules.reads_transport)
+        elif rules.kind_of(header) == FIELD:
+            kind = FIELD
         if method == "DELETE" or (method == "GET" and runtime.bridges):
-            session = await open_transport(ctx, header)
+            session = await open_transport(ctx, header, kind=kind)
     except Refusal as refusal:
         await refuse_bodyless(ctx, refusal)
         return
@@ -93,7 +93,7 @@ async def _serve_stream(ctx: RequestContext, origin: Origin, transport: str | No
         http_status = _GONE if isinstance(refusal, SessionNotFound) else refusal.http_status
         await send_refusal(ctx.send, refusal, status=http_status, code=_record(ctx, origin, refusal))
         return
-    guard = StreamGuard(origin, transport, runtime.streams, partial(_cut_body, ctx, origin), lambda: False)
+    guard = StreamGuard(origin, transport, runtime.streams, partial(_cut_body, ctx, origin), lambda: False, False)
     rewrites = (TranslateIds(ctx=ctx),) if runtime.bridges else ()
     response = ResponseFilter(ctx.send, b"", None, rewrites, lambda: guard, runtime.limits.event_bytes)
     try:
@@ -102,10 +102,9 @@ async def _serve_stream(ctx: RequestContext, origin: Origin, transport: str | No
         response.close()
 
 
-def _cut_body(ctx: RequestContext, origin: Origin) -> bytes:
+def _cut_body(ctx: RequestContext, origin: Origin, refusal: Refusal) -> bytes:
     if origin.id is None:
         return b""
-    refusal = SessionEnded(ref=origin.claims.ref)
     return rewrite.error(origin.id, _record(ctx, origin, refusal), refusal.client_message)
 
 

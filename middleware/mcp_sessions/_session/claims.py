@@ -62,6 +62,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         generation: How many forks lie between the root and this one.
         owner: The `ref` of the session whose data this one shares, or None where it has its own.
         upstream: The encrypted transport id of the wrapped server, or None.
+        boot: The process whose memory holds its state, or None where the client or a shared store does.
         ref: The session's public name, of 120 bits: safe to log and to trace. Always made from `jti`.
         audience: The deployment that the session is for; a store keeps those of different ones apart.
     """
@@ -79,6 +80,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     generation: int = 0
     owner: str | None = None
     upstream: str | None = None
+    boot: str | None = None
     ref: str = ""
     audience: str = AUDIENCE
 

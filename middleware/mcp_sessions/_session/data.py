@@ -1,14 +1,17 @@
 """`session.data`: JSON that the server keeps for a session, changed by parallel calls without loss.
 
 Each change is one atomic step in the store; `update`, which cannot be, is tried again until no other change came in
-between. A value that JSON would change (a tuple, a date, NaN, a number as a key) is refused. Source: RFC 8259.
+between, and parallel ones of one process are tried together. A value that JSON would change (a tuple, a date, NaN, a
+number as a key) is refused. Source: RFC 8259.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import copy_context
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -60,6 +63,43 @@ class DataStore(Protocol):
         """Copy what a namespace holds now into another, which is new, with the times that the values have."""
 
 
+class Update:
+    """One call of `Data.update`, which may be tried several times, beside others.
+
+    Args:
+        fn: The application's function, called in the context of its own request.
+        default: What it is called with where there is no value, as JSON.
+    """
+
+    __slots__ = ("_context", "_default", "_fn", "error", "value")
+
+    def __init__(self, fn: Callable[[Any], Any], default: bytes) -> None:
+        self._fn = fn
+        self._default = default
+        self._context = copy_context()
+        self.value: Any = None
+        self.error: Exception | None = None
+
+    def change(self, old: bytes | None, encode: Callable[[Any], bytes]) -> bytes | None:
+        """Return the new value; the old one where the function fails, which is its own caller's affair."""
+        try:
+            self.value = self._context.run(_result, self._fn, decode(self._default if old is None else old))
+            changed, self.error = encode(self.value), None
+        except Exception as error:  # noqa: BLE001  # raised again by the caller
+            self.error = error
+            return old
+        return changed
+
+
+class Turns(Protocol):
+    """What lets parallel updates of one value through together."""
+
+    async def take(
+        self, place: tuple[str, str], change: Update, commit: Callable[[list[Update]], Awaitable[int]]
+    ) -> None:
+        """Commit a change, alone or with others of its place."""
+
+
 class Data:
     """What the server keeps for one session, under names, until the session ends.
 
@@ -72,15 +112,22 @@ class Data:
     with it, would exceed its limit.
     """
 
-    __slots__ = ("_clock", "_max_value_bytes", "_namespace", "_store")
+    __slots__ = ("_clock", "_max_value_bytes", "_namespace", "_store", "_turns")
 
     def __init__(
-        self, store: DataStore, namespace: Namespace, *, clock: Callable[[], float], max_value_bytes: int
+        self,
+        store: DataStore,
+        namespace: Namespace,
+        *,
+        clock: Callable[[], float],
+        max_value_bytes: int,
+        turns: Turns | None = None,
     ) -> None:
         self._store = store
         self._namespace = namespace
         self._clock = clock
         self._max_value_bytes = max_value_bytes
+        self._turns = turns
 
     async def get(self, key: str, default: Any = None) -> Any:
         """Return the value under a name, or the default where there is none."""
@@ -127,15 +174,42 @@ class Data:
             DataNotJSON: What `fn` returned, or `default`, has no JSON form or would not come back as it is.
             DataError: A thousand other changes came in between.
         """
-        name, absent = _name(key), _encode(default)
-        for _ in range(MAX_ROUNDS):
-            old = await self._store.read(self._namespace, name)
-            changed = _result(fn, decode(absent if old is None else old))
-            if await self._store.compare_and_swap(self._namespace, name, old, self._encode(changed)):
-                return changed
+        name, own = _name(key), Update(fn, _encode(default))
+        if self._turns is None:
+            await self._commit(name, [own])
+        else:
+            await self._turns.take((self._namespace.owner, name), own, partial(self._commit, name))
+        if own.error is not None:
+            raise own.error
+        return own.value
+
+    async def _commit(self, name: str, updates: Sequence[Update]) -> int:
+        """Make updates in their order, and return how many times they were tried."""
+        for tries in range(1, MAX_ROUNDS + 1):
+            old = new = await self._store.read(self._namespace, name)
+            for update in updates:
+                new = update.change(new, self._encode)
+            if all(update.error is not None for update in updates):
+                return tries
+            try:
+                if await self._store.compare_and_swap(self._namespace, name, old, new):
+                    return tries
+            except DataTooLarge:
+                if len(updates) == 1:
+                    raise
+                await self._commit_each(name, updates)
+                return tries
         raise DataError(
             f"update lost against {MAX_ROUNDS} other changes of this value; count with increment(), or spread over keys"
         )
+
+    async def _commit_each(self, name: str, updates: Sequence[Update]) -> None:
+        """Make updates that are too large together one by one: those that fit are made."""
+        for update in updates:
+            try:
+                await self._commit(name, [update])
+            except DataTooLarge as error:
+                update.error = error
 
     async def increment(self, key: str, by: int = 1) -> int:
         """Add a whole number, which may be negative, to a value in one step, and return the sum; no value counts as 0.

@@ -1,4 +1,4 @@
-"""The session that an application sees, and `current_session()`, which finds that of the request being handled.
+"""The session that an application sees, and `find_session()`, which finds that of the request being handled.
 
 The id is a credential, so it stays out of `repr`, pickles and copies; `ref` is the name to log.
 """
@@ -176,12 +176,8 @@ correlation_variable: Final[ContextVar[Correlation | None]] = ContextVar("mcp_co
 """Set by the middleware around each request that it forwards, where `correlate=` is on."""
 
 
-def current_session() -> Session | None:
-    """Return the session of the request that is being handled, or None when it has none.
-
-    Works inside tools, resources, prompts and completions of the official SDK 1.x and 2.x and of
-    FastMCP 3 and 4, in plain ASGI handlers, and in tasks and threads that these start.
-    """
+def find_session() -> Session | None:
+    """Return the session of the request that is being handled, or None when it has none."""
     scope = framework_scope()
     if scope is None:
         return session_variable.get()

@@ -49,6 +49,7 @@ class _Payload(msgspec.Struct, omit_defaults=True):
     gen: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     own: _Name | UnsetType = UNSET
     up: Annotated[str, Meta(min_length=1, max_length=MAX_TOKEN_BYTES)] | UnsetType = UNSET
+    boot: _Name | UnsetType = UNSET
 
 
 _HEADERS: Final = msgspec.json.Decoder(_Header)
@@ -121,6 +122,7 @@ class Tokens:
             gen=claims.generation,
             own=UNSET if claims.owner is None else claims.owner,
             up=UNSET if claims.upstream is None else claims.upstream,
+            boot=UNSET if claims.boot is None else claims.boot,
         )
         try:
             payload = msgspec.json.encode(stated)
@@ -244,6 +246,7 @@ class Tokens:
             generation=payload.gen,
             owner=None if payload.own is UNSET else payload.own,
             upstream=None if payload.up is UNSET else payload.up,
+            boot=None if payload.boot is UNSET else payload.boot,
             audience=self._audience,
         )
 

@@ -12,9 +12,10 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 
+from .._server.current import session_required
 from .._server.placement import code_of
 from .._session.session import Session
-from ..errors import ConfigurationError, Refusal, SessionRequired
+from ..errors import ConfigurationError, Refusal
 
 __all__ = ["add_exception_handlers", "optional_session", "require_session"]
 
@@ -43,16 +44,17 @@ async def require_session(connection: HTTPConnection) -> Session:
     """
     session = await optional_session(connection)
     if session is None:
-        raise SessionRequired
+        raise session_required(connection.scope)
     return session
 
 
 def add_exception_handlers(app: Starlette) -> None:
     """Have a FastAPI or Starlette application answer with the JSON-RPC error of a refusal that an endpoint raised."""
-    app.add_exception_handler(Refusal, _answer)
+    app.add_exception_handler(Refusal, answer_refusal)
 
 
-async def _answer(request: Request, refusal: Exception) -> Response:
+async def answer_refusal(request: Request, refusal: Exception) -> Response:
+    """Return the JSON-RPC error of a refusal."""
     assert isinstance(refusal, Refusal)
     error = {"code": code_of(refusal, request.scope), "message": refusal.client_message}
     answer = {"jsonrpc": "2.0", "id": await _id(request), "error": error}

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, SupportsFloat
 
-from .._session.session import Session, current_session
-from ..errors import SessionRequired
+from .._server.current import current_session, require_session
+from .._session.session import Session, find_session
 
 if TYPE_CHECKING:
     from key_value.aio.protocols.key_value import AsyncKeyValue
@@ -20,20 +20,6 @@ __all__ = ["SECTION", "SessionStateStore", "current_session", "require_session"]
 
 SECTION: Final = "fastmcp:"
 """The prefix of the names of FastMCP's values in `session.data`."""
-
-
-def require_session() -> Session:
-    """Return the session of the request that is being handled.
-
-    Raises:
-        FastMCPError: The request named none. The middleware's `require=` refuses it before the server is reached.
-    """
-    session = current_session()
-    if session is None:
-        from fastmcp.exceptions import FastMCPError
-
-        raise FastMCPError(SessionRequired.message)
-    return session
 
 
 class SessionStateStore:
@@ -122,7 +108,7 @@ class SessionStateStore:
 
 def _locate(key: str) -> tuple[Session | None, str]:
     """Return the session that a key of FastMCP's belongs to, if any, and the name of its value there."""
-    session = current_session()
+    session = find_session()
     if session is None:
         return None, key
     from fastmcp.server.dependencies import get_context

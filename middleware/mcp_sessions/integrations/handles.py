@@ -16,7 +16,7 @@ from .._server import forms
 from .._server.forms import Seconds
 from .._server.principal import from_scope
 from .._session.claims import Principal
-from .._session.session import Session, current_session, framework_scope
+from .._session.session import Session, find_session, framework_scope
 from .._tokens.handles import Handle, Holder, check_type, make_id, mint, verify
 from .._tokens.keyfile import Keys, key_source
 from ..errors import ConfigurationError
@@ -31,7 +31,7 @@ _Self = TypeVar("_Self", bound="Handles")
 
 def current_principal() -> Principal | None:
     """Return the session's principal, else the one that the framework authenticated, else None."""
-    session = current_session()
+    session = find_session()
     if session is not None:
         return session.principal
     scope = framework_scope()
@@ -134,7 +134,7 @@ class Handles:
         """Like `verify`, with everything that the handle says."""
         now = self._clock()
         lifetime = self._lifetimes.get(check_type(type), self._lifetime)
-        holder = self._holder(principal, current_session() if isinstance(session, EllipsisType) else session)
+        holder = self._holder(principal, find_session() if isinstance(session, EllipsisType) else session)
         return verify(self._ring(now), type, handle, holder, now=now, lifetime=lifetime)
 
     def type(self, type: str) -> HandleType:

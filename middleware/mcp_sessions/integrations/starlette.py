@@ -12,11 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
+from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Host, Mount, Route
 
 from .._server.middleware import MCPSessionMiddleware
 from .._server.placement import MISPLACED
-from ..errors import ConfigurationError
+from ..errors import ConfigurationError, Refusal
+from .fastapi import answer_refusal
 from .lifespans import join
 
 App = TypeVar("App")
@@ -24,6 +26,8 @@ App = TypeVar("App")
 
 def add_sessions(app: App, *, path: str | None = None, **options: Any) -> App:
     """Give the MCP endpoint of an application sessions, inside of the application's authentication.
+
+    An endpoint that raises a refusal, as `require_session()` does, answers with its JSON-RPC error.
 
     The store is opened and closed, and `on_end` run for sessions that expire, in the lifespan of `app`. Where `app`
     is mounted in another application, hand its lifespan on, after this call, as in
@@ -53,6 +57,8 @@ def add_sessions(app: App, *, path: str | None = None, **options: Any) -> App:
     if any(endpoint.has_sessions for endpoint in endpoints):
         raise ConfigurationError(f"{_name(endpoints[0])} has sessions already; add them once")
     join(routed, _place(endpoints, options))
+    if isinstance(routed, Starlette):
+        routed.exception_handlers.setdefault(Refusal, answer_refusal)
     return app
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import anyio
 
@@ -20,23 +22,25 @@ from .base import LIVE, METHODS, Delegating, Reach, Standing, Store
 from .memory import MemoryStore
 
 logger = logging.getLogger("mcp_sessions")
+T = TypeVar("T")
 Clock = Callable[[], float]
 REMEDY: Final = (
     "use 'memory:' (one process), 'sqlite:PATH' (one machine), 'redis://HOST:PORT/DATABASE' or its forms 'rediss://', "
-    "'unix://' and 'redis+cluster://', or 'postgresql://USER@HOST/DATABASE' (many machines), or an object that is a "
-    "mcp_sessions.stores.base.Store"
+    "'unix://', 'redis+cluster://' and 'redis+sentinel://', or 'postgresql://USER@HOST/DATABASE' (many machines), or "
+    "an object that is a mcp_sessions.stores.base.Store"
 )
 STEPS: Final = 10  # times that the event loop comes round; an answer needs five or so from the socket to its caller
-BACKGROUND: Final = 0
-"""For calls that no request waits for: the server's start and stop, sweeping, and questions from outside."""
+_MINUTE: Final = 60.0  # seconds
+BACKGROUND: Final = 0  # for calls that no request waits for: start, stop, sweeping, and questions from outside
 
-ROUND_TRIPS: Final[Mapping[str, int]] = {
+ROUND_TRIPS: Final[Mapping[str, int]] = {  # how many answers of the store each method waits for at the most
     # `open` the first time; a later one is a request's, which may take three round trips.
     **dict.fromkeys(("open", "close", "revoke_before", "find", "claim_ended", "elect"), BACKGROUND),
-    **dict.fromkeys(("status", "statuses", "touch", "read", "write", "compare_and_swap", "add"), 1),
+    **dict.fromkeys(("admit", "status", "statuses", "touch", "read", "write", "compare_and_swap", "add"), 1),
     **dict.fromkeys(("revoke", "register", "sessions", "forks", "purge", "copy"), 3),
 }
-"""How many answers of the store each method waits for at the most."""
+CHANGES: Final = frozenset({"revoke", "register", "write", "compare_and_swap", "add", "copy"})
+"""What may also wait until a disk or a replica has it, where a store says for how long (`patience`, in seconds)."""
 
 
 def make(store: object, *, clock: Clock, timeout: float) -> Store:
@@ -54,24 +58,20 @@ def make(store: object, *, clock: Clock, timeout: float) -> Store:
     return made if isinstance(made, (MemoryStore, TimeoutStore)) else TimeoutStore(made, seconds=timeout)
 
 
-def _sqlite(name: str, clock: Clock, timeout: float) -> Store:
-    path = name.removeprefix("sqlite:")
-    # "//" begins a URL in other libraries, where three slashes mean a relative path and four an absolute one.
-    if not path or path.startswith(("//", ":")):
-        raise ConfigurationError("store='sqlite:PATH' takes a plain path, as in 'sqlite:/var/lib/app/sessions.db'")
-    from .sqlite import SQLiteStore
-
-    return SQLiteStore(path, clock=clock, busy_timeout=max(ROUND_TRIPS.values()) * timeout)
-
-
 def _from_name(name: str, clock: Clock, timeout: float) -> Store:
     if name == "memory:":
         return MemoryStore(clock=clock)
     if name.startswith("memory:"):
         raise ConfigurationError("store='memory:' takes nothing after the colon")
     if name.startswith("sqlite:"):
-        return _sqlite(name, clock, timeout)
-    if name.startswith(("redis://", "rediss://", "unix://", "redis+cluster://")):
+        path = name.removeprefix("sqlite:")
+        # "//" begins a URL in other libraries, where three slashes mean a relative path and four an absolute one.
+        if not path or path.startswith(("//", ":")):
+            raise ConfigurationError("store='sqlite:PATH' takes a plain path, as in 'sqlite:/var/lib/app/sessions.db'")
+        from .sqlite import SQLiteStore
+
+        return SQLiteStore(path, clock=clock, busy_timeout=max(ROUND_TRIPS.values()) * timeout)
+    if name.startswith(("redis://", "rediss://", "unix://", "redis+", "rediss+")):
         from .redis import RedisStore
 
         return RedisStore(name, clock=clock, timeout=timeout)
@@ -108,13 +108,16 @@ class TimeoutStore(Delegating):
         super().__init__(store)
         background = max(seconds, background_timeout)
         self._limits = {name: trips * seconds if trips else background for name, trips in ROUND_TRIPS.items()}
+        for name in CHANGES:
+            self._limits[name] += _told(store, "patience", 0.0)
         self._reopening = 3 * seconds
-        self._knows_live: Callable[..., bool] = getattr(store, "knows_live", _never)
+        self._where = _told(store, "where", type(store).__name__)
+        self._noted: dict[str, float] = {}  # when each fault was logged last
+        self._knows_live: Callable[..., bool] = getattr(store, "knows_live", lambda *_, **__: False)
 
     async def open(self) -> None:
-        """Open the other store."""
         limit, self._limits["open"] = self._limits["open"], self._reopening
-        await _within(limit, self._store.open, (), {})
+        await self._within(limit, self._store.open, (), {})
 
     async def status(self, claims: Claims) -> Standing:
         return LIVE if self._knows_live(claims) else await self._call("status", (claims,), {})
@@ -130,31 +133,44 @@ class TimeoutStore(Delegating):
         return LIVE if is_known else await self._call("touch", (claims,), {"idle_timeout": idle_timeout})
 
     def _call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        return _within(self._limits[name], getattr(self._store, name), args, kwargs)
+        return self._within(self._limits[name], getattr(self._store, name), args, kwargs)
+
+    async def _within(
+        self, limit: float, call: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        fault: StoreUnavailable | None = None
+        try:
+            with anyio.CancelScope() as scope, Timeout(scope, limit):
+                return await call(*args, **kwargs)
+        except StoreUnavailable as error:
+            self._note(error)
+            raise
+        except MCPSessionsError:
+            raise
+        except TimeoutError:
+            """The driver gave up first."""
+        except Exception as error:  # noqa: BLE001  # whatever a driver or a foreign store raises
+            kind = type(error)
+            fault = StoreUnavailable("store_error", cause=f"{kind.__module__}.{kind.__qualname__}")
+        fault = fault or StoreUnavailable("store_timeout", cause=f"no answer within {limit:g} s")
+        self._note(fault)
+        raise fault from None
+
+    def _note(self, fault: StoreUnavailable) -> None:
+        """Log a fault with the place and the cause, each kind once a minute."""
+        now = time.monotonic()
+        if not now < self._noted.get(fault.reason, -math.inf) + _MINUTE:
+            self._noted[fault.reason] = now
+            logger.warning("the session store fails (%s): %s: %s", fault.reason, self._where, fault.cause)
 
     def __repr__(self) -> str:
         return f"<TimeoutStore of {type(self._store).__name__}>"
 
 
-def _never(_claims: Claims, **_options: bool) -> bool:
-    return False
-
-
-async def _within(
-    limit: float, call: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
-    try:
-        with anyio.CancelScope() as scope, Timeout(scope, limit):
-            return await call(*args, **kwargs)
-    except MCPSessionsError:
-        raise
-    except TimeoutError:
-        """The driver gave up first."""
-    except Exception as error:  # noqa: BLE001  # whatever a driver or a foreign store raises
-        kind = type(error)
-        logger.error("the session store failed with %s.%s", kind.__module__, kind.__qualname__)
-        raise StoreUnavailable("store_error") from None
-    raise StoreUnavailable("store_timeout")
+def _told(store: object, name: str, otherwise: T) -> T:
+    """Return an attribute that a store may have, and a foreign one may have with another meaning."""
+    value = getattr(store, name, otherwise)
+    return value if type(value) is type(otherwise) else otherwise
 
 
 class Timeout:

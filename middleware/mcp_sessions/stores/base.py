@@ -1,9 +1,8 @@
-"""The contract that every store keeps, and what all stores decide alike.
+"""The contract that every store keeps, and what several stores do alike.
 
-A store remembers which sessions ended before their time and, where a deployment asks for it, which sessions there are
-and what data they hold on the server. It knows a session by its `ref` and by the keyed hash of its principal
-(`subject`), so nothing that is stored is a credential. Every method is one atomic step as seen from every worker that
-shares the store: one that is not brings deleted sessions back. `tests/stores/test_contract.py` holds for all stores.
+A store knows a session by its `ref` and by the keyed hash of its principal (`subject`), so nothing that is stored is a
+credential. Every method is one atomic step as seen from every worker that shares the store: one that is not brings
+deleted sessions back. `mcp_sessions.testing.store_contract` tests it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 from .._session import claims as lineage
 from .._session.claims import AUDIENCE, Claims
 from .._session.data import DataStore, Namespace
-from ..errors import DataNotInteger, DataTooLarge
+from ..errors import DataGone, DataNotInteger, DataTooLarge
 
 
 class Standing(Enum):
@@ -31,8 +30,6 @@ class Standing(Enum):
 
 
 LIVE: Final = Standing.LIVE  # found once: each look-up of an enum's member costs a request more than the answer
-
-
 Position = tuple[int, str]
 """A place in a list of sessions: `created_at`, and among those of one second `ref`."""
 
@@ -75,13 +72,11 @@ class Record:
 
     @classmethod
     def of(cls, claims: Claims) -> Record:
-        """Return the record of a new session."""
         times = (claims.issued_at, claims.expires_at, claims.issued_at)
         return cls(claims.ref, claims.subject, *times, claims.root, claims.trace, claims.audience)
 
     @property
     def position(self) -> Position:
-        """Where it stands in a list."""
         return self.created_at, self.ref
 
 
@@ -95,6 +90,13 @@ class Ended:
 
 class Revocations(Protocol):
     """Which sessions ended before their time."""
+
+    async def admit(self, claims: Claims) -> None:
+        """Note a new session before its id leaves, where its date does not tell it from those that were lost.
+
+        Tokens are dated to the second, so a store that lost data in this very second has to know which sessions began
+        after it. All others have nothing to note.
+        """
 
     async def status(self, claims: Claims) -> Standing:
         """Return whether a verified session was ended: LIVE, ENDED or LOST."""
@@ -268,6 +270,15 @@ def is_touch_due(seen_at: float, now: float, idle_timeout: int | None) -> bool:
     return now >= seen_at + resolution(idle_timeout)
 
 
+def standing_in_use(standing: Standing, seen_at: float | None, now: float, idle_timeout: int | None) -> Standing:
+    """Return the status of a session that must be recorded, from its `status` and its last noted use."""
+    if standing is not LIVE:
+        return standing
+    if seen_at is None:
+        return Standing.LOST
+    return LIVE if now < idle_at(seen_at, idle_timeout) else Standing.IDLE
+
+
 _INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 INT64: Final = range(-(1 << 63), 1 << 63)  # what every store can add
 
@@ -293,6 +304,12 @@ def check_size(namespace: Namespace, size: int) -> None:
         raise DataTooLarge(f"session data would take {size} bytes; the limit is {namespace.max_bytes}")
 
 
+def check_changeable(namespace: Namespace, now: float, leeway: float, *, has_ended: bool) -> None:
+    """Raise `DataGone` where a session was ended, or is over by more than the leeway."""
+    if has_ended or namespace.until + leeway <= now:
+        raise DataGone("the session has ended; its data can no longer be changed")
+
+
 async def statuses(store: Store, claims: Sequence[Claims]) -> list[Standing]:
     """Return the status of many sessions in one round trip; a fork has also ended where all of its lineage's have.
 
@@ -302,7 +319,7 @@ async def statuses(store: Store, claims: Sequence[Claims]) -> list[Standing]:
     found = await store.statuses([*claims, *(lineage.mark(claims[place]) for place in forks)])
     own = found[: len(claims)]
     for place, of_lineage in zip(forks, found[len(claims) :], strict=True):
-        own[place] = own[place] if of_lineage is Standing.LIVE else of_lineage
+        own[place] = of_lineage if of_lineage is Standing.ENDED else own[place]
     return own
 
 

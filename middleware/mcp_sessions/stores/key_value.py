@@ -27,18 +27,13 @@ _Values = dict[str, tuple[str, float | None]]  # by name: its JSON, and when its
 
 
 class KeyValue(Protocol):
-    """The part of a key-value store that is used here."""
+    """The part of a key-value store that is used here; `ttl` is in seconds."""
 
-    async def get(self, key: str, *, collection: str | None = None) -> dict[str, Any] | None:
-        """Return an entry, or None."""
-
+    async def get(self, key: str, *, collection: str | None = None) -> dict[str, Any] | None: ...
     async def put(
         self, key: str, value: Mapping[str, Any], *, collection: str | None = None, ttl: SupportsFloat | None = None
-    ) -> None:
-        """Keep an entry for so many seconds."""
-
-    async def delete(self, key: str, *, collection: str | None = None) -> bool:
-        """Delete an entry."""
+    ) -> None: ...
+    async def delete(self, key: str, *, collection: str | None = None) -> bool: ...
 
 
 class KeyValueStore(Delegating):

@@ -17,19 +17,9 @@ import msgspec
 
 from .._session.claims import Claims
 from .._session.data import Namespace
-from ..errors import DataGone, StoreFull
-from .base import (
-    FIRST,
-    LIVE,
-    Ended,
-    Position,
-    Reach,
-    Record,
-    Standing,
-    added,
-    idle_at,
-    is_touch_due,
-)
+from ..errors import StoreFull
+from . import base
+from .base import FIRST, LIVE, Ended, Position, Reach, Record, Standing
 from .memory_data import MINUTE, DataOfAll, ExpiryIndex
 
 _SPAN: Final = 3600  # seconds of expiry that share one set of revocations
@@ -51,19 +41,15 @@ class _Revoked:
     def __len__(self) -> int:
         return self._count + len(self._cut_offs)
 
-    def covers(self, claims: Claims) -> bool:
-        if claims.ref in self._refs.get(claims.expires_at // _SPAN, ()):
-            return True
-        return bool(self._cut_offs) and self.is_cut_off(claims, claims.issued_at)
-
     def has(self, ref: str, expires_at: int) -> bool:
         return ref in self._refs.get(expires_at // _SPAN, ())
 
-    def is_cut_off(self, one: Claims | Record, issued_at: int) -> bool:
-        return issued_at < self.moment_of(one.subject, one.audience)
+    def covers(self, claims: Claims) -> bool:
+        if claims.ref in self._refs.get(claims.expires_at // _SPAN, ()):
+            return True
+        return bool(self._cut_offs) and claims.issued_at < self.moment_of(claims.subject, claims.audience)
 
     def moment_of(self, subject: str | None, audience: str) -> int:
-        """Return before which moment a principal's sessions were cut off."""
         none = (0, 0)
         return max(self._cut_offs.get(f"{one or ''} {audience}", none)[0] for one in (None, subject))
 
@@ -95,8 +81,6 @@ class _Revoked:
 
 
 class _Kept(msgspec.Struct):
-    """A record, and what becomes of it."""
-
     record: Record
     seen_at: float
     reason: str | None = None
@@ -109,7 +93,7 @@ class _Kept(msgspec.Struct):
         """Return why its `on_end` may be claimed now, or None, and when to look next."""
         if self.reason is not None:
             return (self.reason if self.lease_until <= now else None), self.lease_until
-        ends, idles = self.record.expires_at, idle_at(self.seen_at, idle_timeout)
+        ends, idles = self.record.expires_at, base.idle_at(self.seen_at, idle_timeout)
         return "expired" if ends <= now else "idle" if idles <= now else None, min(ends, idles)
 
 
@@ -157,6 +141,9 @@ class MemoryStore:
     async def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
         return [await self.status(one) for one in claims]
 
+    async def admit(self, claims: Claims) -> None:
+        """Nothing is to be noted: what this process loses, it loses whole."""
+
     async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:  # noqa: ARG002  # a record knows it
         now = self._tidy()
         if self._is_ended(ref, expires_at):
@@ -181,19 +168,13 @@ class MemoryStore:
             insort(self._listings.setdefault(listing, []), record.position)
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
-        kept, standing = self._records.get(claims.ref), await self.status(claims)
-        if standing is not LIVE:
-            return standing
-        if kept is None:
-            return Standing.LOST
-        if kept.reason is not None:
+        kept, now = self._records.get(claims.ref), self._clock()
+        if self._revoked.covers(claims) or (kept is not None and kept.reason is not None):
             return Standing.ENDED
-        now = self._clock()
-        if not now < idle_at(kept.seen_at, idle_timeout):
-            return Standing.IDLE
-        if is_touch_due(kept.seen_at, now, idle_timeout):
+        standing = base.standing_in_use(LIVE, None if kept is None else kept.seen_at, now, idle_timeout)
+        if kept is not None and standing is LIVE and base.is_touch_due(kept.seen_at, now, idle_timeout):
             kept.seen_at = max(kept.seen_at, now)
-        return LIVE
+        return standing
 
     async def sessions(
         self, subject: str, *, audience: str, after: Position = FIRST, limit: int | None = None, cut_off: bool = False
@@ -237,7 +218,8 @@ class MemoryStore:
         kept = self._records.get(ref)
         if kept is None or kept.reason is not None or kept.record.expires_at <= self._clock():
             return None
-        is_over = not cut_off and self._revoked.is_cut_off(kept.record, kept.record.created_at)
+        record = kept.record
+        is_over = not cut_off and record.created_at < self._revoked.moment_of(record.subject, record.audience)
         return None if is_over else kept.current()
 
     def _page(
@@ -281,7 +263,7 @@ class MemoryStore:
 
     async def add(self, namespace: Namespace, key: str, by: int) -> int:
         now = self._check_changeable(namespace)
-        total = added(self._data.read(namespace.owner, key, now), by)
+        total = base.added(self._data.read(namespace.owner, key, now), by)
         self._data.replace(namespace, key, b"%d" % total, now)
         return total
 
@@ -293,8 +275,8 @@ class MemoryStore:
 
     def _check_changeable(self, namespace: Namespace) -> float:
         now = self._tidy()
-        if self._is_ended(namespace.owner, namespace.until) or namespace.until + self._leeway <= now:
-            raise DataGone("the session has ended; its data can no longer be changed")
+        has_ended = self._is_ended(namespace.owner, namespace.until)
+        base.check_changeable(namespace, now, self._leeway, has_ended=has_ended)
         return now
 
     def _is_ended(self, ref: str, expires_at: int) -> bool:

@@ -1,8 +1,7 @@
 """A store in PostgreSQL: for all machines that reach one database, and durable by nature.
 
 Each call runs on one of a few threads, with a connection that no other call uses meanwhile: so it serves asyncio and
-Trio alike, and a caller that gives up leaves no connection in the middle of something. No text here repeats a URL or
-what the driver says, which may quote one.
+Trio alike, and a caller that gives up leaves no connection in the middle of something. No text here repeats a URL.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
 import anyio
-from anyio.lowlevel import current_token
 
 from ..errors import ConfigurationError, StoreFull, StoreUnavailable
 from .base import ByName, Forgotten, Reach
 from .postgres_tables import Transaction, migrate, sweep
+from .sql import outcome
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -45,7 +44,6 @@ UNSAFE: Final = (
     "PostgreSQL runs with fsync or full_page_writes off: when its machine fails, deleted sessions may return"
 )
 SWEEP_EVERY: Final = 60  # seconds
-LOG_EVERY: Final = 60  # seconds
 FULL: Final = "store_full_disk"
 FORBIDDEN: Final = "store_forbidden"
 NO_DATABASE: Final = "store_no_database"
@@ -157,7 +155,9 @@ class PostgresStore(ByName):
         self._patience = str(round(1000 * max(1, timeout)))  # milliseconds
         self._was_there = False
         self._swept_at = -math.inf
-        self._logged_at: dict[str, float] = {}
+        host, port, database = (self._options.get(name, "") for name in ("host", "port", "dbname"))
+        self._place = f"{host}:{port}/{database}"
+        self.where = f"PostgreSQL at {self._place}"
 
     async def open(self) -> None:
         """Connect, and make the tables or bring them up to date."""
@@ -171,6 +171,9 @@ class PostgresStore(ByName):
     async def close(self) -> None:
         await self._pool.close()
 
+    async def admit(self, claims: object) -> None:
+        """Nothing is to be noted: tables that are new are met by the second."""
+
     async def _call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return what the method of `Transaction` with that name returns."""
         step, call = getattr(Transaction, name), Transaction(self._schema, self._leeway, self._vouches_always)
@@ -182,8 +185,7 @@ class PostgresStore(ByName):
         try:
             return await self._run(work, lambda: not call.is_changing)
         except ConfigurationError as error:
-            logger.error("the session store cannot be used: %s", error)
-            raise StoreUnavailable("store_misconfigured") from None
+            raise StoreUnavailable("store_misconfigured", cause=str(error)) from None
         finally:
             now = self._clock()
             if name not in _QUESTIONS and not self._swept_at <= now < self._swept_at + SWEEP_EVERY:
@@ -194,14 +196,10 @@ class PostgresStore(ByName):
         from psycopg import Error
 
         try:
-            return await self._pool.run(work, may_repeat)
+            return await outcome(self._pool.submit(work, may_repeat))
         except Error as error:
-            reason = cause(error)
-        now = time.monotonic()
-        if now >= self._logged_at.get(reason, -math.inf) + LOG_EVERY:
-            self._logged_at[reason] = now
-            logger.warning("the session store %r failed: %s", self, reason)
-        raise (StoreFull if reason == FULL else StoreUnavailable)(reason)
+            reason, name = cause(error), type(error).__name__  # its text may quote the URL
+        raise (StoreFull if reason == FULL else StoreUnavailable)(reason, cause=name)
 
     def _connect(self) -> Connection[Any]:
         from psycopg import IsolationLevel, connect
@@ -231,8 +229,7 @@ class PostgresStore(ByName):
             logger.warning(UNSAFE)
 
     def __repr__(self) -> str:
-        host, port, database = (self._options.get(name, "") for name in ("host", "port", "dbname"))
-        return f"<PostgresStore {host}:{port}/{database}>"
+        return f"<PostgresStore {self._place}>"
 
 
 def _options(url: str) -> dict[str, Any]:
@@ -264,29 +261,10 @@ class Pool:
         self._threads = ThreadPoolExecutor(self._most, thread_name_prefix="mcp-sessions-postgres")
 
     def submit(self, work: Callable[[Connection[Any]], T], may_repeat: Callable[[], bool] = lambda: True) -> Future[T]:
-        """Have a thread do its work when it is its turn."""
+        """Do work on a thread when it is its turn; again where its connection turns out to be dead, if it may be."""
         if self._process != os.getpid():  # neither threads nor connections survive a fork
             self._start()
         return self._threads.submit(self._attempt, self._idle, work, may_repeat)
-
-    async def run(self, work: Callable[[Connection[Any]], T], may_repeat: Callable[[], bool]) -> T:
-        """Return what work returns; where its connection turns out to be dead, it is done again if it may be."""
-        loop: Any = current_token().native_token
-        call_soon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon  # asyncio's, or Trio's
-        done = anyio.Event()
-
-        def wake(_future: object) -> None:
-            with suppress(RuntimeError):  # that event loop has ended, and with it the caller
-                call_soon(done.set)
-
-        future = self.submit(work, may_repeat)
-        future.add_done_callback(wake)
-        try:
-            await done.wait()
-            return future.result()
-        finally:
-            future.cancel()
-            del future  # an error's traceback holds this frame, which would hold the error
 
     async def close(self) -> None:
         """Close all connections, after the calls so far. A later call makes others."""

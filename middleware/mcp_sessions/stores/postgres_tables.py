@@ -16,21 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .._session.claims import Claims
 from .._session.data import Namespace
-from ..errors import ConfigurationError, DataGone
-from .base import (
-    FIRST,
-    LIVE,
-    Ended,
-    Position,
-    Record,
-    Standing,
-    added,
-    check_size,
-    idle_at,
-    idle_since,
-    is_touch_due,
-    size_of,
-)
+from ..errors import ConfigurationError
+from . import base
+from .base import FIRST, LIVE, Ended, Position, Record, Standing
+from .sql import Item, SQLTransaction
 
 if TYPE_CHECKING:
     from psycopg import Connection, Cursor
@@ -109,14 +98,12 @@ _ALIVE: Final = f"""
             WHERE cut.subject IN ('', kept.subject) AND cut.audience = kept.audience AND moment > kept.created_at
         )) ORDER BY created_at, ref LIMIT %(limit)s
 """
-_DUE: Final = """
+_FIRST_OF: Final = "(SELECT ref FROM ~.records WHERE audience = %(audience)s AND {} ORDER BY {} LIMIT %(limit)s)"
+_DUE: Final = f"""
     SELECT ref FROM (
-        (SELECT ref FROM ~.records WHERE audience = %(audience)s AND reason IS NOT NULL AND lease_until <= %(now)s
-            ORDER BY lease_until LIMIT %(limit)s)
-        UNION (SELECT ref FROM ~.records WHERE audience = %(audience)s AND reason IS NULL AND expires_at <= %(second)s
-            ORDER BY expires_at LIMIT %(limit)s)
-        UNION (SELECT ref FROM ~.records WHERE audience = %(audience)s AND reason IS NULL AND seen_at <= %(seen_by)s
-            ORDER BY seen_at LIMIT %(limit)s) LIMIT %(limit)s
+        {_FIRST_OF.format("reason IS NOT NULL AND lease_until <= %(now)s", "lease_until")}
+        UNION {_FIRST_OF.format("reason IS NULL AND expires_at <= %(second)s", "expires_at")}
+        UNION {_FIRST_OF.format("reason IS NULL AND seen_at <= %(seen_by)s", "seen_at")} LIMIT %(limit)s
     ) AS due WHERE pg_try_advisory_xact_lock(hashtextextended('~.' || ref, 0))
 """
 _CLAIM: Final = f"""
@@ -166,20 +153,14 @@ _FORGET: Final = (
 def migrate(connection: Connection[Any], schema: str, *, fence: int) -> bool:
     """Bring the tables up to date, and return whether this made them: in one transaction, one worker at a time.
 
-    Args:
-        connection: Outside of a transaction.
-        schema: Where the tables lie.
-        fence: Before when new tables vouch for no session, Unix seconds.
-
-    Raises:
-        ConfigurationError: A later version made them, whose tables this one cannot use.
+    New tables vouch for no session from before `fence`, Unix seconds. Tables of a later version that this one cannot
+    use are a `ConfigurationError`.
     """
 
     def run(sql: str, *values: Any) -> Cursor[Any]:
         return connection.execute(sql.replace("~", schema).encode(), values or None)
 
     def versions() -> tuple[int, int]:
-        """Return the tables' version, and the oldest one whose code can use them."""
         found = run("SELECT version, oldest FROM ~.facts").fetchone() if run(_HAS_TABLES).fetchone() else None
         return found or (0, 0)
 
@@ -213,23 +194,15 @@ def sweep(connection: Connection[Any], schema: str, over: float) -> None:
             """There may be more."""
 
 
-class Transaction:
-    """One call of the contract's methods, at one moment; it may be made again on another connection.
-
-    Attributes:
-        connection: Where its statements go.
-        now: Unix seconds.
-        is_changing: Whether it has sent a change that must not be made twice.
-    """
+class Transaction(SQLTransaction):
+    """One call of the contract's methods, at one moment; it may be made again on another connection."""
 
     connection: Connection[Any]
-    now: float
 
     def __init__(self, schema: str, leeway: float, vouches_always: bool) -> None:
-        self.is_changing = False
+        super().__init__(leeway, vouches_always)
+        self.is_changing = False  # has it sent a change that must not be made twice?
         self._schema = schema
-        self._leeway = leeway
-        self._vouches_always = vouches_always
 
     def _run(self, sql: str, values: Sequence[Any] | Mapping[str, Any]) -> Cursor[Any]:
         return self.connection.execute(sql.replace("~", self._schema).encode(), values)
@@ -247,7 +220,7 @@ class Transaction:
     def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
         return [standing for standing, _ in self._look(claims)]
 
-    def _look(self, claims: Sequence[Claims]) -> list[tuple[Standing, float | None]]:
+    def _look(self, claims: Sequence[Claims]) -> list[tuple[Standing, Any]]:
         """Return the statuses, and the last use of those that are recorded."""
         asked = zip(*((one.ref, one.subject, one.audience, one.issued_at) for one in claims), strict=True)
         rows = self._run(_LOOK, [list(column) for column in asked]).fetchall() if claims else []
@@ -255,11 +228,6 @@ class Transaction:
             (self._standing(ended, fence, one.issued_at), seen_at)
             for one, (ended, fence, seen_at) in zip(claims, rows, strict=True)
         ]
-
-    def _standing(self, ended: bool, fence: int, issued_at: int) -> Standing:
-        if ended:
-            return Standing.ENDED
-        return LIVE if self._vouches_always or fence <= issued_at else Standing.LOST
 
     def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:  # noqa: ARG002  # a record knows it
         values = {"ref": ref, "expires_at": expires_at, "mark": self._mark, "reason": reason}
@@ -282,16 +250,11 @@ class Transaction:
 
     def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         ((standing, seen_at),) = self._look((claims,))
-        if standing is not LIVE:
-            return standing
-        if seen_at is None:
-            return Standing.LOST
-        if not self.now < idle_at(seen_at, idle_timeout):
-            return Standing.IDLE
-        if is_touch_due(seen_at, self.now, idle_timeout):
+        standing = base.standing_in_use(standing, seen_at, self.now, idle_timeout)
+        if standing is LIVE and base.is_touch_due(seen_at, self.now, idle_timeout):
             sql = "UPDATE ~.records SET seen_at = greatest(seen_at, %s) WHERE ref = %s AND reason IS NULL"
             self._run(sql, (self.now, claims.ref))
-        return LIVE
+        return standing
 
     def sessions(
         self, subject: str, *, audience: str, after: Position = FIRST, limit: int | None = None, cut_off: bool = False
@@ -313,7 +276,7 @@ class Transaction:
         return [Record(*row) for row in rows]
 
     def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
-        bounds = {"now": self.now, "second": math.floor(self.now), "seen_by": idle_since(self.now, idle_timeout)}
+        bounds = {"now": self.now, "second": math.floor(self.now), "seen_by": base.idle_since(self.now, idle_timeout)}
         with self.connection.transaction():
             due = self._run(_DUE, {**bounds, "audience": audience, "limit": limit}).fetchall()
             self.is_changing = True  # what was claimed would look like another's
@@ -335,25 +298,6 @@ class Transaction:
         found = self._run(f"SELECT value FROM ~.items WHERE {_CURRENT} AND key = %(key)s", of).fetchone()
         return found and bytes(found[0])
 
-    def write(self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
-        with self._alone_with(namespace.owner):
-            *_, others = self._item(namespace, key)
-            self._save(namespace, key, value, expires_at, others)
-
-    def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
-        with self._alone_with(namespace.owner):
-            value, expires_at, others = self._item(namespace, key)
-            if value == old:
-                self._save(namespace, key, new, expires_at, others)
-        return value == old
-
-    def add(self, namespace: Namespace, key: str, by: int) -> int:
-        with self._alone_with(namespace.owner):
-            value, expires_at, others = self._item(namespace, key)
-            total = added(value, by)
-            self._save(namespace, key, b"%d" % total, expires_at, others)
-        return total
-
     def copy(self, namespace: Namespace, target: Namespace) -> None:
         with self._alone_with(target.owner):
             self._item(target, "")
@@ -361,22 +305,23 @@ class Transaction:
             of = {"owner": namespace.owner, "now": self.now, "target": target.owner, "until": target.until}
             self._run(_COPY, of)
             ((size,),) = self._run(_SIZE, {**of, "owner": target.owner})
-            check_size(target, size)
+            base.check_size(target, size)
 
-    def _item(self, namespace: Namespace, key: str) -> tuple[bytes | None, float | None, int]:
-        """Return a value of a session that may change, its end, and the bytes of all its other values."""
+    @contextmanager
+    def _changing(self, namespace: Namespace, key: str) -> Iterator[Item]:
+        with self._alone_with(namespace.owner):
+            yield self._item(namespace, key)
+
+    def _item(self, namespace: Namespace, key: str) -> Item:
         of = {"owner": namespace.owner, "now": self.now, "key": key.encode()}
-        ((ended, value, expires_at, others),) = self._run(_ITEM, of)
-        if ended or namespace.until + self._leeway <= self.now:
-            raise DataGone("the session has ended; its data can no longer be changed")
-        return value, expires_at, others
+        ((has_ended, *found),) = self._run(_ITEM, of)
+        base.check_changeable(namespace, self.now, self._leeway, has_ended=has_ended)
+        return Item(namespace, key, *found)
 
-    def _save(self, namespace: Namespace, key: str, value: bytes | None, expires_at: float | None, others: int) -> None:
-        kept = value if expires_at is None or self.now < expires_at else None
-        if kept is not None:
-            check_size(namespace, others + size_of(key, kept))
+    def _replace(self, item: Item, value: bytes | None, expires_at: float | None) -> None:
         self.is_changing = True
+        owner, key = item.namespace.owner, item.key.encode()
         over = "DELETE FROM ~.items WHERE owner = %s AND (key = %s OR expires_at <= %s)"
-        self._run(over, (namespace.owner, key.encode(), self.now))
-        if kept is not None:
-            self._run(_SAVE, (namespace.owner, namespace.until, key.encode(), kept, expires_at))
+        self._run(over, (owner, key, self.now))
+        if value is not None:
+            self._run(_SAVE, (owner, item.namespace.until, key, value, expires_at))

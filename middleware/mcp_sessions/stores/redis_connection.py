@@ -1,235 +1,92 @@
-"""How commands get to Redis and back, on one server or a cluster.
+"""How commands get to Redis and back.
 
-Here alone redis-py is used. Its own retries are off, since they stall for seconds and would repeat an increment. What
-goes wrong becomes `StoreUnavailable` with a reason from one table; a driver's text, which may quote an address, stays.
+What goes wrong becomes `StoreUnavailable` with a reason from one table and a cause in plain words for the log; a
+driver's own text, which may quote an address or a password, goes nowhere.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import logging
+import os
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 from ..errors import ConfigurationError, StoreFull, StoreUnavailable
-from .redis_epoch import Epoch, ask
+from .redis_clients import Single, retrieve
+from .redis_durability import Promise
 from .redis_scripts import Command, in_full
 
-CLUSTER: Final = "redis+cluster://"
-INSTALL: Final = "store='redis://...' needs a driver: pip install \"mcp-sessions[redis]\""
-NOT_A_URL: Final = (
-    "store= is no Redis URL that can be read; it looks like 'redis://USER:PASSWORD@HOST:6379/0', 'rediss://...', "
-    "'unix:///PATH' or 'redis+cluster://HOST:6379'"
-)
-REPLICAS: Final = "store= is a RedisCluster that reads from replicas, which may not know of a delete"
-_ABREAST: Final = 16  # commands to a cluster that are under way at once for one call
+logger = logging.getLogger("mcp_sessions")
+Values = dict[str, bytes | None]
 _AGAIN: Final = 0.1  # seconds after which what is under way is cancelled once more
 _GOODBYE: Final = 5.0  # seconds for closing connections
-_PATIENCE: Final = 1.0  # seconds, unless requests are given more, after which the driver itself gives up
-UNREACHABLE: Final = "store_unreachable"
-TIMEOUT: Final = "store_timeout"
-READONLY: Final = "store_readonly"
-FORBIDDEN: Final = "store_forbidden"
-FULL: Final = "store_out_of_memory"
-STALE: Final = frozenset({UNREACHABLE, TIMEOUT, READONLY})
-"""After these, connections that are still open likely lead nowhere, or to a server that became a replica."""
-
+# After these, connections that are still open likely lead nowhere, or to a server that became a replica.
+STALE: Final = {"store_unreachable", "store_timeout", "store_readonly"}
 # By the driver's names, so that this table needs no driver; the most special class of an error counts.
 _REASONS: Final = {
-    **dict.fromkeys(("ConnectionError", "OSError", "RedisClusterException"), UNREACHABLE),
-    **dict.fromkeys(("AuthenticationError", "AuthenticationWrongNumberOfArgsError"), FORBIDDEN),
-    **dict.fromkeys(("AuthorizationError", "NoPermissionError"), FORBIDDEN),
+    **dict.fromkeys(("ConnectionError", "OSError", "RedisClusterException"), "store_unreachable"),
+    **dict.fromkeys(("AuthenticationError", "AuthenticationWrongNumberOfArgsError"), "store_forbidden"),
+    **dict.fromkeys(("AuthorizationError", "NoPermissionError"), "store_forbidden"),
     **dict.fromkeys(("ClusterDownError", "SlotNotCoveredError"), "store_cluster_down"),
-    "TimeoutError": TIMEOUT,
+    "TimeoutError": "store_timeout",
     "BusyLoadingError": "store_loading",
-    "ReadOnlyError": READONLY,
-    "OutOfMemoryError": FULL,
+    "ReadOnlyError": "store_readonly",
+    "OutOfMemoryError": "store_out_of_memory",
+    "NotConfirmed": "store_not_confirmed",
 }
-_CODES: Final = {"MISCONF": "store_cannot_save", "NOAUTH": FORBIDDEN}  # for these the driver has no class
+# For these the driver has no class.
+_CODES: Final = {"MISCONF": "store_cannot_save", "NOAUTH": "store_forbidden", "NOREPLICAS": "store_not_confirmed"}
+_CAUSES: Final = {
+    "store_timeout": "no answer in time",
+    "store_readonly": "this server is a replica",
+    "store_forbidden": "it refuses this user: look at the user and the password in the URL, and at its permissions",
+    "store_out_of_memory": "its memory is full (maxmemory)",
+    "store_cluster_down": "the cluster does not serve all slots",
+    "store_loading": "it is reading its files, after a restart",
+    "store_cannot_save": "it cannot write to its disk (MISCONF)",
+    "store_not_confirmed": "the change was not confirmed in time by its disk or by enough replicas",
+}
 
 
 def reason_of(error: BaseException) -> str:
     """Return why a call failed, as a reason for logs and spans."""
     if type(error).__name__ == "RedisClusterException" and type(error.__cause__).__name__ == "TimeoutError":
-        return TIMEOUT  # no node of the cluster answered when it was asked for the layout
+        return "store_timeout"  # no node of the cluster answered when it was asked for the layout
     names = (cls.__name__ for cls in type(error).__mro__)
     known = next((_REASONS[name] for name in names if name in _REASONS), "store_error")
     return _CODES.get(str(error).split(" ", 1)[0], known)
 
 
-def connect(url: Any, epoch: Epoch, *, timeout: float, connections: int) -> Single:
-    """Return a client for a URL, or around a `redis.asyncio.Redis` or `RedisCluster`, not yet connected.
+def cause_of(error: BaseException, reason: str) -> str:
+    """Return why a call failed in plain words, without anything that was given."""
+    deeper: BaseException | None = error
+    while deeper is not None:
+        if isinstance(deeper, ssl.SSLCertVerificationError):
+            return f"TLS: {deeper.verify_message}"
+        if isinstance(deeper, ssl.SSLError):
+            return "TLS: the other end does not speak it, or not as it should"
+        if "invalid database" in str(deeper).lower() or "db index" in str(deeper).lower():
+            return "it has no database of this number"
+        if isinstance(deeper, OSError) and deeper.errno:
+            return os.strerror(deeper.errno) if deeper.errno > 0 else "the name of its host is not known"
+        deeper = deeper.__cause__ or deeper.__context__
+    return _CAUSES.get(reason, type(error).__name__)
 
-    Raises:
-        ConfigurationError: The driver is missing, or the URL or the client cannot be used.
-    """
+
+async def or_unavailable(call: Callable[[], Awaitable[None]]) -> None:
+    """Log a set-up that cannot be used, where requests meet it: only opening the store may raise it."""
     try:
-        from redis.asyncio.retry import Retry
-        from redis.backoff import NoBackoff
-    except ImportError:
-        raise ConfigurationError(INSTALL) from None
-    options = {
-        "socket_timeout": max(timeout, _PATIENCE),
-        "socket_connect_timeout": max(timeout, _PATIENCE),
-        "retry": Retry(NoBackoff(), 0),
-        "max_connections": connections * _ABREAST,
-        "protocol": 2,  # what every server speaks, with the fewest words at the beginning
-    }
-    clustered = url.startswith(CLUSTER) if isinstance(url, str) else hasattr(url, "nodes_manager")
-    try:
-        return (Cluster if clustered else Single)(url, epoch, options)
-    except ConfigurationError:
-        raise
-    except (ValueError, TypeError, AttributeError):  # their texts may quote the URL
-        raise ConfigurationError(NOT_A_URL) from None
+        await call()
+    except ConfigurationError as error:
+        logger.error("the session store cannot be used: %s", error)
+        raise StoreUnavailable("store_misconfigured", cause=str(error)) from None
 
 
-class Single:
-    """One server."""
-
-    def __init__(self, url: Any, epoch: Epoch, options: Mapping[str, Any]) -> None:
-        self._epoch = epoch
-        self._own = isinstance(url, str)
-        self._redis: Any = self._from_url(url, options) if self._own else url
-        self._configure(options["retry"])
-
-    def _from_url(self, url: str, options: Mapping[str, Any]) -> Any:
-        from redis.asyncio import Redis
-
-        return Redis.from_url(url, **options)
-
-    def _configure(self, retry: Any) -> None:
-        self._redis.set_retry(retry)
-        self._introduce(self._redis.connection_pool.connection_kwargs)
-
-    def _introduce(self, kwargs: dict[str, Any]) -> None:
-        if kwargs.get("decode_responses"):
-            raise ConfigurationError("store= is a Redis that decodes responses; leave decode_responses=True away")
-        kwargs["redis_connect_func"] = self._connected
-
-    async def _connected(self, connection: Any) -> None:
-        from redis.exceptions import ReadOnlyError
-
-        await connection.on_connect()
-        info = await ask(connection)
-        if info is not None and info.is_replica:  # it would answer, from the past
-            raise ReadOnlyError
-        self._epoch.on_connect("", info)
-
-    async def ready(self) -> None:
-        """Learn what has to be known before the first command: nothing."""
-
-    async def greet(self) -> None:
-        """Connect to every server that answers for keys."""
-        await self._redis.ping()
-
-    async def one(self, *words: Any) -> Any:
-        return await self._redis.execute_command(*words)
-
-    async def several(self, commands: Sequence[Command]) -> list[Any]:
-        """Return what commands return that are sent at once; errors stand among the results."""
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for words in commands:
-                pipe.execute_command(*words)
-            results: list[Any] = await pipe.execute(raise_on_error=False)
-        return results
-
-    def groups(self, keys: Sequence[str]) -> list[list[str]]:
-        """Return keys in groups that one command may read."""
-        return [list(keys)]
-
-    async def drop_idle(self) -> None:
-        """Close connections that no call uses: what is wrong with one is likely wrong with all."""
-        with suppress(Exception):
-            await self._redis.connection_pool.disconnect(inuse_connections=False)
-
-    async def close(self) -> None:
-        """Close all connections, unless the client is the caller's own."""
-        if self._own:
-            await self._redis.aclose()
-
-
-class Cluster(Single):
-    """A cluster."""
-
-    def _from_url(self, url: str, options: Mapping[str, Any]) -> Any:
-        from redis.asyncio import RedisCluster
-
-        return RedisCluster.from_url("redis://" + url.removeprefix(CLUSTER), **options)
-
-    def _configure(self, retry: Any) -> None:
-        # By two names, of older and of newer drivers.
-        if self._redis.read_from_replicas or getattr(self._redis, "load_balancing_strategy", None) is not None:
-            raise ConfigurationError(REPLICAS)
-        for name, value in (("retry", retry), ("cluster_error_retry_attempts", 0)):
-            with suppress(AttributeError):  # newer drivers go by the one, older ones by the other
-                setattr(self._redis, name, value)
-        nodes = self._redis.nodes_manager
-        for place in (nodes, *nodes.startup_nodes.values()):
-            self._introduce(place.connection_kwargs)
-        self._first = dict(nodes.startup_nodes)
-        self._joined = False
-        self._joining: asyncio.Task[None] | None = None
-
-    async def _connected(self, connection: Any) -> None:
-        await connection.on_connect()
-        info = await ask(connection)
-        if info is None or not info.is_replica:  # replicas are asked for the layout alone
-            await connection.send_command("CLUSTER", "MYID")
-            name = await connection.read_response()
-            self._epoch.on_connect(name if isinstance(name, str) else str(name, "ascii"), info)
-
-    async def ready(self) -> None:
-        """Learn the layout. A caller that gives up leaves it to go on for the next."""
-        if self._joined:
-            return
-        if self._joining is None:
-            self._joining = asyncio.get_running_loop().create_task(self._join())
-            self._joining.add_done_callback(_retrieve)
-        await asyncio.shield(self._joining)
-
-    async def _join(self) -> None:
-        # Where all nodes have moved, and with drivers that forget a node that failed, the first address still counts.
-        nodes = self._redis.nodes_manager.startup_nodes
-        nodes.update({name: node for name, node in self._first.items() if name not in nodes})
-        try:
-            await self._redis.initialize()
-            self._joined = True
-        finally:
-            self._joining = None
-
-    async def greet(self) -> None:
-        await self._redis.ping(target_nodes=self._redis.PRIMARIES)
-
-    async def several(self, commands: Sequence[Command]) -> list[Any]:
-        """Run commands side by side. Each alone follows slots that move; a pipeline does not."""
-        results: list[Any] = []
-        for start in range(0, len(commands), _ABREAST):
-            some = (self._redis.execute_command(*words) for words in commands[start : start + _ABREAST])
-            results += await asyncio.gather(*some, return_exceptions=True)
-        return results
-
-    def groups(self, keys: Sequence[str]) -> list[list[str]]:
-        groups: dict[str, list[str]] = {}  # by their hash tags, in the order of the first of each
-        for key in keys:
-            groups.setdefault(key[key.index("{") : key.index("}")], []).append(key)
-        return list(groups.values())
-
-    async def drop_idle(self) -> None:
-        """Close connections that no call uses, and look at the layout again."""
-        self._joined = False
-        for node in self._redis.get_nodes():
-            with suppress(Exception):
-                await getattr(node, "disconnect_free_connections", node.disconnect)()  # older drivers know all or none
-
-    async def close(self) -> None:
-        if self._joining is not None:
-            self._joining.cancel()
-        await super().close()
-
-
-def _retrieve(task: asyncio.Task[Any]) -> object:
-    return task.cancelled() or task.exception()  # which its caller has, if it still waits
+class NotConfirmed(Exception):
+    """A change was made, and neither the disk nor enough replicas are known to have it."""
 
 
 class RedisConnection:
@@ -239,8 +96,9 @@ class RedisConnection:
     peace. Only what is idempotent is tried again, and only when a connection turns out to be dead.
     """
 
-    def __init__(self, client: Single, *, timeout: float, connections: int) -> None:
+    def __init__(self, client: Single, promise: Promise, *, timeout: float, connections: int) -> None:
         self._client = client
+        self._promise = promise
         self._suspicious_after = timeout / 2  # who gives up so late has not merely hung up
         self._free = asyncio.Semaphore(connections)  # how many commands may be under way at once
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -248,7 +106,7 @@ class RedisConnection:
     async def greet(self) -> None:
         await self._detached(self._client.greet, idempotent=True)
 
-    async def run(self, *commands: Command, idempotent: bool) -> list[Any]:
+    async def run(self, *commands: Command, idempotent: bool = True) -> list[Any]:
         """Return what commands return, in their order and in one round trip; on a cluster they run side by side.
 
         `StoreUnavailable` means that one of them failed, and that it is unknown which were done.
@@ -256,11 +114,15 @@ class RedisConnection:
         results: list[Any] = await self._detached(lambda: self._run(commands), idempotent=idempotent)
         return results
 
-    async def read(self, keys: Sequence[str], *commands: Command) -> tuple[dict[str, bytes | None], list[Any]]:
+    async def change(self, command: Command, *, idempotent: bool = True) -> Any:
+        """Return what a change returns, when it is as safe as the store promises."""
+        return await self._detached(lambda: self._change(command), idempotent=idempotent)
+
+    async def read(self, keys: Sequence[str], *commands: Command) -> tuple[Values, list[Any]]:
         """Return the values of keys, and what idempotent commands return, in one round trip."""
         groups = self._client.groups(list(dict.fromkeys(keys)))
-        results = await self.run(*(("MGET", *group) for group in groups), *commands, idempotent=True)
-        values: dict[str, bytes | None] = {}
+        results = await self.run(*(("MGET", *group) for group in groups), *commands)
+        values: Values = {}
         for group, found in zip(groups, results, strict=False):
             values.update(zip(group, found, strict=True))
         return values, results[len(groups) :]
@@ -286,13 +148,15 @@ class RedisConnection:
         if error is None:
             return task.result()
         reason = reason_of(error)
-        raise (StoreFull if reason == FULL else StoreUnavailable)(reason) from None
+        raise (StoreFull if reason == "store_out_of_memory" else StoreUnavailable)(
+            reason, cause=cause_of(error, reason)
+        ) from None
 
     def _start(self, work: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(_retrieve)
+        task.add_done_callback(retrieve)
         return task
 
     async def _attempt(self, work: Callable[[], Awaitable[Any]], *, idempotent: bool) -> Any:
@@ -304,7 +168,7 @@ class RedisConnection:
                 reason = reason_of(error)
                 if reason in STALE:
                     await self._client.drop_idle()
-                if not (idempotent and reason == UNREACHABLE):
+                if not (idempotent and reason == "store_unreachable"):
                     raise
             await self._client.ready()
             return await work()
@@ -317,12 +181,32 @@ class RedisConnection:
                 results = [await self._client.one(*commands[0])]
             except Exception as error:  # noqa: BLE001  # raised again, all but one
                 results = [error]
-        return [await self._recover(result, command) for result, command in zip(results, commands, strict=True)]
+        for place, result in enumerate(results):
+            if _is_unknown_script(result):
+                results[place] = await self._client.one(*in_full(commands[place]))
+            else:
+                _raise(result)
+        return results
 
-    async def _recover(self, result: Any, command: Command) -> Any:
-        """Return a result; a script that the server does not know, which it did not run, is sent in full."""
-        if type(result).__name__ == "NoScriptError":
-            return await self._client.one(*in_full(command))
-        if isinstance(result, Exception):
-            raise result
-        return result
+    async def _change(self, command: Command) -> Any:
+        confirmations = self._promise.confirmations
+        if not confirmations:
+            return (await self._run([command]))[0]
+        results = await self._client.in_order(command, confirmations)
+        if _is_unknown_script(results[0]):
+            results = await self._client.in_order(in_full(command), confirmations)
+        for result in results:
+            _raise(result)
+        if not self._promise.is_kept(results[1:]):
+            raise NotConfirmed
+        return results[0]
+
+
+def _is_unknown_script(result: object) -> bool:
+    """Whether the server did not know a script's digest, and did not run it."""
+    return type(result).__name__ == "NoScriptError"
+
+
+def _raise(result: object) -> None:
+    if isinstance(result, Exception):
+        raise result

@@ -1,8 +1,7 @@
 """The atomic steps of the Redis store, as Lua scripts, and the names of its keys.
 
-Each script touches keys of one hash slot alone, since a cluster runs no other; what spans slots is ordered by the store
-so that a crash in between loses nothing. A script reads no clock: the time is an argument.
-Sources: Redis, "Scripting with Lua" (scripts run as one step); "Cluster specification" (hash tags).
+Each script touches keys of one hash slot alone, since a cluster runs no other, and reads no clock. Above each stand its
+keys, then its arguments. Sources: Redis, "Scripting with Lua", "Cluster specification" (hash tags).
 """
 
 from __future__ import annotations
@@ -10,9 +9,11 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
+from .base import Record
+
 Word = str | int | bytes
 Command = tuple[Word, ...]
-
+DIGITS: Final = 11  # of a session's beginning in a list
 _SOURCES: Final[dict[Word, str]] = {}  # of all scripts, by their digests
 
 
@@ -25,6 +26,11 @@ class Script:
 
     def __call__(self, *keys: str, args: tuple[Word, ...] = ()) -> Command:
         return ("EVALSHA", self._digest, len(keys), *keys, *args)
+
+
+def _even_full(source: str) -> Script:
+    """Make a script that a full Redis runs, too: the sweeper needs a little memory before it frees more."""
+    return Script("#!lua flags=allow-oom" + source)
 
 
 def in_full(command: Command) -> Command:
@@ -57,10 +63,10 @@ if redis.call('TTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('EXPIRE', KEYS
 return 1
 """)
 
-# since servers; first lost remembered {server run keeps}... -> the moment since which nothing was forgotten
-EPOCH: Final = Script("""
-local since, lost = redis.call('GET', KEYS[1]), false
-for i = 4, #ARGV, 3 do
+# since servers old-since; moment remembered {server run keeps}... -> the moment since which nothing was forgotten
+EPOCH: Final = _even_full("""
+local since, lost = redis.call('GET', KEYS[1]) or redis.call('GET', KEYS[3]), false
+for i = 3, #ARGV, 3 do
   local known, found = redis.call('HGET', KEYS[2], ARGV[i]), ARGV[i + 1] .. ' ' .. ARGV[i + 2]
   if known and known ~= found then
     local run, kept = string.match(known, '^(%S*) (%S*)$')
@@ -68,9 +74,10 @@ for i = 4, #ARGV, 3 do
   end
   if known ~= found then redis.call('HSET', KEYS[2], ARGV[i], found) end
 end
-local moved = not since and ARGV[1] or tonumber(since) < tonumber(ARGV[lost and 2 or 3]) and ARGV[2]
-if moved then redis.call('SET', KEYS[1], moved) end
-return moved or since
+if not since or tonumber(since) < tonumber(lost and ARGV[1] or ARGV[2]) then since = ARGV[1]
+elseif lost then since = string.format('%.6f', tonumber(since) + 1e-6) .. string.sub(ARGV[1], -6) end
+redis.call('SET', KEYS[1], since)
+return since
 """)
 
 # ended session; ttl created expires seen audience subject root trace (each of the last three may be nothing)
@@ -84,11 +91,17 @@ redis.call('EXPIRE', KEYS[2], ARGV[1])
 return 1
 """)
 
-# sessions or forks; now ttl expires ref
+# sessions or forks, by their ends and by their beginnings; now ttl expires position
 LIST: Final = Script("""
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[1])
+for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. ARGV[1], 'LIMIT', 0, 100)) do
+  redis.call('ZREM', KEYS[1], old)
+  redis.call('ZREM', KEYS[2], old)
+end
 redis.call('ZADD', KEYS[1], ARGV[3], ARGV[4])
-if redis.call('TTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
+redis.call('ZADD', KEYS[2], 0, ARGV[4])
+for _, key in ipairs(KEYS) do
+  if redis.call('TTL', key) < tonumber(ARGV[2]) then redis.call('EXPIRE', key, ARGV[2]) end
+end
 return 1
 """)
 
@@ -108,27 +121,28 @@ DUE: Final = Script("""
 return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'WITHSCORES', 'LIMIT', ARGV[2], ARGV[3])
 """)
 
-# ended session; now idle resolution lease leeway -> gone | later, when | taken, when, reason, fields...
-CLAIM: Final = Script("""
+# ended session; now idle resolution lease leeway -> gone | later, when | taken, when, fields..., reason; by NULs
+CLAIM: Final = _even_full("""
 local function text(moment) return string.format('%.3f', moment) end
 local r = redis.call('HMGET', KEYS[2], 'c', 'e', 's', 'u', 'x', 'l', 'r', 't', 'a')
-if not r[1] then return {'gone'} end
+if not r[1] then return 'gone' end
 local now, ends, reason = tonumber(ARGV[1]), tonumber(r[2]), r[5]
 local idles = ARGV[2] ~= '' and tonumber(r[3]) + tonumber(ARGV[2]) + tonumber(ARGV[3]) or ends
 if reason then
-  if now < tonumber(r[6]) then return {'later', r[6]} end
+  if now < tonumber(r[6]) then return 'later\\0' .. r[6] end
 elseif not (now < ends) then reason = 'expired'
 elseif not (now < idles) then reason = 'idle'
-else return {'later', text(math.min(ends, idles))} end
+else return 'later\\0' .. text(math.min(ends, idles)) end
 local lease = text(now + tonumber(ARGV[4]))
 redis.call('HSET', KEYS[2], 'x', reason, 'l', lease)
 local ttl = math.max(1, math.ceil(ends + tonumber(ARGV[5]) - now))
 redis.call('SET', KEYS[1], '0', 'EX', string.format('%d', ttl), 'NX')
-return {'taken', lease, reason, r[1], r[2], r[3], r[4] or '', r[7] or '', r[8] or '', r[9]}
+local found = {'taken', lease, r[1], r[2], r[3], r[4] or '', r[7] or '', r[8] or '', r[9], reason}
+return table.concat(found, '\\0')
 """)
 
 # due; {ref old-score new-score-or-nothing}... Only where no other moved it in between.
-POSTPONE: Final = Script("""
+POSTPONE: Final = _even_full("""
 for i = 1, #ARGV, 3 do
   local score = redis.call('ZSCORE', KEYS[1], ARGV[i])
   if score and tonumber(score) == tonumber(ARGV[i + 1]) then
@@ -139,15 +153,15 @@ end
 return 1
 """)
 
-# ended session data times -> the audience, the subject and the root, each or nothing
+# ended session data times -> the audience, the subject, the root and the beginning, each or nothing; by NULs
 PURGE: Final = Script("""
-local of = redis.call('HMGET', KEYS[2], 'a', 'u', 'r')
+local of = redis.call('HMGET', KEYS[2], 'a', 'u', 'r', 'c')
 redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
-return {of[1] or '', of[2] or '', of[3] or ''}
+return table.concat({of[1] or '', of[2] or '', of[3] or '', of[4] or ''}, '\\0')
 """)
 
 # sweeper; worker until now milliseconds -> 1 where it leads
-ELECT: Final = Script("""
+ELECT: Final = _even_full("""
 local held = redis.call('GET', KEYS[1])
 if held then
   local ends, worker = string.match(held, '^(%S+) (.*)$')
@@ -206,13 +220,19 @@ end
 """
 
 
-# All take the four data keys; now ttl ttl-while-recorded max-bytes name, and what is named above each.
-READ: Final = Script(_DATA + "return (live())")
+def _on_data(source: str) -> Script:
+    """Make a script that takes the four data keys; now ttl ttl-while-recorded max-bytes name, and what is named."""
+    return Script(_DATA + source)
+
+
+def _change(source: str) -> Script:
+    return _on_data("if gone() then return {'gone'} end" + source)
+
+
+READ: Final = _on_data("return (live())")
 
 # -> {name value expires-or-nothing}...
-ITEMS: Final = Script(
-    _DATA
-    + """
+ITEMS: Final = _on_data("""
 local found, all = {}, redis.call('HGETALL', data)
 for i = 1, #all, 2 do
   name = all[i]
@@ -220,52 +240,36 @@ for i = 1, #all, 2 do
   for _, word in ipairs(value and {name, value, ends} or {}) do found[#found + 1] = word end
 end
 return found
-"""
-)
+""")
 
 # {name value expires-or-nothing}... -> done, large or gone
-FILL: Final = Script(
-    _DATA
-    + """
-if gone() then return {'gone'} end
+FILL: Final = _change("""
 for i = 6, #ARGV, 3 do
   name = ARGV[i]
   local done = put(ARGV[i + 1], ARGV[i + 2])
   if done[1] ~= 'done' then return done end
 end
 return {'done'}
-"""
-)
+""")
 
 # value expires (each may be nothing) -> done, large or gone
-WRITE: Final = Script(
-    _DATA
-    + """
-if gone() then return {'gone'} end
+WRITE: Final = _change("""
 if ARGV[6] ~= '' and (ARGV[7] == '' or now < tonumber(ARGV[7])) then return put(ARGV[6], ARGV[7]) end
 drop(name)
 return {'done'}
-"""
-)
+""")
 
 # old new (each may be nothing) -> done, changed, large or gone
-COMPARE_AND_SWAP: Final = Script(
-    _DATA
-    + """
-if gone() then return {'gone'} end
+COMPARE_AND_SWAP: Final = _change("""
 local value, ends = live()
 if (value or '') ~= ARGV[6] then return {'changed'} end
 if ARGV[7] ~= '' then return put(ARGV[7], ends) end
 drop(name)
 return {'done'}
-"""
-)
+""")
 
 # by -> done and the sum (as text: Lua's numbers are doubles), not-integer, large or gone
-ADD: Final = Script(
-    _DATA
-    + """
-if gone() then return {'gone'} end
+ADD: Final = _change("""
 local old, ends = live()
 if not old and taken() > 0 then drop(name) end
 local sum = redis.pcall('HINCRBY', data, name, ARGV[6])
@@ -283,30 +287,45 @@ end
 redis.call('HINCRBY', times, '#', more)
 keep()
 return {'done', new}
-"""
-)
+""")
+
+
+def record_of(ref: str, *fields: bytes) -> Record:
+    """Return a record from its fields, all but the last."""
+    created, expires, seen, *texts, audience = fields
+    subject, root, trace = (text.decode() if text else None for text in texts)
+    return Record(ref, subject, int(created), int(expires), int(float(seen)), root, trace, audience.decode())
+
+
+def member(created_at: int, ref: str) -> str:
+    """Return a session's entry in a list, which is sorted as text."""
+    return f"{created_at:0{DIGITS}}{ref}"
 
 
 class Keys:
     """The names under which one deployment keeps its sessions.
 
     Keys of one session share the tag `{ref}`, those of one principal `{subject}`, the rest `{all}`. Lists of sessions
-    are sorted by their ends, that of the due ones by when to look at them next.
+    are sorted by their ends, to be cleaned, and by their positions, to be read in pages; that of the due ones by when
+    to look at them next.
     """
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        # With the number of the format: what an older one ended is not read here, so its epoch must vouch for nothing.
-        self.since = f"{prefix}{{all}}:since:2"
+        # With the number of the format. What the second kept is read here as it was, so its epoch holds on.
+        self.since = f"{prefix}{{all}}:since:3"
+        self.since_second = f"{prefix}{{all}}:since:2"
         self.servers = f"{prefix}{{all}}:servers"
 
     def data_keys(self, ref: str) -> tuple[str, ...]:
-        """Return what the scripts on a session's data are given."""
         return tuple(f"{self._prefix}{{{ref}}}:{part}" for part in ("ended", "session", "data", "times"))
 
     def session_keys(self, ref: str) -> tuple[str, ...]:
-        """Return what the scripts on a session are given: a revocation, whose value names its call, and a record."""
+        """Return the keys of a revocation, whose value names its call, and of a record."""
         return self.data_keys(ref)[:2]
+
+    def admitted(self, ref: str) -> str:
+        return f"{self._prefix}{{{ref}}}:admitted"
 
     def due(self, audience: str) -> str:
         return f"{self._prefix}{{all}}:due:{audience}"
@@ -317,8 +336,8 @@ class Keys:
     def ended_before(self, audience: str, subject: str | None) -> str:
         return f"{self._prefix}{{{subject or 'all'}}}:ended-before:{audience}"
 
-    def sessions(self, audience: str, subject: str) -> str:
-        return f"{self._prefix}{{{subject}}}:sessions:{audience}"
+    def sessions(self, audience: str, subject: str) -> tuple[str, str]:
+        return f"{self._prefix}{{{subject}}}:sessions:{audience}", f"{self._prefix}{{{subject}}}:listed:{audience}"
 
-    def forks(self, root: str) -> str:
-        return f"{self._prefix}{{{root}}}:forks"
+    def forks(self, root: str) -> tuple[str, str]:
+        return f"{self._prefix}{{{root}}}:forks", f"{self._prefix}{{{root}}}:forks-listed"

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -25,8 +24,7 @@ from .sqlite_shared import PAGE, SHARE, SharedFile
 from .sqlite_tables import check, create, epoch_of, raise_epoch
 
 T = TypeVar("T")
-Job = Callable[[sqlite3.Connection, float], T]
-"""Reads or changes, at a time in Unix seconds."""
+Job = Callable[[sqlite3.Connection, float], T]  # reads or changes, at a time in Unix seconds
 Inode = tuple[int, int]
 
 LOCKED: Final = "store_locked"
@@ -118,19 +116,15 @@ def make_private(path: str) -> None:
 
 @dataclass(frozen=True)
 class Setting:
-    """How a file is used."""
-
     path: str  # absolute
     clock: Callable[[], float]  # Unix seconds
     busy_timeout: float  # seconds to wait for another process's lock
     max_bytes: int  # how large the file may grow
     shared: SharedFile
-    sweep: Callable[[sqlite3.Connection, float, int], bool]
-    """Deletes what is over, so many rows of a table; returns whether there may be more."""
+    sweep: Callable[[sqlite3.Connection, float, int], bool]  # deletes so many rows of what is over; are there more?
 
     @property
-    def usual_bytes(self) -> int:
-        """How large the file may grow by what frees no room."""
+    def usual_bytes(self) -> int:  # how large it may grow by what frees no room
         return self.max_bytes - self.max_bytes // SHARE
 
 
@@ -151,18 +145,14 @@ class SQLiteFile:
             self._current()
 
     def read(self, job: Job[T]) -> T:
-        """Return what a job reads."""
         with self._faults():
             return job(self._current(), self._setting.clock())
 
     def change(self, job: Job[T], *, deadline: float) -> T:
         """Return what a job returns, once all that it changed is on the disk.
 
-        A job may be called twice; where it raises, nothing changes.
-
-        Args:
-            job: What to do.
-            deadline: Until when to wait for a lock, by the monotonic clock.
+        A job may be called twice; where it raises, nothing changes. `deadline`, by the monotonic clock, is when to
+        stop waiting for a lock.
         """
         with suppress(StoreFull):
             return self.attempt(self._with_sweep(job), deadline=deadline)
@@ -177,7 +167,7 @@ class SQLiteFile:
     def sweep(self) -> bool:
         """Delete some of what is over, and return whether there may be more."""
         deadline = time.monotonic() + self._setting.busy_timeout
-        return self.change(partial(self._sweep, _SWEPT), deadline=deadline)
+        return self.change(self._sweeping(_SWEPT), deadline=deadline)
 
     def close(self) -> None:
         """Let go of the file. A later call opens it again."""
@@ -235,14 +225,14 @@ class SQLiteFile:
     def _with_sweep(self, job: Job[T]) -> Job[T]:
         def both(connection: sqlite3.Connection, now: float) -> T:
             if not self._swept_at <= now < self._swept_at + _SWEEP_EVERY:
-                more = self._sweep(_SWEPT, connection, now)
+                more = self._setting.sweep(connection, now, _SWEPT)
                 self._swept_at = -math.inf if more else now
             return job(connection, now)
 
         return both
 
-    def _sweep(self, rows: int, connection: sqlite3.Connection, now: float) -> bool:
-        return self._setting.sweep(connection, now, rows)
+    def _sweeping(self, rows: int) -> Job[bool]:
+        return lambda connection, now: self._setting.sweep(connection, now, rows)
 
     def _make_room(self, deadline: float) -> None:
         """Delete some of what is over, with what is kept for that."""
@@ -250,7 +240,7 @@ class SQLiteFile:
         with suppress(StoreFull):
             with suppress(sqlite3.Error):  # the log gives back the room that it has taken
                 self._current().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            self.attempt(partial(self._sweep, _SWEPT_WHEN_FULL), deadline=deadline, frees=True)
+            self.attempt(self._sweeping(_SWEPT_WHEN_FULL), deadline=deadline, frees=True)
 
     def _open_shared(self) -> None:
         if not self._shared.is_in_place():

@@ -56,8 +56,6 @@ class SharedFile:
         self._moving: set[int] = set()
         self._lock = RLock()  # held for as long as the file is locked, which must not be closed meanwhile
 
-    # --- opened, and where it was ---------------------------------------------------------------
-
     def open(self) -> None:
         """Map the file, which is made where there is none; no counter that a dead process left odd stays so."""
         with self._lock:
@@ -71,7 +69,8 @@ class SharedFile:
                     first = time.time_ns() & ~1  # so that no count comes again that another file had
                     os.pwrite(self._file, first.to_bytes(8, "little") + bytes(PAGE - 8), 0)
                 self._counters = memoryview(mmap(self._file, PAGE)).cast("Q")
-                self.heal()
+                for slot, count in enumerate(self._counters):  # count on where a process was killed in its turn
+                    self._counters[slot] = count + (count & 1)
                 self.move(None)  # what was changed while another file lay here was not counted in this one
             self._inode = _inode(self._file)
             self.fill_spare()
@@ -85,7 +84,6 @@ class SharedFile:
             return os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
 
     def close(self) -> None:
-        """Let go of the file, which stays."""
         with self._lock:
             self._good_until = _NEVER
             if self._file >= 0:
@@ -110,8 +108,6 @@ class SharedFile:
         self._good_until = now + _LOOK
         return True
 
-    # --- the turn -------------------------------------------------------------------------------
-
     @contextmanager
     def turn(self) -> Iterator[None]:
         """Wait until no other store writes, first come, first served; what moved has settled at the end."""
@@ -128,8 +124,6 @@ class SharedFile:
                 self._settle()
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
-    # --- the counters ---------------------------------------------------------------------------
-
     def move(self, name: str | None) -> None:
         """Count a change that ends sessions, by a session's `ref`, a subject, or None for all, before its commit.
 
@@ -143,11 +137,6 @@ class SharedFile:
     def _settle(self) -> None:
         while self._moving:
             self._counters[self._moving.pop()] += 1
-
-    def heal(self) -> None:
-        """Count on where a process was killed in its turn. Only for who has the turn, and has moved nothing yet."""
-        for slot, count in enumerate(self._counters):
-            self._counters[slot] = count + (count & 1)
 
     def stamp(self, one: int, other: int) -> int | None:
         """Return a number that changes when one of the counters does, or None while one moves."""
@@ -163,8 +152,6 @@ class SharedFile:
         if time.monotonic() >= self._good_until and not self.is_in_place():
             return False
         return counters[_ALL] + counters[one] + counters[other] == stamp  # each only grows
-
-    # --- the spare room -------------------------------------------------------------------------
 
     def spare(self) -> int:
         """Return how many bytes are to be kept for when the disk is full."""
@@ -186,8 +173,7 @@ class SharedFile:
         os.ftruncate(self._file, PAGE)
 
 
-Stamp = tuple[int, int, int]
-"""Counters, and their stamp."""
+Stamp = tuple[int, int, int]  # a number, and the two counters that it was taken of
 
 
 class KnownSessions:

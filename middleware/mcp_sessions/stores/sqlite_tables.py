@@ -8,28 +8,18 @@ see them. A file that is not ours is refused untouched.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple
 from sqlite3 import Connection
 from typing import Final
 
 from .._session.claims import Claims
 from .._session.data import Namespace
-from ..errors import ConfigurationError, DataGone
-from .base import (
-    FIRST,
-    LIVE,
-    Ended,
-    Position,
-    Record,
-    Standing,
-    added,
-    check_size,
-    idle_at,
-    idle_since,
-    resolution,
-    size_of,
-)
+from ..errors import ConfigurationError
+from . import base
+from .base import FIRST, LIVE, Ended, Position, Record, Standing
+from .sql import Item, SQLTransaction
 
 APPLICATION_ID: Final = 0x6D637073  # "mcps"
 VERSION: Final = 3  # 1 knew no audiences, and 2 did not move the counters beside the file
@@ -103,40 +93,37 @@ def raise_epoch(connection: Connection, moment: int) -> None:
     connection.execute(sql, (moment,))
 
 
-_EVERYBODY: Final = ""  # no subject: a keyed hash is never empty
-_ROWS_OF_ONE: Final = 10  # that a session may have in a table, where a sweep deletes whole sessions
-
-_STATUS: Final = """
+_IS_CUT_OFF: Final = """EXISTS (
+        SELECT 1 FROM cut_offs
+        WHERE subject IN ('', {subject}) AND audience = {audience} AND moment > {issued_at}
+    )"""
+_STATUS: Final = f"""
     SELECT EXISTS (SELECT 1 FROM revoked WHERE ref = ?1)
-        OR EXISTS (SELECT 1 FROM cut_offs WHERE subject IN ('', ?2) AND audience = ?3 AND moment > ?4),
+        OR {_IS_CUT_OFF.format(subject="?2", audience="?3", issued_at="?4")},
     (SELECT value FROM facts WHERE name = 'fence')
 """
 _RECORD: Final = """
     SELECT ref, subject, created_at, expires_at, CAST(seen_at AS INTEGER), root, trace, audience, reason
     FROM records AS kept
 """
-_ALIVE: Final = """
-    WHERE reason IS NULL AND expires_at > ?
-        AND NOT EXISTS (SELECT 1 FROM revoked WHERE ref = kept.ref)
+_ALIVE: Final = f"""
+    {_RECORD} WHERE reason IS NULL AND expires_at > ? AND NOT EXISTS (SELECT 1 FROM revoked WHERE ref = kept.ref)
 """
-_NOT_CUT_OFF: Final = """
-    NOT EXISTS (
-        SELECT 1 FROM cut_offs
-        WHERE subject IN ('', ifnull(kept.subject, '')) AND audience = kept.audience AND moment > kept.created_at
-    )
-"""
+_NOT_CUT_OFF: Final = "NOT " + _IS_CUT_OFF.format(
+    subject="ifnull(kept.subject, '')", audience="kept.audience", issued_at="kept.created_at"
+)
 _CUT_OFF: Final = "SELECT ifnull(max(moment), 0) FROM cut_offs WHERE subject IN ('', ?) AND audience = ?"
 # Which `on_end` may be claimed, and why if that is not on record: an expired session counts as that, even if idle.
-_CLAIMABLE: Final = (
-    ("", "WHERE reason IS NOT NULL AND audience = :audience AND lease_until <= :now ORDER BY lease_until LIMIT :limit"),
-    (
-        "expired",
-        "WHERE reason IS NULL AND audience = :audience AND expires_at <= :now ORDER BY expires_at LIMIT :limit",
-    ),
-    ("idle", "WHERE reason IS NULL AND audience = :audience AND seen_at <= :seen_by ORDER BY seen_at LIMIT :limit"),
-)
-_SIZE: Final = "SELECT total(length(CAST(key AS BLOB)) + length(value)) FROM items WHERE owner = ?"
+_CLAIMABLE: Final = {
+    why: f"{_RECORD} WHERE reason IS {reason} AND audience = :audience AND {moment} ORDER BY {by} LIMIT :limit"
+    for why, reason, by, moment in (
+        ("", "NOT NULL", "lease_until", "lease_until <= :now"),
+        ("expired", "NULL", "expires_at", "expires_at <= :now"),
+        ("idle", "NULL", "seen_at", "seen_at <= :seen_by"),
+    )
+}
 _ITEMS: Final = "SELECT key, value, expires_at FROM items WHERE owner = ? AND (expires_at IS NULL OR expires_at > ?)"
+_OTHERS: Final = "SELECT total(length(CAST(key AS BLOB)) + length(value)) FROM items WHERE owner = ? AND key <> ?"
 _ELECT: Final = """
     INSERT INTO leaders VALUES (?1, ?2, ?3)
     ON CONFLICT (audience) DO UPDATE SET worker = ?2, until = ?3 WHERE worker = ?2 OR until <= ?4
@@ -151,9 +138,10 @@ _FORGET: Final = (
         SELECT subject, audience FROM cut_offs WHERE until <= ? LIMIT ?
     )""",
 )
+_ROWS_OF_ONE: Final = 10  # that a session may have in a table, where a sweep deletes whole sessions
 
 
-class Transaction:
+class Transaction(SQLTransaction):
     """The contract's methods in SQL, within one transaction and at one moment.
 
     A recorded session's data stays until `purge`, since its `on_end` may read it; other data goes with its session.
@@ -161,27 +149,23 @@ class Transaction:
 
     def __init__(
         self,
+        leeway: float,
+        vouches_always: bool,
         connection: Connection,
         now: float,
         *,
-        leeway: float,
-        vouches_always: bool,
         move: Callable[[str | None], object],
     ) -> None:
         """`move` is called before anything is changed that ends sessions: of a `ref`, of a subject, or None for all."""
+        super().__init__(leeway, vouches_always)
+        self.now = now
         self._execute = connection.execute
-        self._now = now
-        self._leeway = leeway
-        self._vouches_always = vouches_always
         self._move = move
 
     def status(self, claims: Claims) -> Standing:
-        of = (claims.ref, claims.subject or _EVERYBODY, claims.audience, claims.issued_at)
+        of = (claims.ref, claims.subject or "", claims.audience, claims.issued_at)
         ended, epoch = self._execute(_STATUS, of).fetchone()
-        if ended:
-            return Standing.ENDED
-        known = self._vouches_always or (epoch is not None and epoch <= claims.issued_at)
-        return LIVE if known else Standing.LOST
+        return self._standing(ended, epoch, claims.issued_at)
 
     def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
         return [self.status(one) for one in claims]
@@ -200,7 +184,7 @@ class Transaction:
         self._execute(
             "INSERT INTO cut_offs VALUES (?, ?, ?, ?) ON CONFLICT (subject, audience) DO UPDATE "
             "SET moment = max(moment, excluded.moment), until = max(until, excluded.until)",
-            (subject or _EVERYBODY, audience, moment, until),
+            (subject or "", audience, moment, until),
         )
 
     def register(self, record: Record) -> None:
@@ -213,23 +197,17 @@ class Transaction:
 
     def look(self, claims: Claims, *, idle_timeout: int | None) -> tuple[Standing, float]:
         """Return a recorded session's status, and from when on a use of it must be noted, Unix seconds."""
-        general = self.status(claims)
-        if general is not LIVE:
-            return general, math.inf
         row = self._execute("SELECT seen_at, reason FROM records WHERE ref = ?", (claims.ref,)).fetchone()
-        if row is None:
-            return Standing.LOST, math.inf
-        seen_at, reason = row
-        if reason is not None:
-            return Standing.ENDED, math.inf
-        if self._now < idle_at(seen_at, idle_timeout):
-            return LIVE, seen_at + resolution(idle_timeout)
-        return Standing.IDLE, math.inf
+        seen_at, reason = row or (None, None)
+        general = self.status(claims)
+        known = Standing.ENDED if general is LIVE and reason is not None else general
+        standing = base.standing_in_use(known, seen_at, self.now, idle_timeout)
+        return standing, (math.inf if standing is not LIVE else row[0] + base.resolution(idle_timeout))
 
     def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         standing, _ = self.look(claims, idle_timeout=idle_timeout)
         if standing is LIVE:
-            self._execute("UPDATE records SET seen_at = max(seen_at, ?) WHERE ref = ?", (self._now, claims.ref))
+            self._execute("UPDATE records SET seen_at = max(seen_at, ?) WHERE ref = ?", (self.now, claims.ref))
         return standing
 
     def sessions(
@@ -250,15 +228,15 @@ class Transaction:
         return next(iter(self._alive(f"ref = ? AND {_NOT_CUT_OFF}", ref)), None)
 
     def _alive(self, which: str, *values: str | int, limit: int | None = None) -> list[Record]:
-        sql = f"{_RECORD} {_ALIVE} AND {which} ORDER BY created_at, ref LIMIT ?"
-        rows = self._execute(sql, (self._now, *values, -1 if limit is None else limit))
+        sql = f"{_ALIVE} AND {which} ORDER BY created_at, ref LIMIT ?"
+        rows = self._execute(sql, (self.now, *values, -1 if limit is None else limit))
         return [Record(*kept) for *kept, _ in rows]
 
     def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         taken: list[Ended] = []
-        bounds = {"audience": audience, "now": self._now, "seen_by": idle_since(self._now, idle_timeout)}
-        for why, where in _CLAIMABLE:
-            for *kept, reason in self._execute(_RECORD + where, {**bounds, "limit": limit - len(taken)}).fetchall():
+        bounds = {"audience": audience, "now": self.now, "seen_by": base.idle_since(self.now, idle_timeout)}
+        for why, sql in _CLAIMABLE.items():
+            for *kept, reason in self._execute(sql, {**bounds, "limit": limit - len(taken)}).fetchall():
                 ended = Ended(Record(*kept), reason or why)
                 self._revoke(ended.record.ref, ended.record.expires_at)
                 self._lease(ended.record.ref, ended.reason, lease)
@@ -270,73 +248,61 @@ class Transaction:
         return self._execute("INSERT OR IGNORE INTO revoked VALUES (?, ?)", (ref, expires_at)).rowcount == 1
 
     def _lease(self, ref: str, reason: str, lease: float) -> None:
-        self._execute("UPDATE records SET reason = ?, lease_until = ? WHERE ref = ?", (reason, self._now + lease, ref))
+        self._execute("UPDATE records SET reason = ?, lease_until = ? WHERE ref = ?", (reason, self.now + lease, ref))
 
     def purge(self, ref: str) -> None:
         self._move(ref)
         for table, column in (("records", "ref"), ("shelves", "owner"), ("items", "owner")):
-            self._execute(f"DELETE FROM {table} WHERE {column} = ?", (ref,))  # noqa: S608  # names from above
+            self._execute(f"DELETE FROM {table} WHERE {column} = ?", (ref,))
 
     def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
-        values = (audience, worker, self._now + seconds, self._now)
+        values = (audience, worker, self.now + seconds, self.now)
         return self._execute(_ELECT, values).rowcount == 1
 
     def read(self, namespace: Namespace, key: str) -> bytes | None:
-        return self._item(namespace, key)[0]
-
-    def _item(self, namespace: Namespace, key: str) -> tuple[bytes | None, float | None]:
-        """Return a value and its end; None and None where there is none."""
-        found = self._execute(_ITEMS + " AND key = ?", (namespace.owner, self._now, key)).fetchone()
-        return found[1:] if found else (None, None)
-
-    def write(self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
-        self._prepare(namespace)
-        self._save(namespace, key, value, expires_at)
-
-    def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
-        self._prepare(namespace)
-        value, expires_at = self._item(namespace, key)
-        if value == old:
-            self._save(namespace, key, new, expires_at)
-        return value == old
-
-    def add(self, namespace: Namespace, key: str, by: int) -> int:
-        self._prepare(namespace)
-        value, expires_at = self._item(namespace, key)
-        total = added(value, by)
-        self._save(namespace, key, b"%d" % total, expires_at)
-        return total
+        return self._found(namespace, key)[0]
 
     def copy(self, namespace: Namespace, target: Namespace) -> None:
         self._prepare(target)
-        for item in self._execute(_ITEMS, (namespace.owner, self._now)).fetchall():
-            self._save(target, *item)
+        for key, value, expires_at in self._execute(_ITEMS, (namespace.owner, self.now)).fetchall():
+            self._save(self._item(target, key), value, expires_at)
+
+    @contextmanager
+    def _changing(self, namespace: Namespace, key: str) -> Iterator[Item]:
+        self._prepare(namespace)
+        yield self._item(namespace, key)
 
     def _prepare(self, namespace: Namespace) -> None:
         """Refuse where the session has ended; else drop what is over."""
-        ended = self._execute(_DATA_GONE, (namespace.owner,)).fetchone()[0]
-        if ended or namespace.until + self._leeway <= self._now:
-            raise DataGone("the session has ended; its data can no longer be changed")
-        self._execute("DELETE FROM items WHERE owner = ? AND expires_at <= ?", (namespace.owner, self._now))
+        has_ended = self._execute(_DATA_GONE, (namespace.owner,)).fetchone()[0]
+        base.check_changeable(namespace, self.now, self._leeway, has_ended=has_ended)
+        self._execute("DELETE FROM items WHERE owner = ? AND expires_at <= ?", (namespace.owner, self.now))
 
-    def _save(self, namespace: Namespace, key: str, value: bytes | None, expires_at: float | None) -> None:
-        self._execute("DELETE FROM items WHERE owner = ? AND key = ?", (namespace.owner, key))
-        if value is None or (expires_at is not None and not self._now < expires_at):
-            return
-        (others,) = self._execute(_SIZE, (namespace.owner,)).fetchone()
-        check_size(namespace, int(others) + size_of(key, value))
-        self._execute(
-            "INSERT OR IGNORE INTO shelves SELECT ?1, iif(EXISTS (SELECT 1 FROM records WHERE ref = ?1), NULL, ?2)",
-            (namespace.owner, namespace.until),
-        )
-        self._execute("INSERT INTO items VALUES (?, ?, ?, ?)", (namespace.owner, key, value, expires_at))
+    def _found(self, namespace: Namespace, key: str) -> tuple[bytes | None, float | None]:
+        row = self._execute(_ITEMS + " AND key = ?", (namespace.owner, self.now, key)).fetchone()
+        return row[1:] if row else (None, None)
+
+    def _item(self, namespace: Namespace, key: str) -> Item:
+        (others,) = self._execute(_OTHERS, (namespace.owner, key)).fetchone()
+        return Item(namespace, key, *self._found(namespace, key), int(others))
+
+    def _replace(self, item: Item, value: bytes | None, expires_at: float | None) -> None:
+        owner, until = item.namespace.owner, item.namespace.until
+        self._execute("DELETE FROM items WHERE owner = ? AND key = ?", (owner, item.key))
+        if value is not None:
+            self._execute(
+                "INSERT OR IGNORE INTO shelves SELECT ?1, iif(EXISTS (SELECT 1 FROM records WHERE ref = ?1), NULL, ?2)",
+                (owner, until),
+            )
+            self._execute("INSERT INTO items VALUES (?, ?, ?, ?)", (owner, item.key, value, expires_at))
 
 
-def sweep(connection: Connection, over: float, rows: int) -> bool:
-    """Delete so many rows of each table that ended by a moment, and return whether there may be more."""
+def sweep(connection: Connection, now: float, rows: int, *, leeway: float) -> bool:
+    """Delete so many rows of each table that are over by the leeway, and return whether there may be more."""
+    over = now - leeway
     counts = [connection.execute(forget, (over, rows)).rowcount for forget in _FORGET]
     ended, at_once = "SELECT owner FROM shelves WHERE until <= ? LIMIT ?", max(1, rows // _ROWS_OF_ONE)
     owners = connection.execute(ended, (over, at_once)).fetchall()
     for table in ("items", "shelves"):
-        connection.executemany(f"DELETE FROM {table} WHERE owner = ?", owners)  # noqa: S608  # names from above
+        connection.executemany(f"DELETE FROM {table} WHERE owner = ?", owners)
     return rows in counts or len(owners) == at_once

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
-from types import CellType, FunctionType, MethodType
 from typing import Any, Final
 
 from opentelemetry import context as contexts
@@ -24,7 +23,6 @@ _MESSAGE: Final = create_key("mcp_sessions.message")
 _ENDPOINT: Final = "StreamableHTTPASGIApp"
 _MANAGER: Final = "StreamableHTTPSessionManager"
 _SDK_MIDDLEWARE: Final = "OpenTelemetryMiddleware"
-_EMPTY: Final = CellType()  # a name that is not bound yet, or no longer
 
 Handler = Callable[[Any], Awaitable[Any]]
 
@@ -66,25 +64,12 @@ def restore_context(handler: Handler) -> Handler:
 
 def makes_server_spans(parts: Iterable[object]) -> bool:
     """Whether the server makes a server span for each request, by what a request may reach."""
-    return any(map(_traces, _reachable(parts)))
+    return any(map(_traces, parts))
 
 
 def servers(parts: Iterable[object]) -> Iterator[object]:
     """Return the SDK's servers, FastMCP's among them, in what a request may reach."""
-    return filter(None, map(_server, _reachable(parts)))
-
-
-def _reachable(parts: Iterable[object]) -> Iterator[object]:
-    return (found for part in parts for found in (part, *_referenced(part)))
-
-
-def _referenced(part: object) -> Iterator[object]:
-    """Yield what a plain function refers to, or the object of a method."""
-    if isinstance(part, MethodType):
-        yield part.__self__
-    if isinstance(part, FunctionType):
-        yield from (cell.cell_contents for cell in part.__closure__ or () if cell != _EMPTY)
-        yield from (part.__globals__[name] for name in part.__code__.co_names if name in part.__globals__)
+    return filter(None, map(_server, parts))
 
 
 def _traces(part: object) -> bool:

@@ -16,7 +16,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanKind, TraceState, get_current_span
 from opentelemetry.util.types import Attributes
 
-from .._session.session import current_both, current_session
+from .._session.session import current_both, find_session
 from .attributes import CLIENT, MCP_SESSION_ID, SCOPE, has_foreign_session_id, process_aliases, session_attributes
 from .detect import attributes_of
 from .spans import session_in, start_of
@@ -155,7 +155,7 @@ def _session(attributes: Attributes) -> str | None:
     ref = (attributes or {}).get(MCP_SESSION_ID)
     if isinstance(ref, str) and ref.startswith("ses_"):
         return ref
-    session = current_session()
+    session = find_session()
     return None if session is None else session.ref
 
 
@@ -169,6 +169,6 @@ class SessionLogFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Name the session on the record, and let it pass."""
         if not hasattr(record, "session"):
-            session = current_session()
+            session = find_session()
             record.session = "-" if session is None else session.ref
         return True

@@ -30,7 +30,9 @@ from .contract import (
     RevocationContract,
     at_once,
     claim,
+    listed,
     namespace,
+    register,
     revoke,
     session,
 )
@@ -59,8 +61,7 @@ class SweepingContract(Fixtures):
     async def test_each_expired_session_goes_to_one_caller(self, store: Store, clock: Clock) -> None:
         """From its end on, no more at once than asked for, and to no other while the lease lasts."""
         many = [session(f"s{n}", expires_at=START + 60 + n) for n in range(10)]
-        for one in many:
-            await store.register(Record.of(one))
+        await register(store, *many)
         await revoke(store, many[0], lease=0)
         for second, reason in enumerate(("deleted", "expired")):
             clock.now = START + 60 + second
@@ -75,7 +76,7 @@ class SweepingContract(Fixtures):
         """With its data, long after its token expired: `on_end` runs at least once, and may read."""
         a = session()
         await store.write(namespace(a), "before", b"0")
-        await store.register(Record.of(a))
+        await register(store, a)
         await store.write(namespace(a), "browser", b'"b1"')
         for _ in range(5):
             clock.now += DAY
@@ -87,8 +88,7 @@ class SweepingContract(Fixtures):
     async def test_a_cut_off_ends_the_sessions_of_its_audience_alone(self, store: Store, subject: str | None) -> None:
         """Though the principal is the same one, and whether they are recorded or not."""
         ours, theirs = (msgspec.structs.replace(session(name, issued_at=START - 1), audience=name) for name in "ab")
-        for one in (ours, theirs):
-            await store.register(Record.of(one))
+        await register(store, ours, theirs)
         await store.revoke_before(START, audience="a", subject=subject, until=LATER)
         assert await store.statuses([ours, theirs]) == [Standing.ENDED, Standing.LIVE]
         assert await store.touch(theirs, idle_timeout=None) is Standing.LIVE
@@ -97,10 +97,9 @@ class SweepingContract(Fixtures):
     async def test_each_audience_lists_and_claims_its_own_sessions(self, store: Store, clock: Clock) -> None:
         """Whether they were ended, expired or idle; one that has none is given none."""
         ones = {name: msgspec.structs.replace(session(name), audience=name) for name in "ab"}
-        for one in ones.values():
-            await store.register(Record.of(one))
+        await register(store, *ones.values())
         await revoke(store, ones["a"], lease=0)
-        assert [await store.sessions(ALICE, audience=name) for name in "abc"] == [[], [Record.of(ones["b"])], []]
+        assert [await listed(store, audience=name) for name in "abc"] == [[], [Record.of(ones["b"])], []]
         clock.now = LATER
         for name, expected in zip("cba", (None, "expired", "deleted"), strict=True):
             claimed = await claim(store, audience=name, idle_timeout=HOUR)
@@ -120,75 +119,46 @@ class DataContract(Fixtures):
     """The data that a session keeps on the server."""
 
     async def test_what_is_written_is_read(self, store: Store) -> None:
-        """Byte for byte, under its name and session alone; writing None keeps none."""
-        a, b = namespace(session("a")), namespace(session("b"))
-        key, value = (
-            "k\N{LATIN SMALL LETTER A WITH DIAERESIS}/ \N{SNOWMAN}",
-            b'{"x": [1e400, "\\u0000", null, "\xe2\x98\x83"]}',
-        )
-        assert await store.read(a, key) is None
-        await store.write(a, key, value)
-        await store.write(a, "other", b"1")
-        assert [await store.read(one, key) for one in (a, b)] == [value, None]
-        await store.write(a, key, b"null")
-        assert await store.read(a, key) == b"null"
-        for _ in range(2):
-            await store.write(a, key, None)
-        assert [await store.read(a, name) for name in (key, "other")] == [None, b"1"]
+        """Byte for byte, under its name and session alone; writing None keeps none.
 
-    async def test_names_are_compared_exactly(self, store: Store) -> None:
-        """The empty one and those with NUL are names, too: the middleware keeps its own values there."""
-        keys = [
-            "",
-            "\0",
-            "\0a",
-            "a\0b",
-            "a",
-            "A",
-            "a ",
-            "\u00e9",
-            "e\u0301",
-            "*",
-            "%",
-            "a:b",
-            "a\nb",
-            "0",
-            "00",
-            "\U0001f36a",
-        ]
+        Names are compared exactly. The empty one and those with NUL are names, too: the middleware keeps its own there.
+        """
+        a, b = namespace(session("a")), namespace(session("b"))
+        value = b'{"x": [1e400, "\\u0000", null, "\xe2\x98\x83"]}'
+        keys = ["", "\0", "\0a", "a\0b", "a", "A", "a ", "\u00e9", "e\u0301", "*", "%", "a:b", "a\nb", "0", "00"]
+        keys.append("\U0001f36a")
         for n, key in enumerate(keys):
-            await store.write(namespace(session()), key, b"%d" % n)
-        assert [await store.read(namespace(session()), key) for key in keys] == [b"%d" % n for n in range(len(keys))]
+            assert await store.read(a, key) is None
+            await store.write(a, key, value + b"%d" % n)
+        assert [await store.read(a, key) for key in keys] == [value + b"%d" % n for n in range(len(keys))]
+        assert await store.read(b, "a") is None
+        await store.write(a, "a", b"null")
+        assert await store.read(a, "a") == b"null"
+        for _ in range(2):
+            await store.write(a, "a", None)
+        assert [await store.read(a, key) for key in ("a", "A")] == [None, value + b"5"]
 
     async def test_a_value_may_have_an_end_of_its_own(self, store: Store, clock: Clock) -> None:
-        """From that moment on there is none. A new value has the end that it is given, or none."""
-        place = namespace(session())
-        await store.write(place, "k", b"1", expires_at=START + 10.5)
-        clock.now = START + 10.25
-        assert await store.read(place, "k") == b"1"
-        clock.now = START + 10.5
-        assert await store.read(place, "k") is None
-        await store.write(place, "k", b"2", expires_at=START + 20)
-        await store.write(place, "k", b"3")
-        clock.now = START + 30
-        assert await store.read(place, "k") == b"3"
-        await store.write(place, "k", b"4", expires_at=START + 30)
-        assert await store.read(place, "k") is None
+        """From that moment on there is none. A new value has the end that it is given, or none.
 
-    async def test_a_swap_and_a_sum_leave_the_end_as_it_was(self, store: Store, clock: Clock) -> None:
-        """Where there was none, the new value has none; that of a value whose time is over is not taken over."""
+        A swap and a sum leave the end as it was; that of a value whose time is over is not taken over.
+        """
         place = namespace(session())
-        for key in ("swapped", "added"):
-            await store.write(place, key, b"1", expires_at=START + 10)
+        for key in ("swapped", "added", "replaced"):
+            await store.write(place, key, b"1", expires_at=START + 10.5)
         assert await store.compare_and_swap(place, "swapped", b"1", b"2") is True
         assert await store.add(place, "added", 1) == 2
-        clock.now = START + 10
-        assert await store.read(place, "swapped") is None
-        assert await store.compare_and_swap(place, "swapped", b"2", b"3") is False
-        assert await store.compare_and_swap(place, "swapped", None, b"3") is True
+        await store.write(place, "replaced", b"2")
+        clock.now = START + 10.25
+        assert [await store.read(place, key) for key in ("swapped", "added", "replaced")] == [b"2"] * 3
+        clock.now = START + 10.5
+        assert [await store.read(place, key) for key in ("swapped", "added", "replaced")] == [None, None, b"2"]
+        assert [await store.compare_and_swap(place, "swapped", old, b"3") for old in (b"2", None)] == [False, True]
         assert await store.add(place, "added", 5) == 5
         clock.now = START + 1000
-        assert [await store.read(place, key) for key in ("swapped", "added")] == [b"3", b"5"]
+        assert [await store.read(place, key) for key in ("swapped", "added", "replaced")] == [b"3", b"5", b"2"]
+        await store.write(place, "replaced", b"4", expires_at=START + 1000)
+        assert await store.read(place, "replaced") is None
 
     async def test_a_swap_needs_the_old_value(self, store: Store) -> None:
         """None stands for none, on either side; a swap that does not fit changes nothing."""
@@ -227,11 +197,15 @@ class DataContract(Fixtures):
             assert await store.add(place, "k", by) == total
         assert await store.read(place, "k") == (value if total is None else b"%d" % total)
 
-    async def test_a_sessions_names_and_values_have_a_limit_together(self, store: Store) -> None:
-        """Of bytes in UTF-8, which each call gives. What would exceed it changes nothing; others have their own."""
+    async def test_a_sessions_names_and_values_have_a_limit_together(self, store: Store, clock: Clock) -> None:
+        """Of bytes in UTF-8, which each call gives. What would exceed it changes nothing; others have their own.
+
+        What is replaced, deleted or over counts for nothing, read or not.
+        """
         place = namespace(session("a"), max_bytes=10)
+        await store.write(place, "\u00e4", b"12345678")
         await store.write(place, "\u00e4", b"12345")  # 7 bytes
-        await store.write(place, "b", b"12")
+        await store.write(place, "b", b"12", expires_at=START + 10)
         for change in (
             partial(store.write, place, "c", b"1"),
             partial(store.write, place, "b", b"123"),
@@ -244,24 +218,17 @@ class DataContract(Fixtures):
         assert [await store.read(place, key) for key in "\u00e4bc"] == [b"12345", b"12", None]
         await store.write(namespace(session("b"), max_bytes=10), "b", b"123456789")
         await store.write(namespace(session("a"), max_bytes=12), "c", b"1")
-
-    async def test_what_is_replaced_deleted_or_over_makes_room(self, store: Store, clock: Clock) -> None:
-        """A value whose time is over counts for nothing, read or not."""
-        place = namespace(session(), max_bytes=10)
-        await store.write(place, "a", b"123456789")
-        await store.write(place, "a", b"1234")
-        await store.write(place, "b", b"1234", expires_at=START + 10)
         clock.now = START + 10
-        await store.write(place, "c", b"1234")
-        await store.write(place, "a", None)
-        assert await store.compare_and_swap(place, "c", b"1234", b"123456789") is True
+        await store.write(place, "c", b"12")
+        await store.write(place, "\u00e4", None)
+        assert await store.compare_and_swap(place, "c", b"12", b"123456789") is True
         with pytest.raises(DataTooLarge):
             await store.write(place, "d", b"1")
 
     async def test_a_revoked_sessions_data_can_be_read_and_not_changed(self, store: Store) -> None:
         """Until it is purged; whether it was recorded or not."""
         for one in (a := session("a"), session("b")):
-            await store.register(Record.of(a))
+            await register(store, a)
             place = namespace(one)
             await store.write(place, "k", b"1")
             await revoke(store, one)
@@ -285,22 +252,23 @@ class DataContract(Fixtures):
     async def test_a_copy_is_what_lay_there_at_its_moment(self, store: Store, clock: Clock) -> None:
         """Every value with its end, but those that are over; neither place sees the other's later changes."""
         a, b = session("a"), session("b")
-        await store.write(namespace(a), "k", b'"\\u00e9"')
-        await store.write(namespace(a), "n", b"7", expires_at=START + 20)
-        await store.write(namespace(a), "old", b"1", expires_at=START + 10)
+        at_a, at_b, empty = (namespace(one) for one in (a, b, session("empty")))
+        await store.write(at_a, "k", b'"\\u00e9"')
+        await store.write(at_a, "n", b"7", expires_at=START + 20)
+        await store.write(at_a, "old", b"1", expires_at=START + 10)
         clock.now += 10
-        await store.copy(namespace(a), namespace(b))
-        await store.copy(namespace(session("empty")), namespace(b))
-        assert [await store.read(namespace(b), key) for key in ("k", "n", "old")] == [b'"\\u00e9"', b"7", None]
-        assert await store.add(namespace(b), "n", 1) == 8
+        await store.copy(at_a, at_b)
+        await store.copy(empty, at_b)
+        assert [await store.read(at_b, key) for key in ("k", "n", "old")] == [b'"\\u00e9"', b"7", None]
+        assert await store.add(at_b, "n", 1) == 8
         with pytest.raises(DataTooLarge):
-            await store.copy(namespace(a), namespace(session("c"), max_bytes=4))
-        await store.write(namespace(a), "k", b"0")
+            await store.copy(at_a, namespace(session("c"), max_bytes=4))
+        await store.write(at_a, "k", b"0")
         await revoke(store, a)
         await store.purge(a.ref)
-        assert [await store.read(namespace(b), key) for key in ("k", "n")] == [b'"\\u00e9"', b"8"]
+        assert [await store.read(at_b, key) for key in ("k", "n")] == [b'"\\u00e9"', b"8"]
         clock.now += 10
-        assert await store.read(namespace(b), "n") is None
+        assert await store.read(at_b, "n") is None
 
 
 class StoreContract(RevocationContract, RecordContract, SweepingContract, DataContract):
@@ -322,7 +290,7 @@ class SharedStoreContract(StoreContract):
     ) -> None:
         """Revocations, cut-offs, records and data are there after a restart."""
         a, b, c = session("a"), session("b", subject=BOB), session("c", issued_at=START + 1)
-        await store.register(Record.of(c))
+        await register(store, c)
         await store.write(namespace(c), "cart", b"[1]")
         await revoke(store, a)
         await store.revoke_before(START + 1, audience=AUDIENCE, subject=BOB, until=LATER)
@@ -330,22 +298,22 @@ class SharedStoreContract(StoreContract):
         await other.close()
         again = make_store()
         assert await again.statuses([a, b, c]) == [Standing.ENDED, Standing.ENDED, Standing.LIVE]
-        assert await again.find(c.ref) == Record.of(c)
-        assert await again.read(namespace(c), "cart") == b"[1]"
+        assert [await again.find(c.ref), await again.read(namespace(c), "cart")] == [Record.of(c), b"[1]"]
         await again.close()
 
     async def test_every_change_is_seen_at_once(self, store: Store, other: Store) -> None:
         """Also where the other one was asked before, and has answered what was right then."""
         a, b = session("a"), session("b", issued_at=START - 1)
+        place = namespace(a)
         assert await other.statuses([a, b]) == [Standing.LIVE] * 2
-        assert [await other.find(a.ref), await other.read(namespace(a), "k")] == [None, None]
-        await store.register(Record.of(a))
+        assert [await other.find(a.ref), await other.read(place, "k")] == [None, None]
+        await register(store, a)
         assert await other.touch(a, idle_timeout=60) is Standing.LIVE
         assert await other.find(a.ref) == Record.of(a)
-        await store.write(namespace(a), "k", b"1")
-        assert await other.read(namespace(a), "k") == b"1"
-        assert await other.compare_and_swap(namespace(a), "k", b"1", b"2") is True
-        assert await store.read(namespace(a), "k") == b"2"
+        await store.write(place, "k", b"1")
+        assert await other.read(place, "k") == b"1"
+        assert await other.compare_and_swap(place, "k", b"1", b"2") is True
+        assert await store.read(place, "k") == b"2"
         await revoke(store, a)
         assert await other.status(a) is Standing.ENDED
         assert await revoke(other, a) is False
@@ -359,8 +327,7 @@ class SharedStoreContract(StoreContract):
         asked = [partial(one.elect, f"worker {n}", audience=AUDIENCE, seconds=30) for n, one in enumerate(both)]
         assert (await at_once(asked)).count(True) == 1
         many = [session(f"s{n}") for n in range(30)]
-        for each in many:
-            await store.register(Record.of(each))
+        await register(store, *many)
         clock.now = LATER
         claims = await at_once([partial(claim, one, limit=2) for one in both])
         claimed = [ended.record.ref for some in claims for ended in some]
@@ -377,6 +344,8 @@ class SharedStoreContract(StoreContract):
         clock.now = START + 30
         assert await other.elect("two", audience=AUDIENCE, seconds=30) is True
         assert await store.elect("one", audience=AUDIENCE, seconds=30) is False
+        assert await other.elect("two", audience=AUDIENCE, seconds=0) is True  # it gives up
+        assert await store.elect("one", audience=AUDIENCE, seconds=30) is True
 
     async def test_a_change_and_a_revocation_have_an_order(self, store: Store, other: Store) -> None:
         """What was changed before stays, what comes after is refused, and nothing comes after it unseen."""

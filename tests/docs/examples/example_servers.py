@@ -87,6 +87,13 @@ def http_of(app: ASGIApp, **headers: str) -> httpx2.AsyncClient:
     return httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:8000", headers=headers)
 
 
+async def call_without_session(http: httpx2.AsyncClient, tool: str, **arguments: Any) -> str:
+    """Call a tool as a client of the handshake versions that names no session, and return the answer's text."""
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": tool, "arguments": arguments}}
+    accept = {"accept": "application/json, text/event-stream", "mcp-protocol-version": "2025-11-25"}
+    return (await http.post("/mcp", json=call, headers=accept)).text
+
+
 def printed_by(name: str) -> str:
     """Run an example that must end well, and return its output with single spaces; no id may be in it."""
     command = [sys.executable, str(EXAMPLES / f"{name}.py")]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from example_servers import client_of, connected, running
-from mcp import Client, MCPError
+from example_servers import call_without_session, client_of, connected, http_of, running
+from mcp import Client
 
 from session_client import HeldSession, ToolFailed
 from stage import together
@@ -39,11 +39,11 @@ class TestCounter:
             a, b = await HeldSession.create(client), await HeldSession.create(client)
             assert [await session.call("count") for session in (a, a, b, a)] == [1, 2, 1, 3]
 
-    async def test_without_a_session_every_call_is_the_first(self) -> None:
-        """Sessions are optional here, and nothing is kept without one."""
+    async def test_an_unchanged_client_counts_on(self) -> None:
+        """A client that names no session is in one by its cookies."""
         async with connected("counter") as client:
             answers = [(await client.call_tool("count")).structured_content for _ in range(2)]
-            assert answers == [{"result": 1}, {"result": 1}]
+            assert answers == [{"result": 1}, {"result": 2}]
 
     async def test_the_client_holds_the_number(self) -> None:
         """State is last-write-wins: a client that sends an older state again counts from there."""
@@ -271,6 +271,7 @@ class TestClusterCounter:
 @pytest.mark.parametrize(
     ("name", "tool"),
     [
+        ("counter", "count"),
         ("notebook", "append"),
         ("notebook", "read"),
         ("shop", "put"),
@@ -279,9 +280,9 @@ class TestClusterCounter:
     ],
 )
 async def test_a_tool_that_needs_a_session(name: str, tool: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call without one is refused before the tool sees it."""
+    """A call without one gets the protocol's error: before the tool sees it, or from the tool."""
     monkeypatch.setenv("MCP_SESSION_STORE", "memory:")
-    async with connected(name) as client:
-        with pytest.raises(MCPError, match="Session required") as refusal:
-            await client.call_tool(tool)
-        assert refusal.value.code == -31044
+    async with running(name) as app, http_of(app) as http:
+        answer = await call_without_session(http, tool)
+    assert "Session required" in answer
+    assert "-31044" in answer

@@ -36,17 +36,11 @@ BATCH: Final = 200  # sessions that the sweeper takes at once
 
 @dataclass(frozen=True)
 class Sent:
-    """What one worker wrote.
+    """What one worker wrote."""
 
-    Args:
-        took: Seconds for each write that was acknowledged.
-        failed: Those that were not.
-        ended: The numbers of the sessions whose end was acknowledged.
-    """
-
-    took: list[float]
-    failed: int
-    ended: list[int]
+    took: list[float]  # seconds for each write that was acknowledged
+    failed: int  # those that were not
+    ended: list[int]  # the numbers of the sessions whose end was acknowledged
 
 
 def data(worker: int) -> ours.Namespace:

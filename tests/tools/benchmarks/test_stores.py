@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from . import burst, ours, stores
+from . import burst, load, ours, stores
 from .children import ROOT
 
 
@@ -28,6 +28,14 @@ def test_what_an_entry_weighs_is_seen_from_many() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     row = done.stdout.splitlines()[-1].strip("| ").split(" | ")
     assert 0 < int(row[2]) < int(row[3])
+
+
+def test_a_store_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    """One row for each number of workers; what is swept is swept once."""
+    load.main(["--store", "redis://", "--workers", "1", "2", "--seconds", "0.2", "--sessions", "30"])
+    _, _, *rows = capsys.readouterr().out.splitlines()
+    table = [row.strip("| ").split(" | ") for row in rows]
+    assert [row[:2] + row[4:6] for row in table] == [["`redis://`", workers, "0", "30"] for workers in "12"]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -1,4 +1,4 @@
-"""The trials themselves: a few kills for each store, the worker that is killed, and proof that a loss is seen."""
+"""The trials themselves: two kills for each store, one of each fault, and proof that a loss is seen."""
 
 from __future__ import annotations
 
@@ -13,24 +13,32 @@ import anyio
 import pytest
 import redis_servers
 
-from crash import trials
+from crash import faults, trials
 from crash.trials import Place, Run
 from crash.worker import CHANGES, TASKS, Hook, Plan, work
 
 ROOT = Path(__file__).resolve().parents[3]
-CYCLES = 6
-SEED = 4  # with which both hooks come
+CYCLES = 2  # of the server, where there is one, and of the worker
+SEED = 23  # with which both hooks come
 
 
 @pytest.mark.parametrize("store", trials.PLACES)
 def test_nothing_that_was_acknowledged_is_lost(store: str) -> None:
-    """Some kills of the worker, and of the server where there is one."""
+    """The worker is killed, and the server where there is one."""
     found = trials.trial(store, CYCLES, SEED)
     assert found.problems == []
     told = {what: int(number.replace(",", "")) for number, what in (line.split(maxsplit=1) for line in found.lines)}
     assert sum(number for what, number in told.items() if what.startswith("kills")) == CYCLES
     assert told["deletes acknowledged"] > CYCLES
     assert told["changes under way at a kill: kept, between commit and reply"] > 0
+
+
+@pytest.mark.parametrize("of", faults.FAULTS, ids=", ".join)
+def test_a_fault_takes_nothing_that_the_documentation_promises(of: faults.Of) -> None:
+    """No live session ends either. Slow disks and WAITAOF are left to `make crash-trials`."""
+    found = anyio.run(faults.FAULTS[of])
+    assert faults.losses(of, found) == {}, found
+    assert found.get("deleted", 1) > 0
 
 
 def test_a_loss_is_seen() -> None:
@@ -54,6 +62,21 @@ def test_the_command_line_prints_a_table() -> None:
     assert done.returncode == 0
     assert done.stdout.startswith("sqlite: 1 cycles in ")
     assert "      0  deletes lost\n" in done.stdout
+
+
+def test_the_command_line_prints_the_faults(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the documentation shows them; its exit status is 1 where something was lost that it promises."""
+
+    async def fault() -> dict[str, int]:
+        return {"deleted": 1000, "deletes lost": 1}
+
+    for of, status in ((("a cluster", "a fault"), 1), (("Sentinel", "fail-over to a replica that lags"), 0)):
+        monkeypatch.setattr("crash.faults.known", lambda of=of: {of: fault})
+        assert trials.main(["--faults"]) == status
+        shown = capsys.readouterr().out
+        assert shown.splitlines()[2] == f"| {of[0]} | {of[1]} | 1,000 deleted, 1 deletes lost |"
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions.stores import make
 from mcp_sessions.stores.base import Standing, Store
 
+from . import faults
 from .worker import COUNTED, COUNTERS, LEASE, Hook, Plan, claims, data, deleted
 
 WORKER: Final = Path(__file__).with_name("worker.py")
@@ -46,17 +47,11 @@ Work = Callable[[Plan], "list[Line]"]
 
 @dataclass(frozen=True)
 class Place:
-    """A store that is there for a run.
-
-    Args:
-        url: The store.
-        server: Its server, where it has one that can be killed.
-        hooks: When a worker may be killed.
-    """
+    """A store that is there for a run."""
 
     url: str
-    server: redis_servers.Server | postgres_servers.Server | None = None
-    hooks: tuple[Hook, ...] = ("begun", "begun", "answered")
+    server: redis_servers.Server | postgres_servers.Server | None = None  # which can be killed
+    hooks: tuple[Hook, ...] = ("begun", "begun", "answered")  # when a worker may be killed
 
     def victim(self, cycle: int) -> int:
         """Who is killed: the server in every other cycle, else the worker itself, which is 0."""
@@ -119,29 +114,19 @@ def workers() -> Iterator[Work]:
 
 @dataclass
 class Run:
-    """What was done and found in all cycles on one store.
-
-    Attributes:
-        history: Every change, and every look back after a crash.
-        kills: How many, by who was killed and when.
-        under_way: Changes that were not answered when the end came: those that were kept, and those that were not.
-        due: The recorded sessions that ended, whose `on_end` must run.
-        on_end: How many times each one's was run.
-        living: A store that is open all the time, in this process.
-        stale: The sessions that it accepted although they had ended.
-    """
+    """What was done and found in all cycles on one store."""
 
     place: Place
     seed: int
     issued_at: int = 0
-    history: list[Operation] = field(default_factory=list)
-    kills: Counter[str] = field(default_factory=Counter)
-    under_way: Counter[str] = field(default_factory=Counter)
-    due: set[str] = field(default_factory=set)
-    on_end: Counter[str] = field(default_factory=Counter)
+    history: list[Operation] = field(default_factory=list)  # every change, and every look back after a crash
+    kills: Counter[str] = field(default_factory=Counter)  # by who was killed and when
+    under_way: Counter[str] = field(default_factory=Counter)  # what was not answered when the end came: kept or not
+    due: set[str] = field(default_factory=set)  # recorded sessions that ended, whose `on_end` must run
+    on_end: Counter[str] = field(default_factory=Counter)  # how many times each one's was run
     counted: Counter[str] = field(default_factory=Counter)
-    living: Store = field(init=False)
-    stale: list[str] = field(default_factory=list)
+    living: Store = field(init=False)  # which is open all the time, in this process
+    stale: list[str] = field(default_factory=list)  # sessions that it accepted although they had ended
 
     async def begin(self) -> None:
         """Make the store. It vouches for no session that was issued before, however long that took."""
@@ -240,15 +225,10 @@ def operations(lines: Sequence[Line]) -> Iterator[Operation]:
 
 @dataclass(frozen=True)
 class Report:
-    """What a run showed.
-
-    Args:
-        lines: What is printed.
-        problems: Everything that was lost; empty where nothing was.
-    """
+    """What a run showed."""
 
     lines: list[str]
-    problems: list[str]
+    problems: list[str]  # everything that was lost
 
 
 def report(run: Run) -> Report:
@@ -296,8 +276,13 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.tools.crash", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--store", choices=[*PLACES, "all"], default="all")
     parser.add_argument("--cycles", type=int, default=200, help="kills (200)")
+    parser.add_argument("--faults", action="store_true", help="what each Redis keeps through which fault, as a table")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="of the whole run; printed")
     options = parser.parse_args(given)
+    if options.faults:
+        shown, problems = faults.table(faults.known())
+        print("\n".join([shown, *problems]))
+        return 1 if problems else 0
     problems = []
     for store in PLACES if options.store == "all" else [options.store]:
         started = time.monotonic()

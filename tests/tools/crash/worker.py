@@ -43,27 +43,20 @@ Say = Callable[[dict[str, Any]], object]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a process is to do.
+    """What a process is to do, and when which one is killed.
 
-    Args:
-        url: The store.
-        name: What no other process of the run is called.
-        issued_at: When all sessions of the run were issued, Unix seconds.
-        victim: The process to kill, or 0 for this one.
-        at: The number of the change at which.
-        hook: `"answered"`: when the store has answered it, before that is said; `"begun"`: some time after it began.
-            On SQLite, at the next delete: `"counted"`: when it was counted in shared memory, before its commit;
-            `"committed"`: after that, before the counter says so.
-        share: How long after, in times that a change takes on average.
+    A hook is `"answered"`: the store has answered the change, which is not said yet; or `"begun"`: some time after it
+    began. On SQLite also, at the next delete, `"counted"`: when it was counted in shared memory, before its commit; and
+    `"committed"`: after that, before the counter says so.
     """
 
     url: str
-    name: str
-    issued_at: int
-    victim: int
-    at: int
+    name: str  # which no other process of the run has
+    issued_at: int  # of all sessions of the run, Unix seconds
+    victim: int  # the process to kill, or 0 for this one
+    at: int  # the number of the change at which
     hook: Hook
-    share: float = 0.0
+    share: float = 0.0  # how long after it began, in times that a change takes on average
 
 
 def deleted(plan_name: str) -> list[str]:

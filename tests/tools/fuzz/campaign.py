@@ -14,16 +14,31 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from importlib import import_module
 from itertools import count, islice, takewhile
+from random import Random
 
 from . import jsonrpc, sse, state, tokens
 from .trials import BATCH, Disagreement, Trial, run
+
+
+def _later(module: str) -> Trial:
+    """A trial whose module is imported when it first runs, with the frameworks that it needs."""
+
+    def trial(random: Random) -> str:
+        outcome: str = import_module(f".{module}", __package__).trial(random)
+        return outcome
+
+    return trial
+
 
 TARGETS: dict[str, Trial] = {
     "tokens": tokens.trial,
     "jsonrpc": jsonrpc.trial,
     "sse": sse.trial,
     "state": state.trial,
+    "paths": _later("paths"),
+    "uris": _later("uris"),
 }
 ROUND = 5  # batches that a process does before it reports
 TELL = 100_000  # trials between two lines about how far it is

@@ -1,4 +1,7 @@
-"""Bodies of requests, written well and damaged: what is read must be what the standard library reads."""
+"""Bodies of requests, written well and damaged: what is read must be what the standard library reads.
+
+A body that a parser which folds case would read otherwise, as Go's does, must be refused.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,17 @@ from mcp_sessions.errors import Refusal
 
 from .trials import Disagreement, mutate
 
-NAMES: Final = ["jsonrpc", "id", "method", "params", "_meta", "name", "uri", "a", "", "Method", "id\x00", "\u00e9"]
+NAMES: Final = [
+    *("jsonrpc", "id", "method", "params", "_meta", "name", "uri", "a", "", "id\x00", "\u00e9"),
+    *("Method", "ID", "JSONRPC", "param\u017f", "_Meta", "NAME", "uRi", "sessionID", "method\u0301", "m\u0415thod"),
+]
+ENVELOPE: Final = {"jsonrpc", "id", "method", "params", "result", "error", "sessionId"}
+OF_PARAMS: Final = {"name", "uri", "_meta", "clientInfo", "capabilities", "protocolVersion", "cursor", "sessionId"}
+PREFIX: Final = "io.modelcontextprotocol/"
+READ: Final = [  # by level
+    *(ENVELOPE, {*OF_PARAMS, "mode", "descendants"}),
+    {jsonrpc.SESSION_KEY, PREFIX + "protocolVersion", PREFIX + "clientCapabilities", "baggage"},
+]
 TEXTS: Final = ["2.0", "tools/call", "resources/read", "ping", "", "\u00e9\U0001f600", '"\\', "\x7f", "\u05f5\u05f6"]
 LEAVES: Final[list[Any]] = [None, True, False, 0, -1, 1.5, 1e300, float("nan"), 2**70, *TEXTS]
 TARGETS: Final = {"tools/call": "name", "resources/read": "uri"}
@@ -88,13 +101,15 @@ def read(body: bytes) -> list[tuple[Any, ...]]:
 
 def _message(item: Any) -> tuple[Any, ...]:
     envelope = _object(item)
-    if envelope.get("jsonrpc") != "2.0":
+    if envelope.get("jsonrpc") != "2.0" or _folds(envelope, 0):
         raise NotRead
     if "method" not in envelope:
         return ("response", "", None, None, None)
     method = envelope["method"]
     params = _optional(envelope, "params")
     meta = _optional(params or {}, "_meta")
+    if _folds(params or {}, 1) or _folds(meta or {}, 2):
+        raise NotRead
     if not isinstance(method, str) or ("id" in envelope and type(envelope["id"]) not in (int, str)):
         raise NotRead
     kind = "request" if "id" in envelope else "notification"
@@ -107,6 +122,12 @@ def _object(item: Any) -> dict[str, Any]:
     if not isinstance(item, Members) or len(members) != len(item):
         raise NotRead
     return members
+
+
+def _folds(members: dict[str, Any], level: int) -> bool:
+    """Whether a name is read by a parser that folds case as Go's does, and is not the one that is read."""
+    folded = {name.replace("\u017f", "s").replace("\u212a", "k").lower() for name in members.keys() - READ[level]}
+    return not folded.isdisjoint(name.lower() for name in READ[level])
 
 
 def _optional(outer: dict[str, Any], name: str) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections import Counter
@@ -14,14 +15,14 @@ from environments import require
 
 require("joserfc>=1")
 
-from fuzz import campaign, jose, jsonrpc, sse, state, tokens, trials
+from fuzz import campaign, jose, jsonrpc, paths, sse, state, tokens, trials, uris
 from fuzz.trials import Disagreement
 
 ROOT = Path(__file__).resolve().parents[3]
 SEED = 1
 
 
-TRIALS = {"tokens": 8_000, "jsonrpc": 4_000, "sse": 4_000, "state": 4_000}
+TRIALS = {"tokens": 8_000, "jsonrpc": 4_000, "sse": 4_000, "state": 4_000, "paths": 1_000, "uris": 4_000}
 
 
 @cache
@@ -35,7 +36,9 @@ def test_no_input_is_judged_differently_from_the_oracle(target: str) -> None:
     """Some thousand inputs, always the same ones, and most of the outcomes among them."""
     outcomes = outcomes_of(target)
     assert outcomes.total() == TRIALS[target]
-    assert len(outcomes) >= {"tokens": 30, "jsonrpc": 9, "sse": 4, "state": 7}[target], outcomes
+    assert len(outcomes) >= {"tokens": 30, "jsonrpc": 10, "sse": 4, "state": 7, "paths": 30, "uris": 3}[target], (
+        outcomes
+    )
 
 
 def test_the_same_seed_is_the_same_run() -> None:
@@ -77,6 +80,12 @@ def test_an_oracle_that_says_otherwise_is_a_failure(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sse, "by_the_book", lambda _: [b"other"])
     with pytest.raises(Disagreement, match="sse"):
         sse.judge(b"data: a\n\n", [b"data: a\n\n"])
+    monkeypatch.setattr(uris, "served_alike", lambda *_: "made up")
+    with pytest.raises(Disagreement, match="made up serves 'res:8' as 'res:7'"):
+        uris.judge("res:7", "res:8")
+    shop = paths.Shop()
+    with pytest.raises(Disagreement, match="'/x' under '' reaches the endpoint unjudged"):
+        asyncio.run(paths.judge(shop, shop, shop, "/x", ""))
     monkeypatch.setattr(jsonrpc, "read", lambda _: [])
     with pytest.raises(Disagreement, match="not_json, and the oracle reads"):
         jsonrpc.judge(b"{")

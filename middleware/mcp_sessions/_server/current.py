@@ -1,0 +1,188 @@
+"""`current_session()` and `require_session()`, and the log line that says why a request has no session.
+
+An `Absence` lies on the scope of each forwarded request without one, and in a context variable: SDK 2.x gives its
+handlers no scope, and in the stateful mode of SDK 1.x a variable is stuck in the connection's first request. It is
+read only where a handler asks for a session in vain.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Hashable, Mapping
+from contextvars import ContextVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import msgspec
+
+from .._protocol import cookies
+from .._protocol.cookies import SHARED_JAR
+from .._protocol.draft import speaks_draft
+from .._protocol.headers import SESSION_HEADER, RequestHeaders
+from .._protocol.jsonrpc import Message
+from .._protocol.labels import client_of
+from .._session.claims import MAX_CLIENT_CHARS, RedactedRepr
+from .._session.session import Session, find_session, framework_scope
+from ..errors import SessionRequired
+from .placement import code_of
+
+if TYPE_CHECKING:
+    from .runtime import Runtime
+
+ABSENCE_KEY: Final = "mcp_sessions.absence"  # of the scope of a request without a session
+NEEDED: Final = (
+    "Session required: begin one with sessions/create, keep the cookies that the server sets, or wrap the client with "
+    "mcp_sessions.client.with_sessions"
+)
+WITH_SESSIONS: Final = "wrap the client with mcp_sessions.client.with_sessions"
+STATELESS: Final = "give the wrapped server stateless_http=True, or set transport=TransportSessions(bridge=True)"
+UNSEEN: Final = (
+    "a handler asked for its session, and MCPSessionMiddleware did not see the request as an MCP message: wrap the "
+    "application, and let path= be the path of the MCP endpoint"
+)
+MAX_WARNED: Final = 100  # kinds of warnings, as what clients call themselves is theirs to choose
+_warned: Final[set[Hashable]] = set()
+_log: Final = logging.getLogger("mcp_sessions")
+
+
+def warn_once(kind: Hashable, text: str, *values: object) -> None:
+    """Log a warning, the first of its kind in this process."""
+    if kind not in _warned and len(_warned) < MAX_WARNED:
+        _warned.add(kind)
+        _log.warning(text, *values)
+
+
+Why = Literal["unnamed", "list", "handshake"]
+"""The request names no session, or its handler gets none by design."""
+
+
+class Absence(RedactedRepr, msgspec.Struct, frozen=True):
+    """What tells why a request has no session."""
+
+    runtime: Runtime
+    headers: RequestHeaders
+    message: Message | None  # None for a batch, and for a handshake, whose scope a connection may keep
+    why: Why = "unnamed"
+
+    @property
+    def client(self) -> str:
+        """What the client calls itself, as far as a line of a log has room for it."""
+        named = None if self.message is None else client_of(self.message)
+        return ascii((named or self.headers.first(b"user-agent") or "an MCP client")[:MAX_CLIENT_CHARS])
+
+    @property
+    def cause(self) -> tuple[str, str] | None:
+        """Why there is none, and the remedy; None for a handshake, before which there can be none."""
+        headers, message = self.headers, self.message
+        if self.why == "handshake":
+            return None
+        if message is None:
+            return "it sent a batch, which cannot carry one", "send its messages one by one"
+        if self.why == "list":
+            return "lists are the same in all sessions of the modern era", 'set wire=Wire(lists="session")'
+        if headers.cookie == SHARED_JAR:
+            return (
+                "it shares its HTTP client, and so a cookie jar, with another MCP client",
+                f'give each an HTTP client of its own, {WITH_SESSIONS}, or set TransportSessions(cookie="shared")',
+            )
+        if speaks_draft(message):
+            return "it names sessions itself and named none", "let it call sessions/create first"
+        if not self.runtime.keys_last:
+            return (
+                "with keys=None, keys die with the process, and clients without session support get none",
+                'set keys="env:MCP_SESSION_KEYS"',
+            )
+        return self._modern_cause if headers.is_modern else self._legacy_cause
+
+    @property
+    def _modern_cause(self) -> tuple[str, str]:
+        if self.runtime.cookie_name is None:
+            return "cookies are off", 'set transport="auto"'
+        if cookies.is_cross_site(self.headers):
+            return "a page of another site sent the request, where cookies do not count", WITH_SESSIONS
+        return (
+            "it keeps no cookies, or sent no server/discover",
+            f'{WITH_SESSIONS}, or set wire=Wire(era="legacy")',
+        )
+
+    @property
+    def _legacy_cause(self) -> tuple[str, str]:
+        if not self.runtime.transport and not self.runtime.bridges:
+            return "sessions by the transport header are off", 'set transport="auto"'
+        if SESSION_HEADER in self.headers.by_name:
+            return "the wrapped server keeps transport sessions of its own", STATELESS
+        return "it sent no Mcp-Session-Id", WITH_SESSIONS
+
+
+absence_variable: Final[ContextVar[Absence | None]] = ContextVar("mcp_session_absence", default=None)
+"""Set by the middleware around each request that it forwards without a session."""
+
+
+def current_session() -> Session | None:
+    """Return the session of the request that is being handled, or None when it has none.
+
+    Works inside tools, resources, prompts and completions of the official SDK 1.x and 2.x and of
+    FastMCP 3 and 4, in plain ASGI handlers, and in tasks and threads that these start. For each kind of client without
+    a session, the log says once why it has none.
+    """
+    session = find_session()
+    if session is None:
+        _explain(framework_scope())
+    return session
+
+
+def require_session() -> Session:
+    """Return the session of the request that is being handled.
+
+    It works as a dependency, too: `Resolve(require_session)` in SDK 2.x, `Depends(require_session)` in FastMCP and
+    FastAPI.
+
+    Raises:
+        SessionRequired: The request has none; the log says why. It is an error of the SDK's and FastMCP's too: SDK 2.x
+            makes it the JSON-RPC error -31044, tools of SDK 1.x and of FastMCP answer with a failed result. In
+            Starlette and FastAPI `add_sessions` or `add_exception_handlers` makes it the same JSON-RPC error.
+    """
+    session = find_session()
+    if session is None:
+        raise session_required(framework_scope())
+    return session
+
+
+def session_required(scope: Mapping[str, Any] | None) -> SessionRequired:
+    """Log why a request has no session, and return the error, given its ASGI scope where that is known."""
+    _explain(scope)
+    refusal: SessionRequired = _error()(code_of(SessionRequired(), scope))
+    return refusal
+
+
+def _explain(scope: Mapping[str, Any] | None) -> None:
+    absence: Absence | None = absence_variable.get() if scope is None else scope.get(ABSENCE_KEY)
+    if absence is None:
+        warn_once(UNSEEN, UNSEEN)
+    elif (cause := absence.cause) is not None:
+        why, remedy = cause
+        warn_once((absence.client, why), "%s has no session: %s; %s", absence.client, why, remedy)
+
+
+def _error() -> type[Any]:
+    """Return the class of `SessionRequired` that the frameworks which are imported take for an error of theirs."""
+    return _error_for(sys.modules.get("fastmcp.exceptions"), sys.modules.get("mcp.shared.exceptions"))
+
+
+@cache
+def _error_for(fastmcp: Any, mcp: Any) -> type[Any]:
+    of_fastmcp = () if fastmcp is None else (fastmcp.FastMCPError,)
+    of_sdk = () if mcp is None else (getattr(mcp, "MCPError", None) or mcp.McpError,)
+
+    class SessionRequiredHere(SessionRequired, *of_fastmcp, *of_sdk):  # type: ignore[misc]  # as many bases as there are
+        log_level = logging.WARNING  # FastMCP's
+
+        def __init__(self, code: int) -> None:
+            Exception.__init__(self, NEEDED)
+            self.__dict__.update(code=code, message=NEEDED, client_message=NEEDED, ref=None)
+            if mcp is not None:
+                self.error = mcp.ErrorData(code=code, message=NEEDED)
+
+    SessionRequiredHere.__name__ = SessionRequiredHere.__qualname__ = SessionRequired.__name__
+    return SessionRequiredHere

@@ -1,0 +1,219 @@
+"""What a Redis server keeps of what it is given, and since when it has forgotten nothing.
+
+A revocation that Redis forgets is a deleted session that works again. So each new connection asks the server how it
+keeps data, a change may wait for the disk or for replicas, and the moment since which nothing was forgotten lies in
+Redis itself. Sources: Redis, "INFO", "Redis persistence", "Key eviction", "WAITAOF" (7.2), "WAIT", "ACL".
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from ..errors import ConfigurationError
+from .redis_scripts import EPOCH, Command, Keys, Word
+
+logger = logging.getLogger("mcp_sessions")
+_TICK: Final = 1e-6  # seconds, by which an epoch that follows another at once is later
+
+Durability = Literal["warn", "refuse", "wait", "ignore"]
+FORGETS: Final = (
+    "Redis keeps no append-only file, so a restart loses what was revoked and every session issued before it is then "
+    "refused; set 'appendonly yes' and 'appendfsync always'"
+)
+EVICTS: Final = (
+    "Redis may evict revocations, records and data of live sessions when its memory is full (maxmemory-policy is not "
+    "noeviction), and a deleted session would work again; set 'maxmemory-policy noeviction', or give sessions a Redis "
+    "of their own"
+)
+LATE: Final = (
+    "Redis syncs its append-only file after it has answered (appendfsync is not always), so a crash with a slow disk, "
+    "or a power failure, may lose acknowledged deletes of the last seconds; set 'appendfsync always', or have each "
+    "change confirmed with durability='wait' (Redis 7.2 or newer, Valkey)"
+)
+UNSURE: Final = (
+    "Redis does not let this user read how often it syncs its append-only file; allow it with 'ACL SETUSER %s "
+    "+config|get', or make sure of 'appendfsync always'"
+)
+UNKNOWN: Final = (
+    "Redis does not let this user read INFO, so it cannot be known whether it keeps what it is given, nor whether it "
+    "was restarted without it; allow it with 'ACL SETUSER %s +info +config|get'"
+)
+NO_WAITAOF: Final = (
+    "durability='wait' needs WAITAOF (Redis 7.2 or newer, or Valkey, and 'ACL SETUSER %s +waitaof'), or "
+    "'appendfsync always'"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """One run of one server."""
+
+    run: str  # a name that no other run has
+    keeps: bool  # whether it keeps an append-only file
+    evicts: bool  # whether it may evict keys to make room
+    is_replica: bool  # whether it only copies another server
+    is_loading: bool  # whether it is still reading its files, and does not know yet what it keeps
+
+    @classmethod
+    def parse(cls, text: str) -> ServerInfo | None:
+        """Read the text of INFO; None where a part is missing."""
+        values = dict(line.split(":", 1) for line in text.split("\r\n") if ":" in line)
+        try:
+            return cls(
+                run=values["run_id"],
+                keeps=values["aof_enabled"] != "0",
+                # What cannot be full has nothing to evict.
+                evicts=values["maxmemory_policy"] != "noeviction" and values["maxmemory"] != "0",
+                is_replica=values["role"] != "master",
+                is_loading=values["loading"] != "0",
+            )
+        except KeyError:
+            return None
+
+
+async def ask(connection: Any) -> ServerInfo | None:
+    """Return what the server at the other end of a new connection says of itself, or None if it does not.
+
+    Raises:
+        BusyLoadingError: It is reading its files; what it says of them is not true yet.
+    """
+    from redis.exceptions import BusyLoadingError
+
+    text = await _reply(connection, "INFO", "server", "persistence", "memory", "replication")
+    info = None if text is None else ServerInfo.parse(_decoded(text))
+    if info is not None and info.is_loading:
+        raise BusyLoadingError("Redis is loading the dataset in memory")
+    return info
+
+
+async def _reply(connection: Any, *words: Any) -> Any:
+    """Return what a command returns, or None where the server does not know or allow it."""
+    from redis.exceptions import ResponseError
+
+    await connection.send_command(*words)
+    try:
+        return await connection.read_response()
+    except ResponseError:
+        return None
+
+
+def _user(connection: Any) -> str:
+    return getattr(connection, "username", None) or "default"
+
+
+def _decoded(text: bytes | str) -> str:
+    return text if isinstance(text, str) else text.decode("utf-8", "replace")
+
+
+@dataclass
+class Promise:
+    """What a store promises of a change that it acknowledged, as far as its servers can keep it."""
+
+    durability: Durability  # what becomes of a server that may lose it
+    replicas: int  # how many must have each change
+    patience: float  # seconds that the server may take to confirm one
+    _syncs: dict[str, bool] = field(default_factory=dict)  # whether a server syncs before it answers
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether a server that does not keep it is refused."""
+        return self.durability in {"refuse", "wait"}
+
+    @property
+    def confirmations(self) -> tuple[Command, ...]:
+        """The commands that follow a change on its connection, and return only when it is safe."""
+        patience = max(1, int(self.patience * 1000))
+        waits = self.durability == "wait" and not all(self._syncs.values())
+        local: tuple[Command, ...] = (("WAITAOF", 1, 0, patience),) if waits else ()
+        return (*local, ("WAIT", self.replicas, patience)) if self.replicas else local
+
+    def is_kept(self, confirmations: Sequence[Any]) -> bool:
+        """Return whether what the server answered to `confirmations` says that the changes before them are safe."""
+        return all(
+            found[0] >= 1 if isinstance(found, list) else found >= self.replicas  # of WAITAOF, and of WAIT
+            for found in confirmations
+        )
+
+    async def look(self, server: str, info: ServerInfo, connection: Any) -> list[str]:
+        """Return what is wrong with a run of a server, in sentences with the remedy."""
+        user = _user(connection)
+        wrong = [text for text, is_so in ((FORGETS, not info.keeps), (EVICTS, info.evicts)) if is_so]
+        syncs: str | None = ""
+        if info.keeps and self.durability != "ignore":
+            reply = await _reply(connection, "CONFIG", "GET", "appendfsync")
+            syncs = _decoded(reply[1]) if reply else None
+        self._syncs[server] = syncs == "always"
+        if self.durability == "wait":
+            waits = syncs == "always" or await _reply(connection, "WAITAOF", 0, 0, 0) is not None
+            return wrong if waits else [*wrong, NO_WAITAOF % user]
+        if syncs is None:
+            wrong.append(UNSURE % user)
+        elif syncs not in {"", "always"}:
+            wrong.append(LATE)
+        return wrong
+
+
+class Epoch:
+    """Since when Redis has forgotten nothing, as one worker knows it.
+
+    What empties Redis takes that moment away, it is then set to now, and sessions issued before are not vouched for. A
+    server that was restarted without an append-only file may have brought back an old copy of it along with old
+    revocations: the run of each server, which lies beside it, tells, and it moves on, never back.
+
+    Tokens are dated to the second, so a session of the epoch's own second could be of either side of it: such a session
+    is vouched for by name where it was admitted after the loss. No two epochs have the same text.
+    """
+
+    def __init__(self, keys: Keys, promise: Promise) -> None:
+        self._keys = keys
+        self._promise = promise
+        self._runs: dict[str, str] = {}  # of each server that was looked into
+        self._new: dict[str, ServerInfo] = {}  # runs that were not yet
+        self._wrong: dict[str, list[str]] = {}  # with the servers that were met last
+        self._logged: set[str] = set()
+        self._since = 0.0  # the moment when it was last set or moved here
+
+    @property
+    def is_current(self) -> bool:
+        return not self._new and not (self._promise.is_strict and any(self._wrong.values()))
+
+    async def on_connect(self, server: str, info: ServerInfo | None, connection: Any) -> None:
+        """Note a new connection to a server, by a name that a restart does not change."""
+        if info is None:
+            self._wrong[server] = [UNKNOWN % _user(connection)]
+        elif self._runs.get(server) != info.run or self._wrong[server]:
+            self._wrong[server] = await self._promise.look(server, info, connection)
+            self._new[server] = info
+        for text in self._wrong[server] if self._promise.durability == "warn" else ():
+            if text not in self._logged:
+                self._logged.add(text)
+                logger.warning(text)
+
+    async def advance(self, run: Callable[..., Awaitable[list[Any]]], now: float) -> None:
+        """Set the moment where it is missing, and move it on where a run began that may have forgotten.
+
+        Raises:
+            ConfigurationError: A server may forget, and the options ask to refuse that; or none was asked.
+            StoreUnavailable: Redis did not answer.
+        """
+        if not self._wrong:
+            raise ConfigurationError(
+                "store= is a Redis client that was connected before; give the store one of its own"
+            )
+        wrong = dict.fromkeys(text for texts in self._wrong.values() for text in texts)
+        if wrong and self._promise.is_strict:
+            raise ConfigurationError("; ".join(wrong))
+        new = dict(self._new)
+        runs = [word for server, info in new.items() for word in (server, info.run, int(info.keeps))]
+        # A moment in Redis before the one that is remembered means that an old copy came back.
+        moment = max(now, self._since + _TICK)
+        args: tuple[Word, ...] = (f"{moment:.6f}{secrets.randbelow(10**6):06}", repr(self._since), *runs)
+        command = EPOCH(self._keys.since, self._keys.servers, self._keys.since_second, args=args)
+        (since,) = await run(command)
+        self._since = float(since)
+        self._runs.update({server: info.run for server, info in new.items()})
+        self._new = dict(self._new.items() - new.items())  # less what connected meanwhile

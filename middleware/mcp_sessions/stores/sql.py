@@ -1,0 +1,102 @@
+"""What the stores in SQL do alike: changes of data within a transaction, and the wait for a thread that runs one."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, suppress
+from typing import Any, NamedTuple, TypeVar
+
+import anyio
+from anyio.lowlevel import current_token
+
+from .._session.data import Namespace
+from .base import LIVE, Standing, added, check_size, size_of
+
+T = TypeVar("T")
+CallSoon = Callable[[Callable[[], object]], object]
+
+
+class Item(NamedTuple):
+    """A value that a transaction may change."""
+
+    namespace: Namespace
+    key: str
+    value: bytes | None
+    expires_at: float | None
+    others: int  # bytes of the session's other values
+
+
+class SQLTransaction:
+    """What a call of the contract's methods does whatever the database.
+
+    Attributes:
+        now: Unix seconds.
+    """
+
+    now: float
+
+    def __init__(self, leeway: float, vouches_always: bool) -> None:
+        self._leeway = leeway
+        self._vouches_always = vouches_always
+
+    @abstractmethod
+    def _changing(self, namespace: Namespace, key: str) -> AbstractContextManager[Item]:
+        """Let nothing else change a session meanwhile; raise `DataGone` where it has ended."""
+        ...
+
+    @abstractmethod
+    def _replace(self, item: Item, value: bytes | None, expires_at: float | None) -> None: ...
+
+    def write(self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None) -> None:
+        with self._changing(namespace, key) as item:
+            self._save(item, value, expires_at)
+
+    def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
+        with self._changing(namespace, key) as item:
+            if item.value == old:
+                self._save(item, new, item.expires_at)
+        return item.value == old
+
+    def add(self, namespace: Namespace, key: str, by: int) -> int:
+        with self._changing(namespace, key) as item:
+            total = added(item.value, by)
+            self._save(item, b"%d" % total, item.expires_at)
+        return total
+
+    def _save(self, item: Item, value: bytes | None, expires_at: float | None) -> None:
+        kept = value if expires_at is None or self.now < expires_at else None
+        if kept is not None:
+            check_size(item.namespace, item.others + size_of(item.key, kept))
+        self._replace(item, kept, expires_at)
+
+    def _standing(self, ended: bool, epoch: int | None, issued_at: int) -> Standing:
+        if ended:
+            return Standing.ENDED
+        is_known = self._vouches_always or (epoch is not None and epoch <= issued_at)
+        return LIVE if is_known else Standing.LOST
+
+
+def call_soon() -> CallSoon:
+    """Return what calls a function in this event loop, asyncio's or Trio's, from any thread."""
+    loop: Any = current_token().native_token
+    found: CallSoon = getattr(loop, "call_soon_threadsafe", None) or loop.run_sync_soon
+    return found
+
+
+async def outcome(future: Future[T]) -> T:
+    """Wait for a future in whichever event loop this is. A caller that gives up cancels what has not begun."""
+    soon, done = call_soon(), anyio.Event()
+
+    def wake(_future: object) -> None:
+        with suppress(RuntimeError):  # that event loop has ended, and with it the caller
+            soon(done.set)
+
+    future.add_done_callback(wake)
+    try:
+        await done.wait()
+        return future.result()
+    finally:
+        future.cancel()
+        del future  # an error's traceback holds this frame, which would hold the error

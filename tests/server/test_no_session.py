@@ -1,0 +1,181 @@
+"""What the log says once: why a handler got no session, and that a session's state is in another process."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apps import Server, sessions
+from clients import LEGACY, Client, Header
+
+from mcp_sessions import Session, TransportSessions, current_session
+from mcp_sessions._server import current
+from mcp_sessions.stores.memory import MemoryStore
+
+DISCOVER = "server/discover"
+CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
+CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+JAR: Header = (b"cookie", b"mcp-session-ktef5ium=shared")
+NAMED: dict[str, Any] = {"_meta": {CLIENT_INFO: {"name": "shop", "version": "2"}}}
+HANDSHAKE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}}
+
+
+@pytest.fixture(autouse=True)
+def warned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was warned of before."""
+    monkeypatch.setattr(current, "_warned", set())
+
+
+def lines(caplog: pytest.LogCaptureFixture, part: str = "has no session: ") -> list[str]:
+    texts = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    return [text for text in texts if part in text]
+
+
+async def asks(session: Session | None, arguments: dict[str, Any]) -> Any:
+    return current_session() is session
+
+
+def asking(*, modern: bool = True, **options: Any) -> Client:
+    return Client(sessions(Server(asks=asks, tool=asks), **options), modern=modern)
+
+
+@pytest.mark.parametrize(
+    ("modern", "options", "headers", "words"),
+    [
+        (True, {}, [], ["keeps no cookies", "with_sessions", 'era="legacy"']),
+        (True, {}, [(b"sec-fetch-site", b"cross-site")], ["page of another site", "with_sessions"]),
+        (True, {"transport": "off"}, [], ["cookies are off", 'transport="auto"']),
+        (True, {"keys": None}, [], ["keys die", 'keys="env:MCP_SESSION_KEYS"']),
+        (True, {}, [JAR], ["cookie jar", 'cookie="shared"']),
+        (False, {}, [], ["no Mcp-Session-Id", "with_sessions"]),
+        (False, {}, [(b"mcp-session-id", b"theirs")], ["of its own", "stateless_http=True", "bridge=True"]),
+        (False, {"transport": "off"}, [], ["header are off", 'transport="auto"']),
+        (False, {"transport": TransportSessions(header=False, bridge=True)}, [], ["no Mcp-Session-Id"]),
+    ],
+)
+async def test_the_log_says_who_has_no_session_and_why_and_what_mends_it(
+    modern: bool, options: dict[str, Any], headers: list[Header], words: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    client = asking(modern=modern, **options)
+    for _ in range(2):
+        body = client.message("tools/call", {**(NAMED if modern else {}), "name": "asks", "arguments": {}})
+        answer = await client.post(body, (b"user-agent", b"agent/1"), *headers)
+        assert answer.result["content"] is True
+    (line,) = lines(caplog)
+    assert line.startswith("'shop 2' " if modern else "'agent/1' ")
+    assert all(word in line for word in words)
+
+
+async def test_a_client_that_names_sessions_and_named_none(caplog: pytest.LogCaptureFixture) -> None:
+    client = asking()
+    message = client.message("tools/call", {"name": "asks"})
+    message["params"]["_meta"][CAPABILITIES] = {"experimental": {"sessions": {}}}
+    await client.post(message)
+    assert ["sessions/create" in line for line in lines(caplog)] == [True]
+
+
+async def test_a_list_and_a_batch_have_none_by_design(caplog: pytest.LogCaptureFixture) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        current_session()
+        await Server()(scope, receive, send)
+
+    client = Client(sessions(app))
+    await client.send("tools/list", session=await client.create())
+    caplog.clear()
+    await client.send("tools/list", session=await client.create())
+    assert lines(caplog) == []  # the first one was said
+    await Client(client.app, modern=False).post([client.message("ping")])
+    assert ["batch" in line for line in lines(caplog)] == [True]
+
+
+async def test_a_handshake_is_before_any_session(caplog: pytest.LogCaptureFixture) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert current_session() is None
+        await Server()(scope, receive, send)
+
+    client = Client(sessions(app), modern=False)
+    await client.send("initialize", HANDSHAKE)
+    await Client(client.app).send(DISCOVER)
+    assert lines(caplog) == []
+
+
+async def test_where_no_middleware_saw_the_request(caplog: pytest.LogCaptureFixture) -> None:
+    assert [current_session(), current_session()] == [None, None]
+    (line,) = lines(caplog, "a handler asked")
+    assert "path= be the path of the MCP endpoint" in line
+
+
+async def test_what_is_warned_of_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    """Clients choose what they call themselves, which is cut, too."""
+    client = asking()
+    for n in range(current.MAX_WARNED + 20):
+        info = {"name": f"{n} " + "x" * 1000, "version": ""}
+        await client.send("tools/call", {"name": "asks", "_meta": {CLIENT_INFO: info}})
+    found = lines(caplog)
+    assert len(found) == current.MAX_WARNED
+    assert max(map(len, found)) < 300
+
+
+# --- sessions of other processes -----------------------------------------------------------------
+
+
+async def header_session(client: Client) -> Header:
+    begun = await client.send("initialize", HANDSHAKE)
+    return b"mcp-session-id", dict(begun.start["headers"])[b"mcp-session-id"]
+
+
+async def cookie_session(client: Client) -> Header:
+    begun = await client.send(DISCOVER)
+    return b"cookie", dict(begun.start["headers"])[b"set-cookie"].partition(b";")[0]
+
+
+Begin = Callable[[Client], Awaitable[Header]]
+ERAS: list[tuple[Begin, bool]] = [(header_session, False), (cookie_session, True)]
+
+
+async def refused_twice(client: Client, named: Header) -> None:
+    for _ in range(2):
+        answer = await client.tool("asks", named)
+        assert (answer.status, answer.error["code"]) == (200 if client.modern else 404, -32043)
+
+
+@pytest.mark.parametrize(("begin", "modern"), ERAS)
+async def test_a_session_of_another_process_is_refused_and_never_empty(
+    begin: Begin, modern: bool, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Its state is in that process's memory: another worker's, or from before a restart. The log names `store=`."""
+    caplog.set_level("INFO", "mcp_sessions")
+    one, other, kept = asking(modern=modern), asking(modern=modern), asking(modern=modern, store=f"sqlite:{tmp_path}/s")
+    named = await begin(one)
+    assert (await one.tool("asks", named)).result["content"] is True
+    for client in (other, kept):
+        await refused_twice(client, named)
+    await refused_twice(other, await begin(kept))
+    assert "begun_in_another_process" in caplog.text
+    assert len(lines(caplog, "refusing a session that another process began")) == 1
+
+
+@pytest.mark.parametrize(("begin", "modern"), ERAS)
+async def test_a_worker_that_is_forked_off_is_another_process(
+    begin: Begin, modern: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with Gunicorn's `--preload`, where workers begin with the same memory."""
+    client = asking(modern=modern)
+    named = await begin(client)
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    await refused_twice(client, named)
+
+
+@pytest.mark.parametrize(("begin", "modern"), ERAS)
+@pytest.mark.parametrize("shared", ["object", "file"])
+async def test_workers_that_share_a_store_share_sessions(
+    begin: Begin, modern: bool, shared: str, tmp_path: Path
+) -> None:
+    store = MemoryStore() if shared == "object" else f"sqlite:{tmp_path}/sessions.db"
+    one, other = asking(modern=modern, store=store), asking(modern=modern, store=store)
+    named = await begin(one)
+    assert (await other.tool("asks", named)).result["content"] is True

@@ -1,0 +1,131 @@
+"""Paths: whatever the wrapped application would route to the endpoint is judged, in every spelling.
+
+Each application is called twice with the same odd paths, bare and through the middleware. Where the bare one runs the
+tool, a policy must have refused it; no path is expected to be read in one way or another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from random import Random
+from typing import Any
+
+import anyio
+import pytest
+from apps import sessions
+from clients import Answer, Incoming, call
+from fuzz.paths import APPS, CALL, ROOTS, STEMS, Shop, guard, judge, odd, post, post_route
+from starlette.applications import Starlette
+from starlette.routing import BaseRoute, Mount, Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from integration.servers import FRAMEWORKS, Cell, http_app, server_class
+from integration.wire import lifespan
+
+PATHS, REAL = 10_000, 100  # over all applications, and for each real server, which takes longer
+SEED = 16
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """Once is enough: the order of events does not matter here."""
+    return "asyncio"
+
+
+def framework(name: str, shop: Shop, **options: Any) -> ASGIApp:
+    """A real server, whose tool is the shop's."""
+    mcp = server_class(name)("s")
+    mcp.tool()(shop.buy)
+    app: ASGIApp = http_app(mcp, Cell(name, modern=False, stateful=False, json=True), **options)
+    return app
+
+
+def mounting(app: Any, *routes: BaseRoute, path: str = "/") -> Starlette:
+    """A Starlette application that has another inside, and runs its lifespan."""
+
+    @asynccontextmanager
+    async def inner(_: Starlette) -> AsyncIterator[None]:
+        async with lifespan(app):
+            yield
+
+    return Starlette(routes=[*routes, Mount(path, app)], lifespan=inner)
+
+
+SDK, FASTMCP = FRAMEWORKS
+SERVERS: dict[str, tuple[str, Callable[[Shop], Any]]] = {
+    "the SDK": ("/mcp", partial(framework, SDK)),
+    "the SDK, mounted": ("/v1/mcp", lambda shop: mounting(framework(SDK, shop), path="/v1")),
+    "FastMCP": ("/mcp", partial(framework, FASTMCP)),
+    "FastMCP, mounted": ("/mcp/mcp", lambda shop: mounting(framework(FASTMCP, shop), path="/mcp")),
+}
+
+
+def spellings(random: Random, endpoint: str, number: int) -> Iterator[tuple[str, str]]:
+    """Paths with the `root_path` outside, the plain ones first."""
+    yield from [(endpoint, ""), (endpoint + "/", ""), (endpoint + "\n", "")]
+    for _ in range(number - 3):
+        yield odd(random, [*STEMS, *[endpoint] * len(STEMS)]), random.choice(ROOTS)
+
+
+@pytest.mark.filterwarnings("ignore:The `root_path` parameter is deprecated")
+@pytest.mark.parametrize("name", [*APPS, *SERVERS])
+async def test_no_path_reaches_the_endpoint_unjudged(name: str) -> None:
+    """Where the bare application runs the tool, the policy has refused it."""
+    shop, random, (endpoint, make) = Shop(), Random(f"{SEED}{name}"), {**APPS, **SERVERS}[name]
+    paths = REAL if name in SERVERS else (PATHS - REAL * len(SERVERS)) // len(APPS) + 1
+    bare = make(shop)
+    guarded = guard(bare, endpoint)
+    with anyio.fail_after(60):
+        async with lifespan(guarded):
+            spelt = list(spellings(random, endpoint, paths))
+            reached = {path for path, root in spelt if await judge(bare, guarded, shop, path, root)}
+    assert reached.intersection({endpoint, endpoint + "/"})
+
+
+class Kept:
+    """An application that keeps the very scopes that it was called with."""
+
+    def __init__(self) -> None:
+        self.scopes: list[Scope] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.scopes.append(scope)
+
+
+def beside(kept: Kept) -> Starlette:
+    """The endpoint, and others."""
+    others = [Route("/other", kept, methods=["POST", "GET"]), Route("/all/{path:path}", kept), Mount("/files", kept)]
+    return Starlette(routes=[post_route(Shop()), *others])
+
+
+@pytest.mark.parametrize("path", ["/other", "/other\n", "/all/mcp", "/files/mcp", "/files/mcp\n"])
+@pytest.mark.parametrize("require", ["never", "always"])
+async def test_what_a_router_leads_elsewhere_passes_unread(path: str, require: Any) -> None:
+    """Also where everything needs a session: the router's own patterns show that no server is reached."""
+    kept = Kept()
+    await sessions(beside(kept), require=require)(scope := post(path), Incoming(), Answer())
+    assert kept.scopes[0]["headers"] is scope["headers"]
+
+
+@pytest.mark.parametrize("path", ["/", "//mcp", "/MCP", "/mcp\n", "/x/mcp"])
+async def test_where_nothing_depends_on_it_an_application_without_routes_is_left_alone(path: str) -> None:
+    """A policy or the bridge makes the difference; below the endpoint every JSON message is judged in any case."""
+    kept, shop = Kept(), Shop()
+    await sessions(kept)(scope := post(path), Incoming(), Answer())
+    assert kept.scopes == [scope]
+    answer = await call(sessions(shop, require="always"), post(path), CALL.encode())
+    assert answer.error["code"] == -31044
+
+
+@pytest.mark.parametrize("header", [b"mcp-session-id", b"last-event-id"])
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+async def test_streams_and_sessions_are_found_by_the_same_paths(header: bytes, method: str) -> None:
+    """Two session ids are refused where the server would hear them; without a header there is nothing to judge."""
+    kept = Kept()
+    app = sessions(Router([Route("/mcp", kept)]), admission="own")
+    twice = [(b"mcp-session-id", b"a"), (b"mcp-session-id", b"b"), (header, b"c")]
+    assert (await call(app, post("/mcp\n", method=method, headers=twice))).status == 400
+    await app(post("/mcp\n", method=method), Incoming(), Answer())
+    assert len(kept.scopes) == 1
