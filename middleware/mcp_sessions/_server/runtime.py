@@ -38,6 +38,7 @@ from .forms import as_seconds
 from .lifecycle import Sweeper, Terminator
 from .options import Limits, OnCreate, Options
 from .principal import ReadPrincipal
+from .resumption import Events
 from .streams import Streams
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Runtime(msgspec.Struct, frozen=True):
     store: Store
     tracked: bool
     streams: Streams
+    events: Events
     terminator: Terminator
     sweeper: Sweeper | None  # only where sessions are tracked
     on_create: OnCreate | None
@@ -215,6 +217,7 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
         "origin": _origin(store, options.store),
         "tracked": tracked is not None,
         "streams": streams,
+        "events": Events(),
         "terminator": terminator,
         "idle_timeout": idle,
         "sweeper": sweeper,
