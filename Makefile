@@ -84,7 +84,7 @@ bench-baseline: setup  ## count instructions, and keep them as the baseline
 bench-docs: setup  ## measure everything, and put it into docs/performance.md
 	$(VENV)/python -m tests.tools.benchmarks --write-docs
 
-.PHONY: compatibility conformance demo-cluster crash-trials observe
+.PHONY: clients compatibility conformance demo-cluster crash-trials observe
 
 observe: setup  ## three sessions in a real Phoenix and MLflow, asserted, and left open (ARGS="--only phoenix --no-wait")
 	@PYTHONPATH=tests:tests/support:tests/tools $(VENV)/python -m observe $(ARGS)
@@ -92,6 +92,10 @@ observe: setup  ## three sessions in a real Phoenix and MLflow, asserted, and le
 compatibility: setup  ## try every client on every server, in both environments, and put the table into the docs
 	@$(NOX) -s legacy --install-only
 	@$(VENV)/python -m tests.tools.compatibility $(ARGS)
+
+clients: setup  ## try the clients of agent frameworks, each in its own environment, and put the table into the docs (ARGS="--client Strands")
+	@test -x $(VENV)/uv || $(VENV)/pip install --quiet uv
+	@$(VENV)/python -m tests.tools.frameworks $(ARGS)
 
 conformance: setup  ## the official conformance suite, with and without us (ARGS="--set 2026-07-28", --write-docs)
 	@$(VENV)/python -m tests.tools.conformance $(ARGS)

@@ -31,6 +31,7 @@ SLOW = (
     "tests/tools/conformance",
     "tests/tools/crash",
     "tests/docs/examples",
+    "tests/tools/frameworks",
     "tests/tools/fuzz",
     "tests/integration/test_cluster.py",
     "tests/integration/test_javascript_clients.py",

@@ -1,6 +1,6 @@
 """Logical sessions for MCP servers, as one pluggable ASGI middleware.
 
-    app = MCPSessionMiddleware(mcp.streamable_http_app(), keys="env:MCP_SESSION_KEYS")
+    app = MCPSessionMiddleware(mcp.streamable_http_app(stateless_http=True), keys="env:MCP_SESSION_KEYS")
 
 Inside a tool, `require_session()` is the session of the request that is being handled; `current_session()` is None
 where there is none. What most servers do without is imported when it is first asked for.

@@ -27,6 +27,7 @@
         ├── CreateLimited         -31029   the caller created too many sessions
         ├── TooManySessions       -31047   the caller, or the lineage, has as many sessions as it may
         ├── CreateRefused         -31045   the application's `on_create` refused, in its own words
+        ├── CreateFailed          -32603   the application's `on_create` has a bug
         ├── PrincipalRequired     -31046   an anonymous caller asks for all of its sessions
         └── StoreUnavailable      -32603   the store did not answer
             └── StoreFull
@@ -250,6 +251,15 @@ class CreateRefused(Refusal):
         self.client_message = str(message)
 
 
+class CreateFailed(Refusal):
+    """The application's `on_create` raised something else than a refusal; the log has what."""
+
+    code = -32603
+    http_status = 200
+    message = "Internal error: the session was not created"
+    reason = "on_create_failed"
+
+
 class StoreUnavailable(Refusal):
     """The store did not answer, so the status of the session is unknown. Clients may retry.
 
@@ -311,6 +321,7 @@ REFUSALS: Final[Mapping[str, Row]] = {
     ),
     "session_on_create": Row(InvalidParams, "Invalid params: sessions/create must not carry session metadata"),
     "session_missing": Row(InvalidParams, "Invalid params: this method must carry the session in _meta"),
+    "field_missing": Row(InvalidParams, "Invalid params: terminate must carry the session in sessionId"),
     "fork_mode_unknown": Row(InvalidParams, "Invalid params: mode must be share, copy or fresh"),
     "cursor_unknown": Row(InvalidParams, "Invalid params: the cursor is unknown"),
     "descendants_refused": Row(

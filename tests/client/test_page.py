@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
+import anyio
 import pytest
 from environments import needs
 
@@ -39,13 +39,10 @@ async def test_what_the_page_shows_is_printed(
 ) -> None:
     """Each block as a program, with a real server; conversations may come in any order."""
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "page"}
     async with served(CELLS[-1]) as server:
-        exec(
-            compile(block.replace("http://127.0.0.1:8000/mcp", server.url), "client.md", "exec", dont_inherit=True),
-            names,
-        )
-        await names["main"]()
+        program = block.replace("http://127.0.0.1:8000/mcp", server.url)
+        code = compile(program, "client.md", "exec", dont_inherit=True)
+        await anyio.to_thread.run_sync(exec, code, {"__name__": "page"})
     assert sorted(capsys.readouterr().out.splitlines()) == sorted(shown)
 
 

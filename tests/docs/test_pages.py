@@ -1,24 +1,22 @@
 """The code on the pages runs as it stands there: in the README, the quickstart, and the pages that explain.
 
-A comment before a block names its needs, as in `<!-- run: mcp>=2; counts -->`. Its words are a distribution that must
-be installed, `counts` (its `app` counts the calls of each session), `serves` (such an app is at the address that the
-block calls), `prints` (its output), `given` (names that it finds) and `continues` (after the block before it).
+A comment before a block names its needs, as in `<!-- run: mcp>=2; keeps -->`. Its words are a distribution that must be
+installed, `counts` and `keeps` (its `app` counts the calls of each session, or keeps its cart), `serves` (the README's
+app is at the address that the block calls) and `prints` (its output). `<!-- client: ... -->` is for `make clients`.
 """
 
 from __future__ import annotations
 
+import ast
+import builtins
 import json
 import re
-from ast import PyCF_ALLOW_TOP_LEVEL_AWAIT
-from collections.abc import Awaitable
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
-from apps import Server
 from clients import SECRET
 from environments import needs
 
@@ -30,22 +28,16 @@ PAGES = (
     "README.md",
     *(
         f"docs/{name}.md"
-        for name in ("index", "quickstart", "concepts", "coming-from", "stores", "dialects", "performance")
+        for name in ("index", "quickstart", "clients", "concepts", "coming-from", "stores", "dialects", "performance")
     ),
 )
 EVERY = (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
-FENCE = re.compile(r"(?:<!-- run: (.*?) -->\n)?```python\n(.*?)```", re.DOTALL)
+DEFINING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler)
+FENCE = re.compile(r"(?:<!-- (run|client): (.*?) -->\n)?```python\n(.*?)```", re.DOTALL)
 ADDRESS = "http://127.0.0.1:8000/mcp"
 ELSEWHERE = "redis://sessions:6379/0"
 """The store on the pages, which a file replaces here."""
-GIVEN = {
-    "mcp": lambda: import_module("mcp.server.mcpserver").MCPServer("given"),
-    "scope": lambda: {"mcp_correlation": None},
-    "server": Server,
-    "session": lambda: import_module("integrations.test_explicit_handles").held("page"),
-    "browsers": object,
-}
-"""The names that a block may be given."""
+ITEMS = ("bread", "milk", "tea")
 
 
 @dataclass(frozen=True)
@@ -60,34 +52,19 @@ class Block:
     def __str__(self) -> str:
         return f"{self.page}-{self.number}"
 
-    def after(self, word: str) -> list[str]:
-        """Return what follows one of the words, as in `given mcp`."""
-        return [name for words in self.words if words.split()[0] == word for name in words.split()[1:]]
-
     @property
     def needed(self) -> list[pytest.MarkDecorator]:
         """Marks for the distributions that must be installed."""
-        known = {"counts", "serves", "prints", "given", "continues"}
-        return [needs(words) for words in self.words if words.split()[0] not in known]
-
-    @property
-    def before(self) -> str:
-        """The code of the blocks that this one continues."""
-        former = ALL[ALL.index(self) - 1] if "continues" in self.words else None
-        return former.before + former.code if former else ""
-
-    @property
-    def names_given(self) -> list[str]:
-        """The names given to this block and to those that it continues."""
-        former = ALL[ALL.index(self) - 1].names_given if "continues" in self.words else []
-        return [*former, *self.after("given")]
+        return [needs(words) for words in self.words if words.split()[0] not in {"counts", "keeps", "serves", "prints"}]
 
 
 def blocks(page: str) -> list[Block]:
     """Return the blocks of a page, in their order."""
     found = enumerate(FENCE.findall((ROOT / page).read_text("utf-8")), 1)
     return [
-        Block(Path(page).stem, number, tuple(filter(None, words.split("; "))), code) for number, (words, code) in found
+        Block(Path(page).stem, number, tuple(filter(None, words.split("; "))), code)
+        for number, (kind, words, code) in found
+        if kind != "client"
     ]
 
 
@@ -101,19 +78,20 @@ def having(word: str) -> list[Any]:
     ]
 
 
-def begin(block: Block, code: str) -> tuple[dict[str, Any], Awaitable[None] | None]:
-    """Run code as a program with the given names; return its names and what is left to be awaited."""
-    names: dict[str, Any] = {"__name__": "page", **{name: GIVEN[name]() for name in block.names_given}}
-    code = code.replace(ELSEWHERE, "sqlite:sessions.db")
-    return names, eval(compile(code, str(block), "exec", PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), names)
-
-
-async def run(block: Block) -> dict[str, Any]:
-    """Run a block after those that it continues; some stand within an async function of the reader's."""
-    names, rest = begin(block, block.before + block.code)
-    if rest is not None:
-        await rest
+def run(block: Block, url: str = ADDRESS) -> dict[str, Any]:
+    """Run a block as a program, and return its names."""
+    names: dict[str, Any] = {"__name__": "page"}
+    code = block.code.replace(ELSEWHERE, "sqlite:sessions.db").replace(ADDRESS, url)
+    exec(compile(code, str(block), "exec", dont_inherit=True), names)  # the page's own code
     return names
+
+
+def bound(nodes: list[ast.AST]) -> set[str]:
+    """Return the names that a block imports, defines or assigns."""
+    names = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    names |= {(alias.asname or alias.name).split(".")[0] for alias in nodes if isinstance(alias, ast.alias)}
+    names |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    return names | {str(node.name) for node in nodes if isinstance(node, DEFINING)}
 
 
 @pytest.fixture
@@ -133,30 +111,51 @@ def somewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     "block", [pytest.param(one, marks=one.needed, id=str(one)) for one in ALL if "serves" not in one.words]
 )
 async def test_a_block_runs(block: Block) -> None:
-    """A block runs as it stands on the page, with what its comment names."""
-    await run(block)
+    """A block runs as it stands on the page."""
+    await anyio.to_thread.run_sync(run, block)
 
 
-@pytest.mark.parametrize("block", having("counts"))
-async def test_a_server_counts_in_each_session(block: Block) -> None:
-    """The server counts for an unchanged legacy client, and for one that creates a session."""
-    app = (await run(block))["app"]
+@pytest.mark.parametrize("block", having("counts") + having("keeps"))
+async def test_a_server_keeps_sessions_apart(block: Block) -> None:
+    """The server counts or keeps a cart for an unchanged legacy client, and for one that creates a session."""
+    app = run(block)["app"]
     async with lifespan(app):
         unchanged, asking = Client(app), Client(app)
         await unchanged.connect()
         held = await asking.create()
-        for number in "123":
-            assert await unchanged.call("count") == number
-            assert await asking.call("count", held) == number
+        for number, item in enumerate(ITEMS, 1):
+            for client, session in ((unchanged, None), (asking, held)):
+                if "counts" in block.words:
+                    assert await client.call("count", session) == str(number)
+                else:
+                    assert await client.call("add", session, item=item) == ", ".join(ITEMS[:number])
 
 
 @pytest.mark.parametrize("block", having("serves"))
 async def test_a_client_prints_what_the_page_shows(block: Block, capsys: pytest.CaptureFixture[str]) -> None:
     """Against the README's server, the client prints the output on the page."""
-    (served,) = (one for one in ALL if one.page == "README" and "counts" in one.words)
-    async with serving((await run(served))["app"]) as url:
-        await anyio.to_thread.run_sync(begin, block, block.code.replace(ADDRESS, url))
-    assert capsys.readouterr().out.split() == block.after("prints")
+    (served,) = (one for one in ALL if one.page == "README" and "keeps" in one.words)
+    async with serving(run(served)["app"]) as url:
+        await anyio.to_thread.run_sync(run, block, url)
+    assert [f"prints {' / '.join(capsys.readouterr().out.splitlines())}"] == [
+        word for word in block.words if word.startswith("prints")
+    ]
+
+
+@pytest.mark.parametrize("page", EVERY, ids=lambda page: page.stem)
+def test_every_block_is_whole(page: Path) -> None:
+    """A block can be pasted: it takes no name from elsewhere, awaits in functions alone, and calls its `main`.
+
+    Servers of the SDK that are wrapped have `stateless_http=`.
+    """
+    for _, _, code in FENCE.findall(page.read_text("utf-8")):
+        compile(code, page.name, "exec", dont_inherit=True)
+        nodes = list(ast.walk(ast.parse(code)))
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        used = {name.id for name in names if isinstance(name.ctx, ast.Load)}
+        assert not used - bound(nodes) - set(dir(builtins)), (page.name, code)
+        assert "def main(" not in code or "main" in used, (page.name, code)
+        assert "streamable_http_app(" not in code or "mcp_sessions" not in code or "stateless_http=" in code, code
 
 
 @pytest.mark.parametrize("page", EVERY, ids=lambda page: page.stem)

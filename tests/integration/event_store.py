@@ -8,9 +8,9 @@ from typing import Any, Final
 from apps import grouped
 from starlette.types import ASGIApp
 
-from mcp_sessions import MCPSessionMiddleware
+from mcp_sessions import MCPSessionMiddleware, current_session
 
-from .servers import KEYS, Cell, Hall, http_app, server_class
+from .servers import KEYS, Cell, Hall, context_class, http_app, server_class
 
 KEPT: Final = "what only a live session may hear"
 
@@ -40,14 +40,34 @@ def event_store() -> Any:
 
 
 def with_events(cell: Cell, hall: Hall, **options: Any) -> ASGIApp:
-    """Wrap a stateful server with one tool, which keeps its events."""
+    """Wrap a stateful server, which keeps its events."""
+    return MCPSessionMiddleware(keeping_events(cell, hall), **grouped(**{"keys": KEYS, **options}))
+
+
+def keeping_events(cell: Cell, hall: Hall) -> Any:
+    """Return the server alone."""
 
     async def hold() -> str:
         await hall.enter("hold")
+        await count()
         return KEPT
+
+    async def poll(ctx: Any) -> str:
+        """Let the client go, and answer when it comes back for the result."""
+        await ctx.close_sse_stream()
+        await hall.enter("poll")
+        return await count()
+
+    async def count() -> str:
+        session = current_session()
+        if session is None:
+            return "nobody"
+        session.state["n"] = session.state.get("n", 0) + 1
+        return str(session.state["n"])
 
     kept, is_older = {"event_store": event_store()}, cell.framework == "sdk1"
     mcp = server_class(cell.framework)("small", **(kept if is_older else {}))
-    mcp.tool()(hold)
-    app = http_app(mcp, cell, **({} if is_older else kept))
-    return MCPSessionMiddleware(app, **grouped(**{"keys": KEYS, **options}))
+    poll.__annotations__ = {"ctx": context_class(cell.framework), "return": str}
+    for tool in (hold, poll, count):
+        mcp.tool()(tool)
+    return http_app(mcp, cell, **({} if is_older else kept))

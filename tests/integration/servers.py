@@ -110,6 +110,11 @@ def server_class(framework: str) -> Any:
     return getattr(import_module(module), name)
 
 
+def context_class(framework: str) -> Any:
+    """Return the class by which a framework gives a tool its context."""
+    return import_module(_CLASSES[framework][0]).Context
+
+
 def http_app(mcp: Any, cell: Cell, **options: Any) -> Any:
     """Return the ASGI application of a framework's server, in the mode of a cell."""
     modes = {"stateless_http": not cell.stateful, "json_response": cell.json}
@@ -165,7 +170,7 @@ def _fill(mcp: Any, hall: Hall, framework: str) -> None:
     async def complete(about: Any, argument: Any, context: Any) -> Any:
         return completed(ref())
 
-    progress.__annotations__ = {"ctx": import_module(_CLASSES[framework][0]).Context, "return": str}
+    progress.__annotations__ = {"ctx": context_class(framework), "return": str}
     for tool in (whoami, whoami_sync, hold, count, tally, leave, progress):
         mcp.tool()(tool)
     mcp.resource("session://me")(whoami)

@@ -14,8 +14,9 @@ import pytest
 from starlette.types import ASGIApp
 
 from . import javascript
+from .event_store import keeping_events, with_events
 from .javascript import DEADLINE, Exchange, Failed, Visit, packages
-from .servers import CELLS, Cell, bare, wrapped
+from .servers import CELLS, Cell, Hall, bare, wrapped
 from .serving import serving
 
 LEGACY = ("typescript 1", "typescript 2")
@@ -153,6 +154,20 @@ async def test_an_unchanged_client_behind_the_bridge_has_a_session(cell: Cell, t
         assert {exchange.named for exchange in visit.exchanges} <= {None, 0}
         assert (visit.statuses("GET"), visit.statuses("DELETE")) == ({200}, {200})
         assert visit.exchanges[-1] == Exchange("POST", 404, 0, None)
+
+
+@pytest.mark.parametrize("cell", STATEFUL[:1], ids=str)
+async def test_a_client_that_comes_back_for_its_result_gets_it(cell: Cell, tmp_path: Path) -> None:
+    """The server ends the stream of a call in the middle, and the state is open until the client has resumed it."""
+    hall, seen = Hall(), list[list[Visit]]()
+    hall.open()
+    for app in (keeping_events(cell, hall), with_events(cell, hall, bridge=True)):
+        async with served(app, tmp_path) as server:
+            seen.append(await server.visits(LEGACY, ["call", "count"], ["call", "poll"], ["call", "count"]))
+    for alone, behind in zip(*seen, strict=True):
+        assert (alone.results, behind.results) == (["nobody"] * 3, ["1", "2", "3"])
+        assert len(behind.troubles) == len(alone.troubles)  # a result that the server repeats
+        assert behind.statuses("GET") == {200}
 
 
 async def test_a_client_may_end_its_session(tmp_path: Path) -> None:

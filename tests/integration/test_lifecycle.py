@@ -5,6 +5,8 @@ Waiting calls are made by the frameworks' own clients, which wait for ever unles
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -13,15 +15,15 @@ from typing import Any
 import anyio
 import pytest
 from clients import Clock
-from starlette.types import Scope
+from starlette.types import ASGIApp, Scope
 
 from mcp_sessions import CreateRefused, EndedSession, Session
 from mcp_sessions._server.options import HOUR
 
 from .event_store import KEPT, with_events
-from .servers import COVERING, DEADLINE, KEYS, STATEFUL, STREAMING, Cell, Hall, running, wrapped
+from .servers import COVERING, DEADLINE, KEYS, STATEFUL, STREAMING, Cell, Hall, bare, running, wrapped
 from .serving import Peer, peer, serving
-from .wire import Held
+from .wire import SESSION_KEY, Held
 
 NOT_FOUND = -32043
 
@@ -120,6 +122,74 @@ async def test_a_broken_stream_is_not_taken_up_for_a_session_that_was_deleted(
                 assert (answer.status, answer.answer["error"]["code"]) == (404, NOT_FOUND)
             else:
                 assert KEPT in await resumed.next_event()
+
+
+@pytest.mark.parametrize("cell", [cell for cell in STATEFUL if not cell.json], ids=str)
+@pytest.mark.parametrize("bridge", [False, True], ids=["", "bridge"])
+async def test_a_call_whose_client_was_away_keeps_its_state_and_its_answer(cell: Cell, bridge: bool) -> None:
+    """The server runs it to its end; the result comes with the session, once by each way in which that is kept."""
+    async with running(cell, make=with_events, bridge=bridge) as server:
+        client = await server.connected()
+        for held in [await client.create(), *[None] * bridge]:
+            assert await client.call("count", held) == "1"
+            async with client.under_way("tools/call", {"name": "hold", "arguments": {}}, held) as exchange:
+                first = await exchange.next_event("id:")
+                await server.hall.filled(1)
+            server.hall.open()
+            await server.hall.emptied()
+            last = next(line[3:].strip() for line in first.splitlines() if line.startswith("id:"))
+            async with client.resuming(last) as resumed:
+                answer = json.loads((await resumed.next_event()).partition("data: ")[2].splitlines()[0])["result"]
+            assert answer["content"][0]["text"] == KEPT
+            if held is not None:
+                held.learn(answer["_meta"][SESSION_KEY])
+            assert await client.call("count", held) == "3"
+
+
+@pytest.mark.parametrize("cell", STATEFUL, ids=str)
+async def test_parallel_notifications_with_a_dead_session_are_all_answered(cell: Cell) -> None:
+    """Each is refused once the server was asked, which awaits one request of each id at a time."""
+    async with running(cell) as server:
+        client, statuses = await server.connected(), list[int]()
+        held = await client.create()
+        await client.delete(held)
+        message = {
+            "jsonrpc": "2.0",
+            "method": "notifications/progress",
+            "params": {"_meta": {SESSION_KEY: held.sent()}},
+        }
+
+        async def notify() -> None:
+            statuses.append((await client.send("POST", json.dumps(message).encode())).status)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(100):
+                group.start_soon(notify)
+        assert statuses == [400] * 100
+
+
+async def cancelled(cell: Cell, app: ASGIApp, hall: Hall, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the errors that a client logs that cancels a call and leaves."""
+    caplog.clear()
+    with anyio.fail_after(DEADLINE):
+        async with serving(app) as url:
+            async with peer(cell, url) as client, anyio.create_task_group() as group:
+                group.start_soon(client.tool, "progress")
+                await hall.filled(1)
+                group.cancel_scope.cancel()
+            hall.open()
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@pytest.mark.parametrize("cell", [cell for cell in STREAMING if not cell.modern], ids=str)
+async def test_a_client_that_cancels_and_leaves_sees_no_error_of_ours(
+    cell: Cell, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ends its session while the call still runs, in whose stream nothing is written that it does not expect."""
+    alone, behind = Hall(), Hall()
+    without_us = await cancelled(cell, bare(cell, alone), alone, caplog)
+    options: dict[str, Any] = {"bridge": True} if cell.stateful else {"transport": "auto"}
+    assert await cancelled(cell, wrapped(cell, behind, **options), behind, caplog) == without_us
 
 
 @covering

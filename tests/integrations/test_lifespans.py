@@ -19,13 +19,14 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message
 
+from integration.servers import FRAMEWORKS
 from integration.wire import Client, lifespan
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, TransportSessions, add_sessions
 from mcp_sessions._server import placement
 from mcp_sessions.integrations.lifespans import lifespan_of
 from mcp_sessions.stores.memory import MemoryStore
 
-from .servers import FRAMEWORKS, SDK, made
+from .servers import SDK, made
 from .test_starlette import StreamableHTTPASGIApp
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unclosed <MemoryObject:ResourceWarning")

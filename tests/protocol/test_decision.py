@@ -11,7 +11,6 @@ from clients import OFFERED, SECRET, SESSION_KEY, START
 from deciding import headers, rules
 from reasons import refused
 
-from mcp_sessions import SEP1364Create
 from mcp_sessions._protocol import decision
 from mcp_sessions._protocol.cookies import SHARED_JAR
 from mcp_sessions._protocol.decision import (
@@ -41,7 +40,7 @@ from mcp_sessions._protocol.decision import (
 from mcp_sessions._protocol.draft import SessionMetadata
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import Message, parse
-from mcp_sessions._protocol.sep1364 import Sep1364
+from mcp_sessions._protocol.sep1364 import Sep1364, SEP1364Create, SEP1364Initialize
 from mcp_sessions._session.claims import COOKIE, SESSION, Claims
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing
@@ -121,6 +120,7 @@ METHODS = {
     Subject.FORK: "sessions/fork",
     Subject.SESSIONS: "sessions/list",
     Subject.END_ALL: "sessions/end_all",
+    Subject.TERMINATE: "terminate",
     Subject.OPEN: "session/create",
     Subject.MISPLACED: "sessions/create",
     Subject.LIST: "tools/list",
@@ -134,7 +134,7 @@ OPTIONS: list[dict[str, Any]] = [
     {},
     {"legacy_only": True},
     {"inspects_all": True},
-    {"sep1364": Sep1364(SEP1364Create(), None)},
+    {"sep1364": Sep1364(SEP1364Create(), SEP1364Initialize())},
     {"fail_open": True, "lists": "untouched"},
     {"reads_transport": False},
 ]

@@ -35,7 +35,7 @@ def message(method: str, members: str = "", *, id: str = '"id":1,') -> Message:
         ("sessions/create", "", None),
         ("sessions/delete", "", Subject.DELETE),
         ("session/delete", "", Subject.DELETE),
-        ("terminate", "", Subject.DELETE),
+        ("terminate", "", Subject.TERMINATE),
         ("initialize", ',"sessionId":"a"', None),
         ("tools/list", ',"sessionId":"a"', None),
     ],

@@ -59,6 +59,9 @@ class Stream:
     survives_end = False
     is_cut = False
 
+    def cancel(self, transport: str | None, request_id: bytes) -> None:
+        """Not of interest here."""
+
     async def cut(self) -> None:
         self.is_cut = True
 

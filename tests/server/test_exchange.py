@@ -290,6 +290,46 @@ class TestWhileTheStoreIsAway:
         assert not {"tools/call", "notifications/cancelled"}.intersection(server.methods)
         assert (await client.tool("remember", session=session)).session is not None
 
+    @pytest.mark.parametrize("sent", ["nothing", "the start", "an event", "the answer"])
+    async def test_a_handler_that_leaves_us_its_error_is_answered(self, modern: bool, sent: str) -> None:
+        """Once, as far as it was not; and what handles errors around us finds no session that is over."""
+        kind = b"text/event-stream" if sent in {"an event", "the answer"} else b"application/json"
+        events = {"an event": b'data: {"jsonrpc":"2.0","method":"a"}', "the answer": b'data: {"id":1,"result":{}}'}
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await read(receive)
+            if sent != "nothing":
+                await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind)]})
+            if sent in events:
+                await send({"type": "http.response.body", "body": events[sent] + b"\n\n", "more_body": True})
+            await scope["mcp_session"].data.increment("n")
+
+        client = Client(sessions(app, store=Failing("add"), admission="own"), modern=modern)
+        session, answer = await client.create(), Answer()
+        scope = http(headers=client.headers("tools/call"))
+        body = json.dumps(client.message("tools/call", session=session)).encode()
+        called = client.app(scope, Incoming(*chunks(body)), answer)
+        if sent == "the answer":
+            with pytest.raises(StoreUnavailable):
+                await called
+        else:
+            await called
+            assert (answer.json["id"], answer.error["code"]) == (1, -32603)
+            assert answer.status == (200 if sent in events else 503)
+        assert scope["mcp_session"] is scope["state"]["mcp_session"] is None
+
+    async def test_other_errors_are_for_the_server_around_us(self, modern: bool) -> None:
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            raise LookupError
+
+        client = Client(sessions(app, admission="own"), modern=modern)
+        session = await client.create()
+        scope = http(headers=client.headers("tools/call"))
+        body = json.dumps(client.message("tools/call", session=session)).encode()
+        with pytest.raises(LookupError):
+            await client.app(scope, Incoming(*chunks(body)), Answer())
+        assert scope["mcp_session"] is scope["state"]["mcp_session"] is None
+
     async def test_a_transport_session_goes_on_without_its_state(self, caplog: pytest.LogCaptureFixture) -> None:
         """What is kept for it is neither shown as empty nor written over: to look at it is an error."""
         for on_store_error, statuses in (("allow", [200, 503]), ("refuse", [503, 503])):
@@ -313,7 +353,7 @@ async def test_events_are_not_known_by_a_mirror_of_ours(modern: bool) -> None:
     resume = http("GET", headers=[(b"last-event-id", b"1")])
     assert (await call(client.app, resume)).status == 200
     await client.delete(session)
-    assert (await call(client.app, resume)).status == 404
+    assert (await call(client.app, resume)).status == 405
 
 
 class TestTransportSessions:

@@ -20,6 +20,7 @@ from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoin
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
+from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware
@@ -263,8 +264,12 @@ class TestItsOwnStartAndStop:
     async def test_a_store_that_is_set_up_wrongly_stops_the_start(self) -> None:
         """The server says what to do, and does not serve."""
         app = sessions(self.app, store=Store(Clock(), opening=ConfigurationError("use appendonly")))
-        answer = await call(app, {"type": "lifespan"}, Incoming({"type": "lifespan.startup"}))
+        answer = Answer()
+        with pytest.raises(ConfigurationError, match="use appendonly"):
+            await app({"type": "lifespan"}, Incoming({"type": "lifespan.startup"}), answer)
         assert answer.messages == [{"type": "lifespan.startup.failed", "message": "use appendonly"}]
+        with pytest.raises(ConfigurationError, match="use appendonly"), TestClient(app):
+            """Starlette's waits for the end of the application."""
 
     async def test_a_store_that_is_away_does_not(
         self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

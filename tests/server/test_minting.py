@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
-from clients import Clock
+from clients import Clock, http
 from failing import Failing
 from living import ALICE, PARAMS, SCOPE, mint, named, options_of, reopen
 from starlette.types import Scope
 
+from mcp_sessions._server import minting
+from mcp_sessions._server.minting import _warn_of_unseen_principals
 from mcp_sessions._server.options import HOUR
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.events import Fact
 from mcp_sessions._session.session import Session
-from mcp_sessions.errors import CreateRefused, StoreUnavailable
+from mcp_sessions.errors import CreateFailed, CreateRefused, StoreUnavailable
 from mcp_sessions.stores.memory import MemoryStore
 
 
@@ -32,6 +35,20 @@ async def test_an_id_is_short_and_visible_ascii() -> None:
     session_id = (await mint(options_of(Clock()), ALICE)).session.id
     assert len(session_id) <= 512
     assert all(0x21 <= ord(character) <= 0x7E for character in session_id)
+
+
+async def test_credentials_of_a_caller_that_nobody_sees_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Its sessions belong to whoever has the id, which is what its server wanted to prevent."""
+    _warn_of_unseen_principals.cache_clear()
+    options = options_of(Clock())
+    given: dict[str, Any] = {"params": {}, "scope": http(headers=[(b"authorization", b"Bearer x")])}
+    await minting.mint(options, principal=ALICE, **given)
+    await mint(options)
+    assert not caplog.messages
+    for _ in range(2):
+        await minting.mint(options, principal=None, **given)
+    (warned,) = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert "pass principal=" in warned.getMessage()
 
 
 async def test_what_cannot_be_recorded_is_not_made() -> None:
@@ -77,9 +94,11 @@ class TestOnCreate:
             assert (await mint(options_of(Clock(), on_create=on_create))).session.ref == hook.ran
 
     @pytest.mark.parametrize("tracked", [True, False])
-    @pytest.mark.parametrize("error", [CreateRefused("no more"), LookupError()])
-    async def test_what_it_refuses_was_never_there(self, tracked: bool, error: Exception) -> None:
-        """No data, no record and no fact is left, and `on_end` has nothing to free."""
+    @pytest.mark.parametrize("error", [CreateRefused("no more"), StoreUnavailable(), LookupError()])
+    async def test_what_it_refuses_was_never_there(
+        self, tracked: bool, error: Exception, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """No data, no record and no fact is left, and `on_end` has nothing to free. A bug stands in the log."""
         clock, facts, ended, refused = Clock(), list[Fact](), list[str](), list[Session]()
         store = MemoryStore(clock=clock)
 
@@ -96,8 +115,10 @@ class TestOnCreate:
             on_end=lambda session, reason: ended.append(reason),
             listen=facts.append,
         )
-        with pytest.raises(type(error)):
+        is_bug = isinstance(error, LookupError)
+        with pytest.raises(CreateFailed if is_bug else type(error)):
             await mint(options)
+        assert (f"on_create of session {refused[0].ref} raised LookupError" in caplog.text) is is_bug
         assert await refused[0].data.get("browser") is None
         assert await store.find(refused[0].ref) is None
         clock.now += 10 * HOUR

@@ -95,6 +95,16 @@ def test_an_option_replaces_what_is_on_the_scope() -> None:
     assert reader(lambda scope: None)(scope) is None
 
 
+@pytest.mark.parametrize(
+    "given", ["", 0, False, True, Principal(), Principal(issuer="https://idp"), Principal("", None, "")]
+)
+def test_what_would_make_all_callers_one_is_refused(given: Any) -> None:
+    """Each would have everybody's sessions; the message says what was returned, and what to return."""
+    with pytest.raises(ConfigurationError, match="would make all callers one") as refused:
+        reader(lambda scope: given)({})
+    assert f"principal= returned {given!r}, " in str(refused.value)
+
+
 DIALECTS = [SEP1364Create(), SEP1364Initialize()]
 DEPLOYMENTS: list[dict[str, Any]] = [
     *({}, {"transport": "off"}, {"bridge": True}, {"dialects": DIALECTS}, {"dialects": DIALECTS, "bridge": True}),

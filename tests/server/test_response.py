@@ -16,8 +16,9 @@ from starlette.types import Message, Send
 
 from mcp_sessions._server import response as responder_module
 from mcp_sessions._server.answers import respond, send_refusal
-from mcp_sessions._server.response import ResponseFilter, Rewrite, StreamGuard
-from mcp_sessions._server.streams import Origin, Streams
+from mcp_sessions._server.response import ResponseFilter, Rewrite
+from mcp_sessions._server.resumption import Events, Origin, StreamGuard
+from mcp_sessions._server.streams import Streams
 from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions.errors import CreateRefused, StoreUnavailable
 from mcp_sessions.stores.memory import MemoryStore
@@ -146,9 +147,7 @@ class TestEvents:
         assert order == ["sent", "sent", "returned"]
 
 
-ORIGIN = Origin(
-    Claims(kind=SESSION, jti="j" * 22, issued_at=0, expires_at=2**40, subject=None, kid="k"), b"1", "tools/call"
-)
+CLAIMS = Claims(kind=SESSION, jti="j" * 22, issued_at=0, expires_at=2**40, subject=None, kid="k")
 TOLD = b'\n\ndata: {"error":1}\n\n'
 DEADLINE = 30  # seconds after which a test that hangs fails
 
@@ -164,13 +163,16 @@ class Watch:
         self, send: Send | None = None, *, limit: int = 100, rewrite: Rewrite | None = None, **options: Any
     ) -> None:
         self.answer = Answer()
-        self.streams = Streams(MemoryStore())
+        self.streams, self.events = Streams(MemoryStore()), Events()
+        self.origin = Origin(CLAIMS, b"1", "tools/call")
         self.spared = False
         rewrites = (rewrite or Shout(),)
         self.responder = ResponseFilter(send or self.answer, b"1", None, rewrites, self.guard, limit, **options)
 
     def guard(self) -> StreamGuard:
-        return StreamGuard(ORIGIN, "t", self.streams, lambda _: b'{"error":1}', lambda: self.spared, False)
+        return StreamGuard(
+            self.origin, "t", self.streams, self.events, lambda _: b'{"error":1}', lambda: self.spared, False
+        )
 
     async def say(self, *messages: Message) -> None:
         for message in messages:
@@ -179,7 +181,7 @@ class Watch:
     async def end(self) -> None:
         """The session ends."""
         with anyio.fail_after(DEADLINE):
-            await self.streams.end(ORIGIN.claims.ref)
+            await self.streams.end(CLAIMS.ref)
 
     @property
     def is_open(self) -> bool:
@@ -194,6 +196,24 @@ class TestASessionThatEnds:
         await watch.end()
         assert watch.answer.messages[1:] == [body(b"data: a\n\n", more=True), body(TOLD)]
         assert not watch.is_open
+
+    @pytest.mark.parametrize(
+        ("said", "is_settled"),
+        [
+            (b'{"jsonrpc":"2.0","id":1,"result":{}}', True),
+            (b'{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"no"}}', True),
+            (b'{"jsonrpc":"2.0","id":2,"result":{}}', False),
+            (b'{"jsonrpc":"2.0","id":1,"method":"ping"}', False),
+            (b'{"jsonrpc":"2.0","method":"notifications/message"}', False),
+            (b"[", False),
+        ],
+    )
+    async def test_one_that_has_its_answer_ends_without_a_word(self, said: bytes, is_settled: bool) -> None:
+        """A request has one answer, be it an error; a second one is a fault to its client."""
+        watch = Watch(rewrite=Rewrite())
+        await watch.say(start(EVENTS), body(b"data: %b\n\n" % said, more=True))
+        await watch.end()
+        assert watch.answer.messages[2:] == [body(b"" if is_settled else TOLD)]
 
     async def test_what_the_application_goes_on_to_say_is_dropped(self) -> None:
         """It need not know; even one that waits for nothing else lets others run."""
@@ -296,7 +316,7 @@ class TestASessionThatEnds:
         self, kind: tuple[bytes, bytes], late_at: float, status: int, said: bytes
     ) -> None:
         """In place of the body; what was no result, or came in time, stays as it is."""
-        watch, claims = Watch(late_at=late_at, clock=lambda: 0.0), ORIGIN.claims
+        watch, claims = Watch(late_at=late_at, clock=lambda: 0.0), CLAIMS
         await watch.streams._store.revoke(
             claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason="deleted", lease=60
         )
@@ -354,7 +374,7 @@ class TestASessionThatEnds:
         """A client that resumes the stream names the last that it saw."""
         watch = Watch()
         await watch.say(start(EVENTS), body(b"id: 1\ndata: \n\nid: 2\ndata: a\n\ndata: b\n\n"))
-        assert [watch.streams.origin_of("t", number) for number in "123"] == [ORIGIN, ORIGIN, None]
+        assert [watch.events.origin_of("t", number) for number in "123"] == [watch.origin, watch.origin, None]
 
 
 class TestEverythingElse:

@@ -6,13 +6,18 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.lowlevel import checkpoint
 from apps import sessions
 from clients import START, Answer, Client, Clock, Header, call, http
 from failing import Failing
 from streaming import SECRET_RESULT, Streaming
 
+from mcp_sessions import Session
 from mcp_sessions._server.options import DAY, HOUR
+from mcp_sessions._server.resumption import Events, Origin
+from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions._session.events import Fact, RequestRefused
+from mcp_sessions.errors import StateClosed
 
 TRANSPORT: Header = (b"mcp-session-id", b"the-server-s-own")
 DEADLINE = 30  # seconds after which a test that hangs fails
@@ -31,13 +36,17 @@ class Broken:
     async def happen(self, *headers: Header) -> dict[str, str]:
         """Create a session and call a tool in it; the connection is lost when the call has begun."""
         session = await self.client.create()
+        await self.lose(*headers, session=session)
+        return session
+
+    async def lose(self, *headers: Header, session: Any = None) -> None:
+        """Call a tool, and lose the connection when the call has begun."""
         with anyio.fail_after(DEADLINE):
             async with anyio.create_task_group() as group:
                 group.start_soon(lambda: self.client.tool("work", *headers, session=session))
                 await self.server.began.wait()
                 group.cancel_scope.cancel()
         self.server.go.set()
-        return session
 
     async def resume(self, *headers: Header, method: str = "GET", last: bytes = b"1") -> Answer:
         """Take the stream up where it broke."""
@@ -50,8 +59,7 @@ async def test_a_live_session_gets_what_it_missed() -> None:
     broken = Broken()
     await broken.happen()
     answer = await broken.resume()
-    assert answer.messages == (await call(broken.server, http("GET"))).messages
-    assert SECRET_RESULT.encode() in answer.body
+    assert answer.result["content"] == SECRET_RESULT
 
 
 async def test_one_that_was_deleted_gets_nothing() -> None:
@@ -90,15 +98,37 @@ async def test_while_nobody_knows_it_waits() -> None:
     assert (await broken.resume()).status == 200
 
 
-async def test_ids_of_events_are_those_of_a_transport_session() -> None:
-    """Another one's event may have the same id; it is none of our business, nor is an id that was never seen."""
+async def test_an_event_belongs_to_the_transport_session_in_which_it_was_sent() -> None:
+    """Servers find it by its id alone, so a client of another transport session would hear what it has not asked."""
     broken = Broken()
-    session = await broken.happen(TRANSPORT)
-    await broken.client.delete(session)
+    await broken.happen(TRANSPORT)
+    for headers in ([(b"mcp-session-id", b"another")], []):
+        answer = await broken.resume(*headers)
+        assert (answer.status, answer.error["code"]) == (404, -32043)
+        (fact,) = broken.facts
+        assert isinstance(fact, RequestRefused)
+        assert (fact.reason, fact.method) == ("event_foreign", "GET")
+    assert not broken.server.resumed.is_set()
+    assert (await broken.resume(TRANSPORT)).status == 200
+
+
+async def test_one_that_was_never_seen_is_the_server_s_own() -> None:
+    broken = Broken()
+    await broken.client.delete(await broken.happen(TRANSPORT))
     assert (await broken.resume(TRANSPORT)).status == 404
-    assert (await broken.resume((b"mcp-session-id", b"another"))).status == 200
-    assert (await broken.resume()).status == 200
     assert (await broken.resume(TRANSPORT, last=b"3")).status == 200
+
+
+async def test_an_event_belongs_to_the_principal_of_its_call() -> None:
+    """Whoever else learns the server's transport id and the event's has no use for them."""
+    broken = Broken(principal=lambda scope: dict(scope["headers"]).get(b"x-user", b"").decode() or None)
+    alice: Header = (b"x-user", b"alice")
+    session = (await broken.client.send("sessions/create", None, alice)).result["session"]
+    await broken.lose(TRANSPORT, alice, session={"sessionId": session["sessionId"]})
+    for headers in ([TRANSPORT], [TRANSPORT, (b"x-user", b"bob")]):
+        assert (await broken.resume(*headers)).status == 404
+    assert not broken.server.resumed.is_set()
+    assert (await broken.resume(TRANSPORT, alice)).status == 200
 
 
 async def test_only_a_get_takes_up_a_stream() -> None:
@@ -110,11 +140,12 @@ async def test_only_a_get_takes_up_a_stream() -> None:
     assert (await call(broken.app, http("PUT", headers=headers), body)).result == {}
 
 
-async def test_a_stream_that_was_taken_up_ends_with_its_session() -> None:
-    """And says so by the id of the call, so that the client does not go on waiting for it."""
+@pytest.mark.parametrize("is_answered", [False, True])
+async def test_a_stream_that_was_taken_up_ends_with_its_session(is_answered: bool) -> None:
+    """And says so by the id of the call, unless its client has the answer, and waits for nothing."""
     broken = Broken()
     session = await broken.happen()
-    broken.server.go = anyio.Event()
+    broken.server.go, broken.server.is_done = anyio.Event(), is_answered
     answers: list[Answer] = []
 
     async def resume() -> None:
@@ -126,5 +157,177 @@ async def test_a_stream_that_was_taken_up_ends_with_its_session() -> None:
         await broken.client.delete(session)
         assert answers == []  # the server goes on, and is not heard any more
         broken.server.go.set()
-    assert answers[0].json == {"jsonrpc": "2.0", "id": 1, "error": {"code": -32043, "message": "Session not found"}}
+    if is_answered:
+        assert answers[0].result["content"] == SECRET_RESULT
+        assert b"error" not in answers[0].body
+    else:
+        error = {"code": -32043, "message": "Session not found"}
+        assert answers[0].json == {"jsonrpc": "2.0", "id": 1, "error": error}
+    # The official TypeScript client takes a stream up after each error; 405 says that there is none.
+    assert (await broken.resume()).status == 405
     assert not broken.app._options.streams._open
+
+
+def handler_of(broken: Broken) -> Session:
+    """The session as the handler has it that goes on without its client."""
+    assert broken.server.session is not None
+    return broken.server.session
+
+
+class TestACallThatGoesOn:
+    """A server with an event store runs a call to its end, and its client collects the answer later."""
+
+    async def test_its_state_is_open_until_the_answer_and_leaves_with_it(self) -> None:
+        broken = Broken()
+        session = await broken.happen()
+        handler_of(broken).state["n"] = 1
+        answer = await broken.resume()
+        assert answer.session is not None
+        with pytest.raises(StateClosed):
+            handler_of(broken).state["n"] = 2
+        again = await broken.resume()  # as the first was lost on its way
+        assert again.session is not None
+        assert "state" in again.session
+        await broken.client.tool("work", session={**session, "state": answer.session["state"]})
+        assert handler_of(broken).state == {"n": 1}
+
+    async def test_it_may_end_its_own_session(self) -> None:
+        """As with a connection, where the answer of that request still leaves."""
+        broken = Broken()
+        session = await broken.happen()
+        await handler_of(broken).end()
+        assert (await broken.resume()).result["content"] == SECRET_RESULT
+        assert (await broken.client.tool(session=session)).error["code"] == -32043
+
+    async def test_an_error_closes_its_state_too(self) -> None:
+        broken = Broken()
+        await broken.happen()
+        origin = broken.app._options.events.origin_of(None, "1")
+        assert origin is not None
+        origin.is_settled = True
+        await broken.resume(last=b"1")
+        with pytest.raises(StateClosed):
+            handler_of(broken).state["n"] = 2
+
+    async def test_an_answered_call_is_closed_at_once(self) -> None:
+        broken = Broken()
+        broken.server.go.set()
+        await broken.client.tool("work", session=await broken.client.create())
+        with pytest.raises(StateClosed):
+            handler_of(broken).state["n"] = 1
+
+    async def test_what_is_in_the_store_is_saved_though_its_client_stays_away(self) -> None:
+        """Each change, again where the store was away, and until the session ends."""
+        store = Failing()
+        broken = Broken(store=store)
+        broken.app._options.events._interval = 0.001
+        header = (b"mcp-session-id", (await broken.client.send("initialize")).headers[b"mcp-session-id"])
+        await broken.lose(header)
+        state = handler_of(broken).state
+
+        async def kept() -> Any:
+            await broken.client.tool("work", header)
+            return dict(handler_of(broken).state)
+
+        with anyio.fail_after(DEADLINE):
+            for change in ({"n": [1]}, {"m": 2}):
+                store.failing.add("write")
+                state.update(change)
+                await checkpoint()
+                store.failing.clear()
+                while await kept() != state:
+                    await checkpoint()
+            state["n"].append({1})  # which cannot be kept, and is no reason to stop
+            await anyio.sleep(0.01)
+            state["n"][:] = [3]
+            while await kept() != state:
+                await checkpoint()
+            await handler_of(broken).end()
+            state["n"] = 4
+            while broken.app._options.events._saving:
+                await checkpoint()
+        with pytest.raises(StateClosed):
+            state["n"] = 5
+
+    async def test_one_that_has_expired_is_closed(self) -> None:
+        broken = Broken()
+        broken.app._options.events._interval = 0.001
+        header = (b"mcp-session-id", (await broken.client.send("initialize")).headers[b"mcp-session-id"])
+        for _ in range(2):
+            broken.server.began, broken.server.go = anyio.Event(), anyio.Event()
+            await broken.lose(header)
+        broken.clock.now += 365 * DAY
+        with anyio.fail_after(DEADLINE):
+            while broken.app._options.events._saving:
+                await checkpoint()
+        with pytest.raises(StateClosed):
+            handler_of(broken).state["n"] = 1
+
+    async def test_so_many_are_kept(self) -> None:
+        """The oldest gives way, and is closed."""
+        broken = Broken()
+        broken.app._options.events._max_calls = 1
+        await broken.happen()
+        first = handler_of(broken)
+        broken.server.began, broken.server.go = anyio.Event(), anyio.Event()
+        await broken.happen()
+        handler_of(broken).state["n"] = 1
+        with pytest.raises(StateClosed):
+            first.state["n"] = 1
+
+
+class TestACallThatIsCancelled:
+    """Its client expects nothing more, and takes an error for a fault."""
+
+    @pytest.mark.parametrize(
+        ("named", "params", "is_settled"),
+        [
+            ("session", {"requestId": 1}, True),
+            ("transport", {"requestId": 1}, True),
+            ("nothing", {"requestId": 1}, False),  # it could be any client's
+            ("session", {"requestId": 2}, False),
+            ("session", {"requestId": "1"}, False),
+            ("session", {}, False),
+        ],
+    )
+    async def test_the_end_of_its_session_writes_no_error(
+        self, named: str, params: dict[str, Any], is_settled: bool
+    ) -> None:
+        broken, answers = Broken(), list[Answer]()
+        headers = [TRANSPORT] if named == "transport" else []
+        session = await broken.client.create()
+
+        async def work() -> None:
+            answers.append(await broken.client.tool("work", *headers, session=session))
+
+        with anyio.fail_after(DEADLINE):
+            async with anyio.create_task_group() as group:
+                group.start_soon(work)
+                await broken.server.began.wait()
+                carried = session if named == "session" else None
+                await broken.client.send("notifications/cancelled", params, *headers, id=None, session=carried)
+                await broken.client.delete(session)
+                broken.server.go.set()
+        assert (b"error" not in answers[0].body) is is_settled
+
+
+CLAIMS = Claims(kind=SESSION, jti="a" * 22, issued_at=START, expires_at=START + 60, subject=None, kid="k")
+
+
+class TestEvents:
+    def test_the_request_behind_an_event_is_remembered(self) -> None:
+        """Within its transport session: elsewhere the same id is another event."""
+        events, one, two = Events(), Origin(CLAIMS, b"1", "tools/call"), Origin(CLAIMS, b"2", "tools/call")
+        for transport, origin in (("one", one), ("one", one), ("two", two), (None, two)):
+            events.remember(transport, "7", origin)
+        assert events.origin_of("one", "7") is one
+        assert events.origin_of("two", "7") is events.origin_of(None, "7") is two
+        assert events.origin_of("three", "7") is events.origin_of("one", "8") is events.origin_of("one", None) is None
+        assert [events.is_known(event_id) for event_id in ("7", "8", None)] == [True, False, False]
+
+    def test_memory_is_bounded(self) -> None:
+        events, origin = Events(max_events=2), Origin(CLAIMS, b"1", "tools/call")
+        for transport, number in ((None, "0"), ("one", "0"), (None, "1"), (None, "2")):
+            events.remember(transport, number, origin)
+        assert [events.origin_of(None, number) for number in "012"] == [None, origin, origin]
+        assert [events.is_known(number) for number in "012"] == [False, True, True]

@@ -10,7 +10,7 @@ from anyio.lowlevel import checkpoint
 from clients import START
 
 from mcp_sessions._server import streams as room
-from mcp_sessions._server.streams import Origin, Streams
+from mcp_sessions._server.streams import Streams
 from mcp_sessions._session import claims as lineage
 from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions.errors import StoreUnavailable
@@ -35,6 +35,9 @@ class Open:
         self.claims = claims
         self.survives_end = survives_end
         self.is_cut = anyio.Event()
+
+    def cancel(self, transport: str | None, request_id: bytes) -> None:
+        """Which streams hear of it is what `test_resumption` shows."""
 
     async def cut(self) -> None:
         self.is_cut.set()
@@ -184,23 +187,3 @@ async def test_a_stream_that_closes_is_forgotten() -> None:
         assert streams._open == {A.ref: [two]}
     streams.remove(two)
     assert streams._open == {}
-
-
-class TestEvents:
-    def test_the_request_behind_an_event_is_remembered(self) -> None:
-        """Within its transport session: elsewhere the same id is another event."""
-        streams, of_a, of_b = Streams(Store()), Origin(A, b"1", "tools/call"), Origin(B, b"1", "tools/call")
-        streams.remember("one", "7", of_a)
-        streams.remember("two", "7", of_b)
-        streams.remember(None, "7", of_b)
-        assert streams.origin_of("one", "7") is of_a
-        assert streams.origin_of("two", "7") is streams.origin_of(None, "7") is of_b
-        assert (
-            streams.origin_of("three", "7") is streams.origin_of("one", "8") is streams.origin_of("one", None) is None
-        )
-
-    def test_memory_is_bounded(self) -> None:
-        streams, origin = Streams(Store(), max_events=2), Origin(A, b"1", "tools/call")
-        for number in range(3):
-            streams.remember(None, str(number), origin)
-        assert [streams.origin_of(None, str(number)) for number in range(3)] == [None, origin, origin]

@@ -11,8 +11,8 @@ import logging
 import re
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from uuid import uuid4
 import pytest
 import redis_servers
 from clients import START, Clock
+from crash.faults import offset, patiently, until
 from redis import exceptions
 from redis.asyncio import Redis, RedisCluster
 from redis_servers import HOST, Server, serving
@@ -95,14 +96,6 @@ def unavailable(reason: str) -> Iterator[None]:
     assert caught.value.reason == reason
     assert caught.value.__suppress_context__
     assert time.monotonic() - began < LONG
-
-
-async def eventually(happens: Callable[[], Any]) -> None:
-    """Wait for what a server tells of another connection."""
-    deadline = time.monotonic() + LONG
-    while not happens():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
 
 
 # --- what it is given ----------------------------------------------------------------------------
@@ -357,8 +350,7 @@ async def test_a_server_that_hangs_costs_each_call_its_timeout(place: Place) -> 
         assert [(type(error), getattr(error, "reason", None)) for error in failed] == [
             (StoreUnavailable, "store_timeout")
         ] * 3
-        await recovered(store)
-        assert await store.status(claims()) is Standing.ENDED
+        assert await patiently(lambda: store.status(claims())) is Standing.ENDED
 
 
 @contextmanager
@@ -368,16 +360,6 @@ def frozen(server: Server) -> Iterator[None]:
         yield
     finally:
         server.cont()
-
-
-async def recovered(store: RedisStore) -> None:
-    """Wait until a server that went on has caught up, on a machine that may be busy."""
-    standing = None
-    deadline = time.monotonic() + LONG
-    while standing is None:
-        assert time.monotonic() < deadline
-        with suppress(StoreUnavailable):
-            standing = await store.status(claims())
 
 
 async def test_connections_that_died_unused_cost_no_request(server: Server) -> None:
@@ -397,7 +379,7 @@ async def cut_off_in_the_midst(own: Server, call: Any) -> Any:
     """Break the connection of a call that Redis was told to keep waiting."""
     own.command("CLIENT", "PAUSE", 60_000, "WRITE")
     task = asyncio.ensure_future(call)
-    await eventually(lambda: b"flags=b " in own.command("CLIENT", "LIST"))
+    await until(lambda: b"flags=b " in own.command("CLIENT", "LIST"))
     own.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     own.command("CLIENT", "UNPAUSE")
     return await task
@@ -428,7 +410,7 @@ async def test_who_gives_up_leaves_no_reply_for_the_next(place: Place) -> None:
         await store.write(shelf("b"), "key", b'"b"')
         place.server.command("CLIENT", "PAUSE", 60_000, "WRITE")
         task = asyncio.ensure_future(store.read(shelf("a"), "key"))
-        await eventually(lambda: b"flags=b " in place.server.command("CLIENT", "LIST"))
+        await until(lambda: b"flags=b " in place.server.command("CLIENT", "LIST"))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -445,7 +427,7 @@ async def test_closing_ends_what_is_under_way(place: Place, before: bool) -> Non
         await store.open()
     with frozen(place.server):
         task = asyncio.ensure_future(store.status(claims()))
-        await eventually(lambda: store._connection._tasks)
+        await until(lambda: store._connection._tasks)
         await asyncio.wait_for(store.close(), LONG)
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -509,22 +491,17 @@ async def test_a_cluster_may_be_met_at_a_replica_and_fail_over() -> None:
     with serving(cluster=True, **quick) as first, serving(cluster_enabled="yes", **quick) as second:
         second.command("CLUSTER", "MEET", HOST, first.port)
         main = first.command("CLUSTER", "MYID")
-        await eventually(lambda: second.did("CLUSTER", "REPLICATE", main))
-        await eventually(lambda: b"master_link_status:up" in second.command("INFO", "replication"))
-        await eventually(lambda: b"slave" in first.command("CLUSTER", "NODES"))
+        await until(lambda: second.did("CLUSTER", "REPLICATE", main))
+        await until(lambda: b"master_link_status:up" in second.command("INFO", "replication"))
+        await until(lambda: b"slave" in first.command("CLUSTER", "NODES"))
         async with opened(second.cluster_url) as store:
             one, two = claims(), claims("two")
             assert await revoke(store, one)
-            await eventually(lambda: offset(second, b"slave_repl_offset:") >= offset(first, b"master_repl_offset:"))
-            await eventually(lambda: second.did("CLUSTER", "FAILOVER", "TAKEOVER"))
-            await eventually(lambda: b"role:slave" in first.command("INFO", "replication"))
+            await until(lambda: offset(second) >= offset(first))
+            await until(lambda: second.did("CLUSTER", "FAILOVER", "TAKEOVER"))
+            await until(lambda: b"role:slave" in first.command("INFO", "replication"))
             assert await store.statuses([one, two]) == [Standing.ENDED, Standing.LIVE]
             assert await revoke(store, two)
-
-
-def offset(server: Server, name: bytes) -> int:
-    """How much of what was changed has arrived."""
-    return int(server.command("INFO", "replication").partition(name)[2].partition(b"\r")[0])
 
 
 async def test_a_server_that_forgot_the_scripts_is_sent_them_again(place: Place) -> None:

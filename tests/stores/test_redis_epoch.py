@@ -16,12 +16,9 @@ from redis_servers import Server, serving
 
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions.errors import ConfigurationError, StoreUnavailable
+from mcp_sessions.stores import redis_durability
 from mcp_sessions.stores.base import Record, Standing
 from mcp_sessions.stores.redis import RedisStore
-from mcp_sessions.stores.redis_durability import EVICTS as _EVICTS
-from mcp_sessions.stores.redis_durability import FORGETS as _FORGETS
-from mcp_sessions.stores.redis_durability import LATE as _LATE
-from mcp_sessions.stores.redis_durability import UNSURE as _UNSURE
 from mcp_sessions.stores.redis_durability import ServerInfo
 from mcp_sessions.testing.contract import revoke
 
@@ -230,7 +227,9 @@ async def test_a_file_that_was_switched_on_later_does_not_vouch_for_what_was_bef
 
 # --- what is said --------------------------------------------------------------------------------
 
-FORGETS, EVICTS, LATE, UNSURE = (text.partition(";")[0] for text in (_FORGETS, _EVICTS, _LATE, _UNSURE))
+FORGETS, EVICTS, LATE, UNSURE = (
+    getattr(redis_durability, name).partition(";")[0] for name in ("FORGETS", "EVICTS", "LATE", "UNSURE")
+)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from apps import Server, sessions
 from clients import SESSION_KEY, Answer, Client, Clock, Header, Incoming, call, chunks, http
 from starlette.types import Message
 
-from mcp_sessions import SEP1364Create, Session, errors
+from mcp_sessions import SEP1364Create, SEP1364Initialize, Session, errors
 from mcp_sessions._protocol.decision import LISTS, TABLE, Carries, Lists, Step, list_step
 from mcp_sessions._session.claims import Claims
 from mcp_sessions.errors import REFUSALS, Refusal, refuse
@@ -150,6 +150,11 @@ async def shared_jar(client: Client) -> Answer:
 async def over_limit(client: Client) -> Answer:
     await client.create()
     return await client.send("sessions/create")
+
+
+def broken(*_: object) -> None:
+    """An `on_create` with a bug."""
+    raise LookupError
 
 
 def no_more(*_: object) -> None:
@@ -297,6 +302,13 @@ CASES = [
     ),
     Case(refuse("session_missing"), "`sessions/delete` without one", *PARAMS, carrying(None, "sessions/delete")),
     Case(
+        refuse("field_missing"),
+        "`terminate` without `sessionId` (SEP-1364)",
+        *PARAMS,
+        carrying(None, "terminate"),
+        {"dialects": [SEP1364Initialize()]},
+    ),
+    Case(
         refuse("fork_mode_unknown"),
         "`sessions/fork` with no `mode`, or one that there is not",
         *PARAMS,
@@ -426,6 +438,15 @@ CASES = [
         200,
         lambda client: client.send("sessions/end_all"),
         {"tracked": True},
+    ),
+    Case(
+        errors.CreateFailed(),
+        "`on_create` raised an error of its own",
+        -32603,
+        200,
+        200,
+        carrying(None, "sessions/create"),
+        {"on_create": broken},
     ),
     Case(
         errors.CreateRefused(),

@@ -9,6 +9,8 @@ import anyio
 from apps import read, reply
 from starlette.types import Message, Receive, Scope, Send
 
+from mcp_sessions import Session
+
 SECRET_RESULT = "what only a live session may hear"
 
 
@@ -19,22 +21,30 @@ def event(number: str, message: dict[str, Any]) -> Message:
 
 
 class Streaming:
-    """The server, which sends event 1 of a call at once, and its result as event 2 when `go` is set."""
+    """The server, which sends event 1 of a call at once, and its result as event 2 when `go` is set.
+
+    It knows events by their id alone.
+    """
 
     def __init__(self) -> None:
         self.began = anyio.Event()  # a call is waiting
         self.resumed = anyio.Event()  # a resumed stream is waiting
         self.go = anyio.Event()
+        self.is_done = True  # a resumed stream has the result at once
+        self.session: Session | None = None  # of the last call
+        self.last: Scope = {}  # of the last request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.last = scope
         if scope["method"] == "GET":
             await self._resume(send)
             return
         message = json.loads(await read(receive))
         if message["method"] == "tools/call":
+            self.session = scope["mcp_session"]
             await self._call(message, send)
         else:
-            await reply(send, json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": {}}).encode())
+            await reply(send, json.dumps({"jsonrpc": "2.0", "id": message.get("id"), "result": {}}).encode())
 
     async def _call(self, message: dict[str, Any], send: Send) -> None:
         await self._open(send)
@@ -46,7 +56,8 @@ class Streaming:
 
     async def _resume(self, send: Send) -> None:
         await self._open(send)
-        await send(event("2", {"id": 1, "result": {"content": SECRET_RESULT}}))
+        if self.is_done:
+            await send(event("2", {"id": 1, "result": {"content": SECRET_RESULT}}))
         self.resumed.set()
         await self.go.wait()
         await self._close(send)

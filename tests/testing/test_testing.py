@@ -5,11 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
-from docs.test_pages import Block, blocks
 from mcp_sessions import DataGone, DataNotJSON, Principal, StateNotJSON, current_session
 from mcp_sessions.testing import session_for_test
 
@@ -61,17 +59,3 @@ def test_pytest_is_not_needed_for_it() -> None:
     """In a process without it, as unittest's are."""
     source = "import sys; sys.modules['pytest'] = None; from mcp_sessions.testing import session_for_test"
     subprocess.run([sys.executable, "-c", source], check=True)
-
-
-BLOCKS = [pytest.param(one, marks=one.needed, id=str(one)) for one in blocks("docs/testing.md")]
-
-
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])  # FastMCP's client in memory needs it
-@pytest.mark.parametrize("block", BLOCKS)
-async def test_the_tests_on_the_page_pass(block: Block) -> None:
-    names: dict[str, Any] = {}
-    exec(compile(block.code, str(block), "exec", dont_inherit=True), names)  # as a reader pastes it
-    tests = [value for name, value in names.items() if name.startswith("test_")]
-    assert tests or "SharedStoreContract" in names  # which the stores' own tests run
-    for test in tests:
-        await test()

@@ -46,6 +46,7 @@ class Subject(_Word):
     FORK = "sessions/fork"
     SESSIONS = "sessions/list"
     END_ALL = "sessions/end_all"
+    TERMINATE = "SEP-1364's terminate"
     OPEN = "SEP-1364's create, which may name a session to renew"
     MISPLACED = "one of these without an id"
     LIST = "a list"
@@ -102,6 +103,7 @@ _NEEDS_ID: Final = "session_method_as_notification"
 TABLE: Final[Mapping[Subject, Mapping[Carries, Step | str]]] = {
     Subject.CREATE: {NOTHING: Step.CREATE, TOO_LITTLE: Step.CREATE, SESSION: "session_on_create"},
     Subject.DELETE: {NOTHING: "session_missing", TOO_LITTLE: "session_missing", SESSION: Step.DELETE},
+    Subject.TERMINATE: {NOTHING: "field_missing", TOO_LITTLE: "field_missing", SESSION: Step.DELETE},
     Subject.FORK: {NOTHING: "session_missing", TOO_LITTLE: "session_missing", SESSION: Step.FORK},
     Subject.SESSIONS: dict.fromkeys(Carries, Step.SESSIONS),
     Subject.END_ALL: dict.fromkeys(Carries, Step.END_ALL),
@@ -114,6 +116,9 @@ TABLE: Final[Mapping[Subject, Mapping[Carries, Step | str]]] = {
 """The step for each subject and what it carries, or the reason of a refusal."""
 
 LISTS: Final[Mapping[Lists, Step]] = {"stable": STABLE, "session": ATTACH, "untouched": Step.UNTOUCHED}
+
+CANCELLED: Final = "notifications/cancelled"
+"""What a client sends when it expects no answer to a request any more."""
 
 ADVERTISING: Final = frozenset({INITIALIZE, DISCOVER})
 """The methods whose result tells a client that sessions exist here."""
@@ -167,7 +172,7 @@ class Rules(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, *, subjects: Mapping[str, Subject], inspects_all: bool, **rules: Any) -> Rules:
         """Derive from the table which messages pass without a decision."""
-        decided = {method for method, about in subjects.items() if TABLE[about][NOTHING] is not FORWARD}
+        decided = {method for method, about in subjects.items() if TABLE[about][NOTHING] is not FORWARD} | {CANCELLED}
         inspects = rules["legacy_only"] or rules["sep1364"] is not None or rules["policy"].summary != "never"
         return cls(
             subjects=subjects,

@@ -32,6 +32,7 @@ class SessionMetadata(
     state: str | None = None  # the sealed state token
 
 
+_NULL: Final = msgspec.Raw(b"null")
 _MEMBERS: Final = Names("sessionId", "state")
 _FRAME: Final = len('{"sessionId":""}')
 _STATE_FRAME: Final = len(',"state":""')
@@ -69,8 +70,9 @@ def _uncommon(raw: bytes) -> SessionMetadata:
     found = members(raw)
     _MEMBERS.check(found)
     session_id = string(found["sessionId"]) if "sessionId" in found else None
-    state = string(found["state"]) if "state" in found else None
-    if session_id is None or (state is None and "state" in found):
+    given = found.get("state", _NULL)  # null is absent, as some clients write what they do not have
+    state = None if given == _NULL else string(given)
+    if session_id is None or (state is None and given != _NULL):
         raise refuse("malformed_session")
     return SessionMetadata(session_id, state)
 

@@ -58,12 +58,24 @@ def answers(members: Mapping[str, Raw], request_id: bytes) -> bool:
     """Whether a message with these members is the success that answers a request, by the JSON text of its id."""
     if "result" not in members or "method" in members or "id" not in members:
         return False
-    return same_id(members["id"], request_id)
+    found = members["id"]
+    return bytes(found) == request_id or same_id(found, request_id)
 
 
 def is_answer(text: bytes, request_id: bytes) -> bool:
     """Whether the text of a message is the success that answers a request; what cannot be read is not."""
     return _answer(text, request_id) is not None
+
+
+def is_response(text: bytes, request_id: bytes) -> bool:
+    """Whether the text of a message answers a request, be it with an error; what cannot be read does not."""
+    if text.startswith(_WITH_METHOD):
+        return False
+    try:
+        envelope = last_members(text)
+    except Refusal:
+        return False
+    return "method" not in envelope and "id" in envelope and same_id(envelope["id"], request_id)
 
 
 def _answer(text: bytes, request_id: bytes) -> dict[str, Any] | None:

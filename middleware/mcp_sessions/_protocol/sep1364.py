@@ -147,7 +147,7 @@ class SEP1364Initialize:
     def subject(self, message: Message) -> Subject | None:
         if message.method != TERMINATE:
             return None
-        return Subject.MISPLACED if message.kind is NOTIFICATION else Subject.DELETE
+        return Subject.MISPLACED if message.kind is NOTIFICATION else Subject.TERMINATE
 
 
 Dialect = SEP1364Create | SEP1364Initialize

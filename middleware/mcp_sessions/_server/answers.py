@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from secrets import token_hex
 from typing import Any, Final, Literal
 
 import msgspec
@@ -40,7 +41,7 @@ _UNFINISHED: Final = frozenset({408, 413})
 """What is answered before the body has arrived: the rest would hold the connection for as long as its client likes."""
 _DROPPED: Final = frozenset({b"content-length", b"transfer-encoding", b"accept-encoding", b"mcp-method", b"mcp-name"})
 _METHOD_NOT_FOUND: Final = b"-32601"
-_ID_FOR_NOTIFICATIONS: Final = b'"admission"'
+_UNASKED: Final = b"null"  # the id of a question that has none, such as a DELETE
 
 
 async def answer(ctx: RequestContext, message: Message, method: Method, session: ActiveSession | None) -> None:
@@ -63,7 +64,7 @@ async def answer(ctx: RequestContext, message: Message, method: Method, session:
         question = _question(ctx.scope, b"")
         kept = edit(question["headers"], drop=(b"content-type", b"content-length"))
         delete = {**question, "method": "DELETE", "headers": kept}
-        await ctx.app(delete, Replay(b"", ctx.receive), Answer(_ID_FOR_NOTIFICATIONS))
+        await ctx.app(delete, Replay(b"", ctx.receive), Answer(_UNASKED))
 
 
 async def refuse(
@@ -176,7 +177,8 @@ async def preflight(ctx: RequestContext, message: Message, also: frozenset[int] 
     if not ctx.runtime.asks:
         return True
     method = "server/discover" if modern else "ping"
-    request_id = join(message.given_id) if message.kind is REQUEST else _ID_FOR_NOTIFICATIONS
+    # A server that keeps transport sessions mixes up what comes with one id at a time.
+    request_id = join(message.given_id) if message.kind is REQUEST else b'"admission-%b"' % token_hex(8).encode()
     body = rewrite.ping(message, request_id, method)
     question = _question(ctx.scope, body)
     if modern:
@@ -190,7 +192,7 @@ async def may_delete(ctx: RequestContext, also: frozenset[int]) -> bool:
     """Whether the wrapped server would let this caller end something; where not, the caller has been answered."""
     if not ctx.runtime.asks and ctx.bridge is None:
         return True
-    found = Answer(_ID_FOR_NOTIFICATIONS)
+    found = Answer(_UNASKED)
     kept = edit(ctx.scope["headers"], drop=(SESSION_HEADER,))  # ours, also where it is given twice
     await ctx.app({**_question(ctx.scope, b""), "headers": kept}, ctx.receive, found)
     # It did, or it only lacks the method.
@@ -201,7 +203,7 @@ async def may_delete(ctx: RequestContext, also: frozenset[int]) -> bool:
 async def notify(ctx: RequestContext, method: str) -> None:
     """Send the wrapped server a notification on behalf of the caller; its answer is dropped."""
     body = rewrite.notification(method)
-    await ctx.app(_question(ctx.scope, body), Replay(body, ctx.receive), Answer(_ID_FOR_NOTIFICATIONS))
+    await ctx.app(_question(ctx.scope, body), Replay(body, ctx.receive), Answer(_UNASKED))
 
 
 def _question(scope: Scope, body: bytes) -> Scope:

@@ -218,7 +218,7 @@ class MCPSessionMiddleware:
         if fault is not None:  # answered so that the server stops and prints it
             await receive()
             await send({"type": "lifespan.startup.failed", "message": fault})
-            return
+            raise ConfigurationError(fault)  # some servers wait for the end, as Starlette's `TestClient` does
         placement.log_unserved(self.app, self.path)
         del self.fault  # the application may add routes while it starts: look again at the first request
         await self.services.run(self.app, scope, receive, send)

@@ -5,12 +5,14 @@ What fails on the way leaves nothing behind. How a session is named on the wire 
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from starlette.types import Scope
@@ -22,7 +24,7 @@ from .._session.claims import COOKIE, SESSION, TRANSPORT, Claims, Kind, Mode, Pr
 from .._session.events import SessionCreated
 from .._session.session import Session
 from .._tokens import seal
-from ..errors import PrincipalDataTooLarge, SessionEnded, StoreUnavailable, refuse
+from ..errors import CreateFailed, PrincipalDataTooLarge, Refusal, SessionEnded, StoreUnavailable, refuse
 from ..stores.base import LIVE, Record
 from .context import RequestContext
 from .lifecycle import NOT_BEGUN, call_hook
@@ -31,6 +33,10 @@ from .sessions import LATE, ActiveSession, check_capabilities, end_of
 
 if TYPE_CHECKING:
     from ..telemetry.spans import Start
+    from .options import OnCreate
+
+AUTHORIZATION: Final = b"authorization"
+_log: Final = logging.getLogger("mcp_sessions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +82,11 @@ async def mint(
         CreateLimited: The caller has made too many.
         TooManySessions: The caller has as many as it may.
         CreateRefused: The application refuses.
+        CreateFailed: The application's hook has a bug.
         StoreUnavailable: The session cannot be recorded.
     """
+    if principal is None and AUTHORIZATION in dict(scope["headers"]):
+        _warn_of_unseen_principals()
     # A store that is opened by the first use only could take a session for one from before it began to remember.
     await runtime.store.open()
     lasts = runtime.transport_lifetime if kind in {TRANSPORT, COOKIE} else runtime.lifetime
@@ -93,9 +102,7 @@ async def mint(
             await _register(made.active)
         if runtime.on_create is not None:
             try:
-                await call_hook(runtime.on_create, made.session, params, scope)
-                if kind != SESSION:  # its client carries no state
-                    await made.active.save()
+                await _fill_by_hook(runtime.on_create, made, params, scope)
             except BaseException:
                 if runtime.tracked or made.session.has_data:  # what was kept for a session that never was
                     await runtime.terminator.forget(made.active.claims.ref)
@@ -166,6 +173,29 @@ async def _register(new: ActiveSession) -> None:
     )
 
 
+async def _fill_by_hook(on_create: OnCreate, made: NewSession, params: dict[str, Any], scope: Scope) -> None:
+    """Let the application fill a new session; where its client carries no state, that is kept."""
+    try:
+        await call_hook(on_create, made.session, params, scope)
+        if made.active.claims.kind != SESSION:
+            await made.active.save()
+    except Refusal:
+        raise
+    except Exception as error:
+        ref = made.active.claims.ref
+        _log.exception("on_create of session %s raised %s", ref, type(error).__name__)
+        raise CreateFailed(ref=ref) from error
+
+
+@cache
+def _warn_of_unseen_principals() -> None:
+    _log.warning(
+        "a session is anonymous although its request has an Authorization header: whoever learns the id can use it. "
+        "Authenticate outside of this middleware (with add_sessions, for an authentication that the application adds), "
+        "or pass principal=, a function of the ASGI scope that returns who the caller is"
+    )
+
+
 async def fork(parent: ActiveSession, mode: Mode, *, params: dict[str, Any], scope: Scope) -> ActiveSession:
     """Make a session from a live one of the same caller, which shares its data, copies it or begins empty.
 
@@ -184,7 +214,7 @@ async def fork(parent: ActiveSession, mode: Mode, *, params: dict[str, Any], sco
             if runtime.tracked:  # else what ends the lineage ends this fork, too, at its first request
                 await _check_again(child, parent)
             if runtime.on_create is not None:
-                await call_hook(runtime.on_create, made.session, params, scope)
+                await _fill_by_hook(runtime.on_create, made, params, scope)
         except BaseException:  # leave nothing behind
             await runtime.terminator.forget(child.claims.ref)
             raise

@@ -76,7 +76,15 @@ def reader(principal: PrincipalOf | None) -> ReadPrincipal:
         )
 
     def read(scope: Scope) -> Principal | None:
-        found = principal(scope)
-        return found if found is None or isinstance(found, Principal) else Principal(subject=str(found))
+        given: Any = principal(scope)
+        if given is None:
+            return None
+        found = given if isinstance(given, Principal) else Principal(subject=str(given))
+        if not given or given is True or not (found.client_id or found.subject):
+            raise ConfigurationError(
+                f"principal= returned {given!r}, which would make all callers one; return what identifies the caller, "
+                "or None for an anonymous one"
+            )
+        return found
 
     return read

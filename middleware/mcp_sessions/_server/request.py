@@ -11,7 +11,7 @@ from math import inf
 from typing import Final
 
 from .._protocol import rewrite
-from .._protocol.decision import ADVERTISING, ANSWERED, ATTACH, ECHOES, PASS, STABLE, Decision, decide
+from .._protocol.decision import ADVERTISING, ANSWERED, ATTACH, CANCELLED, ECHOES, PASS, STABLE, Decision, decide
 from .._protocol.draft import INITIALIZE
 from .._protocol.headers import ACCEPT_CODING, SESSION_HEADER
 from .._protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, Message
@@ -19,17 +19,17 @@ from .._protocol.strict_json import join
 from .._session.claims import COOKIE, SESSION
 from .._session.events import SessionUsed
 from .._session.session import Session, correlation_variable, session_variable
-from ..errors import Refusal, SessionNotFound
-from .answers import answer, notify, refuse, refuse_unread, refused_body
+from ..errors import Refusal, SessionNotFound, StoreUnavailable
+from .answers import answer, notify, refuse, refuse_at_once, refuse_unread, refused_body
 from .body import Replay, read_body, read_message
 from .context import Bridged, RequestContext
 from .cookies import new_cookie
 from .current import ABSENCE_KEY, Absence, Why, absence_variable
 from .methods import METHODS, MethodCall
-from .response import ResponseFilter, Rewrite, StreamGuard
+from .response import ResponseFilter, Rewrite
+from .resumption import Origin, StreamGuard
 from .rewrites import passing_filter, rewrites_for
 from .sessions import ActiveSession, open_others, open_session
-from .streams import Origin
 
 CONFIRMATION: Final = "notifications/initialized"
 _EARLY: Final = frozenset({"initialize", "ping"})
@@ -97,8 +97,7 @@ async def _forward(ctx: RequestContext, message: Message, decision: Decision, se
     runtime, scope, step, is_handshake = ctx.runtime, ctx.scope, decision.step, message.method == INITIALIZE
     attached = Session(session) if session is not None and step is ATTACH else None
     response = _response_filter(ctx, message, decision, session)
-    if runtime.rules.sep1364 is not None:
-        message = await _plain(ctx, message)
+    message = message if runtime.rules.sep1364 is None else await _plain(ctx, message)
     body = message.body
     # SDK 1.x logs a notification that it does not know as a whole, and nothing answers one that could echo.
     if step is STABLE or (session is not None and message.kind is NOTIFICATION):
@@ -118,16 +117,27 @@ async def _forward(ctx: RequestContext, message: Message, decision: Decision, se
     token = session_variable.set(None if is_handshake else attached)
     try:
         await ctx.app(scope, Replay(body, ctx.receive), ctx.send if response is None else response.__call__)
+    except Exception as error:  # noqa: BLE001  # it is answered, or raised again
+        await _failed(ctx, message, response, error)
     finally:
         session_variable.reset(token)
         if around is not None:
             absence_variable.reset(around)
-        if response is not None and response.guard is not None:
-            response.close()
-        if session is not None:
+        if session is not None and response is not None and response.guard is not None:
+            response.finish(session)
+        elif session is not None and not session.is_shut:
             session.shut()
         if is_handshake and attached is not None:  # FastMCP's task of a connection keeps this request's scope
             scope["mcp_session"] = scope["state"]["mcp_session"] = None
+
+
+async def _failed(ctx: RequestContext, message: Message, response: ResponseFilter | None, error: Exception) -> None:
+    """Answer a request whose handler left us the store's error; any other is for the server that we run in."""
+    ctx.scope["mcp_session"] = ctx.scope["state"]["mcp_session"] = None  # what handles the error has no session
+    if response is None or not isinstance(error, StoreUnavailable):
+        raise error
+    if not await response.fail(partial(refuse_at_once, ctx, message, error), error):
+        raise error
 
 
 async def handle_labelled_post(ctx: RequestContext) -> None:
@@ -160,6 +170,9 @@ def _response_filter(
 ) -> ResponseFilter | None:
     """Return what changes or observes the response to a message on its way out, or None where nothing does."""
     if message.kind is not REQUEST:
+        if message.method == CANCELLED and "requestId" in message.all_params:
+            ref = None if session is None else session.claims.ref
+            ctx.runtime.streams.cancel(ref, _upstream_id(ctx), bytes(message.all_params["requestId"]))
         return passing_filter(ctx)
     runtime, echoed = ctx.runtime, session if decision.step in ECHOES else None
     is_plain = message.method not in ADVERTISING and runtime.rules.sep1364 is None and not runtime.bridges
@@ -185,15 +198,22 @@ def _response_filter(
 
 
 def _guard(ctx: RequestContext, message: Message, session: ActiveSession, fail_open: bool) -> StreamGuard:
-    own = None if ctx.headers.session_id is not None else ctx.headers.first(SESSION_HEADER)
     return StreamGuard(
         Origin(session.claims, message.id, message.label),
-        ctx.bridge.server_id if isinstance(ctx.bridge, Bridged) else own,
+        _upstream_id(ctx),
         ctx.runtime.streams,
+        ctx.runtime.events,
         refused=partial(refused_body, ctx, message),
         survives_end=lambda: session.ended_by_own_request,
         fail_open=fail_open,
     )
+
+
+def _upstream_id(ctx: RequestContext) -> str | None:
+    """Return the id of the wrapped server's transport session that a request comes by, or None where it has none."""
+    if isinstance(ctx.bridge, Bridged):
+        return ctx.bridge.server_id
+    return None if ctx.headers.session_id is not None else ctx.headers.first(SESSION_HEADER)
 
 
 def _recorded(

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import anyio
 import msgspec
@@ -24,9 +24,9 @@ from .._protocol import rewrite
 from .._protocol.headers import SESSION_HEADER
 from .._protocol.sse import EventStream
 from .._session.claims import Claims, RedactedRepr
-from ..errors import Refusal, SessionEnded, StateError, StoreUnavailable
+from ..errors import Refusal, StateError
+from .resumption import StreamGuard
 from .sessions import ActiveSession
-from .streams import Origin, Streams
 
 if TYPE_CHECKING:
     from ..telemetry.outcome import RequestTelemetry
@@ -54,6 +54,7 @@ class Rewrite(msgspec.Struct, eq=False):
 
     holds: bool = False
     reads_any_type: bool = False
+    is_repeatable: ClassVar[bool] = False  # whether it needs to be done again in a resumed stream
 
     def on_start(self, start: ASGIMessage) -> ASGIMessage:
         """Return the start of the response as it leaves."""
@@ -61,31 +62,6 @@ class Rewrite(msgspec.Struct, eq=False):
 
     async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
         """Return what takes the place of a JSON-RPC message of the response, or None to leave it."""
-
-
-class StreamGuard(msgspec.Struct, frozen=True):
-    """What ends a response before its time."""
-
-    origin: Origin  # the request that is answered
-    transport: str | None  # the wrapped server's transport session that it came by
-    streams: Streams  # of this process, among which it is listed while it is open
-    refused: Callable[[Refusal], bytes]  # gives the last message to a client whose response is cut, as JSON, or nothing
-    survives_end: Callable[[], bool]  # whether the response goes on all the same
-    fail_open: bool  # whether it goes on where the store does not say whether the session has ended
-
-    def is_in_doubt(self, text: bytes) -> bool:
-        """Whether a message is the answer, and comes while the store does not say how sessions are."""
-        return self.streams.is_blind and self.origin.id is not None and rewrite.is_answer(text, self.origin.id)
-
-    async def refusal(self) -> Refusal | None:
-        """Return why an answer must not leave: its session has ended meanwhile, or may have."""
-        if self.survives_end():
-            return None
-        claims = self.origin.claims
-        try:
-            return None if await self.streams.lives(claims) else SessionEnded(ref=claims.ref)
-        except StoreUnavailable as refusal:
-            return None if self.fail_open else refusal
 
 
 class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
@@ -102,7 +78,6 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
     observer: RequestTelemetry | None = None  # what learns how the request ended
     is_passing: bool = False  # the body leaves part by part as it came, and is observed at the most
 
-    # What is known of the response so far.
     is_opaque: bool = False  # its body has a type that is not changed
     start: ASGIMessage | None = None  # while it is held
     kept: Headers = []  # that stay true of a changed body; each struct gets its own
@@ -115,6 +90,8 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
     waiting: list[ASGIMessage] = []  # parts of an event stream that wait for its start
     guard: StreamGuard | None = None  # from when the stream is open
     is_sending: bool = False  # events are on their way just now
+    is_resumable: bool = False  # its client has an event id
+    last_text: bytes = b""  # of its events, as it left
     is_over: bool = False  # it was ended before its time
     refusal: Refusal | None = None  # why, where its session has not simply ended
 
@@ -269,13 +246,15 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
                     "an event of over %d bytes passed without its session (max_event_bytes)", self.max_event_bytes
                 )
             if self.guard is not None and (event_id := event.id) is not None:
-                self.guard.streams.remember(self.guard.transport, event_id, self.guard.origin)
+                self.is_resumable = True
+                self.guard.events.remember(self.guard.transport, event_id, self.guard.origin)
             text, changed = event.data, None
             if text is not None and self.guard is not None and self.guard.is_in_doubt(text):
                 await self._cut_if_refused(self.guard)
             if text is not None:
                 changed = await self._rewritten(text) if self.rewrites else self.echo(text, self.echoed)
-                self._observe(text if changed is None else changed)
+                self.last_text = text if changed is None else changed
+                self._observe(self.last_text)
             pieces.append(event.raw if changed is None else event.with_data(changed))
         if self.is_over:  # while something was kept, or since it is refused
             return
@@ -302,7 +281,7 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
         if not more:
             self.close()
         elif self.is_over:
-            await self._send_cut_body()  # it was cut while something was sent
+            await self._send_last()  # it was cut while something was sent
 
     async def _release(self, start: ASGIMessage) -> None:
         """Send the start of an event stream that was held, and what waits with it."""
@@ -372,7 +351,7 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
         """End the stream: its session has ended, or it is refused otherwise. What is being sent goes out before."""
         self.is_over, self.refusal = True, refusal
         if not self.is_sending:
-            await self._send_cut_body()
+            await self._send_last()
 
     async def _cut_if_refused(self, guard: StreamGuard) -> None:
         refusal = await guard.refusal()
@@ -385,9 +364,33 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
         if self.guard is not None:
             self.guard.streams.remove(self)
 
-    async def _send_cut_body(self) -> None:
+    def cancel(self, transport: str | None, request_id: bytes) -> None:
+        """Expect no answer any more if this is the request that its client has cancelled."""
         assert self.guard is not None
-        last = self.guard.refused(self.refusal or SessionEnded(ref=self.claims.ref))
+        self.guard.cancel(transport, request_id)
+
+    def finish(self, session: ActiveSession) -> None:
+        """Close the stream; a client that can resume it may still get its answer, and until then the state is open."""
+        assert self.guard is not None
+        self.close()
+        if self.is_resumable:
+            self.guard.events.keep(self.guard.origin, session, self)
+        else:
+            session.shut()
+
+    async def fail(self, answer: Callable[[], Awaitable[None]], refusal: Refusal) -> bool:
+        """Answer a request whose handler failed, as a whole or as the last event; False where its answer has left."""
+        if not self.kept or (self.start is not None and self.events is None):  # nothing was sent so far
+            await answer()
+            return True
+        if self.guard is None or self.is_over or self.guard.origin.is_settled_by(self.last_text):
+            return False
+        await self.cut(refusal)
+        return True
+
+    async def _send_last(self) -> None:
+        assert self.guard is not None
+        last = self.guard.last_message(self.refusal, self.last_text)
         # The blank line ends an event that was too large to be held and is half sent; elsewhere it means nothing.
         body = b"\n\ndata: %b\n\n" % last if last else b""
         # Ending a session does not wait for a client that does not read, nor fail for one that has gone.

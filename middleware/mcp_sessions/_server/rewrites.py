@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final
+from typing import ClassVar, Final
 
 from starlette.types import Message as ASGIMessage
 
@@ -46,6 +46,7 @@ class Advertise(Rewrite, kw_only=True):
 class EchoSession(Rewrite, kw_only=True):
     """The session in the metadata of the answer."""
 
+    is_repeatable: ClassVar[bool] = True
     session: ActiveSession
 
     async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:
@@ -55,6 +56,7 @@ class EchoSession(Rewrite, kw_only=True):
 class SaveState(Rewrite, kw_only=True):
     """The state of a session whose client carries none, kept before the answer leaves."""
 
+    is_repeatable: ClassVar[bool] = True
     session: ActiveSession
 
     async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:

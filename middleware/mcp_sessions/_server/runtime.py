@@ -39,6 +39,7 @@ from .forms import as_seconds
 from .lifecycle import Sweeper, Terminator
 from .options import Limits, OnCreate, Options
 from .principal import ReadPrincipal
+from .resumption import Events
 from .streams import Streams
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Runtime(msgspec.Struct, frozen=True):
     store: Store
     tracked: bool
     streams: Streams
+    events: Events
     terminator: Terminator
     sweeper: Sweeper | None  # only where sessions are tracked
     on_create: OnCreate | None
@@ -229,6 +231,7 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
         "origin": _origin(store, options.store),
         "tracked": tracked is not None,
         "streams": streams,
+        "events": Events(),
         "terminator": terminator,
         "idle_timeout": idle,
         "sweeper": sweeper,

@@ -44,7 +44,8 @@ STATE_KEY: Final = ""
 CAPABILITIES_KEY: Final = "\0client_capabilities"
 MAX_CAPABILITIES_BYTES: Final = 16 * 1024  # that any caller who may create sessions can have kept for each
 _OWN_IS_OVER: Final = frozenset(
-    {SessionExpired.reason, SessionEnded.reason, "store_lost", "bridge_key_unknown", "bridge_seal"}
+    {SessionExpired.reason, SessionEnded.reason, "store_lost", "begun_in_another_process"}
+    | {"bridge_key_unknown", "bridge_seal"}
 )
 BEGUN_ELSEWHERE: Final = (
     'refusing a session that another process began, whose state is lost: store="memory:" holds the state of clients '
@@ -127,6 +128,13 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         changed = self.state.close()
         if changed is not None and not self.ended_by_own_request:  # which keeps nothing
             await self.runtime.store.write(self._namespace, STATE_KEY, changed)
+
+    async def save_changes(self) -> None:
+        """Keep what changed so far in the store, while a handler may go on changing it."""
+        if self.opened is not None:
+            while not self.ended_by_own_request and (changed := self.opened.changes()) is not None:
+                await self.runtime.store.write(self._namespace, STATE_KEY, changed)
+                self.opened.rebase(changed)
 
     async def keep_capabilities(self, value: bytes) -> None:
         """Keep what the client states that it can do, a JSON object, in place of what it stated before."""

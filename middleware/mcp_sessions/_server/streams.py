@@ -1,21 +1,18 @@
 """Event streams that are open in this process, and the loop that ends them when their session ends.
 
 A session that was ended here takes its streams with it at once; one that another worker ended is found by asking the
-store, twice a second and only while such streams are open. Which request an event answers is remembered for a while, so
-that a client that resumes a stream (`Last-Event-ID`) does not get the results of a session that has ended.
+store, twice a second and only while such streams are open.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from typing import Any, Final, Protocol
 
 import anyio
-import msgspec
 
 from .._session.claims import Claims
 from ..errors import StoreUnavailable
@@ -25,7 +22,6 @@ from ..stores.base import Standing, Store
 _log: Final = logging.getLogger("mcp_sessions")
 INTERVAL: Final = 0.5  # seconds between two questions to the store
 BATCH: Final = 500  # sessions in one question, which has to be answered within `store_timeout`
-MAX_EVENTS: Final = 100_000  # event ids that are remembered; an id takes about 400 bytes with its place
 
 _running: Final[set[asyncio.Task[None]]] = set()  # the event loop keeps weak references only
 
@@ -52,14 +48,6 @@ async def _logged(work: Callable[[], Awaitable[Any]]) -> None:
         _log.error("background work stopped: %s", type(error).__name__)
 
 
-class Origin(msgspec.Struct, frozen=True):
-    """The request that a stream answers. Kept long after it, so it holds no more than it must."""
-
-    claims: Claims  # the session that it named
-    id: bytes | None  # as JSON; None for a GET, which nothing answers
-    label: str  # its method, as it may be logged
-
-
 class Stream(Protocol):
     """One open event stream of a session."""
 
@@ -71,6 +59,9 @@ class Stream(Protocol):
     def survives_end(self) -> bool:
         """Whether it goes on when its session ends: its own request ended it, and still gets its answer."""
 
+    def cancel(self, transport: str | None, request_id: bytes) -> None:
+        """Expect no answer any more if it answers this request of this transport session of the wrapped server."""
+
     async def cut(self) -> None:
         """End it: its session has ended. Raises nothing, and does not wait long for its client."""
 
@@ -78,10 +69,9 @@ class Stream(Protocol):
 class Streams:
     """The open streams of one middleware."""
 
-    def __init__(self, store: Store, *, interval: float = INTERVAL, max_events: int = MAX_EVENTS) -> None:
-        self._store, self._interval, self._max_events = store, interval, max_events
+    def __init__(self, store: Store, *, interval: float = INTERVAL) -> None:
+        self._store, self._interval = store, interval
         self._open: dict[str, list[Stream]] = {}
-        self._origins: OrderedDict[tuple[str | None, str], Origin] = OrderedDict()
         self._watching = False
         self.is_blind = False
         """Whether the store did not answer when it was last asked how the sessions are."""
@@ -110,6 +100,15 @@ class Streams:
                 self.remove(stream)
                 group.start_soon(stream.cut)
 
+    def cancel(self, ref: str | None, transport: str | None, request_id: bytes) -> None:
+        """Settle a request that its client has cancelled, in a message that names this session or none."""
+        if transport is not None:  # in which a client may use several sessions
+            named = [stream for streams in self._open.values() for stream in streams]
+        else:  # where there is none either, it could be any client's
+            named = self._open.get(ref or "", [])
+        for stream in named:
+            stream.cancel(transport, request_id)
+
     async def lives(self, claims: Claims) -> bool:
         """Whether a session is still live, or raise `StoreUnavailable`."""
         return await base.status(self._store, claims) is Standing.LIVE
@@ -135,13 +134,3 @@ class Streams:
             for claim, status in zip(asked, statuses, strict=True):
                 if status is not Standing.LIVE:
                     await self.end(claim.ref)
-
-    def remember(self, transport: str | None, event_id: str, origin: Origin) -> None:
-        """Remember which request an event answered; its id is unique within the wrapped server's transport session."""
-        self._origins[transport, event_id] = origin
-        if len(self._origins) > self._max_events:
-            self._origins.popitem(last=False)
-
-    def origin_of(self, transport: str | None, event_id: str | None) -> Origin | None:
-        """Return the request that an event answered, or None where that is not known."""
-        return None if event_id is None else self._origins.get((transport, event_id))

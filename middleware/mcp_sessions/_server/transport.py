@@ -1,7 +1,8 @@
 """Transport sessions: requests without a body that name one of ours, resumed streams, and the bridge.
 
 A stateless server would keep a GET open and never write to it, so the client learns that there is no stream. A client
-that resumes a stream (`Last-Event-ID`) is not served the results of a session that has ended. Across the bridge the
+that resumes a stream (`Last-Event-ID`) is served neither the results of a session that has ended, nor a stream of
+another transport session or principal. Across the bridge the
 wrapped server never sees our ids, and its client never sees its own.
 Source: MCP 2025-11-25, Streamable HTTP, "Session Management" and "Resumability and Redelivery".
 """
@@ -15,17 +16,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .._protocol import draft, rewrite
 from .._protocol.headers import SESSION_HEADER, edit
-from .._session.claims import FIELD, TRANSPORT
+from .._session.claims import FIELD, TRANSPORT, Claims
 from .._session.events import RequestRefused
 from ..errors import Refusal, SessionExpired, SessionNotFound, StoreUnavailable
 from ..stores.base import LIVE
 from .answers import Answer, may_delete, refuse_bodyless, refuse_unread, send_refusal, send_status
 from .body import Replay
 from .context import Bridged, BridgedInitialize, RequestContext
-from .response import ResponseFilter, StreamGuard
+from .response import ResponseFilter
+from .resumption import Origin, StreamGuard
 from .rewrites import TranslateIds, passing_filter
 from .sessions import ActiveSession, open_transport, refusal_of
-from .streams import Origin
 
 LAST_EVENT_ID: Final = b"last-event-id"
 _METHOD_NOT_ALLOWED: Final = 405
@@ -51,21 +52,17 @@ async def handle_get_or_delete(ctx: RequestContext) -> None:
     if session is not None and method == "DELETE":
         await _delete(ctx, session)
     elif session is not None and isinstance(ctx.bridge, Bridged):
-        server_id = ctx.bridge.server_id
-        known = runtime.streams.origin_of(server_id, ctx.headers.first(LAST_EVENT_ID))
-        await _serve_stream(ctx, known or Origin(session.claims, None, "GET"), server_id)
+        await _serve_stream(ctx, ctx.bridge.server_id, Origin(session.claims, None, "GET"))
     else:
         await send_status(ctx.send, _METHOD_NOT_ALLOWED, (b"allow", b"POST, DELETE"))
 
 
 async def handle_other(ctx: RequestContext) -> None:
     """Forward a request that names no session of ours, unless it resumes a stream of one."""
-    transport = ctx.headers.first(SESSION_HEADER)
-    origin = ctx.runtime.streams.origin_of(transport, ctx.headers.first(LAST_EVENT_ID))
-    if origin is None or ctx.scope["method"] != "GET":
-        await ctx.app(ctx.scope, ctx.receive, passing_filter(ctx) or ctx.send)
+    if ctx.scope["method"] == "GET" and ctx.runtime.events.is_known(ctx.headers.first(LAST_EVENT_ID)):
+        await _serve_stream(ctx, ctx.headers.first(SESSION_HEADER), None)
     else:
-        await _serve_stream(ctx, origin, transport)
+        await ctx.app(ctx.scope, ctx.receive, passing_filter(ctx) or ctx.send)
 
 
 async def _delete(ctx: RequestContext, session: ActiveSession) -> None:
@@ -80,38 +77,74 @@ async def _delete(ctx: RequestContext, session: ActiveSession) -> None:
             await send_status(ctx.send, 200)
 
 
-async def _serve_stream(ctx: RequestContext, origin: Origin, transport: str | None) -> None:
-    """Serve the stream that carries the answer to a request, new or resumed, while the request's session lives."""
-    runtime, claims = ctx.runtime, origin.claims
-    try:
-        status = await runtime.status(claims)
-        if status is not LIVE:
-            raise refusal_of(status, claims)
-        if not runtime.clock() < claims.expires_at:
-            raise SessionExpired(ref=claims.ref)
-    except (StoreUnavailable, SessionNotFound) as refusal:
-        http_status = _GONE if isinstance(refusal, SessionNotFound) else refusal.http_status
-        await send_refusal(ctx.send, refusal, status=http_status, code=_record(ctx, origin, refusal))
+async def _serve_stream(ctx: RequestContext, transport: str | None, listening: Origin | None = None) -> None:
+    """Serve the stream of a request, resumed, or one for `listening`, while the session lives that it belongs to.
+
+    An event of another transport session or principal is refused: servers find events by their id alone.
+    """
+    runtime, event_id = ctx.runtime, ctx.headers.first(LAST_EVENT_ID)
+    origin = runtime.events.origin_of(transport, event_id)
+    if origin is None and not runtime.events.is_known(event_id):
+        origin = listening
+    if origin is None or not _is_owned(ctx, origin.claims):
+        await _refuse_stream(ctx, SessionNotFound("event_foreign"), "GET")
         return
-    guard = StreamGuard(origin, transport, runtime.streams, partial(_cut_body, ctx, origin), lambda: False, False)
+    kept = origin.resumable
+    # A call that ended its own session gets its answer, once.
+    ended_itself = kept is not None and kept.session.ended_by_own_request and not origin.is_settled
+    try:
+        if not ended_itself:
+            await _check_live(ctx, origin.claims)
+    except (StoreUnavailable, SessionNotFound) as refusal:
+        if origin.is_settled and isinstance(refusal, SessionNotFound):
+            await send_status(ctx.send, _METHOD_NOT_ALLOWED, (b"allow", b"POST"))  # its client has its answer
+        else:
+            await _refuse_stream(ctx, refusal, origin.label)
+        return
+    refused = partial(_cut_body, ctx, origin)
+    guard = StreamGuard(origin, transport, runtime.streams, runtime.events, refused, lambda: ended_itself, False)
     rewrites = (TranslateIds(ctx=ctx),) if runtime.bridges else ()
-    response = ResponseFilter(ctx.send, b"", None, rewrites, lambda: guard, runtime.limits.event_bytes)
+    response = ResponseFilter(ctx.send, origin.id or b"", None, rewrites, lambda: guard, runtime.limits.event_bytes)
+    if kept is not None:
+        response.echoed, response.rewrites = kept.echoed, (*rewrites, *kept.rewrites)
     try:
         await ctx.app(ctx.scope, ctx.receive, response)
     finally:
         response.close()
+        if kept is not None and origin.is_settled_by(response.last_text):
+            kept.session.shut()
+
+
+async def _check_live(ctx: RequestContext, claims: Claims) -> None:
+    """Check that a session lives, or raise what its request is refused with."""
+    status = await ctx.runtime.status(claims)
+    if status is not LIVE:
+        raise refusal_of(status, claims)
+    if not ctx.runtime.clock() < claims.expires_at:
+        raise SessionExpired(ref=claims.ref)
+
+
+def _is_owned(ctx: RequestContext, claims: Claims) -> bool:
+    """Whether a session belongs to the caller."""
+    runtime, principal = ctx.runtime, ctx.runtime.principal(ctx.scope)
+    if principal is None or claims.subject is None:
+        return principal is None and claims.subject is None
+    return claims.subject in runtime.ring(runtime.clock()).subjects(principal)
+
+
+async def _refuse_stream(ctx: RequestContext, refusal: Refusal, label: str) -> None:
+    code = ctx.runtime.code(refusal)
+    ctx.runtime.emit(RequestRefused(refusal.reason, code, label, refusal.ref))
+    http_status = _GONE if isinstance(refusal, SessionNotFound) else refusal.http_status
+    await send_refusal(ctx.send, refusal, status=http_status, code=code)
 
 
 def _cut_body(ctx: RequestContext, origin: Origin, refusal: Refusal) -> bytes:
     if origin.id is None:
         return b""
-    return rewrite.error(origin.id, _record(ctx, origin, refusal), refusal.client_message)
-
-
-def _record(ctx: RequestContext, origin: Origin, refusal: Refusal) -> int:
     code = ctx.runtime.code(refusal)
-    ctx.runtime.emit(RequestRefused(refusal.reason, code, origin.label, origin.claims.ref))
-    return code
+    ctx.runtime.emit(RequestRefused(refusal.reason, code, origin.label, refusal.ref))
+    return rewrite.error(origin.id, code, refusal.client_message)
 
 
 async def cross(ctx: RequestContext, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

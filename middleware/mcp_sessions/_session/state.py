@@ -74,6 +74,10 @@ class State(MutableMapping[str, Any]):
             StateNotJSON: A nested value has no JSON form.
         """
         self.shut()
+        return self.changes()
+
+    def changes(self) -> bytes | None:
+        """Return the JSON object as it stands now, or None where nothing changed; raises as `close`."""
         if self._values is None:
             return None
         payload = encode_state(self._values)
@@ -85,6 +89,10 @@ class State(MutableMapping[str, Any]):
     def shut(self) -> None:
         """Refuse further writes: the response has left, or never will."""
         self._closed = True
+
+    def rebase(self, payload: bytes) -> None:
+        """Count changes from this JSON object, which is kept."""
+        self._received = payload
 
     @property
     def payload(self) -> bytes:

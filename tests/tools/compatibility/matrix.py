@@ -66,8 +66,8 @@ async def visited_by_javascript(urls: Mapping[str, str], clients: Sequence[str])
     versions = json.loads((folder / "package.json").read_text("utf-8"))["dependencies"]
     with tempfile.TemporaryDirectory() as home:
         for client in clients:
-            era = ", modern era first" if client.endswith("modern") else ""
-            name = f"TypeScript {versions[JAVASCRIPT[client]]}{era}"
+            argument = ', `versionNegotiation: {mode: "auto"}`' if client.endswith("modern") else ""
+            name = f"TypeScript {versions[JAVASCRIPT[client]]}{argument}"
             for server, url in urls.items():
                 steps: list[Any] = [["call", "whoami"], ["call", "count"], ["call", "count"]]
                 seen = await javascript.visit(folder, Path(home), client, url, *steps)
@@ -80,7 +80,7 @@ async def visited_by_javascript(urls: Mapping[str, str], clients: Sequence[str])
 
 
 def table(results: Sequence[Result]) -> str:
-    """Return a table of clients by servers; a cell has what works with JSON and SSE answers."""
+    """Return a table of clients by servers, default settings first; a cell has what works with JSON and SSE answers."""
     marks: dict[tuple[str, str, str], dict[str, str]] = {}
     for result in results:
         server, mode, form = result.server.split("|")
@@ -89,7 +89,7 @@ def table(results: Sequence[Result]) -> str:
     head = ("client", *(f"{server}, {mode}" for server, mode in columns))
     rows = [
         (client, *(_cell(marks[client, server, mode]) for server, mode in columns))
-        for client in dict.fromkeys(result.client for result in results)
+        for client in sorted(dict.fromkeys(result.client for result in results), key=lambda client: "`" in client)
     ]
     return generated.table(head, rows)
 

@@ -59,11 +59,13 @@ async def works(client: Peer, mark: str) -> str:
 
 
 def clients(frameworks: Sequence[str]) -> dict[str, Cell]:
-    """Return the clients of these frameworks by name, in each of their eras."""
+    """Return the clients of these frameworks by name: in their default settings, then with what is not the default."""
     return {
-        label(framework) + (", modern era first" if modern else ""): Cell(framework, modern, stateful=False, json=False)
+        label(framework) + ("" if modern is max(_ERAS[framework]) else ', `mode="legacy"`'): Cell(
+            framework, modern, stateful=False, json=False
+        )
         for framework in frameworks
-        for modern in _ERAS[framework]
+        for modern in reversed(_ERAS[framework])
     }
 
 

@@ -126,8 +126,8 @@ async def patiently(ask: Callable[[], Awaitable[Any]]) -> Any:
             await asyncio.sleep(0.1)
 
 
-async def until(happens: Callable[[], bool]) -> None:
-    """Wait for something that servers agree upon."""
+async def until(happens: Callable[[], object]) -> None:
+    """Wait for something that a server tells, or servers agree upon."""
     deadline = time.monotonic() + PATIENCE
     while not happens():
         assert time.monotonic() < deadline
@@ -203,12 +203,10 @@ async def full() -> Found:
         except StoreUnavailable:
             refused = 1
         offset = 1000
-        while await store.elect("worker", audience=AUDIENCE, seconds=5):
-            batch = await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=100)
+        assert await store.elect("worker", audience=AUDIENCE, seconds=5)
+        while batch := await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=100):
             await asyncio.gather(*(store.purge(ended.record.ref) for ended in batch))
             swept += len(batch)
-            if not batch:
-                break
         later = now + offset
         await patiently(lambda: store.register(Record("ses_more", None, later, later + 60, later)))
         await store.close()
@@ -223,7 +221,7 @@ async def fail_over(*, lagging: bool, query: str = "") -> Found:
         replica.command("REPLICAOF", HOST, primary.port)
         await until(lambda: b"master_link_status:up" in replica.command("INFO", "replication"))
         sentinel = stack.enter_context(watching(primary))
-        await until(lambda: bool(sentinel.command("SENTINEL", "REPLICAS", "sessions")))
+        await until(lambda: sentinel.command("SENTINEL", "REPLICAS", "sessions"))
         traffic = Traffic(f"redis+sentinel://{HOST}:{sentinel.port}/sessions{query}")
         async with traffic.running():
             await traffic.more(20)

@@ -68,6 +68,7 @@ def test_the_command_line_prints_the_faults(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As the documentation shows them; its exit status is 1 where something was lost that it promises."""
+    assert faults.FAULTS.keys() < faults.known().keys()
 
     async def fault() -> dict[str, int]:
         return {"deleted": 1000, "deletes lost": 1}
