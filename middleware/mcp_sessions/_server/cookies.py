@@ -13,8 +13,8 @@ from urllib.parse import quote
 from starlette.types import Scope
 
 from .._protocol import cookies
-from .._protocol.cookies import DISCOVER, SHARED_JAR
-from .._protocol.draft import SessionMetadata, speaks_draft
+from .._protocol.cookies import SHARED_JAR
+from .._protocol.draft import SessionMetadata
 from .._protocol.headers import Header
 from .._protocol.jsonrpc import Message
 from .._session.claims import COOKIE
@@ -39,11 +39,6 @@ def may_have_cookie(ctx: RequestContext) -> bool:
     """Whether a cookie counts in a request."""
     has_cookies = ctx.runtime.cookie_name is not None and ctx.headers.is_modern
     return has_cookies and not cookies.is_cross_site(ctx.headers)
-
-
-def may_set_cookie(ctx: RequestContext, message: Message) -> bool:
-    """Whether an answer may set a cookie: to `server/discover`, for a client that does not name sessions itself."""
-    return message.method == DISCOVER and may_have_cookie(ctx) and not speaks_draft(message)
 
 
 async def first_cookie(ctx: RequestContext, message: Message) -> Header | None:

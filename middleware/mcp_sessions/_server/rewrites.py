@@ -24,7 +24,7 @@ from .._tokens import seal
 from ..errors import DataError, Refusal, StateError, StoreUnavailable
 from .answers import refuse_at_once, refused_body
 from .context import BridgedInitialize, RequestContext, named_ids
-from .cookies import first_cookie, may_set_cookie
+from .cookies import first_cookie, may_have_cookie
 from .minting import initialize_session, mint_with_capabilities
 from .response import INTERNAL_ERROR, ResponseFilter, Rewrite
 from .sessions import ActiveSession
@@ -198,18 +198,16 @@ def rewrites_for(
     """Return what the answer to a request needs, in this order; nothing where that is the echo of its session alone."""
     runtime, sep1364, first, last = ctx.runtime, ctx.runtime.rules.sep1364, list[Rewrite](), list[Rewrite]()
     begins = sep1364 is not None and sep1364.begins_session(message, modern=ctx.headers.is_modern)
-    if message.method == INITIALIZE and ctx.bridge is None:  # else it goes on with a session that it has
-        if _may_name_transport(ctx, message):
-            last.append(NameTransport(holds=True, reads_any_type=True, ctx=ctx, message=message))
-        if runtime.bridges:
-            ctx.bridge = BridgedInitialize()
-            mint = partial(begin_session if begins else initialize_session, ctx, message, TRANSPORT)
-            first.append(TranslateIds(reads_any_type=True, ctx=ctx, message=message, mint=mint))
+    if message.method in ADVERTISING:
+        last += _naming(ctx, message)
+    if message.method == INITIALIZE and ctx.bridge is None and runtime.bridges:
+        ctx.bridge = BridgedInitialize()
+        mint = partial(begin_session if begins else initialize_session, ctx, message, TRANSPORT)
+        first.append(TranslateIds(reads_any_type=True, ctx=ctx, message=message, mint=mint))
     if echoed is not None and echoed.claims.kind != SESSION:
         first.append(SaveState(session=echoed))
     if message.method in ADVERTISING:
         first.append(Advertise(settings=runtime.settings, capability=runtime.capability))
-        last += [SetCookie(holds=True, reads_any_type=True, ctx=ctx, message=message)] * may_set_cookie(ctx, message)
     if begins:
         last.append(Sep1364Field(holds=True, ctx=ctx, message=message, session=session, begins=True))
     elif sep1364 is not None and echoed is not None and field(message) is not None:
@@ -221,11 +219,20 @@ def rewrites_for(
     return (*first, *last)
 
 
-def _may_name_transport(ctx: RequestContext, message: Message) -> bool:
+def _naming(ctx: RequestContext, message: Message) -> list[Rewrite]:
+    """Return what names a new session in the start of the answer to `initialize` or `server/discover`, if any does."""
     sep1364 = ctx.runtime.rules.sep1364
-    begins_otherwise = sep1364 is not None and sep1364.initializes is not None
-    may_name = ctx.runtime.transport and not begins_otherwise and not ctx.headers.is_modern
-    return may_name and not speaks_draft(message)
+    if message.method != INITIALIZE:
+        may_name = may_have_cookie(ctx)
+        naming: type[SetCookie | NameTransport] = SetCookie
+    else:
+        begins_otherwise = sep1364 is not None and sep1364.initializes is not None
+        is_new = ctx.bridge is None  # else it goes on with a session that it has
+        may_name = ctx.runtime.transport and is_new and not begins_otherwise and not ctx.headers.is_modern
+        naming = NameTransport
+    if not may_name or speaks_draft(message):
+        return []
+    return [naming(holds=True, reads_any_type=True, ctx=ctx, message=message)]
 
 
 async def begin_session(
