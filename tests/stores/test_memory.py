@@ -8,9 +8,8 @@ from clients import START, Clock
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import DataGone, DataTooLarge, StoreFull
-from mcp_sessions.stores.base import Ended, Reach, Record, Standing
+from mcp_sessions.stores.base import VALUE_COST, Ended, Reach, Record, Standing
 from mcp_sessions.stores.memory import MemoryStore
-from mcp_sessions.stores.memory_data import VALUE_COST
 from mcp_sessions.testing.contract import revoke
 
 HOUR = 3600
