@@ -33,7 +33,9 @@ MEMBERS = {
     ),
     EndedSession: "created_at data expires_at ref",
     Data: "delete get increment set update",
-    State: "changes clear close get items keys payload pop popitem rebase received section setdefault shut update values",
+    State: (
+        "changes clear close get items keys payload pop popitem rebase received section setdefault shut update values"
+    ),
     Sessions: "close end end_all end_all_before of open",
 }
 

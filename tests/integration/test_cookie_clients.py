@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from environments import require
 from starlette.applications import Starlette
@@ -148,6 +147,7 @@ async def test_a_dead_cookie_is_one_error(client: Any) -> None:
 
 async def test_two_clients_on_one_http_client_never_share_a_session(caplog: pytest.LogCaptureFixture) -> None:
     """They share a cookie jar, so from the second on neither has a session, and the log says what to do."""
+    import httpx2
     from mcp import Client
     from mcp.client.streamable_http import streamable_http_client
 

@@ -9,7 +9,7 @@ from environments import needs
 
 from integration.servers import FRAMEWORKS
 from integration.wire import SESSION_KEY, Client, Held, Reply, StartRefused, lifespan
-from mcp_sessions import MCPSessionMiddleware
+from mcp_sessions import ConfigurationError, MCPSessionMiddleware
 
 from .servers import CELLS, KEYS, MODERN, STATEFUL, Cell, bearer, made
 
@@ -164,5 +164,6 @@ async def test_behind_the_bridge_a_transport_id_serves_its_owner_alone(cell: Cel
 async def test_a_wrapper_that_cannot_see_the_user_does_not_start(framework: str) -> None:
     """Around a server that authenticates inside, start-up fails with the remedy in the message."""
     refused = pytest.RaisesExc(StartRefused, match="add_sessions")
-    with pytest.RaisesGroup(refused, flatten_subgroups=True):
+    raised = pytest.RaisesExc(ConfigurationError, match="add_sessions")
+    with pytest.RaisesGroup(refused, raised, flatten_subgroups=True):
         await lifespan(MCPSessionMiddleware(made(framework, authenticated=True), keys=KEYS)).__aenter__()

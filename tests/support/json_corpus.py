@@ -28,6 +28,7 @@ EXPLAINED: Final = {
     "id_not_string_or_integer": "1.0 and true are integers to some parsers, -0 comes back as 0, null is not an id",
     "lone_surrogate": "a name that is read here cannot be compared if it has no UTF-8 form",
     "malformed_session": "the draft refuses session metadata that cannot be read, whatever the server does with it",
+    "member_case": "parsers that fold case, as Go's does, read such a member in place of the one that is read here",
     "required": "the policy asks for a session",
     "token": "the session id was not minted here, or not for this",
     "state": "the state does not belong to the session",
@@ -216,32 +217,74 @@ def surrogates() -> Rows:
     yield "the id", message(id='"\\ud800"'), lone
 
 
+def unless_cased(near: str, name: str, otherwise: str | None = None) -> str | None:
+    """Return the reason for a member that is nearly `name`: it is the same to parsers that fold case, or is not."""
+    read = json.loads(f'"{near}"')
+    return "member_case" if read != name and read.casefold() == name.casefold() else otherwise
+
+
 def names() -> Rows:
     """Yield members whose names are nearly right."""
     for near in ("Method", "METHOD", "method\\u0000", "method ", "\\u0000method", "me\\u0000thod", "ｍethod"):
-        yield f"{near} beside method", message(more=f',"{near}":"ping"'), None
+        yield f"{near} beside method", message(more=f',"{near}":"ping"'), unless_cased(near, "method")
     for near in ("Params", "params\\u0000", "param\\u017f", "parameters"):
         guarded = f'{{"name":"guarded","_meta":{PLAIN}}}'
-        yield f"{near} beside params", OPEN[:-1] + f',"{near}":{guarded}}}', None
-        yield f"{near} before params", OPEN.replace('"params"', f'"{near}":{guarded},"params"'), None
-        yield f"{near} alone", OPEN.replace('"params"', f'"{near}"'), "required"
+        yield f"{near} beside params", OPEN[:-1] + f',"{near}":{guarded}}}', unless_cased(near, "params")
+        yield (
+            f"{near} before params",
+            OPEN.replace('"params"', f'"{near}":{guarded},"params"'),
+            unless_cased(near, "params"),
+        )
+        yield f"{near} alone", OPEN.replace('"params"', f'"{near}"'), unless_cased(near, "params", "required")
     for near in ("Name", "NAME", "name\\u0000", "n\\u0000ame", "toolName", "tool"):
-        yield f"{near} beside name", message(f'"name":"open","{near}":"guarded","_meta":{PLAIN}'), None
-        yield f"{near} before name", message(f'"{near}":"guarded","name":"open","_meta":{PLAIN}'), None
-        yield f"{near} beside a guarded name", message(f'"{near}":"open","name":"guarded","_meta":{PLAIN}'), "required"
+        yield (
+            f"{near} beside name",
+            message(f'"name":"open","{near}":"guarded","_meta":{PLAIN}'),
+            unless_cased(near, "name"),
+        )
+        yield (
+            f"{near} before name",
+            message(f'"{near}":"guarded","name":"open","_meta":{PLAIN}'),
+            unless_cased(near, "name"),
+        )
+        yield (
+            f"{near} beside a guarded name",
+            message(f'"{near}":"open","name":"guarded","_meta":{PLAIN}'),
+            unless_cased(near, "name", "required"),
+        )
     for near in ("_Meta", "_META", "_meta\\u0000", "meta", "Meta", "__meta", "_meta "):
-        yield f"{near} beside _meta", message(f'"name":"open","_meta":{PLAIN},"{near}":{WITH_A}'), None
-        yield f"{near} before _meta", message(f'"name":"open","{near}":{WITH_A},"_meta":{PLAIN}'), None
-        yield f"{near} alone", message(f'"name":"open","{near}":{WITH_A}'), None
-        yield f"{near} around a guarded call", message(f'"name":"guarded","{near}":{WITH_A}'), "required"
+        yield (
+            f"{near} beside _meta",
+            message(f'"name":"open","_meta":{PLAIN},"{near}":{WITH_A}'),
+            unless_cased(near, "_meta"),
+        )
+        yield (
+            f"{near} before _meta",
+            message(f'"name":"open","{near}":{WITH_A},"_meta":{PLAIN}'),
+            unless_cased(near, "_meta"),
+        )
+        yield f"{near} alone", message(f'"name":"open","{near}":{WITH_A}'), unless_cased(near, "_meta")
+        yield (
+            f"{near} around a guarded call",
+            message(f'"name":"guarded","{near}":{WITH_A}'),
+            unless_cased(near, "_meta", "required"),
+        )
     for near in ("Session", "session\\u0000", "se\\u017f\\u017fion", "sessions"):
         key = f'"io.modelcontextprotocol/{near}"'
-        yield f"{near} in _meta", call('"guarded"', meta(f"{key}:{A}")), "required"
-        yield f"{near} beside the session", call('"guarded"', meta(f"{KEY}:{A},{key}:{B}")), None
+        yield f"{near} in _meta", call('"guarded"', meta(f"{key}:{A}")), unless_cased(near, "session", "required")
+        yield (
+            f"{near} beside the session",
+            call('"guarded"', meta(f"{KEY}:{A},{key}:{B}")),
+            unless_cased(near, "session"),
+        )
     for near in ("sessionid", "SessionId", "sessionId\\u0000", "session_id", "\\u017fessionId", "id"):
         other = f'{{"sessionId":"$A","{near}":"$B"}}'
-        yield f"{near} beside sessionId", call('"guarded"', meta(f"{KEY}:{other}")), None
-        yield f"{near} alone", call('"guarded"', meta(f'{KEY}:{{"{near}":"$A"}}')), "malformed_session"
+        yield f"{near} beside sessionId", call('"guarded"', meta(f"{KEY}:{other}")), unless_cased(near, "sessionId")
+        yield (
+            f"{near} alone",
+            call('"guarded"', meta(f'{KEY}:{{"{near}":"$A"}}')),
+            unless_cased(near, "sessionId", "malformed_session"),
+        )
 
 
 def nesting() -> Rows:
@@ -294,7 +337,7 @@ def absent() -> Rows:
     yield "sessionId and a space", call('"guarded"', meta(f'{KEY}:{{"sessionId":"$A "}}')), "token_shape"
     yield "sessionId and NUL", call('"guarded"', meta(f'{KEY}:{{"sessionId":"$A\\u0000"}}')), "token_shape"
     yield "state made up", call('"guarded"', meta(f'{KEY}:{{"sessionId":"$A","state":"x"}}')), "state_shape"
-    yield "state null", call('"guarded"', meta(f'{KEY}:{{"sessionId":"$A","state":null}}')), "malformed_session"
+    yield "state null", call('"guarded"', meta(f'{KEY}:{{"sessionId":"$A","state":null}}')), None
     yield "no name", message(f'"_meta":{PLAIN}'), "required"
     for value in ("null", "1", "true", '["guarded"]', '{"x":"guarded"}'):
         yield f"name {value}", call(value), "required"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from apps import Server, sessions
 from clients import SECRET, Client
+from environments import needs
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
@@ -83,6 +84,7 @@ async def test_logs(root: logging.Logger, capfd: pytest.CaptureFixture[str]) -> 
     assert refs[0].startswith("ses_")
 
 
+@needs("mcp>=2")
 def test_tail(monkeypatch: pytest.MonkeyPatch) -> None:
     """The option takes the path that the command is given."""
     monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
@@ -90,6 +92,7 @@ def test_tail(monkeypatch: pytest.MonkeyPatch) -> None:
     assert PAGE.count("/run/mcp/tail.sock") == 3
 
 
+@needs("mcp>=2")
 async def test_contents(monkeypatch: pytest.MonkeyPatch) -> None:
     """The function of the page lets one tool's query through, and nothing else."""
     monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
@@ -98,6 +101,7 @@ async def test_contents(monkeypatch: pytest.MonkeyPatch) -> None:
     assert redact("result", "search", {"content": []}) is redact("arguments", "pay", {"card": "4111"}) is None
 
 
+@needs("mcp>=2")
 async def test_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page's table is all that there are, each in its unit and with its attributes."""
     monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
