@@ -28,6 +28,7 @@ HANDSHAKE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name
 def warned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was warned of before."""
     monkeypatch.setattr(current, "_warned", set())
+    monkeypatch.setattr(current, "_unexplained", {})
 
 
 def lines(caplog: pytest.LogCaptureFixture, part: str = "has no session: ") -> list[str]:
@@ -114,7 +115,8 @@ async def test_what_is_warned_of_is_bounded(caplog: pytest.LogCaptureFixture) ->
     client = asking()
     for n in range(current.MAX_WARNED + 20):
         info = {"name": f"{n} " + "x" * 1000, "version": ""}
-        await client.send("tools/call", {"name": "asks", "_meta": {CLIENT_INFO: info}})
+        agent = (b"user-agent", b"%d" % n)
+        await client.send("tools/call", {"name": "asks", "_meta": {CLIENT_INFO: info}}, agent)
     found = lines(caplog)
     assert len(found) == current.MAX_WARNED
     assert max(map(len, found)) < 300

@@ -38,11 +38,14 @@ NEEDED: Final = (
 WITH_SESSIONS: Final = "wrap the client with mcp_sessions.client.with_sessions"
 STATELESS: Final = "give the wrapped server stateless_http=True, or set transport=TransportSessions(bridge=True)"
 UNSEEN: Final = (
-    "a handler asked for its session, and MCPSessionMiddleware did not see the request as an MCP message: wrap the "
-    "application, and let path= be the path of the MCP endpoint"
+    "a handler asked for its session, and there is none: its client named none, or MCPSessionMiddleware did not see "
+    "the request as an MCP message: wrap the application, and let path= be the path of the MCP endpoint"
 )
 MAX_WARNED: Final = 100  # kinds of warnings, as what clients call themselves is theirs to choose
+EXPLAINED: Final = 20  # requests of one kind of client; a handler that asks for sessions does so in the first of them
+MAX_AGENTS: Final = 1000  # kinds of clients that are told apart
 _warned: Final[set[Hashable]] = set()
+_unexplained: Final[dict[bytes, int]] = {}  # how many of these requests are left, by the client's `User-Agent`
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -55,6 +58,16 @@ def warn_once(kind: Hashable, text: str, *values: object) -> None:
 
 Why = Literal["unnamed", "list", "handshake"]
 """The request names no session, or its handler gets none by design."""
+
+
+def may_explain(headers: RequestHeaders) -> bool:
+    """Whether a client of this kind sent few requests without a session: to keep the reason for each is dear."""
+    agent = headers.by_name.get(b"user-agent", b"")
+    left = _unexplained.get(agent, EXPLAINED)
+    if left == 0 or (left == EXPLAINED and len(_unexplained) == MAX_AGENTS):
+        return False
+    _unexplained[agent] = left - 1
+    return True
 
 
 class Absence(RedactedRepr, msgspec.Struct, frozen=True):

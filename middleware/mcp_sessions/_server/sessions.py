@@ -169,7 +169,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
 
     def echo(self) -> bytes:
         """Return the JSON of `metadata`: the bytes that were made before where the state was not looked at."""
-        if self.opened is None and self.runtime.idle_timeout is None:
+        if self.opened is None and (self.runtime.idle_timeout is None or self.runtime.tracked):
             self.is_shut = True
             return draft.without_state(self.token, self.ends_at)
         return draft.encode(self.metadata())
