@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -158,16 +159,25 @@ async def test_an_unchanged_client_behind_the_bridge_has_a_session(cell: Cell, t
 
 @pytest.mark.parametrize("cell", STATEFUL[:1], ids=str)
 async def test_a_client_that_comes_back_for_its_result_gets_it(cell: Cell, tmp_path: Path) -> None:
-    """The server ends the stream of a call in the middle, and the state is open until the client has resumed it."""
-    hall, seen = Hall(), list[list[Visit]]()
+    """The server ends the stream of a call in the middle, and the state is open until the client has resumed it.
+
+    Each client has a server of its own: the store of events knows streams by request ids, which all clients share.
+    """
+    hall, seen = Hall(), dict[tuple[str, bool], Visit]()
     hall.open()
-    for app in (keeping_events(cell, hall), with_events(cell, hall, bridge=True)):
+
+    async def come_back(client: str, is_behind: bool) -> None:
+        app = with_events(cell, hall, bridge=True) if is_behind else keeping_events(cell, hall)
         async with served(app, tmp_path) as server:
-            seen.append(await server.visits(LEGACY, ["call", "count"], ["call", "poll"], ["call", "count"]))
-    for alone, behind in zip(*seen, strict=True):
-        assert (alone.results, behind.results) == (["nobody"] * 3, ["1", "2", "3"])
-        assert len(behind.troubles) == len(alone.troubles)  # a result that the server repeats
-        assert behind.statuses("GET") == {200}
+            steps = (["call", "count"], ["call", "poll"], ["call", "count"])
+            [seen[client, is_behind]] = await server.visits((client,), *steps)
+
+    async with anyio.create_task_group() as tasks:
+        for client, is_behind in product(LEGACY, (False, True)):
+            tasks.start_soon(come_back, client, is_behind)
+    for (_, is_behind), visit in seen.items():
+        assert visit.results == (["1", "2", "3"] if is_behind else ["nobody"] * 3)
+        assert (visit.statuses("GET"), visit.troubles) == ({200}, [])
 
 
 async def test_a_client_may_end_its_session(tmp_path: Path) -> None:

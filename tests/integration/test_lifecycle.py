@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -169,16 +170,26 @@ async def test_parallel_notifications_with_a_dead_session_are_all_answered(cell:
 
 
 async def cancelled(cell: Cell, app: ASGIApp, hall: Hall, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return the errors that a client logs that cancels a call and leaves."""
+    """Return the errors that are logged, but for the server's own, when a client cancels a call and leaves.
+
+    It reads the event before that first: SDK 1.x clients log an error for any event that finds them closed.
+    """
+    heard = anyio.Event()
+
+    async def hear(progress: float) -> None:
+        heard.set()
+
     caplog.clear()
     with anyio.fail_after(DEADLINE):
         async with serving(app) as url:
             async with peer(cell, url) as client, anyio.create_task_group() as group:
-                group.start_soon(client.tool, "progress")
+                group.start_soon(partial(client.tool, "progress", hear=hear))
+                await heard.wait()
                 await hall.filled(1)
                 group.cancel_scope.cancel()
             hall.open()
-    return [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    return [record.getMessage() for record in errors if not record.name.startswith(("mcp.server", "fastmcp.server"))]
 
 
 @pytest.mark.parametrize("cell", [cell for cell in STREAMING if not cell.modern], ids=str)
@@ -187,8 +198,8 @@ async def test_a_client_that_cancels_and_leaves_sees_no_error_of_ours(
 ) -> None:
     """It ends its session while the call still runs, in whose stream nothing is written that it does not expect."""
     alone, behind = Hall(), Hall()
-    without_us = await cancelled(cell, bare(cell, alone), alone, caplog)
     options: dict[str, Any] = {"bridge": True} if cell.stateful else {"transport": "auto"}
+    without_us = await cancelled(cell, bare(cell, alone), alone, caplog)  # FastMCP 4 answers a cancelled call
     assert await cancelled(cell, wrapped(cell, behind, **options), behind, caplog) == without_us
 
 

@@ -59,7 +59,7 @@ class Stream:
     survives_end = False
     is_cut = False
 
-    def cancel(self, transport: str | None, request_id: bytes) -> None:
+    def cancel(self, transport: str | None, request_id: bytes | None) -> None:
         """Not of interest here."""
 
     async def cut(self) -> None:

@@ -310,6 +310,22 @@ class TestACallThatIsCancelled:
                 broken.server.go.set()
         assert (b"error" not in answers[0].body) is is_settled
 
+    async def test_nor_does_the_end_of_a_transport_session_by_its_client(self) -> None:
+        """Clients of the SDK 1.x leave without cancelling their calls."""
+        broken, answers = Broken(), list[Answer]()
+        header = (b"mcp-session-id", (await broken.client.send("initialize")).headers[b"mcp-session-id"])
+
+        async def work() -> None:
+            answers.append(await broken.client.tool("work", header))
+
+        with anyio.fail_after(DEADLINE):
+            async with anyio.create_task_group() as group:
+                group.start_soon(work)
+                await broken.server.began.wait()
+                assert (await call(broken.app, http("DELETE", headers=[header]))).status == 200
+                broken.server.go.set()
+        assert (b"notifications/message" in answers[0].body, b"-32043" in answers[0].body) == (True, False)
+
 
 CLAIMS = Claims(kind=SESSION, jti="a" * 22, issued_at=START, expires_at=START + 60, subject=None, kid="k")
 

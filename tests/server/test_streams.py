@@ -36,7 +36,7 @@ class Open:
         self.survives_end = survives_end
         self.is_cut = anyio.Event()
 
-    def cancel(self, transport: str | None, request_id: bytes) -> None:
+    def cancel(self, transport: str | None, request_id: bytes | None) -> None:
         """Which streams hear of it is what `test_resumption` shows."""
 
     async def cut(self) -> None:

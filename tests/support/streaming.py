@@ -39,6 +39,9 @@ class Streaming:
         if scope["method"] == "GET":
             await self._resume(send)
             return
+        if scope["method"] == "DELETE":
+            await reply(send, b"")
+            return
         message = json.loads(await read(receive))
         if message["method"] == "tools/call":
             self.session = scope["mcp_session"]

@@ -364,8 +364,8 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
         if self.guard is not None:
             self.guard.streams.remove(self)
 
-    def cancel(self, transport: str | None, request_id: bytes) -> None:
-        """Expect no answer any more if this is the request that its client has cancelled."""
+    def cancel(self, transport: str | None, request_id: bytes | None) -> None:
+        """Expect no answer any more if this is the request that its client has cancelled, or any (None)."""
         assert self.guard is not None
         self.guard.cancel(transport, request_id)
 

@@ -151,10 +151,10 @@ class StreamGuard(msgspec.Struct, frozen=True):
         except StoreUnavailable as refusal:
             return None if self.fail_open else refusal
 
-    def cancel(self, transport: str | None, request_id: bytes) -> None:
-        """Expect no answer any more if this is the request that its client has cancelled."""
+    def cancel(self, transport: str | None, request_id: bytes | None) -> None:
+        """Expect no answer any more if this is the request that its client has cancelled, or any (None)."""
         own = self.origin.id
-        if own is not None and self.transport == transport and rewrite.same_id(own, request_id):
+        if request_id is None or (own and self.transport == transport and rewrite.same_id(own, request_id)):
             self.origin.is_settled = True
 
     def last_message(self, refusal: Refusal | None, last: bytes) -> bytes:

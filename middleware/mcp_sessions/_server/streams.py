@@ -59,8 +59,11 @@ class Stream(Protocol):
     def survives_end(self) -> bool:
         """Whether it goes on when its session ends: its own request ended it, and still gets its answer."""
 
-    def cancel(self, transport: str | None, request_id: bytes) -> None:
-        """Expect no answer any more if it answers this request of this transport session of the wrapped server."""
+    def cancel(self, transport: str | None, request_id: bytes | None) -> None:
+        """Expect no answer any more if it answers this request of this transport session of the wrapped server.
+
+        No id means any request.
+        """
 
     async def cut(self) -> None:
         """End it: its session has ended. Raises nothing, and does not wait long for its client."""
@@ -108,6 +111,11 @@ class Streams:
             named = self._open.get(ref or "", [])
         for stream in named:
             stream.cancel(transport, request_id)
+
+    def leave(self, ref: str) -> None:
+        """Settle all requests of a session that its client ends as it leaves, often without cancelling them."""
+        for stream in self._open.get(ref, ()):
+            stream.cancel(None, None)
 
     async def lives(self, claims: Claims) -> bool:
         """Whether a session is still live, or raise `StoreUnavailable`."""
