@@ -37,7 +37,7 @@ from mcp_sessions import Session
 from mcp_sessions._session.claims import SESSION, TYP, Claims, looks_like_session_id
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing, base64url, from_base64url
-from mcp_sessions.errors import ConfigurationError, SessionNotFound
+from mcp_sessions.errors import REFUSALS, ConfigurationError, SessionNotFound
 
 NOW: Final = 1_800_000_000
 NOT_FOUND: Final = -32043
@@ -467,9 +467,13 @@ NAMES_WITH_NUL: Final = {
 @pytest.mark.parametrize("texts", NAMES.values(), ids=NAMES)
 async def test_cve_2026_27896_names_in_another_case(texts: tuple[str, str]) -> None:
     """The Go SDK before 1.3.1 folded the case of member names, the last one counting, so what a gateway had checked
-    was not what ran; we read exact names.
+    was not what ran. We refuse such names, so that it does not matter who stands behind us.
     """
-    await only_exact_names_count(texts, str.casefold)
+    for names in (("free", "guarded"), ("guarded", "free")):
+        smuggled = body(*split(texts, names))
+        client = Client(sessions(Server(guarded=guarded, free=free), require=GATED), modern=False)
+        assert (await client.post(smuggled)).error["message"] == REFUSALS["member_case"].message
+    assert naive_tool(body(*split(texts, ("free", "guarded"))), str.casefold) == "guarded"
 
 
 @pytest.mark.parametrize("texts", NAMES_WITH_NUL.values(), ids=NAMES_WITH_NUL)

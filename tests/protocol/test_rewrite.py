@@ -224,8 +224,8 @@ def test_capabilities_are_made_where_there_are_none() -> None:
             b'{"arguments":{"_meta":{"io.modelcontextprotocol/session":1}},"_meta":{}}',
         ),
         (
-            b'{ "_meta":{"IO.MODELCONTEXTPROTOCOL/SESSION":1}, "io.modelcontextprotocol/session":1 }',
-            b'{ "_meta":{"IO.MODELCONTEXTPROTOCOL/SESSION":1}, "io.modelcontextprotocol/session":1 }',
+            b'{ "_meta":{"io.modelcontextprotocol/sessions":1}, "io.modelcontextprotocol/session":1 }',
+            b'{ "_meta":{"io.modelcontextprotocol/sessions":1}, "io.modelcontextprotocol/session":1 }',
         ),
         (b'{"_meta":null}', b'{"_meta":null}'),
         (b"null", b"null"),

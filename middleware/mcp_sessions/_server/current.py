@@ -15,6 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
+from starlette.types import Scope
 
 from .._protocol import cookies
 from .._protocol.cookies import SHARED_JAR
@@ -58,16 +59,6 @@ def warn_once(kind: Hashable, text: str, *values: object) -> None:
 
 Why = Literal["unnamed", "list", "handshake"]
 """The request names no session, or its handler gets none by design."""
-
-
-def may_explain(headers: RequestHeaders) -> bool:
-    """Whether a client of this kind sent few requests without a session: to keep the reason for each is dear."""
-    agent = headers.by_name.get(b"user-agent", b"")
-    left = _unexplained.get(agent, EXPLAINED)
-    if left == 0 or (left == EXPLAINED and len(_unexplained) == MAX_AGENTS):
-        return False
-    _unexplained[agent] = left - 1
-    return True
 
 
 class Absence(RedactedRepr, msgspec.Struct, frozen=True):
@@ -130,6 +121,17 @@ class Absence(RedactedRepr, msgspec.Struct, frozen=True):
 
 absence_variable: Final[ContextVar[Absence | None]] = ContextVar("mcp_session_absence", default=None)
 """Set by the middleware around each request that it forwards without a session."""
+
+
+def note_absence(scope: Scope, runtime: Runtime, headers: RequestHeaders, message: Message | None) -> None:
+    """Keep why a request has no session, for the first requests of each kind of client: to do so for all is dear."""
+    agent = headers.by_name.get(b"user-agent", b"")
+    left = _unexplained.get(agent, EXPLAINED)
+    if left == 0 or (left == EXPLAINED and len(_unexplained) == MAX_AGENTS):
+        return
+    _unexplained[agent] = left - 1
+    scope[ABSENCE_KEY] = absence = Absence(runtime, headers, message)
+    absence_variable.set(absence)
 
 
 def current_session() -> Session | None:

@@ -24,7 +24,7 @@ from .answers import answer, notify, refuse, refuse_at_once, refuse_unread, refu
 from .body import Replay, read_body, read_message
 from .context import Bridged, RequestContext
 from .cookies import new_cookie
-from .current import ABSENCE_KEY, Absence, Why, absence_variable, may_explain
+from .current import ABSENCE_KEY, Absence, Why, absence_variable, note_absence
 from .methods import METHODS, MethodCall
 from .response import ResponseFilter, Rewrite
 from .resumption import Origin, StreamGuard
@@ -51,9 +51,7 @@ async def handle_post(ctx: RequestContext) -> None:
         scope = ctx.scope
         scope["mcp_session"] = None
         scope.setdefault("state", {})["mcp_session"] = None
-        if may_explain(headers):
-            scope[ABSENCE_KEY] = absence = Absence(runtime, headers, message)
-            absence_variable.set(absence)
+        note_absence(scope, runtime, headers, message)
         if runtime.bridges or session_variable.get() is not None:
             await _forward_untouched(ctx, body)
         else:  # from here, since most requests are such

@@ -12,15 +12,15 @@ import demo
 
 ADDED = """
 The 3 lines of counter.py that give it sessions
-    from mcp_sessions import MCPSessionMiddleware, current_session
-    session = current_session()
+    from mcp_sessions import MCPSessionMiddleware, require_session
+    session = require_session()
     app = MCPSessionMiddleware(mcp.streamable_http_app(stateless_http=True), keys="env:MCP_SESSION_KEYS")
 """
 STEPS = (
     '- server/discover -> "some"',
     'A append("eggs") -> ["milk", "eggs"]',
     'B read() -> ["call Ada"]',
-    "- read() -> refused: -31044 Session required",
+    "- read() -> []",
     "H count() five times -> [1, 2, 3, 4, 5]",
     "C count() at the same moment -> [6]",
     "C count() -> 7",
