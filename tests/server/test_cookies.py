@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from apps import Server, reply, sessions
 from clients import SECRET, SESSION_KEY, Answer, Client, Clock, Header, call, http
+from failing import Failing
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -385,3 +386,12 @@ async def test_an_answer_of_a_session_is_not_kept_for_others(method: str) -> Non
     plain = (await client.send(method, {"uri": "a://b"})).result
     assert (plain["cacheScope"], plain["ttlMs"]) == ("public", 60000)
     assert SESSION_KEY not in result
+
+
+async def test_a_cookie_of_which_the_store_cannot_say_anything_is_taken_for_a_live_one() -> None:
+    """To begin anew could give one of two clients the session of the other."""
+    store = Failing()
+    client = server(store=store)
+    cookie, name = await alive(client)
+    store.failing.add("status")
+    assert cookie_of(await client.send(DISCOVER, None, cookie))[1] == name + b"=shared"

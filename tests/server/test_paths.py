@@ -18,11 +18,14 @@ from apps import sessions
 from clients import Answer, Incoming, call
 from fuzz.paths import APPS, CALL, ROOTS, STEMS, Shop, guard, judge, odd, post, post_route
 from starlette.applications import Starlette
-from starlette.routing import BaseRoute, Mount, Route, Router
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from integration.servers import FRAMEWORKS, Cell, http_app, server_class
 from integration.wire import lifespan
+from mcp_sessions._server.paths import Routing
 
 PATHS, REAL = 10_000, 100  # over all applications, and for each real server, which takes longer
 SEED = 16
@@ -129,3 +132,42 @@ async def test_streams_and_sessions_are_found_by_the_same_paths(header: bytes, m
     assert (await call(app, post("/mcp\n", method=method, headers=twice))).status == 400
     await app(post("/mcp\n", method=method), Incoming(), Answer())
     assert len(kept.scopes) == 1
+
+
+# --- routes that few applications have ------------------------------------------------------------
+
+
+class Broken(Route):
+    """A route that cannot say what it matches."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        if scope["path"] == self.path:
+            raise LookupError
+        return Match.NONE, {}
+
+
+async def answer(request: Request) -> Response:
+    return Response()
+
+
+async def anything(scope: Scope, receive: Receive, send: Send) -> None:
+    """An application that cannot be looked into."""
+
+
+@pytest.mark.parametrize(
+    ("routes", "path", "guarded", "free"),
+    [
+        ([Broken("/x", answer)], "/x", "below", "elsewhere"),
+        ([Broken("/mcp", answer), Route("/y", answer, methods=["POST"])], "/y", "elsewhere", "elsewhere"),
+        ([Route("/mcp", answer, methods=["POST"])], "/other", "elsewhere", "elsewhere"),
+        ([Route("/mcp", answer, methods=["GET"])], "/mcp\n", "endpoint", "endpoint"),
+        ([Route("/mcp/x", answer, methods=["POST"])], "/mcp/x\n", "below", "below"),
+        ([Mount("/mcp", anything)], "/mcp//", "below", "below"),
+    ],
+)
+def test_where_a_request_is_follows_the_routes(routes: list[Any], path: str, guarded: str, free: str) -> None:
+    scope = {"type": "http", "method": "POST", "path": path, "root_path": "", "headers": []}
+    app = Starlette(routes=routes)
+    assert Routing(app, "/mcp", guards=True).place(scope) == guarded
+    assert Routing(app, "/mcp", guards=False).place(scope) == free
+    assert Routing(app, "/mcp", guards=True).place({**scope, "method": "GET"}) == "elsewhere"
