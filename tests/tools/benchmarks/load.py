@@ -131,5 +131,5 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"| `{name}` | {workers} | {' | '.join(row)} |", flush=True)
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # pragma: no cover  # as its parts run in this process
     main()
