@@ -151,6 +151,20 @@ async def test_the_first_message_of_a_connection_is_not_a_context_for_later_ones
     assert attributes(named(spans, "initialize"), "session.id") == [seen[0][0].ref]
 
 
+async def test_spans_and_log_lines_carry_the_session_of_a_cookie(
+    spans: list[ReadableSpan], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As they carry any other's."""
+    caplog.set_level("INFO", "mcp_sessions")
+    client = Client(sessions(Server()))
+    answer = await client.send("server/discover")
+    cookie = answer.headers[b"set-cookie"].partition(b";")[0]
+    ref = (await client.tool("whoami", (b"cookie", cookie))).result["content"]
+    for name in ("session start", "tools/call whoami"):
+        assert attributes(named(spans, name), "session.id", "mcp.session.id") == [ref, ref], name
+    assert f"session {ref} created" in caplog.text
+
+
 async def test_a_transport_session_starts_below_the_message_that_opens_it(spans: list[ReadableSpan]) -> None:
     await Client(sessions(Server()), modern=False).send("initialize", INITIALIZE)
     start, initialize = named(spans, "session start"), named(spans, "initialize")
