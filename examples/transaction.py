@@ -21,6 +21,7 @@ from mcp_sessions import MCPSessionMiddleware, Session, require_session
 
 CurrentSession = Annotated[Session, Resolve(require_session)]
 Writes = dict[str, str]
+DONE = "committed"  # in place of the writes, where no transaction is open
 NO_TRANSACTION = "no transaction is open; call begin first"
 mcp = MCPServer("settings")
 database = sqlite3.connect(os.environ.get("SETTINGS_DB", ":memory:"), isolation_level=None)
@@ -38,11 +39,11 @@ async def begin(session: CurrentSession) -> str:
 async def write(name: str, value: str, session: CurrentSession) -> Writes:
     """Prepare a change, and see all that are prepared."""
 
-    def add(writes: Writes | None) -> Writes | None:
-        return None if writes is None else {**writes, name: value}
+    def add(writes: Writes | str) -> Writes | str:
+        return writes if isinstance(writes, str) else {**writes, name: value}
 
-    writes: Writes | None = await session.data.update("writes", add)
-    if writes is None:
+    writes: Writes | str = await session.data.update("writes", add, default=DONE)
+    if isinstance(writes, str):
         raise ToolError(NO_TRANSACTION)
     return writes
 
@@ -50,9 +51,10 @@ async def write(name: str, value: str, session: CurrentSession) -> Writes:
 @mcp.tool()
 async def read(name: str, session: CurrentSession) -> str | None:
     """Read a setting, as this session has it."""
-    writes: Writes = await session.data.get("writes") or {}
+    writes: Writes | str = await session.data.get("writes", DONE)
     rows: list[tuple[str]] = database.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchall()
-    return writes.get(name, rows[0][0] if rows else None)
+    stored = rows[0][0] if rows else None
+    return stored if isinstance(writes, str) else writes.get(name, stored)
 
 
 @mcp.tool()
@@ -60,11 +62,12 @@ async def commit(session: CurrentSession) -> int:
     """Make every prepared change, or none; how many there were."""
     taken: list[Any] = []
 
-    def take(writes: Writes | None) -> None:
+    def take(writes: Writes | str) -> str:
         taken[:] = [writes]  # the last call is the one that counts: of two commits, one gets the writes
+        return DONE
 
-    await session.data.update("writes", take)
-    if taken == [None]:
+    await session.data.update("writes", take, default=DONE)
+    if taken == [DONE]:
         raise ToolError(NO_TRANSACTION)
     with database:
         database.execute("BEGIN")

@@ -25,7 +25,7 @@ def echo(response: bytes, request_id: bytes = b"1", session: bytes = SESSION) ->
     return rewrite.echo(response, request_id, lambda: session)
 
 
-def unread() -> bytes:
+def unread() -> bytes:  # pragma: no cover
     """A session that must not be asked for."""
     raise AssertionError
 

@@ -268,8 +268,8 @@ class TestItsOwnStartAndStop:
         with pytest.raises(ConfigurationError, match="use appendonly"):
             await app({"type": "lifespan"}, Incoming({"type": "lifespan.startup"}), answer)
         assert answer.messages == [{"type": "lifespan.startup.failed", "message": "use appendonly"}]
-        with pytest.raises(ConfigurationError, match="use appendonly"), TestClient(app):
-            """Starlette's waits for the end of the application."""
+        with pytest.raises(ConfigurationError, match="use appendonly"):
+            TestClient(app).__enter__()  # which waits for the end of the application
 
     async def test_a_store_that_is_away_does_not(
         self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

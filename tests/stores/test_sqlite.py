@@ -280,7 +280,7 @@ async def test_what_is_over_is_swept_in_small_steps(path: Path, clock: Clock) ->
             connection.execute("INSERT INTO revoked VALUES (?, ?)", (f"r{n}", until))
             connection.execute("INSERT INTO cut_offs VALUES (?, 'a', 0, ?)", (f"s{n}", until))
         for n in range(50):
-            connection.execute("INSERT INTO shelves VALUES (?, ?)", (f"o{n}", over if n % 2 else still))
+            connection.execute("INSERT INTO shelves VALUES (?, ?, NULL)", (f"o{n}", over if n % 2 else still))
             connection.execute("INSERT INTO items VALUES (?, 'k', '1', NULL)", (f"o{n}",))
     clock.now = over + 60
     left = []

@@ -37,6 +37,7 @@ CALLS: dict[str, Call] = {
     "register": lambda store: store.register(RECORD),
     "touch": lambda store: store.touch(CLAIMS, idle_timeout=1),
     "sessions": lambda store: store.sessions("s", audience=AUDIENCE),
+    "roster": lambda store: store.roster(audience=AUDIENCE, limit=1),
     "forks": lambda store: store.forks("r"),
     "find": lambda store: store.find("r"),
     "claim_ended": lambda store: store.claim_ended(audience=AUDIENCE, idle_timeout=1, lease=2, limit=3),
@@ -114,7 +115,7 @@ async def test_every_call_ends_in_time(name: str) -> None:
 
 
 LONGER = {
-    **dict.fromkeys(("register", "revoke", "purge", "forks", "sessions", "copy"), 3),
+    **dict.fromkeys(("register", "revoke", "purge", "forks", "sessions", "roster", "copy"), 3),
     **dict.fromkeys(("open", "close", "claim_ended", "elect", "revoke_before", "find"), 20),
 }
 

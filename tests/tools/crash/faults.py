@@ -121,7 +121,7 @@ async def patiently(ask: Callable[[], Awaitable[Any]]) -> Any:
     while True:
         try:
             return await ask()
-        except StoreUnavailable:
+        except StoreUnavailable:  # pragma: no cover  # where it was too early
             assert time.monotonic() < deadline, "the store did not come back"
             await asyncio.sleep(0.1)
 
