@@ -6,7 +6,6 @@ again. What has an end is found without a look at everything else, since a scan 
 
 from __future__ import annotations
 
-import logging
 import time
 from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
@@ -20,10 +19,9 @@ from .._session.claims import Claims
 from .._session.data import Namespace
 from ..errors import StoreFull, refuse
 from . import base
-from .base import FIRST, FULL_BY, LIVE, Ended, Position, Reach, Record, Standing
+from .base import FIRST, LIVE, Ended, Filling, FullLog, Position, Reach, Record, Standing
 from .memory_data import MINUTE, DataOfAll, ExpiryIndex
 
-logger = logging.getLogger("mcp_sessions")
 _SPAN: Final = 3600  # seconds of expiry that share one set of revocations
 
 
@@ -104,7 +102,8 @@ class MemoryStore:
 
     Args:
         max_entries: How many revocations and cut-offs may be alive at once; the next one is refused.
-        max_sessions: How many sessions may be recorded at once; the next one is refused.
+        max_sessions: How many sessions may be recorded at once; the next one is refused. A tenth is kept for sessions
+            with a principal.
         max_data_bytes: Bytes that the data of all sessions may take, with 200 for the keeping of each value.
         leeway: Seconds for which what is kept outlives its token, for clocks that disagree.
         clock: Unix seconds; a test passes its own.
@@ -129,7 +128,9 @@ class MemoryStore:
         self._listings: dict[tuple[str, ...], list[Position]] = {}  # of what has not ended: by what, and of whom
         self._looks: dict[str, ExpiryIndex] = {}  # by audience: when to look at its records
         self._data = DataOfAll(max_data_bytes)
-        self._tidied = self._reported = 0.0
+        self._anonymous = 0  # records of sessions without a principal
+        self._tidied = 0.0
+        self._full_log = FullLog()
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
@@ -166,10 +167,13 @@ class MemoryStore:
             for listing in _listings(record):
                 if listing[0] == kind and most is not None and self._count(listing, record) >= most:
                     raise refuse(reason)
-        if len(self._records) >= self._max_sessions:
+        most_anonymous = self._max_sessions - self._max_sessions // 10
+        is_crowded = record.subject is None and self._anonymous >= most_anonymous
+        if is_crowded or len(self._records) >= self._max_sessions:
             self._report_full()
             raise StoreFull
         self._records[record.ref] = _Kept(record, seen_at=record.seen_at)
+        self._anonymous += record.subject is None
         self._looks.setdefault(record.audience, ExpiryIndex()).put(record.ref, record.seen_at)
         for listing in _listings(record):
             insort(self._listings.setdefault(listing, []), record.position)
@@ -197,11 +201,9 @@ class MemoryStore:
         return len(positions) - bisect_right(positions, (self._revoked.moment_of(record.subject, record.audience), ""))
 
     def _report_full(self) -> None:
-        """Log how the store got full, once a minute."""
-        minute = self._clock() // MINUTE
-        if minute != self._reported:
-            self._reported = minute
-            logger.error(FULL_BY, len(self._records), self._data.bytes, self._data.most)
+        if self._full_log.is_due(self._clock()):
+            most = max((len(of) for by, of in self._listings.items() if by[0] == "subject"), default=0)
+            self._full_log.log(Filling(len(self._records), most, self._data.bytes, self._data.most))
 
     async def roster(self, *, audience: str, cursor: str = "", limit: int) -> tuple[list[Record], str]:
         created_at, _, ref = cursor.partition(" ")
@@ -233,6 +235,7 @@ class MemoryStore:
         self._data.drop(ref)
         if (kept := self._records.pop(ref, None)) is None:
             return
+        self._anonymous -= kept.record.subject is None
         self._looks[kept.record.audience].remove(ref)
         if kept.reason is None:
             self._unlist(kept.record)

@@ -11,7 +11,7 @@ import msgspec
 
 from .._session.data import Namespace
 from ..errors import StoreFull
-from .base import VALUE_COST, check_principal, check_size, size_of
+from .base import ANONYMOUS, VALUE_COST, check_principal, check_size, size_of
 
 MINUTE: Final = 60  # seconds between two times of forgetting
 _SLACK: Final = 1000  # entries that an index may hold in vain
@@ -56,7 +56,10 @@ class _Values(msgspec.Struct):
 
 
 class DataOfAll:
-    """The data of all sessions. What is over is not read, and it is dropped before anything is measured."""
+    """The data of all sessions. What is over is not read, and it is dropped before anything is measured.
+
+    A quarter of the room is kept from sessions without a principal, who have one account together.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -92,7 +95,10 @@ class DataOfAll:
             check_size(namespace, values.size + more)
             cost = more + count * VALUE_COST
             if values.subject is not None:
-                check_principal(namespace, self._of_subjects.get(values.subject, 0), cost)
+                of_all = self._of_subjects.get(values.subject, 0)
+                check_principal(namespace, of_all, cost)
+                if values.subject == ANONYMOUS and of_all + cost > self._max_bytes // 4 * 3:
+                    raise StoreFull
             if self.bytes + cost > self._max_bytes:
                 raise StoreFull
             values.items[key] = value
