@@ -25,7 +25,10 @@ class ExpiryIndex:
         self._moments: dict[str, float] = {}
 
     def put(self, name: str, moment: float) -> None:
+        before = self._moments.get(name)
         self._moments[name] = moment
+        if before is not None and before <= moment:
+            return  # the entry that is there is moved when its moment comes
         heapq.heappush(self._heap, (moment, name))
         if len(self._heap) > 2 * len(self._moments) + _SLACK:
             self._heap = [(moment, name) for name, moment in self._moments.items()]
@@ -35,12 +38,16 @@ class ExpiryIndex:
         del self._moments[name]  # what the heap holds of it is passed over
 
     def expired(self, now: float) -> str | None:
-        """Return the name whose moment came first, or None where none has come. It stays until it is moved."""
+        """Return a name whose moment has come, an early one, or None. It stays until it is moved."""
         while self._heap and self._heap[0][0] <= now:
-            moment, name = self._heap[0]
-            if self._moments.get(name) == moment:
+            name = self._heap[0][1]
+            moment = self._moments.get(name)
+            if moment is None:
+                heapq.heappop(self._heap)
+            elif moment <= now:
                 return name
-            heapq.heappop(self._heap)
+            else:
+                heapq.heapreplace(self._heap, (moment, name))
         return None
 
 

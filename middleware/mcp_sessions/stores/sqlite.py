@@ -29,7 +29,7 @@ from .sqlite_shared import KnownSessions, SharedFile
 from .sqlite_tables import Transaction, sweep
 
 T = TypeVar("T")
-GROUP: Final = 128  # changes in one transaction at the most; then others have their turn
+GROUP: Final = 256  # changes in one transaction at the most; then others have their turn
 _HOUR: Final = 3600  # seconds
 _LEAST_BYTES: Final = 1 << 18
 _READING: Final = {"statuses", "look", "sessions", "forks", "find", "roster", "read", "filling"}
