@@ -15,14 +15,16 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
+from anyio.abc import ByteReceiveStream
+from anyio.streams.text import TextReceiveStream
 from environments import go_without
 
 import debian
@@ -93,13 +95,37 @@ async def run(folder: Path, home: Path, *command: str) -> str:
     Raises:
         RuntimeError: The program failed; the message holds its output.
     """
-    path = f"{folder / 'node_modules' / '.bin'}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "HOME": str(home)}
     with anyio.fail_after(DEADLINE):
-        done = await anyio.run_process(command, check=False, cwd=folder, env=environment)
+        done = await anyio.run_process(command, check=False, cwd=folder, env=_environment(folder, home))
     if done.returncode == 0:
         return done.stdout.decode()
     raise RuntimeError(f"{command[0]} failed ({done.returncode}): {(done.stdout + done.stderr).decode()[-2000:]}")
+
+
+@asynccontextmanager
+async def serving(folder: Path, home: Path) -> AsyncIterator[tuple[str, AsyncIterator[str]]]:
+    """Run the server of `server.mjs` within the block, and yield its origin and the lines that it prints."""
+    program = (HERE / "server.mjs").read_text("utf-8")
+    command = ["node", "--input-type=module", "--eval", program]
+    async with await anyio.open_process(command, cwd=folder, env=_environment(folder, home)) as process:
+        assert process.stdout is not None
+        lines = _lines(process.stdout)
+        try:
+            with anyio.fail_after(DEADLINE):
+                yield f"http://127.0.0.1:{await anext(lines)}", lines
+        finally:
+            process.kill()
+
+
+async def _lines(stream: ByteReceiveStream) -> AsyncIterator[str]:
+    async for line in TextReceiveStream(stream):
+        for one in line.split():
+            yield one
+
+
+def _environment(folder: Path, home: Path) -> dict[str, str]:
+    path = f"{folder / 'node_modules' / '.bin'}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "HOME": str(home)}
 
 
 @dataclass(frozen=True)
