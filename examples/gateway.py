@@ -9,7 +9,7 @@ The server behind it reads the name of a request's session from the header `X-MC
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Set
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -64,7 +64,7 @@ class Upstream:
     def _forwarded(self, request: Request, body: bytes) -> httpx.Request:
         query = request.scope["query_string"]
         target = request.scope["raw_path"] + (b"?" + query if query else b"")
-        headers = end_to_end(request.headers.raw, {REF, b"content-length"})  # the ref is ours to set
+        headers = end_to_end(request.headers.raw, REF, b"content-length")  # the ref is ours to set
         session = current_session()
         if session is not None:
             headers.append((REF, session.ref.encode()))
@@ -89,12 +89,12 @@ class Upstream:
             await answer.aclose()
 
 
-def end_to_end(headers: Any, without: Set[bytes] = frozenset()) -> list[tuple[bytes, bytes]]:
+def end_to_end(headers: Any, *without: bytes) -> list[tuple[bytes, bytes]]:
     """Return the headers that a proxy passes on, `Host` among them."""
     named = {
         word.strip().lower() for name, value in headers if name.lower() == b"connection" for word in value.split(b",")
     }
-    dropped = HOP_BY_HOP | named | without
+    dropped = HOP_BY_HOP | named | set(without)
     return [(name, value) for name, value in headers if name.lower() not in dropped]
 
 

@@ -35,6 +35,7 @@ SLOW = (
     "tests/tools/fuzz",
     "tests/integration/test_cluster.py",
     "tests/integration/test_javascript_clients.py",
+    "tests/integration/test_typescript_sessions.py",
     "tests/support/test_leaks.py",
     "tests/test_noxfile.py",
     "tests/test_packaging.py",

@@ -158,12 +158,26 @@ class Visit:
         return {exchange.status for exchange in self.exchanges if exchange.method == method}
 
 
-async def visit(folder: Path, home: Path, client: str, url: str, *steps: Sequence[Any]) -> Visit:
-    """Connect one client to a server and take some steps; clients and steps have the names of `clients.mjs`."""
+async def visit(
+    folder: Path, home: Path, client: str, url: str, *steps: Sequence[Any], wrapper: Path | None = None
+) -> Visit:
+    """Connect one client to a server and take some steps; clients and steps have the names of `clients.mjs`.
+
+    Args:
+        folder: The folder of the installed packages.
+        home: The home directory of the process.
+        client: Which client.
+        url: The server's MCP endpoint.
+        steps: The steps after connecting.
+        wrapper: The module whose `withSessions` wraps the client's transport, or None for an unchanged client.
+    """
     program = (HERE / "clients.mjs").read_text("utf-8")
     asked = json.dumps([["connect"], *steps])
+    modules = [] if wrapper is None else [wrapper.as_uri()]
     # Passed by `--eval`: a program in a file looks for packages where it lies, this one where it runs.
-    printed = await run(folder, home, "node", "--input-type=module", "--eval", program, "--", client, url, asked)
+    printed = await run(
+        folder, home, "node", "--input-type=module", "--eval", program, "--", client, url, asked, *modules
+    )
     lines = [json.loads(line) for line in printed.splitlines()]
     (connected, *results) = [
         Failed(line["error"]) if "error" in line else line["result"] for line in lines if "step" in line
