@@ -53,8 +53,7 @@ class Upstream:
         async with anyio.create_task_group() as tasks:
 
             async def cancel() -> None:
-                while (await receive())["type"] != "http.disconnect":
-                    """The rest of a body that has been read."""
+                await receive()  # after the body comes the disconnect alone
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(cancel)

@@ -39,6 +39,7 @@ SLOW = (
     "tests/support/test_leaks.py",
     "tests/test_noxfile.py",
     "tests/test_packaging.py",
+    "tests/test_types.py",
 )
 # What meets a framework. The rest is the same code on the same libraries, so `make check` runs it in `main` alone.
 FRAMEWORKS = (

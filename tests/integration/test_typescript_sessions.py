@@ -77,7 +77,7 @@ async def test_a_server_without_sessions_works_as_before(tmp_path: Path) -> None
 
 
 async def test_a_refusal_to_create_a_session_is_the_error_of_the_call(tmp_path: Path) -> None:
-    app = wrapped(CELL, transport="auto", **{"limits.creates_per_minute": 1})
+    app = wrapped(CELL, transport="auto", create_limit=1)
     seen = await visits(app, tmp_path, ["call", "whoami"])
     results = [visit.results[0] for visit in seen]
     assert sorted(isinstance(result, Failed) for result in results) == [False, True, True]
