@@ -15,7 +15,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import anyio
-from anyio.abc import ByteReceiveStream
-from anyio.streams.text import TextReceiveStream
+from anyio.streams.buffered import BufferedByteReceiveStream
 from environments import go_without
 
 import debian
@@ -103,24 +102,22 @@ async def run(folder: Path, home: Path, *command: str) -> str:
 
 
 @asynccontextmanager
-async def serving(folder: Path, home: Path) -> AsyncIterator[tuple[str, AsyncIterator[str]]]:
-    """Run the server of `server.mjs` within the block, and yield its origin and the lines that it prints."""
+async def serving(folder: Path, home: Path) -> AsyncIterator[tuple[str, Callable[[], Awaitable[str]]]]:
+    """Run the server of `server.mjs` within the block, and yield its origin and what reads its next line."""
     program = (HERE / "server.mjs").read_text("utf-8")
     command = ["node", "--input-type=module", "--eval", program]
     async with await anyio.open_process(command, cwd=folder, env=_environment(folder, home)) as process:
         assert process.stdout is not None
-        lines = _lines(process.stdout)
+        printed = BufferedByteReceiveStream(process.stdout)
+
+        async def line() -> str:
+            return (await printed.receive_until(b"\n", 100)).decode()
+
         try:
             with anyio.fail_after(DEADLINE):
-                yield f"http://127.0.0.1:{await anext(lines)}", lines
+                yield f"http://127.0.0.1:{await line()}", line
         finally:
             process.kill()
-
-
-async def _lines(stream: ByteReceiveStream) -> AsyncIterator[str]:
-    async for line in TextReceiveStream(stream):
-        for one in line.split():
-            yield one
 
 
 def _environment(folder: Path, home: Path) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from integration.serving import serving
 
 pytestmark = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # Uvicorn runs on asyncio alone
 
+Line = Callable[[], Awaitable[str]]
+
 ACCEPT = {"accept": "application/json, text/event-stream"}
 INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
 
@@ -40,10 +42,10 @@ async def gateway(origin: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
 
 @pytest.fixture
-async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[str, AsyncIterator[str]]]:
-    """The URL of a gateway before the server in Node, and the lines that the server prints."""
-    async with serving_javascript(packages(), tmp_path) as (origin, lines), gateway(origin, monkeypatch) as url:
-        yield url, lines
+async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[str, Line]]:
+    """The URL of a gateway before the server in Node, and what reads the next line that the server prints."""
+    async with serving_javascript(packages(), tmp_path) as (origin, line), gateway(origin, monkeypatch) as url:
+        yield url, line
 
 
 async def post(http: httpx.AsyncClient, url: str, method: str, **params: Any) -> httpx.Response:
@@ -102,18 +104,18 @@ async def test_host_and_query_are_forwarded_and_a_made_up_session_is_not(served:
 
 
 @pytest.mark.parametrize("form", ["json", "stream"])
-async def test_a_call_is_cancelled_when_its_client_leaves(served: tuple[str, AsyncIterator[str]], form: str) -> None:
+async def test_a_call_is_cancelled_when_its_client_leaves(served: tuple[str, Line], form: str) -> None:
     """Before the answer begins (JSON), and in the middle of it (an event stream)."""
-    url, lines = served
+    url, line = served
     async with httpx.AsyncClient(headers={"x-answer": form}) as http, anyio.create_task_group() as tasks:
 
         async def call() -> None:
             await post(http, url, "tools/call", name="wait")
 
         tasks.start_soon(call)
-        assert await anext(lines) == "called"
+        assert await line() == "called"
         tasks.cancel_scope.cancel()
-    assert await anext(lines) == "left"
+    assert await line() == "left"
 
 
 async def test_a_server_that_is_down_is_named_in_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
