@@ -36,7 +36,7 @@ MEMBERS = {
     State: (
         "changes clear close get items keys payload pop popitem rebase received section setdefault shut update values"
     ),
-    Sessions: "close end end_all end_all_before of open",
+    Sessions: "check close end end_all end_all_before of open",
 }
 
 MODULES = "mcp_sessions mcp_sessions.client mcp_sessions.telemetry mcp_sessions.testing".split()
