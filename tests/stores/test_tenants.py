@@ -15,7 +15,8 @@ import postgres_servers
 import psycopg
 import pytest
 import redis_servers
-from clients import START, Clock
+from apps import Server, sessions
+from clients import START, Client, Clock
 
 from mcp_sessions._session.claims import Claims
 from mcp_sessions._session.data import Namespace
@@ -204,3 +205,24 @@ async def test_a_store_that_is_full_says_how_it_got_full(
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "store is full" in record.getMessage()]
+
+
+async def test_a_client_that_begins_sessions_and_never_ends_them_leaves_nothing(store: Store, clock: Clock) -> None:
+    """Not tracked, as by default: what a session is stands in its token."""
+    await store.open()
+    clock.now += 60
+    client = Client(sessions(Server(), store=store, clock=clock))
+    for _ in range(50):
+        await client.tool(session=await client.create())
+    assert await held(store) == 0
+
+
+async def held(store: Store) -> int:
+    """Return how much a store holds of sessions."""
+    if isinstance(store, MemoryStore):
+        return len(store._records) + len(store._revoked) + store._data.bytes
+    if isinstance(store, RedisStore):
+        return len([key async for key in store._connection.scan("full*1*:*") if b"{all}" not in key])
+    assert isinstance(store, (SQLiteStore, PostgresStore))
+    filling = await store._call("filling", (), {})
+    return int(filling.sessions + filling.data)

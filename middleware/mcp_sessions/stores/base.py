@@ -20,7 +20,7 @@ from .._session.claims import AUDIENCE, Claims
 from .._session.data import DataStore, Namespace
 from ..errors import DataGone, DataNotInteger, DataTooLarge, PrincipalDataTooLarge
 
-logger = logging.getLogger("mcp_sessions")
+logger: Final = logging.getLogger("mcp_sessions")
 
 
 class Standing(Enum):
