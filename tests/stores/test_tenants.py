@@ -21,7 +21,7 @@ from clients import START, Client, Clock
 from mcp_sessions._session.claims import Claims
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import PrincipalDataTooLarge, StoreFull, TooManySessions
-from mcp_sessions.stores import postgres_tables
+from mcp_sessions.stores import postgres_tables, redis_data
 from mcp_sessions.stores.base import ANONYMOUS, Record, Store
 from mcp_sessions.stores.memory import MemoryStore
 from mcp_sessions.stores.postgres import PostgresStore
@@ -226,3 +226,26 @@ async def held(store: Store) -> int:
     assert isinstance(store, (SQLiteStore, PostgresStore))
     filling = await store._call("filling", (), {})
     return int(filling.sessions + filling.data)
+
+
+async def test_a_worker_remembers_a_bounded_number_of_accounts(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, server: redis_servers.Server
+) -> None:
+    """Of the others it asks again."""
+    monkeypatch.setattr(redis_data, "KNOWN", 1)
+    store = RedisStore(server.url, clock=clock, timeout=10)
+    for subject in (ALICE, BOB, ALICE):
+        await store.write(shelf("a", subject), "k", b"1")
+        assert len(store._totals) == 1
+    await store.close()
+
+
+async def test_who_looks_at_many_records_leaves_others_their_turn(clock: Clock) -> None:
+    """All are found all the same."""
+    store = MemoryStore(clock=clock)
+    for n in range(450):
+        await store.register(Record.of(session(f"{n}")))
+    assert await store.claim_ended(audience=session("a").audience, idle_timeout=None, lease=60, limit=500) == []
+    clock.now = LATER
+    ended = await store.claim_ended(audience=session("a").audience, idle_timeout=None, lease=60, limit=500)
+    assert len({one.record.ref for one in ended}) == 450
