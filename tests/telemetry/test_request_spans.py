@@ -31,6 +31,7 @@ def session(jti: str = "a", trace: str | None = START, client: str | None = "wir
 
 
 SESSION = session()
+LABELS = {"mcp.method.name": "tools/call", "gen_ai.tool.name": "add"}
 NAMED = {"session.id": SESSION.ref, "mcp.session.id": SESSION.ref}
 
 
@@ -319,8 +320,8 @@ def test_where_the_server_makes_its_own_the_span_around_names_the_session() -> N
     with traced.recording() as spans:
         for of in (SESSION, None):
             with traced.tracer.start_as_current_span("http"):
-                assert traced.begin(session=of) is None
-    assert [dict(span.attributes or {}) for span in spans] == [NAMED, {}]
+                traced.begun(session=of).end()
+    assert [dict(span.attributes or {}) for span in spans] == [{**NAMED, **LABELS}, LABELS]
 
 
 def test_where_nothing_is_recorded_around_nothing_is_written() -> None:
@@ -345,7 +346,7 @@ def test_a_servers_own_spans_find_the_baggage_of_the_message() -> None:
         assert get_current_span() is http
         request.end()
         assert baggage.get_baggage("session.id") is None
-    assert (spans[0].attributes or {}) == {"mcp.session.id": SESSION.ref}
+    assert (spans[0].attributes or {}) == {"mcp.session.id": SESSION.ref, **LABELS}
 
 
 # --- with metrics --------------------------------------------------------------------------------

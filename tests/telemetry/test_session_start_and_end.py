@@ -82,7 +82,7 @@ def test_a_start_that_is_not_sampled_is_marked_so_in_the_token() -> None:
     found = start_of(text)
     assert found is not None
     assert not found.trace_flags.sampled
-    tracing.end_session(CLAIMS.ref, start=text, reason="deleted")
+    tracing.end_session(CLAIMS.ref, start=text, reason="deleted", seconds=9)
     provider.shutdown()
 
 
@@ -92,7 +92,7 @@ def test_without_an_sdk_the_token_carries_nothing() -> None:
     assert started(tracing) is None
     with use_span(REMOTE):
         assert started(tracing) is None
-    tracing.end_session(CLAIMS.ref, start=None, reason="deleted")
+    tracing.end_session(CLAIMS.ref, start=None, reason="deleted", seconds=9)
 
 
 @pytest.mark.parametrize("text", [None, "", "01-" + "1" * 32 + "-" + "1" * 16 + "-01", f"00-{0:032x}-{1:016x}-01"])

@@ -12,7 +12,7 @@ import logging
 import math
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -70,6 +70,7 @@ class Terminator:
     data: Callable[[str, int], Data]  # returns the data of a session, given its `ref` and its end
     clock: Callable[[], float]  # Unix seconds
     patience: float = PATIENCE  # seconds that the hook may take
+    hook: Callable[[str], AbstractContextManager[object]] = nullcontext  # in which the hook of a session runs
     pause: float = 1.0  # seconds between two attempts to purge a session
 
     async def end(self, claims: Claims, reason: str) -> None:
@@ -194,7 +195,7 @@ class Terminator:
         with anyio.move_on_after(self.patience) as scope:
             # In a task of its own: on asyncio, awaiting a task that was cancelled cancels the waiter, too.
             async with anyio.create_task_group() as group:
-                group.start_soon(_call_on_end, on_end, ended, reason)
+                group.start_soon(_call_on_end, partial(self.hook, ended.ref), on_end, ended, reason)
         if scope.cancelled_caught:
             _log.error("on_end of session %s stopped: it took more than %g s", ended.ref, self.patience)
 
@@ -215,9 +216,12 @@ class Terminator:
                 return
 
 
-async def _call_on_end(on_end: OnEnd, ended: EndedSession, reason: str) -> None:
+async def _call_on_end(
+    hook: Callable[[], AbstractContextManager[object]], on_end: OnEnd, ended: EndedSession, reason: str
+) -> None:
     try:
-        await call_hook(on_end, ended, reason)
+        with hook():
+            await call_hook(on_end, ended, reason)
     except Exception as error:  # noqa: BLE001  # the session has ended all the same
         _log.exception("on_end of session %s raised %s", ended.ref, type(error).__name__)
 

@@ -176,7 +176,8 @@ async def _register(new: ActiveSession) -> None:
 async def _fill_by_hook(on_create: OnCreate, made: NewSession, params: dict[str, Any], scope: Scope) -> None:
     """Let the application fill a new session; where its client carries no state, that is kept."""
     try:
-        await call_hook(on_create, made.session, params, scope)
+        with made.active.runtime.hook(made.session.ref):
+            await call_hook(on_create, made.session, params, scope)
         if made.active.claims.kind != SESSION:
             await made.active.save()
     except Refusal:
