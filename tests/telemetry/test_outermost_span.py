@@ -143,7 +143,7 @@ async def test_a_refusal_of_an_authentic_session_is_in_that_session(reason: str,
     assert said(refused, "mcp_sessions.reason") == said(outermost(spans), "mcp_sessions.reason") == [reason]
     assert said(outermost(spans), *WHAT) == [ref, "tools/call", "whoami", "-32043"]
     assert [(link.context.span_id, dict(link.attributes or {})) for link in refused.links] == [
-        (start.context.span_id, {"mcp_sessions.link": "session_start"})
+        (start.context.span_id, {"mcp_sessions.link": "start"})
     ]
 
 

@@ -53,6 +53,7 @@ CLIENT_ADDRESS: Final = "client.address"
 CALL: Final = "tools/call"
 EXECUTE_TOOL: Final = "execute_tool"
 TOOL_ERROR: Final = "tool_error"
+NETWORK: Final = "network."
 HTTP: Final = {"network.transport": "tcp", "network.protocol.name": "http"}
 HTTP_VERSION: Final = "network.protocol.version"
 TARGET_ATTRIBUTES: Final = {CALL: TOOL, "prompts/get": PROMPT}

@@ -14,7 +14,7 @@ from opentelemetry.trace import Link
 from .._protocol.jsonrpc import REQUEST, Message, Params
 from .._protocol.labels import client_of
 from .._session.claims import MAX_CLIENT_CHARS, Claims
-from .attributes import CLIENT, METHOD, TARGET_ATTRIBUTES, common_attributes, session_attributes, target_of
+from .attributes import CLIENT, METHOD, NETWORK, TARGET_ATTRIBUTES, common_attributes, session_attributes, target_of
 from .context import SESSION_START, in_session, links_to, start_of
 
 _CALLS: Final = 2048  # of 1 to 2 KB each
@@ -28,6 +28,7 @@ class Call(msgspec.Struct, frozen=True):
     name: str
     attributes: tuple[dict[str, str], dict[str, str]]  # the second where `session.id` is foreign
     common: dict[str, str]  # those of them that name no session
+    beside_http: dict[str, str]  # those that are not on the span of an HTTP instrumentation, either
     labels: dict[str, str]  # those of them that the span around gets
     parent: Context  # where the message brings no trace context and there is no current span
     links: Sequence[Link]  # to the session's start
@@ -88,4 +89,5 @@ def _make(  # noqa: PLR0917  # all of it is the key of a cache
         ours, foreign = (session_attributes(ref, tuple(aliases), is_foreign) for is_foreign in (False, True))
         attributes = ({**common, **ours}, {**common, **foreign})
     links = links_to(start_of(trace), SESSION_START)
-    return Call(span, attributes, common, labels, in_session(ref, Context()), links)
+    beside_http = {key: value for key, value in common.items() if not key.startswith(NETWORK)}
+    return Call(span, attributes, common, beside_http, labels, in_session(ref, Context()), links)

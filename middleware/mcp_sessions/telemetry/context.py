@@ -32,7 +32,7 @@ from .._protocol.strict_json import string
 from ..errors import Refusal
 
 LINK: Final = "mcp_sessions.link"  # on each link: what it leads to
-SESSION_START: Final = "session_start"
+SESSION_START: Final = "start"  # of the session
 CALLER: Final = "caller"  # the client's span, by `_meta`
 TRANSPORT: Final = "transport"  # the span around, or the client's by the HTTP headers where none is around
 

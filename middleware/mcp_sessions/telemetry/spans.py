@@ -36,10 +36,12 @@ from .attributes import (
     CLIENT,
     DURATION,
     EXPIRES_AT,
+    MCP_SESSION_ID,
     PARENT,
     REASON,
     SCHEMA_URL,
     SCOPE,
+    SESSION_ID,
     Who,
     attributes_on,
     has_foreign_session_id,
@@ -85,6 +87,25 @@ _KINDS: Final[dict[Spans, tuple[SpanKind | None, SpanKind | None]]] = {
 _SERVER_SESSIONS: Final = 10_000  # of the wrapped server's own that are known; those that were used longest ago go
 _NOTHING: Final[Mapping[Any, Any]] = {}
 _HTTP_METHODS: Final = ("http.request.method", "http.method")  # the present name, and the one before
+
+
+def label(around: Span, name: str, attributes: dict[str, str], *, is_outer: bool) -> bool:
+    """Say on the span around what its request is; return whether an HTTP instrumentation made it.
+
+    Args:
+        around: The span around.
+        name: The name that a span of the message has.
+        attributes: What is known of the request.
+        is_outer: Whether a span below has what only the conventions for MCP ask for.
+    """
+    found = attributes_on(around)
+    method = next((found[name] for name in _HTTP_METHODS if name in found), None)
+    if method is not None and is_outer and SESSION_ID in attributes:
+        del attributes[MCP_SESSION_ID]
+    around.set_attributes(attributes)
+    if method is not None and getattr(around, "kind", None) is SpanKind.SERVER:
+        around.update_name(f"{method} {name}")
+    return method is not None
 
 
 class Start(msgspec.Struct):
@@ -225,7 +246,7 @@ class Tracing:
         """Start the span of a message, say on the one around it what it is, and make the context for its handler."""
         message, meta, context = request.message, request.message.params.meta, None
         kind, is_native = self._kinds[not is_forwarded], is_forwarded and self._is_native
-        origin, around, text = None, None, None
+        origin, around, text, is_http = None, None, None, False
         if get_current() or TRACEPARENT in headers or (meta is not None and has_trace_context(meta)):
             origin = origin_of(message, headers)
             # Beside a span of ours only that of the HTTP request is: another one may be of more than this message.
@@ -238,9 +259,10 @@ class Tracing:
         # The server's own span ends before its answer leaves, so what it returned is written on one around that.
         is_ours = kind is not None or (is_native and request.contents is not None and around is None)
         if origin is not None and around is not None:
-            request.is_recorded = True
             named = self._names(around, request.ref, origin.context)
-            self._label(around, call, {**named, **who, **content("arguments", text, not is_ours, True)})
+            said = {**call.labels, **named, **who, **content("arguments", text, not is_ours, True)}
+            is_http = label(around, call.name, said, is_outer=is_ours or is_native)
+            request.is_recorded = True
         if is_ours:
             more = who if text is None else {**who, **content("arguments", text, True, around is None)}
             context = self._start(request, call, origin, start, kind, more)
@@ -248,7 +270,7 @@ class Tracing:
             context = call.parent if origin is None else in_session(request.ref, origin.server_context)
             context = context if start is None else below(start, context)
         if is_native and context is not None:
-            known = {**message_attributes(call.common, message), **who}
+            known = {**message_attributes(call.beside_http if is_http else call.common, message), **who}
             links = call.links if origin is None else [*origin.links, *call.links]
             context = with_server_span(ServerSpan(known, links), context)
         if context is not None and (who or around is not None):
@@ -276,15 +298,6 @@ class Tracing:
         request.span = span
         request.is_recorded |= span.is_recording()
         return set_span_in_context(span, parent)
-
-    @staticmethod
-    def _label(around: Span, call: Call, more: Mapping[str, str]) -> None:
-        """Say on the span around what its request is."""
-        around.set_attributes({**call.labels, **more})
-        found = attributes_on(around)
-        method = next((found[name] for name in _HTTP_METHODS if name in found), None)
-        if method is not None and getattr(around, "kind", None) is SpanKind.SERVER:
-            around.update_name(f"{method} {call.name}")
 
     @staticmethod
     def _related(
