@@ -73,7 +73,7 @@ def check(spans: list[ReadableSpan], cell: Cell, method: str) -> None:
     servers = [span for span in spans if span.kind is SpanKind.SERVER]
     found = [span for span in servers if maker(span).name == "mcp_sessions"] or servers
     assert len(found) == 1
-    attributes = dict(found[0].attributes or {})
+    attributes: dict[str, Any] = dict(found[0].attributes or {})
     version = {"mcp.protocol.version": "2026-07-28" if cell.modern else "2025-11-25"}
     expected = {**COMMON, **version, "mcp.method.name": method, **own}
     assert found[0].name.startswith(name)  # FastMCP's resources have their URI in it
@@ -130,7 +130,7 @@ def size(spans: list[ReadableSpan]) -> int:
     parts = [scoped for part in encode_spans(spans).resource_spans for scoped in part.scope_spans]
     sent = [span for scoped in parts for span in scoped.spans]
     further = [one.ByteSize() + 2 for span in sent for one in span.attributes if one.key in FURTHER]
-    return sum(span.ByteSize() for span in sent) - sum(further)
+    return int(sum(span.ByteSize() for span in sent) - sum(further))
 
 
 @pytest.mark.parametrize("options", [{}, {"redact": whole}], ids=["plain", "contents"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ class PlainServer(Server):
 
 
 def instrumented(app: ASGIApp) -> ASGIApp:
-    return OpenTelemetryMiddleware(app, exclude_spans=["send", "receive"])  # type: ignore[arg-type]
+    return OpenTelemetryMiddleware(app, exclude_spans=["send", "receive"])
 
 
 @pytest.fixture
@@ -121,7 +122,7 @@ async def test_a_creation_that_is_refused_names_no_session(spans: list[ReadableS
 
 
 def user(scope: Scope) -> str | None:
-    return dict(scope["headers"]).get(b"x-user", b"ann").decode()
+    return str(dict(scope["headers"]).get(b"x-user", b"ann").decode())
 
 
 @pytest.mark.parametrize("reason", ["expired", "ended", "token_principal"])
@@ -174,6 +175,29 @@ async def test_requests_without_a_message_say_whose_they_are(spans: list[Readabl
         assert said(span, "session.id", "mcp_sessions.client") == [*ref, "wire 1"]
     assert said(first, "error.type", "mcp_sessions.reason") == [None, None]
     assert said(second, "error.type", "mcp_sessions.reason") == ["-32043", "ended"]
+
+
+async def test_of_two_sessions_that_a_request_names_the_refused_one_counts(spans: list[ReadableSpan]) -> None:
+    """A message's, authentic or not, beside that of the header, which has ended."""
+    client = Client(sessions(Server()), modern=False)
+    named = (await client.send("initialize", PARAMS)).headers[b"mcp-session-id"]
+    held = await client.create()
+    header = (b"mcp-session-id", named)
+    await call(client.app, http("DELETE", headers=[header]))
+    forged = {**held, "sessionId": held["sessionId"][:-8] + "AAAAAAAA"}
+    for session in (held, forged):
+        await client.tool("whoami", header, session=session)
+    ended = said(next(span for span in spans if span.name == "session end"), "session.id")
+    refused = [span for span in spans if span.name == "tools/call whoami"]
+    assert [said(span, "session.id") for span in refused] == [ended, ended]
+
+
+async def test_without_spans_such_requests_are_served_all_the_same(spans: list[ReadableSpan], tmp_path: Path) -> None:
+    client = Client(sessions(Server(), spans="off", tail=str(tmp_path / "none")), modern=False)
+    header = (b"mcp-session-id", (await client.send("initialize", PARAMS)).headers[b"mcp-session-id"])
+    assert [(await call(client.app, http("DELETE", headers=[header]))).status for _ in range(2)] == [200, 404]
+    assert (await call(client.app, http(), b"[")).status == 400
+    assert spans == []
 
 
 async def test_a_body_that_is_not_a_message_says_why_it_is_refused(spans: list[ReadableSpan]) -> None:

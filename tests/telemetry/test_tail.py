@@ -52,12 +52,13 @@ def tailed(path: str, **options: Any) -> MCPSessionMiddleware:
 
 
 async def test_a_session_s_life_is_sent_in_its_order(watcher: Watcher) -> None:
-    """Created, called, refused, ended: by its ref, with times and outcomes, and nothing that is secret."""
+    """Created, called, refused, ended, and refused by its name: by its ref, with times and outcomes, and nothing that is secret."""
     client = Client(tailed(watcher.path))
     held = await client.create()
     ref = (await client.tool(session=held)).result["content"]
     await client.tool(session={"sessionId": held["sessionId"][:-8] + "AAAAAAAA"})
     await client.delete(held)
+    await client.tool(session=held)
     seen = watcher.seen()
     assert held["sessionId"] not in json.dumps(seen)
     assert all(event.pop("seconds", 0) >= 0 for event in seen)
@@ -67,6 +68,7 @@ async def test_a_session_s_life_is_sent_in_its_order(watcher: Watcher) -> None:
         ("call", ref, "tools/call whoami", None, None),
         ("call", None, "tools/call whoami", "-32043", "token_signature"),
         ("ended", ref, None, None, "deleted"),
+        ("call", ref, "tools/call whoami", "-32043", "ended"),
     ]
 
 

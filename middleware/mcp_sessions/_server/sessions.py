@@ -278,14 +278,13 @@ def refused_claims(ctx: RequestContext, refusal: Refusal | None, *ids: str | Non
     """Return the claims of the authentic session that is refused, of those that a request names, or None."""
     if refusal is None or refusal.ref is None:
         return None
-    runtime = ctx.runtime
+    runtime, found = ctx.runtime, dict[str, Claims]()
     ring = runtime.ring(runtime.clock())
     for session_id in filter(None, ids):
         with suppress(SessionNotFound):
             claims = runtime.tokens.authentic(ring, session_id)
-            if claims.ref == refusal.ref:
-                return claims
-    return None
+            found[claims.ref] = claims
+    return found.get(refusal.ref)
 
 
 def end_of(claims: Claims, runtime: Runtime, last_seen: int) -> int:
