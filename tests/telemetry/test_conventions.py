@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from apps import Server, sessions
 from clients import Client
-from environments import require
+from environments import needs, require
 from recorded import ALIAS, process_wide
 
 require("opentelemetry-sdk>=1.28")
@@ -21,7 +21,7 @@ from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
-from integration.servers import CELLS, Cell, bare, http_app, server_class
+from integration.servers import CELLS, FRAMEWORKS, Cell, bare, http_app, server_class
 from integration.wire import Client as Wire
 from integration.wire import Held, lifespan
 from mcp_sessions import __version__
@@ -38,6 +38,7 @@ COMMON = {
     "network.transport": "tcp",
     "client.address": "127.0.0.1",  # where the application asks for it
 }
+UNKNOWN = "-32602" if FRAMEWORKS[0] == "sdk1" else "-32601"  # what it calls a method that it does not know
 TOOL = {"gen_ai.tool.name": "whoami", "gen_ai.operation.name": "execute_tool"}
 # By the method: its params, the span's name, and what the span has beyond what all have. `jsonrpc.protocol.version` is
 # for versions that are not 2.0, of which there are none here.
@@ -46,7 +47,7 @@ ROWS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     "prompts/get": ({"name": "who"}, "prompts/get who", {"gen_ai.prompt.name": "who"}),
     "resources/read": ({"uri": "session://me"}, "resources/read", {"mcp.resource.uri": "session://me"}),
     "tools/list": ({}, "tools/list", {}),
-    "no/such": ({}, "no/such", {"error.type": "-32601", "rpc.response.status_code": "-32601"}),
+    "no/such": ({}, "no/such", {"error.type": UNKNOWN, "rpc.response.status_code": UNKNOWN}),
 }
 ODD = {("f", "no/such")}  # FastMCP calls that error by its class
 NEVER = {"gen_ai.tool.call.arguments", "gen_ai.tool.call.result"}  # opt-in
@@ -71,6 +72,7 @@ async def answered(app: Any, cell: Cell, method: str, params: dict[str, Any]) ->
 def check(spans: list[ReadableSpan], cell: Cell, method: str) -> None:
     _, name, own = ROWS[method]
     servers = [span for span in spans if span.kind is SpanKind.SERVER]
+    servers = [span for span in servers if span.name.startswith(method)]  # FastMCP 3 lists its tools before a call
     found = [span for span in servers if maker(span).name == "mcp_sessions"] or servers
     assert len(found) == 1
     attributes: dict[str, Any] = dict(found[0].attributes or {})
@@ -133,6 +135,7 @@ def size(spans: list[ReadableSpan]) -> int:
     return int(sum(span.ByteSize() for span in sent) - sum(further))
 
 
+@needs("mcp>=2")
 @pytest.mark.parametrize("options", [{}, {"redact": whole}], ids=["plain", "contents"])
 @pytest.mark.parametrize("is_instrumented", [False, True])
 async def test_a_call_takes_few_spans_and_bytes(is_instrumented: bool, options: dict[str, Any]) -> None:

@@ -52,7 +52,7 @@ def tailed(path: str, **options: Any) -> MCPSessionMiddleware:
 
 
 async def test_a_session_s_life_is_sent_in_its_order(watcher: Watcher) -> None:
-    """Created, called, refused, ended, and refused by its name: by its ref, with times and outcomes, and nothing that is secret."""
+    """Created, called, refused, ended: by its ref, also afterwards; times and outcomes, and nothing that is secret."""
     client = Client(tailed(watcher.path))
     held = await client.create()
     ref = (await client.tool(session=held)).result["content"]

@@ -223,15 +223,20 @@ def _recorded(
 ) -> AbstractContextManager[None]:
     """Let telemetry record a message, and observe the response to one that is not forwarded."""
     recorder, is_forwarded = ctx.runtime.telemetry(), refused is None and decision.step not in ANSWERED
-    ids = () if decision.metadata is None else (decision.metadata.session_id,)
+    claims, server_id = None if session is None else session.claims, None
+    if refused is not None:
+        named = () if decision.metadata is None else (decision.metadata.session_id,)
+        claims = refused_claims(ctx, refused, *named, decision.transport_id)
+    if claims is None and not ctx.runtime.bridges:
+        server_id = ctx.server_id
     ctx.telemetry = recorder.begin(
         message,
         version=ctx.headers.version,
-        session=refused_claims(ctx, refused, *ids, decision.transport_id) if session is None else session.claims,
+        session=claims,
         is_forwarded=is_forwarded,
         scope=ctx.scope,
         headers=ctx.headers.by_name,
-        server_id=None if ctx.runtime.bridges else ctx.server_id,
+        server_id=server_id,
     )
     recorder.store_context(ctx.scope, message)
     if ctx.telemetry is None:

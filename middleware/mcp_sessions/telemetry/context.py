@@ -80,11 +80,13 @@ class ServerSpan(msgspec.Struct):
     """What we know of the message of a span that the wrapped server makes.
 
     Args:
+        label: The message's method, with which the span's name begins.
         attributes: Those that our own span would have.
         links: What may be linked.
         is_taken: Whether the span has begun; further ones below it are of something else.
     """
 
+    label: str
     attributes: Mapping[str, str]
     links: Sequence[Link]
     is_taken: bool = False
@@ -194,11 +196,12 @@ def with_server_span(known: ServerSpan, context: Context) -> Context:
     return set_value(_REQUEST, known, context)
 
 
-def server_span_in(context: Context) -> ServerSpan | None:
-    """Return what the span of the wrapped server lacks, for the first one that asks."""
+def server_span_in(context: Context, name: str) -> ServerSpan | None:
+    """Return what the span of the wrapped server lacks, for the first one with the message's name."""
     last = request_context.get()
     known = cast("ServerSpan | None", context.get(_REQUEST) or (None if last is None else last.get(_REQUEST)))
-    if known is None or known.is_taken:
+    # FastMCP 3 asks for the list of tools below the first call.
+    if known is None or known.is_taken or name.partition(" ")[0] != known.label:
         return None
     known.is_taken = True
     return known

@@ -272,7 +272,7 @@ class Tracing:
         if is_native and context is not None:
             known = {**message_attributes(call.beside_http if is_http else call.common, message), **who}
             links = call.links if origin is None else [*origin.links, *call.links]
-            context = with_server_span(ServerSpan(known, links), context)
+            context = with_server_span(ServerSpan(message.label, known, links), context)
         if context is not None and (who or around is not None):
             context = with_request(who, around, context)
         request.context = context
@@ -287,7 +287,12 @@ class Tracing:
         more: Mapping[str, str],
     ) -> Context:
         """Start the span of a message, or without a kind one around the server's own, and return the context below."""
-        parent, links, is_foreign = self._related(call, origin, start, request.ref)
+        if origin is not None:
+            parent, links, is_foreign = self._related(call, origin, start, request.ref)
+        elif start is not None:
+            parent, links, is_foreign = below(start, call.parent), (), False
+        else:
+            parent, links, is_foreign = call.parent, call.links, False
         if kind is None:  # what the two have in common is on the server's
             attributes, links = {**call.labels, **self._named(request.ref, is_foreign)}, ()
         else:
@@ -301,11 +306,9 @@ class Tracing:
 
     @staticmethod
     def _related(
-        call: Call, origin: Origin | None, start: SpanContext | None, ref: str | None
+        call: Call, origin: Origin, start: SpanContext | None, ref: str | None
     ) -> tuple[Context, Sequence[Link], bool]:
         """Return the parent's context, the links, and whether `session.id` is foreign there."""
-        if origin is None:
-            return (call.parent, call.links, False) if start is None else (below(start, call.parent), (), False)
         if start is not None:
             parent, links = below(start, origin.context), origin.links
         else:
