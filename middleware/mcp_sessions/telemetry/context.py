@@ -29,6 +29,7 @@ from opentelemetry.trace import (
 
 from .._protocol.jsonrpc import Message
 from .._protocol.strict_json import string
+from .._session.claims import RedactedRepr
 from ..errors import Refusal
 
 LINK: Final = "mcp_sessions.link"  # on each link: what it leads to
@@ -50,7 +51,7 @@ request_context: Final[ContextVar[Context | None]] = ContextVar("mcp_sessions_co
 """The context of a message without a span of ours: an instrumentation below may start from an empty one."""
 
 
-class Origin(msgspec.Struct, frozen=True):
+class Origin(RedactedRepr, msgspec.Struct, frozen=True):
     """Where a message comes from.
 
     Args:
@@ -76,7 +77,7 @@ class Origin(msgspec.Struct, frozen=True):
         return set_span_in_context(get_current_span(), self.context) if self.caller.is_valid else self.context
 
 
-class ServerSpan(msgspec.Struct):
+class ServerSpan(RedactedRepr, msgspec.Struct):
     """What we know of the message of a span that the wrapped server makes.
 
     Args:

@@ -29,7 +29,7 @@ from opentelemetry.trace import (
 
 from .._protocol.draft import INITIALIZE
 from .._protocol.jsonrpc import RESPONSE, Message
-from .._session.claims import Claims
+from .._session.claims import Claims, RedactedRepr
 from ..errors import Refusal
 from .attributes import (
     CALL,
@@ -108,7 +108,7 @@ def label(around: Span, name: str, attributes: dict[str, str], *, is_outer: bool
     return method is not None
 
 
-class Start(msgspec.Struct):
+class Start(RedactedRepr, msgspec.Struct):
     """A session that is being created, which its span names once it is complete.
 
     Args:
