@@ -35,7 +35,7 @@ BACKGROUND: Final = 0  # for calls that no request waits for: start, stop, sweep
 
 ROUND_TRIPS: Final[Mapping[str, int]] = {  # how many answers of the store each method waits for at the most
     # `open` the first time; a later one is a request's, which may take three round trips.
-    **dict.fromkeys(("open", "close", "revoke_before", "find", "roster", "claim_ended", "elect"), BACKGROUND),
+    **dict.fromkeys(("open", "close", "revoke_before", "find", "roster", "count", "claim_ended", "elect"), BACKGROUND),
     **dict.fromkeys(("admit", "status", "statuses", "touch", "read", "write", "compare_and_swap", "add"), 1),
     **dict.fromkeys(("revoke", "register", "sessions", "forks", "purge", "copy"), 3),
 }

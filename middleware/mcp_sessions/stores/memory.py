@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -210,6 +210,10 @@ class MemoryStore:
         page = positions[start : start + limit]
         found = [record for _, name in page if (record := self._found(name)) is not None]
         return found, "{} {}".format(*page[-1]) if len(page) == limit else ""
+
+    async def count(self, *, audience: str) -> int:
+        positions = self._listings.get(("all", audience), [])
+        return len(positions) - bisect_left(positions, (self._revoked.moment_of(None, audience), ""))
 
     async def find(self, ref: str) -> Record | None:
         return self._found(ref)

@@ -89,7 +89,7 @@ _GREET: Final = b"""
         set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), false),
         pg_is_in_recovery(), current_setting('fsync')::bool AND current_setting('full_page_writes')::bool
 """
-_QUESTIONS: Final = {"status", "statuses", "touch", "sessions", "forks", "find", "read", "elect"}
+_QUESTIONS: Final = {"status", "statuses", "touch", "sessions", "forks", "find", "count", "read", "elect"}
 
 
 def cause(error: Exception) -> str:

@@ -20,16 +20,13 @@ from .._session.data import Namespace
 from ..errors import ConfigurationError, DataNotInteger, StoreUnavailable, refuse
 from . import redis_scripts as scripts
 from .base import FIRST, INT64, LIVE, Ended, Forgotten, Position, Reach, Record, Standing, resolution
-from .redis_clients import connect, split_options
+from .redis_clients import DENIED, TRIO, connect, split_options
 from .redis_connection import RedisConnection, Values, or_unavailable
-from .redis_durability import Durability, Epoch, Promise
+from .redis_durability import SYNC_PATIENCE, Durability, Epoch, Promise
 from .redis_scripts import DIGITS, Command, Keys, Script, Word, member, record_of
 from .turns import Turns
 
 KEPT: Final = 7 * 86_400  # seconds that a record and its data outlive the session, for an `on_end` that was not run
-SYNC_PATIENCE: Final = 3.0  # seconds, at least, for a disk that syncs once a second
-TRIO: Final = "store='redis://...' runs on asyncio alone; serve with asyncio, or use 'sqlite:PATH'"
-DENIED: Final = "Redis refuses this user: look at the user and the password in the store's URL, and at its permissions"
 _MAX_UNSURE: Final = 10_000  # revocations of which one worker remembers that their outcome is unknown
 _PAGE: Final = 500  # records that are read together
 _PAGES: Final = 4  # of the list of deadlines that one `claim_ended` looks at
@@ -220,8 +217,7 @@ class RedisStore:
         return bool(ended)
 
     async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
-        now = await self._ready()
-        args = (moment, self._ttl(until, now))
+        args = (moment, self._ttl(until, await self._ready()))
         await self._connection.change(scripts.REVOKE_BEFORE(self._keys.ended_before(audience, subject), args=args))
 
     # --- records ------------------------------------------------------------------------------------
@@ -261,6 +257,11 @@ class RedisStore:
         page: Command = ("ZSCAN", self._keys.due(audience), cursor or "0", "COUNT", limit)
         ((following, found),) = await self._connection.run(page)
         return await self._live_records([ref.decode() for ref, _ in found]), str(following or "")
+
+    async def count(self, *, audience: str) -> int | None:
+        of_all = self._keys.ended_before(audience, None)  # leaves those on the list that it ended
+        values, (count,) = await self._read([of_all], ("ZCARD", self._keys.due(audience)))
+        return int(count) if values[of_all] is None else None
 
     async def find(self, ref: str) -> Record | None:
         await self._ready()
@@ -379,8 +380,7 @@ class RedisStore:
         return int(total)
 
     async def copy(self, namespace: Namespace, target: Namespace) -> None:
-        now = await self._ready()
-        (items,) = await self._connection.run(self._on_data(scripts.ITEMS, namespace, "", now))
+        (items,) = await self._connection.run(self._on_data(scripts.ITEMS, namespace, "", await self._ready()))
         await self._change(scripts.FILL, target, "", *items)
 
     async def _change(self, script: Script, namespace: Namespace, key: str, *args: Word) -> list[Any]:
@@ -388,8 +388,7 @@ class RedisStore:
         now = await self._ready()
         found: list[Any] = [b"gone"]
         if now < namespace.until + self._leeway:
-            command = self._on_data(script, namespace, key, now, *args)
-            found = await self._connection.change(command, idempotent=False)
+            found = await self._connection.change(self._on_data(script, namespace, key, now, *args), idempotent=False)
         if found[0] in scripts.ERRORS:
             error, text = scripts.ERRORS[found[0]]
             raise error(text)

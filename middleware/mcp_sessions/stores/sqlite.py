@@ -35,7 +35,7 @@ MINUTE: Final = 60  # seconds between two log lines on a full file
 GROUP: Final = 128  # changes in one transaction at the most; then others have their turn
 _HOUR: Final = 3600  # seconds
 _LEAST_BYTES: Final = 1 << 18
-_READING: Final = {"statuses", "look", "sessions", "forks", "find", "roster", "read", "filling"}
+_READING: Final = {"statuses", "look", "sessions", "forks", "find", "roster", "count", "read", "filling"}
 _FREEING: Final = {"claim_ended", "purge", "elect"}  # may use the room that is kept for what makes room
 
 
