@@ -29,6 +29,8 @@ from .._session.events import Fact, SessionDeleted
 from .._session.session import EndedSession
 from ..errors import StoreFull, StoreUnavailable
 from ..stores.base import Record, Store
+from .census import Census
+from .logs import about
 from .streams import Streams, start
 
 if TYPE_CHECKING:
@@ -184,7 +186,8 @@ class Terminator:
         The times are Unix seconds: of its creation, and of its token's own end, beyond which it has not lived.
         """
         ended_at = min(int(self.clock()), expires_at)
-        self.emit(SessionDeleted(ref, reason, max(ended_at - created_at, 0), trace))
+        if reason != NOT_BEGUN:
+            self.emit(SessionDeleted(ref, reason, max(ended_at - created_at, 0), trace))
         if self.on_end is not None:
             ended = EndedSession(ref, utc(created_at), utc(expires_at), self.data(ref, expires_at))
             await self._run(self.on_end, ended, reason)
@@ -196,7 +199,8 @@ class Terminator:
             async with anyio.create_task_group() as group:
                 group.start_soon(_call_on_end, on_end, ended, reason)
         if scope.cancelled_caught:
-            _log.error("on_end of session %s stopped: it took more than %g s", ended.ref, self.patience)
+            text = "on_end of session %s stopped: it took more than %g s"
+            _log.error(text, ended.ref, self.patience, extra=about(ended.ref))
 
     async def forget(self, ref: str) -> None:
         """Purge the data of a session that is over; where the store does not answer, as soon as it does."""
@@ -204,7 +208,8 @@ class Terminator:
             try:
                 await self.store.purge(ref)
             except StoreUnavailable:
-                _log.warning("data of ended session %s stays: store unavailable, trying again", ref)
+                text = "data of ended session %s stays: store unavailable, trying again"
+                _log.warning(text, ref, extra=about(ref))
                 start(partial(self._forget_later, ref))
 
     async def _forget_later(self, ref: str) -> None:
@@ -219,7 +224,7 @@ async def _call_on_end(on_end: OnEnd, ended: EndedSession, reason: str) -> None:
     try:
         await call_hook(on_end, ended, reason)
     except Exception as error:  # noqa: BLE001  # the session has ended all the same
-        _log.exception("on_end of session %s raised %s", ended.ref, type(error).__name__)
+        _log.exception("on_end of session %s raised %s", ended.ref, type(error).__name__, extra=about(ended.ref))
 
 
 @dataclass(eq=False)
@@ -306,7 +311,7 @@ class Sweeper:
 
 @dataclass(eq=False)
 class Services:
-    """What runs beside an application: the open store and, where sessions are tracked, the sweeper.
+    """What runs beside an application: the open store and, where sessions are tracked, the sweeper and the census.
 
     A hook may need what the application opens at its start, so none runs before that or after the application was asked
     to stop; the store opens first and closes last. An application without lifespan returns or raises at once and is
@@ -314,7 +319,7 @@ class Services:
     """
 
     store: Store
-    sweeper: Sweeper | None
+    beside: Sequence[Sweeper | Census]
     closes: bool  # whether the store is ours to close; one that was given as an object belongs to its maker
     check: Callable[[], object] = bool  # looks at the application once it has started
     _active: int = field(default=0, init=False)  # lifespans that run now
@@ -331,14 +336,14 @@ class Services:
             _log.warning("the session store does not answer (%s); requests with a session wait for it", error.reason)
 
     def started(self) -> None:
-        """Begin sweeping: the application has started, or the first request came where no start is seen."""
-        if self.sweeper is not None:
-            self.sweeper.start()
+        """Begin both: the application has started, or the first request came where no start is seen."""
+        for one in self.beside:
+            one.start()
 
     async def stopping(self) -> None:
-        """Stop sweeping, before the application stops."""
-        if self.sweeper is not None:
-            await self.sweeper.stop()
+        """Stop both, before the application stops."""
+        for one in self.beside:
+            await one.stop()
 
     async def stopped(self) -> None:
         """Close the store, after the application has stopped and while the event loop still runs."""

@@ -26,6 +26,7 @@ from .context import RequestContext
 from .cookies import take_cookie
 from .forms import Seconds
 from .lifecycle import Services
+from .logs import log_start
 from .options import (
     DAY,
     Admission,
@@ -139,8 +140,9 @@ class MCPSessionMiddleware:
         self._routing: Final = Routing(self.app, options.path or "", guards=self._options.rules.guards)
         self._sweeps: Final = self._options.sweeper is not None
         self._header_of: Final = decision.any_of if self._options.bridges else decision.ours_of
+        beside = [one for one in (self._options.sweeper, self._options.census) if one is not None]
         self.services: Final = Services(
-            self._options.store, self._options.sweeper, closes=isinstance(store, str), check=self._check_started
+            self._options.store, beside, closes=isinstance(store, str), check=self._check_started
         )
 
     @classmethod
@@ -205,6 +207,9 @@ class MCPSessionMiddleware:
             await handle_other(ctx)
 
     def _check_started(self) -> None:
+        if self._options.counts:
+            self._options.telemetry()  # now, so that its counters begin before the first request
+        log_start(self.path, self._options)
         if self._options.transport and not self._options.bridges:
             placement.log_stateful(self.app, self.path)
 

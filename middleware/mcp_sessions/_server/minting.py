@@ -28,6 +28,7 @@ from ..errors import CreateFailed, PrincipalDataTooLarge, Refusal, SessionEnded,
 from ..stores.base import LIVE, Record
 from .context import RequestContext
 from .lifecycle import NOT_BEGUN, call_hook
+from .logs import about
 from .runtime import Runtime
 from .sessions import LATE, ActiveSession, check_capabilities, end_of
 
@@ -183,7 +184,7 @@ async def _fill_by_hook(on_create: OnCreate, made: NewSession, params: dict[str,
         raise
     except Exception as error:
         ref = made.active.claims.ref
-        _log.exception("on_create of session %s raised %s", ref, type(error).__name__)
+        _log.exception("on_create of session %s raised %s", ref, type(error).__name__, extra=about(ref))
         raise CreateFailed(ref=ref) from error
 
 

@@ -1,13 +1,12 @@
 """`Runtime`: what all requests of one middleware share, made once from its checked options.
 
-It also passes facts to the log, to telemetry and to the application's `listen`. Telemetry is imported when there is
-first something to record, so that a server without tracing pays nothing for it, not even at its start.
+Telemetry is imported when there is first something to record, so that a server without tracing pays nothing for it, not
+even at its start.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache, partial
@@ -24,7 +23,7 @@ from .._protocol.policy import Policy
 from .._session import claims as lineage
 from .._session.claims import Claims, Kind
 from .._session.data import Data, Namespace
-from .._session.events import Fact, Listener, RequestRefused, SessionCreated, SessionDeleted
+from .._session.events import Fact, Listener
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import is_ephemeral, key_source
 from .._tokens.keys import KeyRing
@@ -34,9 +33,11 @@ from ..stores.base import LIVE, Reach, Standing, Store
 from ..stores.turns import Turns
 from ..telemetry.detect import is_traced
 from . import placement, principal
+from .census import Census
 from .context import Conversation, PendingInitialized
 from .forms import as_seconds
 from .lifecycle import Sweeper, Terminator
+from .logs import Facts
 from .options import Limits, OnCreate, Options
 from .principal import ReadPrincipal
 from .resumption import Events
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
     from ..telemetry.recorder import Telemetry
 
 _PROCESS: Final = secrets.token_bytes(16)
-_log: Final = logging.getLogger("mcp_sessions")
-_MAX_METHOD: Final = 64  # characters of a client's method name in a log line
 
 
 class Runtime(msgspec.Struct, frozen=True):
@@ -68,6 +67,7 @@ class Runtime(msgspec.Struct, frozen=True):
     events: Events
     terminator: Terminator
     sweeper: Sweeper | None  # only where sessions are tracked
+    census: Census | None  # only where they are counted, too
     on_create: OnCreate | None
     namespace: Callable[..., Namespace]  # a session's place in the store, given its `ref`, end, subject
     data: Callable[..., Data]  # its data, given the same; the end is in Unix seconds
@@ -88,6 +88,7 @@ class Runtime(msgspec.Struct, frozen=True):
     create_limit: CreateLimit | None
     conversation: Conversation | None  # what is done with the names that clients give to conversations
     tells: Callable[[], bool]  # whether telemetry records anything now
+    counts: bool  # whether there are metrics
     telemetry: Callable[[], Telemetry]  # made at the first call, with OpenTelemetry imported
     listen: Listener | None
     emit: Callable[[Fact], None]  # passes a fact to the log, to telemetry and to the listener
@@ -208,7 +209,7 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
     """Return the fields of the store, of what ends sessions, and of where facts go."""
     limits, tracked, clock = options.limits, options.tracked, options.clock
     tells, telemetry = _telemetry(app, options)
-    emit = partial(_emit, options.telemetry.listen, tells, telemetry)
+    emit = Facts(options.telemetry.listen, tells, telemetry)
     store = stores.make(options.store, clock=clock, timeout=as_seconds(limits.store_timeout))
     turns = Turns()
     of_all = limits.data_bytes_per_principal
@@ -226,8 +227,12 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
     if tracked is not None:
         interval = as_seconds(tracked.sweep_interval)
         sweeper = Sweeper(store, terminator, options.audience, None if idle is None else int(idle), interval)
+    census = None
+    if tracked is not None and options.telemetry.metrics is not None:
+        census = Census(store, options.audience, lambda number: telemetry().alive(number))
     return {
         "store": store,
+        "census": census,
         "origin": _origin(store, options.store),
         "tracked": tracked is not None,
         "streams": streams,
@@ -238,6 +243,7 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
         "namespace": namespace,
         "data": data,
         "tells": tells,
+        "counts": options.telemetry.metrics is not None,
         "telemetry": telemetry,
         "listen": options.telemetry.listen,
         "emit": emit,
@@ -250,14 +256,6 @@ def _origin(store: Store, given: str | Store) -> str | None:
         return None
     memory = store if isinstance(given, str) else given
     return hashlib.blake2s(b"%b%d" % (_PROCESS, id(memory)), digest_size=8).hexdigest()
-
-
-def _emit(listen: Listener | None, tells: Callable[[], bool], telemetry: Callable[[], Telemetry], fact: Fact) -> None:
-    log_fact(fact)
-    if tells():
-        telemetry().observe(fact)
-    if listen is not None:
-        listen(fact)
 
 
 def _telemetry(app: ASGIApp, options: Options) -> tuple[Callable[[], bool], Callable[[], Telemetry]]:
@@ -281,19 +279,6 @@ def _telemetry(app: ASGIApp, options: Options) -> tuple[Callable[[], bool], Call
     if given.metrics is not None or given.tail is not None:
         return lambda: True, telemetry
     return bool if given.spans == "off" else is_traced, telemetry
-
-
-def log_fact(fact: Fact) -> None:
-    """Log a refusal, a creation or an end at INFO; not a use."""
-    if isinstance(fact, RequestRefused):
-        of = "" if fact.ref is None else f" of session {fact.ref}"
-        method = "a body that was not read" if fact.method is None else ascii(fact.method[:_MAX_METHOD])
-        _log.info("refused %s%s: %s (%d)", method, of, fact.reason, fact.code)
-    elif isinstance(fact, SessionCreated):
-        of = "" if fact.parent is None else f" as a fork of {fact.parent}"
-        _log.info("session %s created%s", fact.ref, of)
-    elif isinstance(fact, SessionDeleted):
-        _log.info("session %s ended: %s", fact.ref, fact.reason)
 
 
 WINDOW: Final = 60  # seconds

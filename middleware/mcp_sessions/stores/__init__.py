@@ -19,6 +19,7 @@ import anyio
 from .._session.claims import Claims
 from ..errors import ConfigurationError, MCPSessionsError, StoreUnavailable
 from .base import LIVE, METHODS, Delegating, Reach, Standing, Store
+from .hidden import hidden
 from .memory import MemoryStore
 
 logger = logging.getLogger("mcp_sessions")
@@ -111,7 +112,7 @@ class TimeoutStore(Delegating):
         for name in CHANGES:
             self._limits[name] += _told(store, "patience", 0.0)
         self._reopening = 3 * seconds
-        self._where = _told(store, "where", type(store).__name__)
+        self.where = _told(store, "where", type(store).__name__)
         self._noted: dict[str, float] = {}  # when each fault was logged last
         self._knows_live: Callable[..., bool] = getattr(store, "knows_live", lambda *_, **__: False)
 
@@ -140,7 +141,7 @@ class TimeoutStore(Delegating):
     ) -> Any:
         fault: StoreUnavailable | None = None
         try:
-            with anyio.CancelScope() as scope, Timeout(scope, limit):
+            with hidden(), anyio.CancelScope() as scope, Timeout(scope, limit):
                 return await call(*args, **kwargs)
         except StoreUnavailable as error:
             self._note(error)
@@ -161,7 +162,7 @@ class TimeoutStore(Delegating):
         now = time.monotonic()
         if not now < self._noted.get(fault.reason, -math.inf) + _MINUTE:
             self._noted[fault.reason] = now
-            logger.warning("the session store fails (%s): %s: %s", fault.reason, self._where, fault.cause)
+            logger.warning("the session store fails (%s): %s: %s", fault.reason, self.where, fault.cause)
 
     def __repr__(self) -> str:
         return f"<TimeoutStore of {type(self._store).__name__}>"

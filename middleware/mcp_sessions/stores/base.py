@@ -185,8 +185,8 @@ class Records(Protocol):
     async def count(self, *, audience: str) -> int | None:
         """Return how many recorded sessions of an audience live, or None where only the roster can tell.
 
-        It is asked every few seconds, so it takes no look at each of 100,000. Those that have expired or are idle may
-        be among them for as long as nobody has claimed them.
+        It is asked every few seconds, so it does not look at each of 100,000. Those that have expired, or are idle, may
+        be among them until they are claimed.
         """
 
     async def find(self, ref: str) -> Record | None:

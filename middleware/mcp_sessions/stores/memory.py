@@ -111,6 +111,7 @@ class MemoryStore:
     """
 
     reach: Final = Reach.PROCESS
+    where: Final = "memory"
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ import anyio
 
 from ..errors import ConfigurationError, StoreFull, StoreUnavailable
 from .base import ByName, Forgotten, Reach
+from .hidden import hidden
 from .postgres_tables import Transaction, migrate, sweep
 from .sql import outcome
 
@@ -284,7 +285,8 @@ class Pool:
             except IndexError:
                 connection, is_new = self._connect(), True
             try:
-                return work(connection)
+                with hidden():  # a thread has a context of its own
+                    return work(connection)
             except Error as error:
                 if cause(error) == NO_TABLES:
                     connection.close()  # who connects makes them

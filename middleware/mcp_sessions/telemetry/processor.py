@@ -17,7 +17,15 @@ from opentelemetry.trace import Link, SpanKind, TraceState, get_current_span
 from opentelemetry.util.types import Attributes
 
 from .._session.session import current_both, find_session
-from .attributes import CLIENT, MCP_SESSION_ID, SCOPE, has_foreign_session_id, process_aliases, session_attributes
+from .attributes import (
+    CLIENT,
+    MCP_SESSION_ID,
+    SCOPE,
+    SESSION_ID,
+    has_foreign_session_id,
+    process_aliases,
+    session_attributes,
+)
 from .detect import attributes_of
 from .spans import session_in, start_of
 
@@ -170,5 +178,6 @@ class SessionLogFilter(logging.Filter):
         """Name the session on the record, and let it pass."""
         if not hasattr(record, "session"):
             session = find_session()
-            record.session = "-" if session is None else session.ref
+            ref = None if session is None else session.ref
+            record.session = getattr(record, SESSION_ID, ref) or "-"
         return True

@@ -44,8 +44,11 @@ class Telemetry:
         tail: str | None,
         tracked: bool,
     ) -> None:
-        if metrics is not None and tracked:
-            metrics.follow()
+        self._metrics: Final = metrics
+        if metrics is not None:
+            metrics.begin()
+            if tracked:
+                metrics.follow()
         listeners = [listener for listener in (metrics, None if tail is None else Tail(tail)) if listener is not None]
         self._listeners: Final = listeners
         self._makes_spans: Final = spans != "off"
@@ -83,6 +86,11 @@ class Telemetry:
         """End a session's creation, and name the session on the span of its request."""
         start.end()
         self._tracing.name_session(claims)
+
+    def alive(self, number: int | None) -> None:
+        """Report how many sessions live in the store; None where another worker does so."""
+        if self._metrics is not None:  # pragma: no branch  # who counts has been asked for metrics
+            self._metrics.alive(self, number)
 
     def observe(self, fact: Fact) -> None:
         """Record a fact."""
