@@ -88,7 +88,7 @@ HARMLESS = """
     Answer Call Claims Correlation Created Creation Ended Era Finding Handle Holder Identity JarKey Namespace Outcome
     Principal ProbeClient ProbeRun Promise Record Refused Report RequestRefused Row Rule Rules ServerInfo SessionCreated
     SessionDeleted Setting Wire _Answer _Change _Endpoint _Error _Header _Kept _Pending _Result _Values ListedSession
-    SessionPage
+    SessionPage Reason _Tool _Tools _Listing
 """
 """Classes that show fields: names, hashes, times, and what shows itself as little as these."""
 

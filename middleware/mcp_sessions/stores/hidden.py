@@ -7,9 +7,11 @@ not among them: most of it belongs to no request, and would be a trace each.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
 
 _PLAIN: Final = "suppress_instrumentation"  # the key of older instrumentations
 
@@ -27,3 +29,9 @@ def hidden() -> Iterator[None]:
         yield
     finally:
         contexts.detach(token)
+
+
+def call_hidden(work: Callable[..., T], *arguments: Any) -> T:
+    """Return what a call returns that is made on a thread, which has a context of its own."""
+    with hidden():
+        return work(*arguments)

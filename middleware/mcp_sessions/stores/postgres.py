@@ -21,7 +21,7 @@ import anyio
 
 from ..errors import ConfigurationError, StoreFull, StoreUnavailable
 from .base import ByName, Forgotten, Reach
-from .hidden import hidden
+from .hidden import call_hidden
 from .postgres_tables import Transaction, migrate, sweep
 from .sql import outcome
 
@@ -265,7 +265,7 @@ class Pool:
         """Do work on a thread when it is its turn; again where its connection turns out to be dead, if it may be."""
         if self._process != os.getpid():  # neither threads nor connections survive a fork
             self._start()
-        return self._threads.submit(self._attempt, self._idle, work, may_repeat)
+        return self._threads.submit(call_hidden, self._attempt, self._idle, work, may_repeat)
 
     async def close(self) -> None:
         """Close all connections, after the calls so far. A later call makes others."""
@@ -285,8 +285,7 @@ class Pool:
             except IndexError:
                 connection, is_new = self._connect(), True
             try:
-                with hidden():  # a thread has a context of its own
-                    return work(connection)
+                return work(connection)
             except Error as error:
                 if cause(error) == NO_TABLES:
                     connection.close()  # who connects makes them

@@ -24,7 +24,7 @@ from typing import Any, Final, TypeVar, get_args
 from .._session.claims import Claims
 from ..errors import ConfigurationError, StoreFull, StoreUnavailable
 from .base import FULL_BY, LIVE, ByName, Forgotten, Reach, Standing
-from .hidden import hidden
+from .hidden import call_hidden
 from .sql import call_soon, outcome
 from .sqlite_file import LOCKED, Job, Setting, SQLiteFile, checked_path
 from .sqlite_shared import KnownSessions, SharedFile
@@ -190,7 +190,7 @@ class WorkerThread:
             if self._running is None:
                 self._running = (ThreadPoolExecutor(1, thread_name_prefix=self._name), SQLiteFile(self._setting))
             executor, file = self._running
-            return executor.submit(_hidden, work, file)
+            return executor.submit(call_hidden, work, file)
 
     async def close(self) -> None:
         """Close the file and let the thread end, after the calls so far. A later call starts another."""
@@ -210,11 +210,6 @@ class WorkerThread:
         if self._running is not None:
             self._running[1].leave_behind()
         self._lock, self._running = Lock(), None
-
-
-def _hidden(work: Callable[[SQLiteFile], T], file: SQLiteFile) -> T:
-    with hidden():  # a thread has a context of its own
-        return work(file)
 
 
 def _after_fork() -> None:
