@@ -124,6 +124,12 @@ class Changing(MemoryStore):
         return await super().count(audience=audience) if self.counts else None
 
 
+async def test_a_server_that_stops_before_it_has_started_counts_nothing() -> None:
+    worker = Worker("memory:")
+    await worker.app.services.stopping()
+    assert worker.gauge() is None
+
+
 async def test_what_is_not_known_is_not_reported() -> None:
     """While the store does not answer there is no number, rather than an old one."""
     store = Changing()

@@ -161,6 +161,17 @@ async def test_at_the_start_it_says_where_sessions_begin_and_by_which_keys(caplo
     ]
 
 
+async def test_a_file_that_fails_is_named_with_the_cause(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """So that it is known where to look."""
+    (path := tmp_path / "sessions.db").write_bytes(b"not a database " * 300)
+    answer = await Client(sessions(Server(), store=f"sqlite:{path}")).send("sessions/create")
+    assert answer.status == 503
+    (record,) = of(caplog, "the session store fails")
+    assert record.getMessage() == (
+        f"the session store fails (store_corrupt): SQLite file {path}: file is not a database"
+    )
+
+
 # --- what smells of an attack --------------------------------------------------------------------
 
 

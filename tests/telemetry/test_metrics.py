@@ -23,7 +23,7 @@ from mcp_sessions.stores.base import Record
 from mcp_sessions.stores.memory import MemoryStore
 from mcp_sessions.telemetry import metrics
 from mcp_sessions.telemetry.metrics import OPERATION_BUCKETS, SESSION_BUCKETS, SessionMetrics
-from mcp_sessions.telemetry.outcome import SUCCESS, Outcome
+from mcp_sessions.telemetry.outcome import SUCCESS, Outcome, listed_tools
 
 DAY = 86_400
 
@@ -213,6 +213,11 @@ async def test_a_tool_is_named_before_it_has_ever_succeeded(sse: bool, meter: Me
     assert calls(meter) == {("buy", "tool_error"): 1, ("_OTHER", "tool_error"): 1, ("pay", "tool_error"): 1}
     timed = [dict(key).get("gen_ai.tool.name") for key in meter.points("mcp.server.operation.duration")]
     assert sorted(filter(None, timed)) == ["_OTHER", "buy", "pay"]
+
+
+@pytest.mark.parametrize("text", [b"[", b'{"error":{"code":1}}', b'{"result":{"tools":[{"name":7}]}}'])
+def test_an_answer_that_lists_no_tools_names_none(text: bytes) -> None:
+    assert listed_tools(text) == ()
 
 
 def test_no_client_makes_names(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
