@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -24,6 +24,7 @@ from . import forms, placement
 from .answers import refuse_bodyless
 from .context import RequestContext
 from .cookies import take_cookie
+from .environment import from_env
 from .forms import Seconds
 from .lifecycle import Services
 from .logs import log_start
@@ -31,6 +32,7 @@ from .options import (
     DAY,
     Admission,
     Limits,
+    MiddlewareOptions,
     OnCreate,
     OnEnd,
     OnStoreError,
@@ -39,7 +41,6 @@ from .options import (
     Tracking,
     TransportSessions,
     Wire,
-    from_env,
     names_moved,
 )
 from .paths import Place, Routing
@@ -50,6 +51,7 @@ from .transport import cross, handle_get_or_delete, handle_other
 
 if TYPE_CHECKING:
     from asgiref.typing import ASGI3Application
+    from typing_extensions import Unpack
 
     from .._protocol.sep1364 import Dialect
 
@@ -132,7 +134,7 @@ class MCPSessionMiddleware:
         clock: Callable[[], float] = time.time,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in {"self", "app"}}
-        self.app = forms.application(app)
+        self.app: ASGIApp = forms.application(app)
         self._random_keys = keys is None
         options = Options(**given)
         self._options = make_runtime(self.app, options)
@@ -146,7 +148,7 @@ class MCPSessionMiddleware:
         )
 
     @classmethod
-    def from_env(cls, app: ASGIApp | ASGI3Application, **options: Any) -> MCPSessionMiddleware:
+    def from_env(cls, app: ASGIApp | ASGI3Application, **options: Unpack[MiddlewareOptions]) -> MCPSessionMiddleware:
         """Wrap an application, with the options that the environment holds: `MCP_SESSIONS_LIFETIME=12h` and so on.
 
         Options that are given here win over the environment.

@@ -22,7 +22,7 @@ from .base import LIVE, METHODS, Delegating, Reach, Standing, Store
 from .hidden import hidden
 from .memory import MemoryStore
 
-logger = logging.getLogger("mcp_sessions")
+logger: Final = logging.getLogger("mcp_sessions")
 T = TypeVar("T")
 Clock = Callable[[], float]
 REMEDY: Final = (
