@@ -33,13 +33,15 @@ class Worker:
         given = {"tracked": True, "clock": clock or Clock(), **options}
         self.app: MCPSessionMiddleware = sessions(Server(), store=store, metrics=metrics, **given)
         self.client = Client(self.app)
-        self.running = self.app.services.around(lambda _: nullcontext(), None)  # type: ignore[arg-type, return-value]
+        self.running = self.app.services.around(lambda _: nullcontext(), None)
 
-    def gauge(self) -> list[int] | None:
+    def gauge(self) -> list[Any] | None:
         """What it reports now; None where there is no gauge."""
         data = self.reader.get_metrics_data()
         assert data is not None
-        found = {metric.name: metric for one in data.resource_metrics[0].scope_metrics for metric in one.metrics}
+        found: dict[str, Any] = {
+            metric.name: metric for one in data.resource_metrics[0].scope_metrics for metric in one.metrics
+        }
         return [point.value for point in found[GAUGE].data.data_points] if GAUGE in found else None
 
     async def shows(self, *expected: int) -> None:

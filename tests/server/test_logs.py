@@ -17,8 +17,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from recorded import process_wide
 from started import start
 
-from mcp_sessions import Principal, SEP1364Create, Session, TransportSessions
-from mcp_sessions._server import logs
+from mcp_sessions import KeyRing, Principal, SEP1364Create, Session, TransportSessions
 from mcp_sessions._server.logs import MANY, Facts
 from mcp_sessions._session.events import RequestRefused, SessionDeleted
 from mcp_sessions.errors import StoreUnavailable
@@ -150,9 +149,9 @@ async def test_at_the_start_it_says_where_sessions_begin_and_by_which_keys(caplo
     for options in (everything, nothing):
         caplog.clear()
         app = sessions(Server(), keys=secrets, **options)
-        async with app.services.around(lambda _: nullcontext(), None):  # type: ignore[arg-type, return-value]
+        async with app.services.around(lambda _: nullcontext(), None):
             lines += [record.getMessage() for record in of(caplog, "sessions at ")]
-    signs, verifies = (key.kid for key in app._options.ring(0))
+    signs, verifies = (key.kid for key in KeyRing(secrets))
     keys = f"key {signs} signs, {verifies} verifies"
     clients, kept = "for audience 'mcp-sessions': clients get them by _meta", "kept in memory (one process)"
     assert lines == [
@@ -213,7 +212,7 @@ async def test_there_is_a_line_a_minute_with_the_number_of_those_in_between(
 ) -> None:
     """For as long as it goes on; what begins anew is a warning at once again, and a few of the other kind are none."""
     minute = Minutes()
-    monkeypatch.setattr(logs.anyio, "sleep", minute.sleep)
+    monkeypatch.setattr(anyio, "sleep", minute.sleep)
     facts = Facts(None, bool, pytest.fail)
     stolen = [RequestRefused("token_principal", -32043, "ping", f"ses_{n}") for n in range(3)]
     counts = []

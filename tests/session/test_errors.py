@@ -96,9 +96,9 @@ def test_every_reason_is_in_the_table_of_reasons() -> None:
     for path in (ROOT / "middleware" / "mcp_sessions").glob("[!c]*/*.py"):  # but the client and the command line
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") in RAISING:
-                given |= {each.value for each in node.args[:1] if isinstance(each, ast.Constant)}
+                given |= {str(each.value) for each in node.args[:1] if isinstance(each, ast.Constant)}
             elif isinstance(node, ast.Constant) and STORE.fullmatch(str(node.value)):
-                given.add(node.value)
+                given.add(str(node.value))
     assert given | claims == {*REASONS}
 
 

@@ -89,7 +89,7 @@ async def test_it_counts_what_becomes_of_sessions(meter: Meter) -> None:
 async def test_every_counter_begins_at_0(meter: Meter) -> None:
     """As the server starts, before any request: of a counter that appears with a burst no rate shows the burst."""
     app = sessions(Server(), metrics=SessionMetrics(meter.provider))
-    async with app.services.around(lambda _: nullcontext(), None):  # type: ignore[arg-type, return-value]
+    async with app.services.around(lambda _: nullcontext(), None):
         ended, refused = (meter.points(f"mcp_sessions.{name}") for name in ("session.ended", "request.refused"))
         assert {*ended} == {reason(word) for word in (*ENDS, "_OTHER")}
         assert {*refused} == {reason(word) for word in (*REASONS, "_OTHER")}

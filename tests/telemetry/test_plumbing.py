@@ -46,7 +46,7 @@ async def lives(store: Any) -> None:
     """Create, use and delete tracked sessions, with all that runs beside them."""
     app = sessions(Server(), store=store, tracked=True, clock=time)
     client = Client(app)
-    async with app.services.around(lambda _: nullcontext(), None):  # type: ignore[arg-type, return-value]
+    async with app.services.around(lambda _: nullcontext(), None):
         held = await client.create()
         await client.tool(session=held)
         await client.delete(held)
