@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from starlette.types import Message
 from mcp_sessions import SEP1364Create, SEP1364Initialize, Session, errors
 from mcp_sessions._protocol.decision import LISTS, TABLE, Carries, Lists, Step, list_step
 from mcp_sessions._session.claims import Claims
+from mcp_sessions._session.reasons import ENDS, REASONS
 from mcp_sessions.errors import REFUSALS, Refusal, refuse
 from mcp_sessions.stores.base import Standing
 from mcp_sessions.stores.memory import MemoryStore
@@ -509,7 +511,23 @@ def errors_page() -> str:
         f"| `{case.code}` | {_status(case.legacy)} | {_status(case.modern)} | {case.when} | {case.client_message} |"
         for case in CASES
     ]
-    return "\n".join([_ERRORS, *rows, ""])
+    return "\n".join(
+        [_ERRORS, *rows, _REASONS, *_reasons(), _ENDS, *(f"| `{why}` | {ENDS[why]} |" for why in ENDS), ""]
+    )
+
+
+def _reasons() -> list[str]:
+    """Return a table for each remedy, with one row for all claims of a token."""
+    lines: list[str] = []
+    for (fault, remedy, smells), reasons in groupby(REASONS, lambda reason: REASONS[reason][1:]):
+        lines += [
+            f"\nFault: **{fault}**. Attack: **{smells}**. To do: {remedy}.\n",
+            "| reason | meaning |",
+            "|---|---|",
+        ]
+        rows = [f"| `{reason}` | {REASONS[reason].means} |" for reason in reasons]
+        lines += [row for row in rows if "token_claim_" not in row]
+    return lines
 
 
 def protocol_page() -> str:
@@ -550,13 +568,25 @@ that is over also gets `error.data.reason`, `"expired"` or `"ended"`; to everybo
 expired and deleted sessions look alike. A request that is under way when its session is deleted gets that error, too,
 where it is answered by an event stream. A refused notification or posted response is answered with HTTP 400 or
 above and the id `null`, and so is a body that could not be read as one message. With 429 and 503 comes `Retry-After`.
-At 503 nobody knows whether the session lives, so it must not be given up.
+At 503 it is not known whether the session lives, so it must not be given up.
 
 A session state that cannot be kept is not a refusal of the request: the application gets the exception where it writes,
 and only a value that grew unnoticed makes the answer an error, `-32603`, with the size and the limit.
 
 | code | HTTP, legacy era | HTTP, modern era | when | message |
 |---|---|---|---|---|"""
+
+_REASONS = """
+## Reasons
+
+A client never learns why exactly it is refused. The log, spans and metrics do, by `mcp_sessions.reason`. A claim of a
+token that is not as it should be is named, as in `token_claim_exp`, and is of the kind of `token_claims`."""
+
+_ENDS = """
+A session ends for one of these, or for a reason that your code gives:
+
+| reason | what it means |
+|---|---|"""
 
 _PROTOCOL = """\
 # Decisions
