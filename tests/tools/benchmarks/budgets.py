@@ -26,6 +26,7 @@ class Budget:
     unit: str
     how: str  # it is measured
     at_least: bool = False
+    excepted: float | None = None  # what the gate holds instead, where the limit was not reached
 
     def verdict(self, figures: Figures) -> str:
         """Return `met`, `short by` so much, or `not measured`."""
