@@ -32,7 +32,7 @@ from opentelemetry.trace import (
 )
 
 from .._protocol.draft import INITIALIZE
-from .._protocol.jsonrpc import REQUEST, RESPONSE, Message, Params
+from .._protocol.jsonrpc import REQUEST, RESPONSE, Message, Meta, Params
 from .._protocol.strict_json import string
 from .._session.claims import Claims
 from ..errors import Refusal
@@ -317,18 +317,19 @@ def _links(context: SpanContext | None) -> list[Link]:
     return [] if context is None or not context.is_valid else [Link(context)]
 
 
-def has_trace_context(meta: Mapping[str, Any]) -> bool:
+def has_trace_context(meta: Meta) -> bool:
     """Whether a message's `_meta` brings a span or baggage."""
-    return "traceparent" in meta or "baggage" in meta
+    return meta.traceparent is not UNSET or meta.baggage is not UNSET
 
 
 def trace_context(message: Message) -> Context | None:
     """Return the current context with a message's span and baggage, or None where it has neither."""
-    meta = message.meta
+    meta = message.params.meta
     if meta is None or not has_trace_context(meta):
         return None
     try:
-        carrier = {name: string(meta[name]) or "" for name in _TRACE_CONTEXT if name in meta}
+        found = {name: getattr(meta, name) for name in _TRACE_CONTEXT}
+        carrier = {name: string(value) or "" for name, value in found.items() if value is not UNSET}
     except Refusal:  # a lone surrogate
         return None
     return propagate.extract(carrier, get_current())
