@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import msgspec
 from msgspec import UNSET
@@ -37,7 +37,7 @@ MAX_CACHED_BYTES: Final = 1024  # of a text that is remembered; with an id and a
 class _Word(Enum):
     """An entry of the table. Enum hashes by name in Python code, which costs 0.3 us at each look-up."""
 
-    __hash__ = object.__hash__
+    __hash__: ClassVar[Callable[[object], int]] = object.__hash__
 
 
 class Subject(_Word):
