@@ -170,7 +170,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             return plain
         payload = (self.payload or b"{}") if changed is None else changed
         sealed = seal.seal(self.ring.signing, payload, claims.jti, claims.subject, runtime.audience, now)
-        if self.known is not None and len(sealed) <= min(MAX_REMEMBERED_CHARS, runtime.limits.state_bytes):
+        if self.known is not None and len(sealed) <= MAX_REMEMBERED_CHARS and len(sealed) <= runtime.limits.state_bytes:
             self.known.sealed = sealed, UnsealedState(payload, now)
         return draft.with_state(plain, sealed)
 

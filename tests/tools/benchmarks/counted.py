@@ -13,6 +13,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -33,21 +34,27 @@ async def subjects() -> dict[str, dict[str, Serve]]:
     now = time.time()
     rows = {row.name.removeprefix("ours, "): row.visits for row in await kinds(clock=lambda: now)}
     found = {name: {"bare": _bare(visits), "ours": visits.serve} for name, visits in rows.items()}
-    visits = Visits.of(ours.wrap(apps.trivial, clock=lambda: now), message(session=await ours.unnamed()))
-    return {**found, "session, traced": {"bare": _bare(visits), "ours": partial(traced, visits)}}
+    for name, spans in (("traced", "auto"), ("enriched", "enrich")):
+        wrapped = ours.wrap(apps.trivial, clock=lambda: now, spans=spans)
+        visits = Visits.of(wrapped, message(session=await ours.unnamed()))
+        found[f"session, {name}"] = {"bare": _bare(visits), "ours": partial(traced, visits, around=spans == "enrich")}
+    return found
 
 
 def _bare(visits: Visits) -> Serve:
     return replace(visits, app=PassThrough(apps.trivial)).serve
 
 
-async def traced(visits: Visits, requests: int) -> None:
-    """Serve requests whose spans are recorded. What that sets up stays, so no other subject may follow."""
+async def traced(visits: Visits, requests: int, *, around: bool) -> None:
+    """Serve requests whose spans are recorded, below another one or not. What that sets up stays: these come last."""
     # Imported here, since all others run where OpenTelemetry's SDK was never imported.
+    from opentelemetry.trace import get_tracer
+
     from .traced import recording
 
     recording()
-    await visits.serve(requests)
+    with get_tracer(__name__).start_as_current_span("around") if around else nullcontext():
+        await visits.serve(requests)
 
 
 def main() -> None:
