@@ -96,10 +96,11 @@ def test_an_unknown_name_raises_attribute_error() -> None:
 STAND_INS = {"kind": REQUEST, "_active": SimpleNamespace(claims=SimpleNamespace(ref="ses_a"))}
 HARMLESS = """
     Metadata Item
-    Answer Call Claims Correlation Created Creation Ended Era Finding Handle Holder Identity JarKey Namespace Outcome
-    Principal ProbeClient ProbeRun Promise Record Refused Report RequestRefused Row Rule Rules ServerInfo SessionCreated
+    Answer Call Claims Correlation Created Creation Ended Era Filling Finding Handle Holder Identity JarKey Namespace
+    Outcome Principal ProbeClient ProbeRun Promise Record Refused Report RequestRefused Row Rule Rules ServerInfo
+    SessionCreated
     SessionDeleted Setting Wire _Answer _Change _Endpoint _Error _Header _Kept _Pending _Result _Values ListedSession
-    SessionPage
+    Began LiveSession Roster SessionPage Worker _Event _Gone
 """
 """Classes that show fields: names, hashes, times, and what shows itself as little as these."""
 

@@ -5,7 +5,7 @@ option object is frozen, and checked when it is made. `MOVED` lists the former n
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, TypeVar, cast
 
@@ -22,7 +22,7 @@ from ..errors import ConfigurationError
 from ..stores.base import Store
 from ..telemetry.detect import Redact, Spans, Trace
 from . import forms
-from .forms import Code, Duration, Flag, Form, Lifetime, LifetimeOrNone, Name, Seconds, Socket, Whole, WholeOrNone
+from .forms import Code, Duration, Flag, Form, Lifetime, LifetimeOrNone, Name, Seconds, Whole, WholeOrNone
 from .principal import PrincipalOf
 
 if TYPE_CHECKING:
@@ -145,8 +145,10 @@ class Limits(_Checked):
     forks_per_session: WholeOrNone = 1_000
     """Forks of one session, of all generations, that may be recorded at once, where tracked; None sets no limit."""
     data_bytes_per_principal: WholeOrNone = 16 * MEBIBYTE
-    """Bytes that the data of all sessions of one principal may take in memory or SQLite, with 200 for each value; None
-    sets no limit."""
+    """Bytes that the data of all sessions of one principal may take, with 200 for each value; None sets no limit."""
+    anonymous_data_bytes: WholeOrNone = 256 * MEBIBYTE
+    """Bytes that the data of all sessions without a principal may take together, with 200 for each value; None sets no
+    limit."""
     creates_per_minute: WholeOrNone = None
     """Sessions that a principal may create per minute and process; callers without a principal share one budget. None
     sets no limit."""
@@ -184,8 +186,12 @@ class Telemetry(_Checked):
     `correlate` found."""
     listen: Annotated[Listener | None, forms.FUNCTION] = None
     """Called with every fact: a session created, used or deleted, a request refused. It must not block or raise."""
-    tail: Socket = None
-    """The path of a UNIX socket on which `python -m mcp_sessions tail` shows what happens, or None."""
+    watch: forms.Directory = None
+    """The directory in which `mcp-sessions watch` finds the workers of this machine, or None."""
+    inspector: forms.Address = None
+    """Where a page shows live sessions and calls, as in `127.0.0.1:8787`, or None."""
+    inspector_token: forms.Secret = field(default=None, repr=False)
+    """The password of that page, with any name of a user; needed where its address is not a loopback one."""
 
 
 GROUPS: Final[Mapping[str, type]] = {
