@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import force_setattr
 
+from .. import _native
 from .._session.claims import RedactedRepr
 from ..errors import NOT_JSONRPC, InvalidRequest, refuse
 from .strict_json import (
@@ -24,6 +25,7 @@ from .strict_json import (
     check_level,
     check_utf8,
     is_all,
+    is_deeper,
     join,
     join_into,
     last_members,
@@ -109,7 +111,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     kind: MessageKind
     method: str = ""  # empty for a response
     given_id: int | str | Raw | UnsetType = UNSET  # read or as sent; UNSET unless this is a request
-    params: Params = NO_PARAMS  # the common members
+    session: bytes | None = None  # what names its session in `params._meta`, well-formed or not, as sent
+    read_params: Params | None = NO_PARAMS  # the common members; None until they are asked for
     field: Raw | None = None  # the top-level member `sessionId` as sent; MCP itself knows none
     decoded: _Decoded | None = None  # the body, all of its members and all of its `params`, once it was taken apart
 
@@ -137,15 +140,17 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return None if self.given_id is UNSET else join(self.given_id)
 
     @property
+    def params(self) -> Params:
+        """The common members of its `params`, values as sent."""
+        if self.read_params is None:  # it is a message of the common form, as the native reader has found
+            force_setattr(self, "read_params", _common(self.body).params or NO_PARAMS)
+        assert self.read_params is not None
+        return self.read_params
+
+    @property
     def meta(self) -> dict[str, Raw] | None:
         """The members of `params._meta`, values as sent; None where absent or null."""
         return self.params.meta
-
-    @property
-    def names_session(self) -> bool:
-        """Whether `params._meta` names a session, well-formed or not."""
-        meta = self.params.meta
-        return meta is not None and SESSION_KEY in meta
 
     @property
     def about(self) -> Raw | None:
@@ -190,14 +195,16 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 MAX_BATCH: Final = 100
+MAX_NESTING: Final = 1_000
 
 
-def parse(body: bytes, *, max_batch: int = MAX_BATCH) -> Message | Batch:
+def parse(body: bytes, *, max_batch: int = MAX_BATCH, max_nesting: int = MAX_NESTING) -> Message | Batch:
     """Read the body of one POST.
 
     Args:
         body: The whole body, already bounded in size.
         max_batch: Messages that a batch may hold.
+        max_nesting: Levels of arrays and objects in the body.
 
     Raises:
         ParseError: `not_json`, `not_utf8`, `byte_order_mark` or `nesting_too_deep`.
@@ -205,6 +212,14 @@ def parse(body: bytes, *, max_batch: int = MAX_BATCH) -> Message | Batch:
             `lone_surrogate`, `method_not_string`, `id_not_string_or_integer` or `params_not_object`.
         InvalidParams: `meta_not_object`.
     """
+    native = None if _native.read is None else _native.read(body, max_nesting)
+    if native is not None:  # of the common form, and read alike
+        method, given_id, session = native
+        if given_id is None:
+            return Message(body, NOTIFICATION, method, UNSET, session, None)
+        return Message(body, REQUEST, method, given_id, session, None)
+    if len(body) > max_nesting and is_deeper(body, max_nesting):
+        raise refuse("nesting_too_deep")
     if not body.isascii():
         check_utf8(body)
     # In one go where a message has common members only and each once, else level by level.
@@ -220,10 +235,11 @@ def parse(body: bytes, *, max_batch: int = MAX_BATCH) -> Message | Batch:
     params = NO_PARAMS if found.params is None else found.params
     if params.meta is not None and not _META.has_only(params.meta):
         _META.check(params.meta)
+    session = None if params.meta is None or SESSION_KEY not in params.meta else bytes(params.meta[SESSION_KEY])
     if found.id is UNSET:
-        return Message(body, NOTIFICATION, found.method, UNSET, params)
+        return Message(body, NOTIFICATION, found.method, UNSET, session, params)
     if found.id:
-        return Message(body, REQUEST, found.method, found.id, params)
+        return Message(body, REQUEST, found.method, found.id, session, params)
     return _message(body)  # only their text distinguishes 0 and -0
 
 
@@ -294,7 +310,8 @@ def _message(body: bytes) -> Message:
     params = params or {}
     read = Params(**{field: params[name] for name, field in _READ.items() if name in params}, meta=meta)
     kind = NOTIFICATION if given_id is UNSET else REQUEST
-    return Message(body, kind, method, given_id, read, field, (body, envelope, params))
+    session = None if meta is None or SESSION_KEY not in meta else bytes(meta[SESSION_KEY])
+    return Message(body, kind, method, given_id, session, read, field, (body, envelope, params))
 
 
 def _inner(outer: dict[str, Raw], name: str, wrong: str) -> _Members:

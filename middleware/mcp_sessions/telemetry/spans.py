@@ -87,7 +87,7 @@ def _make_call(  # noqa: PLR0917  # all of it is the key of a cache
     trace: str | None = None,
     client: str | None = None,
 ) -> Call:
-    message = Message(b"", REQUEST, method, params=Params(name=Raw(name) if name else UNSET))
+    message = Message(b"", REQUEST, method, read_params=Params(name=Raw(name) if name else UNSET))
     label, target = message.label, target_of(message)
     span = label if target is None else f"{label} {target}"
     common = common_attributes(label, target, version)
