@@ -137,9 +137,9 @@ def test_the_wheel_holds_the_package_and_its_licence_alone(wheel: Path) -> None:
 
 def shipped() -> set[str]:
     """The files of the package that are not built."""
-    package = ROOT / "middleware"
-    sources = {path.relative_to(package).as_posix() for path in (package / "mcp_sessions").rglob("*.py")}
-    return sources | {"mcp_sessions/py.typed"}
+    package, kinds = ROOT / "middleware", {".py", ".html", ".typed"}
+    files = (path for path in (package / "mcp_sessions").rglob("*") if path.suffix in kinds)
+    return {path.relative_to(package).as_posix() for path in files}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import logging
 import math
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +31,10 @@ from ..stores.base import Record, Store
 from .streams import Streams, start
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from .options import OnEnd
+    from .watched import Watched
 
 # Reasons that `on_end` gets.
 ENDED_ALL: Final = "ended_all"  # with all other sessions of its principal
@@ -63,6 +66,7 @@ class Terminator:
     data: Callable[[str, int], Data]  # returns the data of a session, given its `ref` and its end
     clock: Callable[[], float]  # Unix seconds
     patience: float = PATIENCE  # seconds that the hook may take
+    hook: Callable[[str], AbstractContextManager[object]] = nullcontext  # in which the hook of a session runs
     pause: float = 1.0  # seconds between two attempts to purge a session
 
     async def end(self, claims: Claims, reason: str) -> None:
@@ -181,7 +185,7 @@ class Terminator:
         self.emit(SessionDeleted(ref, reason, max(ended_at - created_at, 0), trace))
         if self.on_end is not None:
             ended = EndedSession(ref, utc(created_at), utc(expires_at), self.data(ref, expires_at))
-            with _logging_errors(ref):
+            with _logging_errors(ref), self.hook(ref):
                 if inspect.isawaitable(
                     outcome := self.on_end(ended, reason)
                 ):  # a plain function has run, and costs no task
@@ -309,7 +313,7 @@ class Sweeper:
 
 @dataclass(eq=False)
 class Services:
-    """What runs beside an application: the open store and, where sessions are tracked, the sweeper.
+    """What runs beside an application: the open store, the sweeper where sessions are tracked, what shows them live.
 
     A hook may need what the application opens at its start, so none runs before that or after the application was asked
     to stop; the store opens first and closes last. An application without lifespan returns or raises at once and is
@@ -319,6 +323,7 @@ class Services:
     store: Store
     sweeper: Sweeper | None
     closes: bool  # whether the store is ours to close; one that was given as an object belongs to its maker
+    watched: Watched | None = None
     check: Callable[[], object] = bool  # looks at the application once it has started
     _active: int = field(default=0, init=False)  # lifespans that run now
 
@@ -334,14 +339,16 @@ class Services:
             _log.warning("the session store does not answer (%s); requests with a session wait for it", error.reason)
 
     def started(self) -> None:
-        """Begin sweeping: the application has started, or the first request came where no start is seen."""
-        if self.sweeper is not None:
-            self.sweeper.start()
+        """Begin to work: the application has started, or the first request came where no start is seen."""
+        for service in (self.sweeper, self.watched):
+            if service is not None:
+                service.start()
 
     async def stopping(self) -> None:
-        """Stop sweeping, before the application stops."""
-        if self.sweeper is not None:
-            await self.sweeper.stop()
+        """Stop what works, before the application stops."""
+        for service in (self.sweeper, self.watched):
+            if service is not None:
+                await service.stop()
 
     async def stopped(self) -> None:
         """Close the store, after the application has stopped and while the event loop still runs."""

@@ -5,7 +5,7 @@ option object is frozen, and checked when it is made. `MOVED` lists the former n
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, TypeVar, cast
 
@@ -20,9 +20,9 @@ from .._session.session import EndedSession, Session
 from .._tokens.keyfile import Keys
 from ..errors import ConfigurationError
 from ..stores.base import Store
-from ..telemetry.detect import Redact, Spans, Trace
+from ..telemetry.detect import Redact, Spans, Trace, User
 from . import forms
-from .forms import Code, Duration, Flag, Form, Lifetime, LifetimeOrNone, Name, Seconds, Socket, Whole, WholeOrNone
+from .forms import Code, Duration, Flag, Form, Lifetime, LifetimeOrNone, Name, Seconds, Whole, WholeOrNone
 from .principal import PrincipalOf
 
 if TYPE_CHECKING:
@@ -176,6 +176,10 @@ class Telemetry(_Checked):
     redact: Annotated[Redact | None, forms.FUNCTION] = None
     """Writes the arguments and results of tool calls on our spans, as this function leaves them: it is called with
     `"arguments"` or `"result"`, the tool's name and the value, and returns what may be written. None writes nothing."""
+    user: Annotated[User | None, forms.FUNCTION] = None
+    """Says who sends a request on our spans and on those of the wrapped server: this function is called with the
+    `Principal` of a request, and what it returns is `user.id`; `client.address` is written with it. None writes
+    neither."""
     correlate: Annotated[bool | Sequence[str | Source] | None, forms.CORRELATE] = None
     """Where clients without session support name their conversation, as hosts do: `True` looks in the usual places, a
     sequence such as `["meta:openai/session", "header:x-conversation-id"]` in these, in order. What is found is a label
@@ -186,8 +190,12 @@ class Telemetry(_Checked):
     `correlate` found."""
     listen: Annotated[Listener | None, forms.FUNCTION] = None
     """Called with every fact: a session created, used or deleted, a request refused. It must not block or raise."""
-    tail: Socket = None
-    """The path of a UNIX socket on which `python -m mcp_sessions tail` shows what happens, or None."""
+    watch: forms.Directory = None
+    """The directory in which `mcp-sessions watch` finds the workers of this machine, or None."""
+    inspector: forms.Address = None
+    """Where a page shows live sessions and calls, as in `127.0.0.1:8787`, or None."""
+    inspector_token: forms.Secret = field(default=None, repr=False)
+    """The password of that page, with any name of a user; needed where its address is not a loopback one."""
 
 
 GROUPS: Final[Mapping[str, type]] = {

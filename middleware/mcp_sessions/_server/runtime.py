@@ -10,6 +10,7 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,7 +45,9 @@ from .streams import Streams
 
 if TYPE_CHECKING:
     from .._protocol.sep1364 import Sep1364
+    from ..telemetry.feed import Feed
     from ..telemetry.recorder import Telemetry
+    from .watched import Watched
 
 _PROCESS: Final = secrets.token_bytes(16)
 _log: Final = logging.getLogger("mcp_sessions")
@@ -68,6 +71,7 @@ class Runtime(msgspec.Struct, frozen=True):
     events: Events
     terminator: Terminator
     sweeper: Sweeper | None  # only where sessions are tracked
+    watched: Watched | None  # only where the options say so
     on_create: OnCreate | None
     namespace: Callable[..., Namespace]  # a session's place in the store, given its `ref`, end, subject
     data: Callable[..., Data]  # its data, given the same; the end is in Unix seconds
@@ -89,6 +93,7 @@ class Runtime(msgspec.Struct, frozen=True):
     conversation: Conversation | None  # what is done with the names that clients give to conversations
     tells: Callable[[], bool]  # whether telemetry records anything now
     telemetry: Callable[[], Telemetry]  # made at the first call, with OpenTelemetry imported
+    hook: Callable[[str], AbstractContextManager[object]]  # the block in which a hook of a session runs
     listen: Listener | None
     emit: Callable[[Fact], None]  # passes a fact to the log, to telemetry and to the listener
     clock: Callable[[], float]
@@ -207,7 +212,9 @@ def _sep1364(options: Options) -> tuple[Sep1364 | None, PendingInitialized | Non
 def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
     """Return the fields of the store, of what ends sessions, and of where facts go."""
     limits, tracked, clock = options.limits, options.tracked, options.clock
-    tells, telemetry = _telemetry(app, options)
+    where = options.telemetry.watch or options.telemetry.inspector
+    feed = None if where is None else _feed(where, clock)
+    tells, telemetry = _telemetry(app, options, feed)
     emit = partial(_emit, options.telemetry.listen, tells, telemetry)
     store = stores.make(options.store, clock=clock, timeout=as_seconds(limits.store_timeout))
     turns = Turns()
@@ -222,7 +229,8 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
         return Data(store, place, clock=clock, max_value_bytes=limits.value_bytes, turns=turns)
 
     streams = Streams(store)
-    terminator = Terminator(store, streams, on_end=options.on_end, emit=emit, data=data, clock=clock)
+    hook = partial(_hook, tells, telemetry)
+    terminator = Terminator(store, streams, on_end=options.on_end, emit=emit, data=data, clock=clock, hook=hook)
     silence = None if tracked is None else tracked.silence
     idle = next((as_seconds(one) for one in (options.idle_timeout, silence) if one is not None), None)
     sweeper = None
@@ -230,6 +238,7 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
         interval = as_seconds(tracked.sweep_interval)
         sweeper = Sweeper(store, terminator, options.audience, None if idle is None else int(idle), interval)
     return {
+        "watched": None if feed is None else _watched(options, feed, terminator),
         "store": store,
         "origin": _origin(store, options.store),
         "tracked": tracked is not None,
@@ -242,6 +251,7 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
         "data": data,
         "tells": tells,
         "telemetry": telemetry,
+        "hook": hook,
         "listen": options.telemetry.listen,
         "emit": emit,
     }
@@ -263,12 +273,17 @@ def _emit(listen: Listener | None, tells: Callable[[], bool], telemetry: Callabl
         listen(fact)
 
 
-def _telemetry(app: ASGIApp, options: Options) -> tuple[Callable[[], bool], Callable[[], Telemetry]]:
+def _hook(tells: Callable[[], bool], telemetry: Callable[[], Telemetry], ref: str) -> AbstractContextManager[object]:
+    return telemetry().hook(ref) if tells() else nullcontext()
+
+
+def _telemetry(app: ASGIApp, options: Options, feed: Feed | None) -> tuple[Callable[[], bool], Callable[[], Telemetry]]:
     """Return what says whether anything is to be recorded now, and what makes the recorder at its first call."""
     given = options.telemetry
 
     @cache
     def telemetry() -> Telemetry:
+        from ..telemetry.attributes import Who
         from ..telemetry.recorder import Telemetry
 
         return Telemetry(
@@ -277,13 +292,26 @@ def _telemetry(app: ASGIApp, options: Options) -> tuple[Callable[[], bool], Call
             trace=given.trace,
             metrics=given.metrics,
             redact=given.redact,
-            tail=given.tail,
+            feed=feed,
             tracked=options.tracked is not None,
+            who=None if given.user is None else Who(given.user, principal.reader(options.principal)),
         )
 
-    if given.metrics is not None or given.tail is not None:
+    if given.metrics is not None or feed is not None:
         return lambda: True, telemetry
     return bool if given.spans == "off" else is_traced, telemetry
+
+
+def _feed(where: str, clock: Callable[[], float]) -> Feed:
+    from ..telemetry.feed import Feed
+
+    return Feed(where, clock)
+
+
+def _watched(options: Options, feed: Feed, terminator: Terminator) -> Watched:
+    from .watched import Watched
+
+    return Watched(options, feed, terminator)
 
 
 def log_fact(fact: Fact) -> None:
