@@ -12,18 +12,21 @@ author = "The mcp-sessions authors"
 project_copyright = author
 release = version = installed_version("mcp-sessions")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxcontrib.mermaid"]
-exclude_patterns = ["_build"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+exclude_patterns = ["_build", "_templates"]
 
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
-myst_fence_as_directive = ["mermaid"]  # the same fence is drawn by code hosts
 myst_heading_anchors = 3
+
+copybutton_prompt_text = "$ "
+copybutton_exclude = ".linenos, .gp, .go"
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
+maximum_signature_line_length = 60  # a longer signature has one parameter a line
 
 # No inventory of another project is fetched: the gate runs without a network. So a reference has to be found when it
 # is to a name of ours, and may stay plain text when it is to anybody else's.
@@ -31,7 +34,18 @@ nitpicky = True
 nitpick_ignore_regex = [(r"py:.*", r"(?!mcp_sessions\.).*"), (r"py:class", r"mcp_sessions\..*\.(_Self|App)")]
 
 html_theme = "furo"
-html_title = f"mcp-sessions {release}"
+html_title = "mcp-sessions"
+html_baseurl = "https://mcp-sessions.readthedocs.io/en/latest/"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_favicon = "_static/favicon.svg"
+templates_path = ["_templates"]
+html_theme_options = {
+    "source_repository": "https://github.com/mcp-sessions/mcp-sessions/",
+    "source_branch": "main",
+    "source_directory": "docs/",
+    "top_of_page_buttons": ["view", "edit"],
+}
 
 # How a field of an option object is checked stands in its annotation; a reader wants the type alone.
 for group in GROUPS.values():

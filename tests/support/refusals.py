@@ -1,6 +1,6 @@
 """Every refusal that can reach a client, in one table that the tests run and the documentation shows.
 
-`python tests/support/refusals.py docs` writes `errors.md` and `protocol.md` into the folder that it is given.
+`python tests/support/refusals.py docs` writes `errors.md` and the decision table of `wire.md` in the folder `docs`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import generated
 from apps import Server, sessions
 from clients import SESSION_KEY, Answer, Client, Clock, Header, Incoming, call, chunks, http
 from starlette.types import Message
@@ -23,6 +24,7 @@ from mcp_sessions.errors import REFUSALS, Refusal, refuse
 from mcp_sessions.stores.base import Standing
 from mcp_sessions.stores.memory import MemoryStore
 
+COMMAND = "python tests/support/refusals.py docs"
 FIRST: Mapping[str, Any] = {"dialects": [SEP1364Create()]}
 Attempt = Callable[[Client], Awaitable[Answer]]
 
@@ -512,15 +514,15 @@ def errors_page() -> str:
     return "\n".join([_ERRORS, *rows, ""])
 
 
-def protocol_page() -> str:
-    """Return `docs/protocol.md`."""
+def decisions() -> str:
+    """Return the decision table, a part of `docs/wire.md`."""
     columns = list(Carries)
     heading = " | ".join(carries.value for carries in columns)
     rows = [
         f"| {about.value} | {' | '.join(_outcome(TABLE[about][carries]) for carries in columns)} |" for about in TABLE
     ]
     table = [f"| the message is | {heading} |", "|" + "---|" * (len(columns) + 1), *rows]
-    return "\n".join([_PROTOCOL, *table, _LISTS, *map(_choice, LISTS), ""])
+    return "\n".join([*table, _LISTS, *map(_choice, LISTS)])
 
 
 def _choice(lists: Lists) -> str:
@@ -535,35 +537,28 @@ def _status(status: int | None) -> str:
 
 def _outcome(step: Step | str) -> str:
     if isinstance(step, str):
-        return f"refuse: *{REFUSALS[step].message}*"
+        return f"refuse with `{REFUSALS[step].refusal.code}`"
     return "as the option `lists` says" if step is Step.LIST else step.value
 
 
 _ERRORS = """\
-# Errors
+# Refusals
 
-Every refusal that can reach a client. The tests send each of these requests through the middleware, in each era that
-has it, and compare the answer with this page.
+Every refusal that can reach a client. The tests send each of these requests in each era and compare the answers with
+this table.
 
-`error.data.sessionId` repeats the id that was sent with "Session not found". Only the owner of an authentic session
-that is over also gets `error.data.reason`, `"expired"` or `"ended"`; to everybody else unknown, forged, foreign,
-expired and deleted sessions look alike. A request that is under way when its session is deleted gets that error, too,
-where it is answered by an event stream. A refused notification or posted response is answered with HTTP 400 or
-above and the id `null`, and so is a body that could not be read as one message. With 429 and 503 comes `Retry-After`.
-At 503 nobody knows whether the session lives, so it must not be given up.
-
-A session state that cannot be kept is not a refusal of the request: the application gets the exception where it writes,
-and only a value that grew unnoticed makes the answer an error, `-32603`, with the size and the limit.
+- "Session not found" repeats the id in `error.data.sessionId`. Only the owner of a session that is over also gets
+  `error.data.reason`, `"expired"` or `"ended"`: to others, unknown, forged, foreign, expired and deleted sessions look
+  alike.
+- A call that is answered by an event stream gets this error, too, when its session is deleted meanwhile.
+- A refused notification or posted response is answered with HTTP 400 or above and the id `null`; so is a body that
+  cannot be read as one message.
+- 429 and 503 carry `Retry-After`. After a 503 the session may well be alive: keep it.
+- State that cannot be stored raises an exception in the application. A value that grew unnoticed turns the answer into
+  `-32603`, with the size and the limit.
 
 | code | HTTP, legacy era | HTTP, modern era | when | message |
 |---|---|---|---|---|"""
-
-_PROTOCOL = """\
-# Decisions
-
-What happens to a message, by what it is and what it carries. The middleware reads this very table; before it deletes,
-attaches or takes out a session, that session must verify.
-"""
 
 _LISTS = """
 Lists are `tools/list`, `prompts/list`, `resources/list`, `resources/templates/list` and `server/discover`.
@@ -575,4 +570,4 @@ Lists are `tools/list`, `prompts/list`, `resources/list`, `resources/templates/l
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     (folder / "errors.md").write_text(errors_page(), "utf-8")
-    (folder / "protocol.md").write_text(protocol_page(), "utf-8")
+    generated.replace(folder / "wire.md", COMMAND, decisions())

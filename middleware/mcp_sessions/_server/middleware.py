@@ -91,7 +91,7 @@ class MCPSessionMiddleware:
             if the worker that ran it died or lost the store; else it runs only where a session is deleted. It is
             stopped after 50 seconds.
         dialects: Further ways in which clients may refer to sessions, beside the draft and the transport header:
-            `SEP1364Create()` and `SEP1364Initialize()`, the two alternatives of SEP-1364. See `docs/dialects.md`.
+            `SEP1364Create()` and `SEP1364Initialize()`, the two alternatives of SEP-1364. See `docs/wire.md`.
         transport: `"auto"` gives clients without session support one by the transport's own header, `"off"` gives
             them none; a `TransportSessions` says more.
         wire: What is spoken with clients: a `Wire`.
