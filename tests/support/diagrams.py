@@ -18,8 +18,8 @@ WIDTH = 480
 STEP = 34  # between two messages of a sequence
 STYLE = """<style>
 .page { fill: #ffffff } .box { fill: #f1f5f9; stroke: #64748b } .ours { fill: #dbeafe; stroke: #2563eb }
-text { fill: #1e293b } .beside { stroke: #ffffff } path { stroke: #64748b; fill: none } marker path { fill: #64748b; stroke: none }
-.beside { stroke-width: 4px; paint-order: stroke }
+text { fill: #1e293b } .beside { stroke: #ffffff } path { stroke: #64748b; fill: none }
+marker path { fill: #64748b; stroke: none } .beside { stroke-width: 4px; paint-order: stroke }
 @media (prefers-color-scheme: dark) {
   .page { fill: #15181d } .box { fill: #2a3038; stroke: #94a3b8 } .ours { fill: #1e3a5f; stroke: #60a5fa }
   text { fill: #e2e8f0 } .beside { stroke: #15181d } path { stroke: #94a3b8 } marker path { fill: #94a3b8 }
@@ -38,7 +38,7 @@ def svg(title: str, height: int, parts: Sequence[str]) -> str:
     return "\n".join((head, f"<title>{escape(title)}</title>", STYLE, ground, *parts, "</svg>\n"))
 
 
-def text(x: float, y: float, words: str, anchor: str = "middle", size: int = 13, kind: str = "beside") -> str:
+def text(x: float, y: float, words: str, anchor: str = "middle", *, size: int = 13, kind: str = "beside") -> str:
     place = f'class="{kind}" x="{x:g}" y="{y:g}"'
     return f'<text {place} font-size="{size}" text-anchor="{anchor}">{escape(words)}</text>'
 
