@@ -13,6 +13,7 @@ project_copyright = author
 release = version = installed_version("mcp-sessions")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+default_role = "code"  # single backquotes in docstrings
 exclude_patterns = ["_build", "_templates"]
 
 myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
@@ -22,6 +23,7 @@ copybutton_prompt_text = "$ "
 copybutton_exclude = ".linenos, .gp, .go"
 
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True  # the name of a default, not all of its fields
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 napoleon_numpy_docstring = False

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
+from textwrap import wrap
 
 import generated
 import lifecycle
@@ -80,7 +81,7 @@ def life() -> str:
     parts.append(arrow((312, 64), (334, 64), (334, 78), (314, 78)))
     parts += [text(342, 42 + 16 * row, cause, "start") for row, cause in enumerate(stays)]
     for x, (name, answer) in zip(places, over.items(), strict=True):
-        causes = arrows[lifecycle.LIVE, name]
+        causes = [line for cause in arrows[lifecycle.LIVE, name] for line in wrap(cause, 20)]
         parts.append(arrow((240, 88), (240, 146), (x, 146), (x, 274)))
         parts += [text(x, 172 + 17 * row, cause) for row, cause in enumerate(causes)]
         parts.append(box(x - 70, 276, 140, [name, *answer.split(", ")]))
