@@ -23,7 +23,25 @@ from server_process import DidNotStart
 
 POLL: Final = 0.02  # seconds between looks at a log
 PATIENCE: Final = 5.0  # seconds that a program may take to finish
-TEMPLATE: Final = Path(__file__).with_name("nginx.conf")
+SITE: Final = Path(__file__).parent / "deployment" / "nginx.conf"
+MAIN: Final = """\
+daemon off;
+worker_processes 1;
+pid nginx.pid;
+error_log stderr notice;
+events { worker_connections 256; }
+http {
+    access_log off;
+    client_body_temp_path body;
+    proxy_temp_path proxy;
+    fastcgi_temp_path fastcgi;
+    uwsgi_temp_path uwsgi;
+    scgi_temp_path scgi;
+    # A client must not send on a kept connection just as a reload closes it; nor can it know what became of that.
+    keepalive_timeout 0;
+    include site.conf;
+}
+"""  # what surrounds a site, for a folder that anyone may write to
 
 
 def free_port() -> int:
@@ -158,14 +176,22 @@ class Replica(Program):
 
 
 class Nginx(Program):
-    """nginx, which hands each request to the next of the servers that are not out of use."""
+    """nginx with the site of the deployment recipe, which hands each request to the next server in use.
+
+    To replace a server without losing a request: mark it `down`, reload, wait until the old nginx workers have exited
+    (then nothing is under way to it), end it, start the new one, take `down` away, reload. A server that is ended in
+    use takes requests down with it that it has accepted and not read yet, and nginx cannot know whether those were
+    carried out.
+    """
 
     is_ready = b"start worker process "
 
-    def __init__(self, program: Path, folder: Path, replicas: Sequence[Replica]) -> None:
-        self._file = folder / "nginx.conf"
+    def __init__(self, program: Path, folder: Path, replicas: Sequence[Program]) -> None:
+        self._site = folder / "site.conf"
         self._replicas = replicas
-        command: list[str | Path] = [program, "-p", folder, "-e", "stderr", "-c", self._file]
+        main = folder / "nginx.conf"
+        main.write_text(MAIN, "utf-8")
+        command: list[str | Path] = [program, "-p", folder, "-e", "stderr", "-c", main]
         super().__init__("nginx", folder, command, free_port())
         self._configure(None)
 
@@ -174,13 +200,13 @@ class Nginx(Program):
         """The address of the MCP endpoint."""
         return f"http://127.0.0.1:{self.port}/mcp"
 
-    async def take_out(self, replica: Replica | None) -> None:
+    async def take_out(self, replica: Program | None) -> None:
         """Send nothing more to a server; None puts all into use. Returns when nothing is under way to it."""
         self._configure(replica)
         os.kill(self.pid, signal.SIGHUP)
         await self.says(b"exited with code 0")  # the worker with the former configuration, after its last request
 
-    def _configure(self, out: Replica | None) -> None:
-        lines = [f"        server 127.0.0.1:{each.port}{' down' if each is out else ''};" for each in self._replicas]
-        text = TEMPLATE.read_text("utf-8").format(port=self.port, servers="\n".join(lines))
-        self._file.write_text(text, "utf-8")
+    def _configure(self, out: Program | None) -> None:
+        lines = [f"server 127.0.0.1:{each.port}{' down' if each is out else ''};" for each in self._replicas]
+        text = SITE.read_text("utf-8").replace("server 127.0.0.1:8000;", "\n    ".join(lines))
+        self._site.write_text(text.replace("listen 80;", f"listen 127.0.0.1:{self.port};"), "utf-8")

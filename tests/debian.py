@@ -21,6 +21,7 @@ PACKAGES = {
     "npm": "npm",
     "postgres": "postgresql",
     "redis-server": "redis-server",
+    "systemd-analyze": "systemd",
     "valgrind": "valgrind",
     "wrk": "wrk",
 }

@@ -36,7 +36,7 @@ MEMBERS = {
     State: (
         "changes clear close get items keys payload pop popitem rebase received section setdefault shut update values"
     ),
-    Sessions: "close end end_all end_all_before of open",
+    Sessions: "check close end end_all end_all_before of open",
 }
 
 WHEN_ASKED_FOR = ["_server.operator", "integrations.handles", "_tokens.handles", "integrations.handle_types"]

@@ -169,6 +169,14 @@ class Sessions:
         await self._cut_off(second, None)
         await self._reach(second)
 
+    async def check(self) -> None:
+        """Ask the store a question, as a readiness endpoint does; needs no keys.
+
+        Raises:
+            StoreUnavailable: It did not answer, so requests in sessions are refused at present.
+        """
+        await self._store.find("")
+
     async def open(self) -> None:
         """Connect to the store. Without it, the first call does so.
 
