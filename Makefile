@@ -54,8 +54,9 @@ format-check: setup  ## the format alone
 lint: setup  ## the linter alone
 	$(VENV)/ruff check .
 
-types: setup  ## mypy, strict, on the package, the tests and the examples
+types: setup  ## mypy, strict, on the package, the tests and the examples, and the types that users see
 	$(VENV)/mypy
+	$(VENV)/python -m pytest -q tests/test_types.py
 
 architecture: setup  ## the house rules: floors, cycles, lengths, imports
 	$(VENV)/python -m pytest -q tests/test_architecture.py
@@ -84,7 +85,10 @@ bench-baseline: setup  ## count instructions, and keep them as the baseline
 bench-docs: setup  ## measure everything, and put it into docs/performance.md
 	$(VENV)/python -m tests.tools.benchmarks --write-docs
 
-.PHONY: clients compatibility conformance demo-cluster crash-trials observe
+.PHONY: release clients compatibility conformance demo-cluster crash-trials observe
+
+release: setup  ## commit and tag a version, which a push then publishes (VERSION=0.2.0)
+	@$(VENV)/python .ci/release.py $(VERSION)
 
 observe: setup  ## three sessions in a real Phoenix and MLflow, asserted, and left open (ARGS="--only phoenix --no-wait")
 	@PYTHONPATH=tests:tests/support:tests/tools $(VENV)/python -m observe $(ARGS)

@@ -35,9 +35,11 @@ SLOW = (
     "tests/tools/fuzz",
     "tests/integration/test_cluster.py",
     "tests/integration/test_javascript_clients.py",
+    "tests/integration/test_typescript_sessions.py",
     "tests/support/test_leaks.py",
     "tests/test_noxfile.py",
     "tests/test_packaging.py",
+    "tests/test_types.py",
 )
 # What meets a framework. The rest is the same code on the same libraries, so `make check` runs it in `main` alone.
 FRAMEWORKS = (

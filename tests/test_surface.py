@@ -39,6 +39,9 @@ MEMBERS = {
     Sessions: "check close end end_all end_all_before of open",
 }
 
+MODULES = "mcp_sessions mcp_sessions.client mcp_sessions.telemetry mcp_sessions.testing".split()
+"""The modules from which users import, but for the integrations, which need their framework."""
+
 WHEN_ASKED_FOR = ["_server.operator", "integrations.handles", "_tokens.handles", "integrations.handle_types"]
 
 
@@ -46,6 +49,12 @@ def test_the_public_names_are_these() -> None:
     """`mcp_sessions` exports exactly these names, and each exists."""
     assert mcp_sessions.__all__ == NAMES.split()
     assert all(getattr(mcp_sessions, name) is not None for name in mcp_sessions.__all__)
+
+
+def test_the_public_surface_is_small() -> None:
+    """All modules from which users import have fewer than 150 names and members together."""
+    modules = [import_module(name) for name in MODULES]
+    assert sum(len(module.__all__) for module in modules) + sum(len(names.split()) for names in MEMBERS.values()) < 150
 
 
 @pytest.mark.parametrize("of", MEMBERS, ids=lambda of: of.__name__)

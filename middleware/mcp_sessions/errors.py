@@ -111,6 +111,7 @@ class Refusal(MCPSessionsError):
     code: ClassVar[int]
     http_status: int = 400
     message: str
+    client_message: str
     reason: str
     retry_after: int | None = None
 
@@ -225,7 +226,7 @@ class CreateLimited(Refusal):
 
     def __init__(self, *, retry_after: int = 60) -> None:
         super().__init__()
-        self.retry_after = retry_after
+        self.retry_after: int | None = retry_after
 
 
 class TooManySessions(Refusal):
@@ -247,8 +248,8 @@ class CreateRefused(Refusal):
 
     def __init__(self, message: str = message) -> None:
         super().__init__()
-        self.args = (message,)
-        self.client_message = str(message)
+        self.args: tuple[Any, ...] = (message,)
+        self.client_message: str = str(message)
 
 
 class CreateFailed(Refusal):

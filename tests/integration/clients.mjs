@@ -1,6 +1,7 @@
 // The official TypeScript clients, unchanged: each does what it is told, step by step, and prints what it saw.
 //
-// Arguments: which client, the server's URL, and a JSON array of steps such as ["call", "whoami", {}].
+// Arguments: which client, the server's URL, a JSON array of steps such as ["call", "whoami", {}], and where a client
+// is not unchanged, the module whose `withSessions` wraps its transport.
 // Every line is a JSON object: one for each step, and one for each HTTP exchange with {http, status, sent,
 // named}, where the last two say which session id was sent and which was named in the answer: null or a number,
 // the same for the same id. The ids themselves are credentials and are never printed.
@@ -17,9 +18,11 @@ const CLIENTS = {
   "typescript 2 modern": { load: current, options: { versionNegotiation: { mode: "auto" } } },
 };
 
-const [, which, url, steps] = process.argv;
+const [, which, url, steps, wrapper] = process.argv;
 const { load, options } = CLIENTS[which];
 const { Client, StreamableHTTPClientTransport } = await load();
+
+const { withSessions } = wrapper ? await import(wrapper) : { withSessions: (transport) => transport };
 
 const print = (line) => process.stdout.write(JSON.stringify(line) + "\n");
 console.debug = console.info = console.log = console.error; // what the clients themselves have to say
@@ -44,7 +47,7 @@ function watched(input, init = {}) {
 
 let client, transport;
 async function connect(sessionId) {
-  transport = new StreamableHTTPClientTransport(new URL(url), { fetch: watched, sessionId });
+  transport = withSessions(new StreamableHTTPClientTransport(new URL(url), { fetch: watched, sessionId }));
   client = new Client({ name: "steps", version: "1" }, options);
   client.onerror = (error) => print({ trouble: error.message });
   await client.connect(transport);
@@ -69,6 +72,7 @@ const STEPS = {
   },
   list: async () => (await client.listTools()).tools.map((tool) => tool.name),
   call: async (name, args = {}) => (await client.callTool({ name, arguments: args })).content[0].text,
+  together: (name) => Promise.all([STEPS.call(name), STEPS.call(name), STEPS.call(name)]),
   resume: () => again(transport.sessionId),
   // The client forgets an id that it has ended. A second one that still has it shows what the server says then.
   end: async () => {

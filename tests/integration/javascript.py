@@ -15,14 +15,15 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
+from anyio.streams.buffered import BufferedByteReceiveStream
 from environments import go_without
 
 import debian
@@ -93,13 +94,35 @@ async def run(folder: Path, home: Path, *command: str) -> str:
     Raises:
         RuntimeError: The program failed; the message holds its output.
     """
-    path = f"{folder / 'node_modules' / '.bin'}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "HOME": str(home)}
     with anyio.fail_after(DEADLINE):
-        done = await anyio.run_process(command, check=False, cwd=folder, env=environment)
+        done = await anyio.run_process(command, check=False, cwd=folder, env=_environment(folder, home))
     if done.returncode == 0:
         return done.stdout.decode()
     raise RuntimeError(f"{command[0]} failed ({done.returncode}): {(done.stdout + done.stderr).decode()[-2000:]}")
+
+
+@asynccontextmanager
+async def serving(folder: Path, home: Path) -> AsyncIterator[tuple[str, Callable[[], Awaitable[str]]]]:
+    """Run the server of `server.mjs` within the block, and yield its origin and what reads its next line."""
+    program = (HERE / "server.mjs").read_text("utf-8")
+    command = ["node", "--input-type=module", "--eval", program]
+    async with await anyio.open_process(command, cwd=folder, env=_environment(folder, home)) as process:
+        assert process.stdout is not None
+        printed = BufferedByteReceiveStream(process.stdout)
+
+        async def line() -> str:
+            return (await printed.receive_until(b"\n", 100)).decode()
+
+        try:
+            with anyio.fail_after(DEADLINE):
+                yield f"http://127.0.0.1:{await line()}", line
+        finally:
+            process.kill()
+
+
+def _environment(folder: Path, home: Path) -> dict[str, str]:
+    path = f"{folder / 'node_modules' / '.bin'}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "HOME": str(home)}
 
 
 @dataclass(frozen=True)
@@ -132,12 +155,26 @@ class Visit:
         return {exchange.status for exchange in self.exchanges if exchange.method == method}
 
 
-async def visit(folder: Path, home: Path, client: str, url: str, *steps: Sequence[Any]) -> Visit:
-    """Connect one client to a server and take some steps; clients and steps have the names of `clients.mjs`."""
+async def visit(
+    folder: Path, home: Path, client: str, url: str, *steps: Sequence[Any], wrapper: Path | None = None
+) -> Visit:
+    """Connect one client to a server and take some steps; clients and steps have the names of `clients.mjs`.
+
+    Args:
+        folder: The folder of the installed packages.
+        home: The home directory of the process.
+        client: Which client.
+        url: The server's MCP endpoint.
+        steps: The steps after connecting.
+        wrapper: The module whose `withSessions` wraps the client's transport, or None for an unchanged client.
+    """
     program = (HERE / "clients.mjs").read_text("utf-8")
     asked = json.dumps([["connect"], *steps])
+    modules = [] if wrapper is None else [wrapper.as_uri()]
     # Passed by `--eval`: a program in a file looks for packages where it lies, this one where it runs.
-    printed = await run(folder, home, "node", "--input-type=module", "--eval", program, "--", client, url, asked)
+    printed = await run(
+        folder, home, "node", "--input-type=module", "--eval", program, "--", client, url, asked, *modules
+    )
     lines = [json.loads(line) for line in printed.splitlines()]
     (connected, *results) = [
         Failed(line["error"]) if "error" in line else line["result"] for line in lines if "step" in line

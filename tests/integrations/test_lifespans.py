@@ -157,7 +157,7 @@ async def test_random_keys_with_several_workers_refuse_to_start(
     ids=["memory", "no transport sessions", "a shared store"],
 )
 async def test_shared_keys_with_several_workers_need_a_shared_store(
-    options: dict[str, str], starts: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    options: dict[str, Any], starts: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As long as there are sessions whose state the store has: those of clients without session support."""
     monkeypatch.setattr(placement, "workers", lambda argv, environ: 2)

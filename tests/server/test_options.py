@@ -5,18 +5,30 @@ from __future__ import annotations
 from dataclasses import FrozenInstanceError, fields
 from datetime import timedelta
 from inspect import signature
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from apps import Server, sessions
 from clients import SECRET, START
 
-from mcp_sessions import ConfigurationError, Limits, MCPSessionMiddleware
-from mcp_sessions._server.options import MEBIBYTE, MOVED, Options
+from mcp_sessions import ConfigurationError, Limits, MCPSessionMiddleware, Principal
+from mcp_sessions._protocol.sep1364 import Dialect
+from mcp_sessions._server.options import MEBIBYTE, MOVED, EndpointOptions, MiddlewareOptions, Options
 from mcp_sessions._server.principal import from_scope
 from mcp_sessions._server.runtime import Runtime
 from mcp_sessions.errors import DataTooLarge
 from mcp_sessions.stores.memory import MemoryStore
+
+
+def test_the_typed_keywords_are_the_options() -> None:
+    """What `add_sessions` and `from_env` take has the names and types of the middleware's own keywords."""
+    names = {"ASGI3Application": object, "Dialect": Dialect, "Principal": Principal}
+    own = get_type_hints(MCPSessionMiddleware.__init__, localns=names)
+    assert get_type_hints(MiddlewareOptions, localns=names) == {
+        field.name: own[field.name] for field in fields(Options)
+    }
+    assert own.keys() - {field.name for field in fields(Options)} == {"app", "return"}
+    assert MiddlewareOptions.__annotations__.keys() - EndpointOptions.__annotations__.keys() == {"path"}
 
 
 def options_of(**options: Any) -> Runtime:

@@ -29,8 +29,7 @@ from mcp_sessions import (
     Wire,
     add_sessions,
 )
-from mcp_sessions._server.options import (
-    GROUPS,
+from mcp_sessions._server.environment import (
     OTHER_KEYS,
     PREFIX,
     SERVICE_LINK,
@@ -39,6 +38,7 @@ from mcp_sessions._server.options import (
     from_env,
     variable,
 )
+from mcp_sessions._server.options import GROUPS
 
 
 @pytest.fixture(autouse=True)
@@ -236,7 +236,7 @@ def test_every_default_can_be_written(environ: pytest.MonkeyPatch) -> None:
     for name, default in shown:
         if default:
             environ.setenv(name, default)
-    read = from_env()
+    read: dict[str, Any] = {**from_env()}
     plain = {name: value for name, value in read.items() if name not in GROUPS}
     assert plain == {name: PARAMETERS[name].default for name in plain}
     assert all(read[group] in (kind(), False) for group, kind in GROUPS.items())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -24,12 +24,14 @@ from . import forms, placement
 from .answers import refuse_bodyless
 from .context import RequestContext
 from .cookies import take_cookie
+from .environment import from_env
 from .forms import Seconds
 from .lifecycle import Services
 from .options import (
     DAY,
     Admission,
     Limits,
+    MiddlewareOptions,
     OnCreate,
     OnEnd,
     OnStoreError,
@@ -38,7 +40,6 @@ from .options import (
     Tracking,
     TransportSessions,
     Wire,
-    from_env,
     names_moved,
 )
 from .paths import Place, Routing
@@ -49,6 +50,7 @@ from .transport import cross, handle_get_or_delete, handle_other
 
 if TYPE_CHECKING:
     from asgiref.typing import ASGI3Application
+    from typing_extensions import Unpack
 
     from .._protocol.sep1364 import Dialect
 
@@ -131,7 +133,7 @@ class MCPSessionMiddleware:
         clock: Callable[[], float] = time.time,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in {"self", "app"}}
-        self.app = forms.application(app)
+        self.app: ASGIApp = forms.application(app)
         self._random_keys = keys is None
         options = Options(**given)
         self._options = make_runtime(self.app, options)
@@ -144,7 +146,7 @@ class MCPSessionMiddleware:
         )
 
     @classmethod
-    def from_env(cls, app: ASGIApp | ASGI3Application, **options: Any) -> MCPSessionMiddleware:
+    def from_env(cls, app: ASGIApp | ASGI3Application, **options: Unpack[MiddlewareOptions]) -> MCPSessionMiddleware:
         """Wrap an application, with the options that the environment holds: `MCP_SESSIONS_LIFETIME=12h` and so on.
 
         Options that are given here win over the environment.

@@ -1,16 +1,13 @@
-"""The options of the middleware: five objects for what is rarely set, and their reading from the environment.
+"""The options of the middleware: keywords, and five objects for what is rarely set.
 
 A field's annotation says how it is checked, how it is written in a variable, and what the settings page shows. An
 option object is frozen, and checked when it is made. `MOVED` lists the former names of options.
 """
 
-import os
-import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
+from dataclasses import dataclass, fields
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, TypeVar, cast
 
 from starlette.types import Scope
 
@@ -25,7 +22,7 @@ from ..errors import ConfigurationError
 from ..stores.base import Store
 from ..telemetry.detect import Redact, Spans, Trace
 from . import forms
-from .forms import Code, Duration, Flag, Form, Lifetime, LifetimeOrNone, Name, Socket, Whole, WholeOrNone
+from .forms import Code, Duration, Flag, Form, Lifetime, LifetimeOrNone, Name, Seconds, Socket, Whole, WholeOrNone
 from .principal import PrincipalOf
 
 if TYPE_CHECKING:
@@ -217,6 +214,35 @@ def _one_of(kind: type, words: Mapping[Any, Any]) -> forms.Check:
     return check
 
 
+class EndpointOptions(TypedDict, total=False):
+    """The options of `add_sessions`, which finds the path itself, as keywords with their types."""
+
+    keys: Keys
+    audience: str
+    lifetime: Seconds
+    idle_timeout: Seconds | None
+    require: Require
+    principal: PrincipalOf | None
+    admission: Admission
+    store: str | Store
+    on_store_error: OnStoreError
+    tracked: bool | Tracking
+    on_create: OnCreate | None
+    on_end: OnEnd | None
+    dialects: "Sequence[Dialect]"
+    transport: Literal["auto", "off"] | TransportSessions
+    wire: Wire
+    limits: Limits
+    telemetry: Telemetry
+    clock: Callable[[], float]
+
+
+class MiddlewareOptions(EndpointOptions, total=False):
+    """The options of `MCPSessionMiddleware`, as keywords with their types."""
+
+    path: str | None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options(_Checked):
     """The checked options of `MCPSessionMiddleware`, where each is documented."""
@@ -285,103 +311,3 @@ def names_moved(constructor: F) -> F:
         constructor(*arguments, **given)
 
     return cast(F, construct)
-
-
-# --- the environment -----------------------------------------------------------------------------
-
-PREFIX: Final = "MCP_SESSIONS_"
-SLIP: Final = "MCP_SESSION_"  # the prefix, nearly: what is meant for us must not be passed over
-OTHER_KEYS: Final = f"{SLIP}KEYS"  # the former name of `MCP_SESSIONS_KEYS`
-
-# What follows the prefix in the variables that Kubernetes gives every pod beside a Service called `mcp-sessions`.
-SERVICE_LINK: Final = re.compile(r"(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP|SCTP).*)?)", re.ASCII)
-
-_FORMS: Final[Mapping[str, Form]] = {
-    **{field.name: forms.form_of(Options, field.name) for field in fields(Options) if field.name not in GROUPS},
-    "transport": forms.word(Literal["auto", "off"]),
-    "tracked": forms.FLAG,
-    **{
-        f"{name}.{field.name}": forms.form_of(kind, field.name)
-        for name, kind in GROUPS.items()
-        for field in fields(kind)
-    },
-}
-SETTINGS: Final[Mapping[str, Form]] = {path: form for path, form in _FORMS.items() if form.words}
-"""Every option that a variable can hold, by its path, and how it is written there."""
-
-IN_CODE: Final = _FORMS.keys() - SETTINGS.keys()
-"""Options that are functions or objects, which no variable can hold."""
-
-
-def variable(setting: str) -> str:
-    """Return the variable that holds a setting."""
-    return PREFIX + setting.replace(".", "_").upper()
-
-
-VARIABLES: Final[Mapping[str, str]] = {
-    **{variable(old): path for old, path in MOVED.items() if path in SETTINGS},
-    **{variable(setting): setting for setting in SETTINGS},
-}
-"""Every variable that is read, also under the name that it had before the option moved, and the setting in it."""
-
-
-def from_env(**options: Any) -> dict[str, Any]:
-    """Return the options that the environment holds, for whatever takes the middleware's options.
-
-    As in `add_sessions(app, **from_env())` and `app.add_middleware(MCPSessionMiddleware, **from_env(on_end=free))`.
-
-    Args:
-        options: Options from code, which win over the environment; of an option object, what differs from its default.
-
-    Returns:
-        Both together. Of keys it holds the place and never the secrets; a store's URL may hold a password.
-
-    Raises:
-        ConfigurationError: A variable names no option, is empty or malformed; the message says what to write instead.
-    """
-    ours = [name for name in os.environ if name.startswith(PREFIX) and not SERVICE_LINK.fullmatch(name[len(PREFIX) :])]
-    found = {name: _setting(name) for name in sorted(ours)}
-    for name in sorted(os.environ):
-        meant = PREFIX + name.removeprefix(SLIP)
-        if name.startswith(SLIP) and meant in VARIABLES and name != OTHER_KEYS:
-            raise ConfigurationError(f"{name} is not a setting; did you mean {meant}?")
-    # An option's former name yields to the present one.
-    named = {setting: name for name, setting in sorted(found.items(), key=lambda one: variable(one[1]) == one[0])}
-    values = {setting: _read(setting, name, os.environ[name]) for setting, name in named.items()}
-    if "keys" not in values and os.environ.get(OTHER_KEYS):
-        values["keys"] = f"env:{OTHER_KEYS}"
-    merged = {**{name: value for name, value in values.items() if "." not in name}, **options}
-    for group, kind in GROUPS.items():
-        inner = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{group}.")}
-        if not inner:
-            continue
-        given = merged.get(group, False if kind is Tracking else kind())
-        base = forms.form_of(Options, group).check(group, given)
-        if base is not None:  # where sessions are not tracked, there is nothing to fill in
-            merged[group] = replace(base, **{k: v for k, v in inner.items() if getattr(base, k) == getattr(kind(), k)})
-    return merged
-
-
-def _setting(name: str) -> str:
-    setting = VARIABLES.get(name)
-    if setting is not None:
-        return setting
-    option = name.removeprefix(PREFIX).lower()
-    path = MOVED.get(option, option)
-    if path in IN_CODE:
-        group, _, field = path.rpartition(".")
-        code = f"{group}={GROUPS[group].__name__}({field}=...)" if group else f"{option}=..."
-        raise ConfigurationError(f"{name}: no variable holds {option}=; give it in code, as in from_env({code})")
-    near = get_close_matches(option, (known.removeprefix(PREFIX).lower() for known in VARIABLES), n=1)
-    settings = f"these are settings: {', '.join(map(variable, SETTINGS))}"
-    raise ConfigurationError(f"{name} is not a setting; {f'did you mean {variable(near[0])}?' if near else settings}")
-
-
-def _read(setting: str, name: str, text: str) -> Any:
-    form = SETTINGS[setting]
-    if not text.strip():
-        raise ConfigurationError(f"{name} is empty; remove it, or write {form.words}")
-    try:
-        return form.read(text.strip())
-    except ValueError:
-        raise ConfigurationError(f"{name}={text!r} must be {form.words}") from None

@@ -76,7 +76,7 @@ class Streams:
         self._store, self._interval = store, interval
         self._open: dict[str, list[Stream]] = {}
         self._watching = False
-        self.is_blind = False
+        self.is_blind: bool = False
         """Whether the store did not answer when it was last asked how the sessions are."""
 
     def add(self, stream: Stream) -> None:

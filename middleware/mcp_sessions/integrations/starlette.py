@@ -10,21 +10,25 @@ import copy
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Host, Mount, Route
 
 from .._server.middleware import MCPSessionMiddleware
+from .._server.options import EndpointOptions
 from .._server.placement import MISPLACED
 from ..errors import ConfigurationError, Refusal
 from .fastapi import answer_refusal
 from .lifespans import join
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 App = TypeVar("App")
 
 
-def add_sessions(app: App, *, path: str | None = None, **options: Any) -> App:
+def add_sessions(app: App, *, path: str | None = None, **options: Unpack[EndpointOptions]) -> App:
     """Give the MCP endpoint of an application sessions, inside of the application's authentication.
 
     An endpoint that raises a refusal, as `require_session()` does, answers with its JSON-RPC error.
@@ -105,7 +109,7 @@ class _AtEndpoint(MCPSessionMiddleware):
     _is_at_endpoint = True
 
 
-def _place(endpoints: list[_Endpoint], options: dict[str, Any]) -> MCPSessionMiddleware:
+def _place(endpoints: list[_Endpoint], options: EndpointOptions) -> MCPSessionMiddleware:
     first = endpoints[0]
     middleware = MCPSessionMiddleware if first.is_subtree else _AtEndpoint
     made = middleware(first.app, path=None, **options)

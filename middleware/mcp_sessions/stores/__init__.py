@@ -21,7 +21,7 @@ from ..errors import ConfigurationError, MCPSessionsError, StoreUnavailable
 from .base import LIVE, METHODS, Delegating, Reach, Standing, Store
 from .memory import MemoryStore
 
-logger = logging.getLogger("mcp_sessions")
+logger: Final = logging.getLogger("mcp_sessions")
 T = TypeVar("T")
 Clock = Callable[[], float]
 REMEDY: Final = (

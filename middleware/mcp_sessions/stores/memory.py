@@ -23,7 +23,7 @@ from . import base
 from .base import FIRST, FULL_BY, LIVE, Ended, Position, Reach, Record, Standing
 from .memory_data import MINUTE, DataOfAll, ExpiryIndex
 
-logger = logging.getLogger("mcp_sessions")
+logger: Final = logging.getLogger("mcp_sessions")
 _SPAN: Final = 3600  # seconds of expiry that share one set of revocations
 
 

@@ -60,7 +60,7 @@ class DataOfAll:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self.bytes = 0
+        self.bytes: int = 0
         self._of_subjects: dict[str, int] = {}
         self._values: dict[str, _Values] = {}
         self._ends = ExpiryIndex()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Durability = Literal["warn", "refuse", "ignore"]
-logger = logging.getLogger("mcp_sessions")
+logger: Final = logging.getLogger("mcp_sessions")
 
 INSTALL: Final = "store='postgresql://...' needs a driver: pip install \"mcp-sessions[postgres]\""
 NOT_A_URL: Final = (
@@ -157,7 +157,7 @@ class PostgresStore(ByName):
         self._swept_at = -math.inf
         host, port, database = (self._options.get(name, "") for name in ("host", "port", "dbname"))
         self._place = f"{host}:{port}/{database}"
-        self.where = f"PostgreSQL at {self._place}"
+        self.where: str = f"PostgreSQL at {self._place}"
 
     async def open(self) -> None:
         """Connect, and make the tables or bring them up to date."""

@@ -211,7 +211,7 @@ class Transaction(SQLTransaction):
 
     def __init__(self, schema: str, leeway: float, vouches_always: bool) -> None:
         super().__init__(leeway, vouches_always)
-        self.is_changing = False  # has it sent a change that must not be made twice?
+        self.is_changing: bool = False  # has it sent a change that must not be made twice?
         self._schema = schema
 
     def _run(self, sql: str, values: Sequence[Any] | Mapping[str, Any]) -> Cursor[Any]:

@@ -93,11 +93,11 @@ class RedisStore:
                 raise ConfigurationError(remedy)
         promise = Promise(durability, int(copies), max(timeout, SYNC_PATIENCE))
         # Seconds that a change may take longer than a question, and where the store is, for the log.
-        self.patience = promise.patience if durability == "wait" or promise.replicas else 0.0
+        self.patience: float = promise.patience if durability == "wait" or promise.replicas else 0.0
         self._keys = Keys(prefix)
         self._epoch = Epoch(self._keys, promise)
         client = connect(url_or_client, self._epoch, timeout=timeout + self.patience, connections=connections)
-        self.where = client.where
+        self.where: str = client.where
         self._connection = RedisConnection(client, promise, timeout=timeout, connections=connections)
         self._leeway = leeway
         self._clock = clock

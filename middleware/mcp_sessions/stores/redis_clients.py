@@ -87,7 +87,7 @@ class Single:
         kwargs = self._redis.connection_pool.connection_kwargs
         self._introduce(kwargs)
         place = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
-        self.where = f"Redis at {place}, database {kwargs.get('db', 0)}"  # for the log, without what opens it
+        self.where: str = f"Redis at {place}, database {kwargs.get('db', 0)}"  # for the log, without what opens it
 
     def _introduce(self, kwargs: dict[str, Any]) -> None:
         if kwargs.get("decode_responses"):
@@ -167,7 +167,7 @@ class Sentinels(Single):
 
     def _configure(self, retry: Any) -> None:
         super()._configure(retry)
-        self.where = self._place
+        self.where: str = self._place
 
     async def close(self) -> None:
         await super().close()

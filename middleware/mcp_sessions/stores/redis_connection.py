@@ -19,7 +19,7 @@ from .redis_clients import Single, retrieve
 from .redis_durability import Promise
 from .redis_scripts import Command, in_full
 
-logger = logging.getLogger("mcp_sessions")
+logger: Final = logging.getLogger("mcp_sessions")
 Values = dict[str, bytes | None]
 _AGAIN: Final = 0.1  # seconds after which what is under way is cancelled once more
 _GOODBYE: Final = 5.0  # seconds for closing connections

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from ..errors import ConfigurationError
 from .redis_scripts import EPOCH, Command, Keys, Word
 
-logger = logging.getLogger("mcp_sessions")
+logger: Final = logging.getLogger("mcp_sessions")
 _TICK: Final = 1e-6  # seconds, by which an epoch that follows another at once is later
 
 Durability = Literal["warn", "refuse", "wait", "ignore"]

@@ -328,9 +328,9 @@ class Keys:
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         # With the number of the format. What the second kept is read here as it was, so its epoch holds on.
-        self.since = f"{prefix}{{all}}:since:3"
-        self.since_second = f"{prefix}{{all}}:since:2"
-        self.servers = f"{prefix}{{all}}:servers"
+        self.since: str = f"{prefix}{{all}}:since:3"
+        self.since_second: str = f"{prefix}{{all}}:since:2"
+        self.servers: str = f"{prefix}{{all}}:servers"
 
     def data_keys(self, ref: str) -> tuple[str, ...]:
         return tuple(f"{self._prefix}{{{ref}}}:{part}" for part in ("ended", "session", "data", "times"))

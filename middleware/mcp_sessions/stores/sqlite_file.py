@@ -44,7 +44,7 @@ _SWEPT: Final = 200  # rows of a table that one sweep deletes
 _SWEPT_WHEN_FULL: Final = 20  # for which there is room
 _STALE: Final = 10  # seconds after which a process that makes a file must have died
 
-logger = logging.getLogger("mcp_sessions")
+logger: Final = logging.getLogger("mcp_sessions")
 _left_behind: Final[list[sqlite3.Connection | None]] = []
 """Connections to files that are no longer in their place, or that a fork inherited. Closing one would delete the log
 that lies under its name, and that may be the log of the file that is there now."""

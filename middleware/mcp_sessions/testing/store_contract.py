@@ -38,7 +38,7 @@ from .contract import (
 from .tenants import TenantContract
 
 MOST = 2**63 - 1
-SUMS = [
+SUMS: list[tuple[bytes | None, int, int | None]] = [
     *((None, 0, 0), (None, -5, -5)),
     (b"0", MOST, MOST),
     (b"-1", -MOST, -MOST - 1),

@@ -33,7 +33,7 @@ SHOWN: Final[Mapping[str, str]] = {
 """The rows for adopters, with the names that they are shown by."""
 _TITLE: Final = "Processor time added to a request to a trivial application"
 _NAMED: Final = ("mcp-sessions", "mcp", "starlette", "uvicorn", "msgspec", "pyjwt", "opentelemetry-sdk")
-_WIDTH, _LABELS, _ROW = 760, 300, 26  # of the plot, in pixels
+_WIDTH, _LABELS, _ROW = 480, 250, 26  # of the plot, in pixels
 
 
 def write(report: Report, first: Sequence[Table], run: str, docs: Path = generated.DOCS) -> None:
@@ -77,14 +77,14 @@ def _where(run: str) -> str:
 
 def bars(title: str, values: Mapping[str, float]) -> str:
     """Return a plot as SVG: one horizontal bar a value, in microseconds, longest at the bottom, ours in blue."""
-    scale = (_WIDTH - _LABELS - 90) / max(*values.values(), 1.0)
+    scale = (_WIDTH - _LABELS - 70) / max(*values.values(), 1.0)
     shapes = [_text(10, 24, title, 15)]
     for place, (name, value) in enumerate(sorted(values.items(), key=lambda item: item[1])):
         top, length = 42 + place * _ROW, max(value, 0) * scale
         colour = "#2b6cb0" if name.startswith("mcp-sessions") else "#a0aec0"
-        shapes.append(_text(_LABELS - 8, top + 14, name, anchor="end"))
+        shapes.append(_text(_LABELS - 8, top + 14, name, size=13, anchor="end"))
         shapes.append(f'<rect x="{_LABELS}" y="{top}" width="{length:.1f}" height="{_ROW - 8}" fill="{colour}"/>')
-        shapes.append(_text(_LABELS + length + 6, top + 14, f"{value:,.0f} us"))
+        shapes.append(_text(_LABELS + length + 6, top + 14, f"{value:,.0f} us", size=13))
     box = f'viewBox="0 0 {_WIDTH} {50 + len(values) * _ROW}" font-family="sans-serif"'
     ground = '<rect width="100%" height="100%" fill="#ffffff"/>'  # pages may be dark
     return "\n".join((f'<svg xmlns="http://www.w3.org/2000/svg" {box}>', ground, *shapes, "</svg>\n"))

@@ -1,0 +1,124 @@
+"""The example `gateway`: sessions for a server of the official TypeScript SDK, in a process of Node's."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from environments import require
+
+require("mcp>=2")
+
+from example_servers import fresh
+from mcp import Client
+
+from cluster import free_port
+from integration.javascript import packages
+from integration.javascript import serving as serving_javascript
+from integration.serving import serving
+
+pytestmark = pytest.mark.parametrize("anyio_backend", ["asyncio"])  # Uvicorn runs on asyncio alone
+
+Line = Callable[[], Awaitable[str]]
+
+ACCEPT = {"accept": "application/json, text/event-stream"}
+INITIALIZE = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+
+
+@asynccontextmanager
+async def gateway(origin: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[str]:
+    """Serve a gateway before a server within the block, and yield the URL of its MCP endpoint."""
+    monkeypatch.setenv("UPSTREAM", origin)
+    monkeypatch.setenv("MCP_SESSIONS_KEYS", secrets.token_urlsafe(32))
+    async with serving(fresh("gateway")) as url:
+        yield url
+
+
+@pytest.fixture
+async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[str, Line]]:
+    """The URL of a gateway before the server in Node, and what reads the next line that the server prints."""
+    async with serving_javascript(packages(), tmp_path) as (origin, line), gateway(origin, monkeypatch) as url:
+        yield url, line
+
+
+async def post(http: httpx.AsyncClient, url: str, method: str, **params: Any) -> httpx.Response:
+    """Send a request, and return the answer, of which each is one JSON object or one event."""
+    return await http.post(url, json={"jsonrpc": "2.0", "id": 1, "method": method, "params": params}, headers=ACCEPT)
+
+
+def result(answer: httpx.Response) -> Any:
+    """Return the result in an answer."""
+    (line,) = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith(("data: {", "{"))]
+    return json.loads(line)["result"]
+
+
+def counted(answer: httpx.Response) -> list[str]:
+    """Return what `count` finds: the session's name, its count, and the host and query of the request."""
+    text: str = result(answer)["content"][0]["text"]
+    return text.split()
+
+
+async def test_an_unchanged_client_has_a_session(served: tuple[str, Any]) -> None:
+    """The server knows each client by the name of its session."""
+    url, _ = served
+    async with Client(url, mode="legacy") as a, Client(url, mode="legacy") as b:
+        texts = [(await client.call_tool("count", {})).content[0].text for client in (a, a, b)]  # type: ignore[union-attr]
+    (ref_a, *first), (again, *second), (ref_b, *other) = (text.split() for text in texts)
+    assert ref_a == again != ref_b
+    assert (first[0], second[0], other[0]) == ("1", "2", "1")
+    assert ref_a.startswith("ses_")
+    assert ref_b.startswith("ses_")
+
+
+@pytest.mark.parametrize("form", ["json", "stream"])
+@pytest.mark.parametrize("coding", ["identity", "gzip"])
+async def test_the_server_gets_the_session_and_the_client_its_id(
+    served: tuple[str, Any], form: str, coding: str
+) -> None:
+    """The answer is whole, and holds the session, also where the server would compress it if the gateway let it."""
+    url, _ = served
+    async with httpx.AsyncClient(headers={"x-answer": form, "accept-encoding": coding}) as http:
+        session = result(await post(http, url, "sessions/create"))["session"]
+        meta = {"io.modelcontextprotocol/session": {"sessionId": session["sessionId"]}}
+        answer = await post(http, url, "tools/call", name="count", _meta=meta)
+    assert "content-encoding" not in answer.headers
+    assert counted(answer)[0].startswith("ses_")
+    assert result(answer)["_meta"]["io.modelcontextprotocol/session"]["sessionId"] == session["sessionId"]
+
+
+async def test_host_and_query_are_forwarded_and_a_made_up_session_is_not(served: tuple[str, Any]) -> None:
+    """Only the gateway names a session; who has none cannot name one."""
+    url, _ = served
+    headers = {"host": "mcp.example", "x-mcp-session-ref": "ses_admin", "connection": "x-answer", "x-answer": "json"}
+    async with httpx.AsyncClient(headers=headers) as http:
+        answer = await post(http, f"{url}?tenant=a%20b", "tools/call", name="count")
+    assert counted(answer) == ["null", "1", "mcp.example", "?tenant=a%20b"]
+    assert answer.headers["content-type"] == "text/event-stream"  # `Connection` names what is for this hop alone
+
+
+@pytest.mark.parametrize("form", ["json", "stream"])
+async def test_a_call_is_cancelled_when_its_client_leaves(served: tuple[str, Line], form: str) -> None:
+    """Before the answer begins (JSON), and in the middle of it (an event stream)."""
+    url, line = served
+    async with httpx.AsyncClient(headers={"x-answer": form}) as http, anyio.create_task_group() as tasks:
+
+        async def call() -> None:
+            await post(http, url, "tools/call", name="wait")
+
+        tasks.start_soon(call)
+        assert await line() == "called"
+        tasks.cancel_scope.cancel()
+    assert await line() == "left"
+
+
+async def test_a_server_that_is_down_is_named_in_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with gateway(f"http://127.0.0.1:{free_port()}", monkeypatch) as url, httpx.AsyncClient() as http:
+        answer = await post(http, url, "tools/call", name="count")
+    assert (answer.status_code, answer.text) == (502, "No answer from the server behind this gateway: ConnectError")
