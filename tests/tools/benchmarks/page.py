@@ -25,10 +25,10 @@ PLOT: Final = "images/performance-adds.svg"
 SHOWN: Final[Mapping[str, str]] = {
     "ours, no session named": "mcp-sessions, no session",
     "ours, session": "mcp-sessions, session",
-    "ours, session, no token cache": "mcp-sessions, first request on a worker",
-    "Starlette SessionMiddleware, read": "Starlette SessionMiddleware, read",
-    "OpenTelemetry ASGI, default": "OpenTelemetry ASGI middleware",
-    "BaseHTTPMiddleware, empty": "Starlette BaseHTTPMiddleware, empty",
+    "ours, session, no token cache": "mcp-sessions, new to the worker",
+    "Starlette SessionMiddleware, read": "Starlette SessionMiddleware",
+    "OpenTelemetry ASGI, default": "OpenTelemetry ASGI",
+    "BaseHTTPMiddleware, empty": "BaseHTTPMiddleware, empty",
 }
 """The rows for adopters, with the names that they are shown by."""
 _TITLE: Final = "Processor time added to a request to a trivial application"
