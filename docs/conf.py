@@ -20,6 +20,7 @@ myst_enable_extensions = ["colon_fence", "deflist", "fieldlist"]
 myst_heading_anchors = 3
 
 copybutton_prompt_text = "$ "
+copybutton_line_continuation_character = "\\"
 copybutton_exclude = ".linenos, .gp, .go"
 
 autodoc_member_order = "bysource"
