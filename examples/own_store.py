@@ -47,6 +47,7 @@ class DictStore:
         self.cut_offs: dict[tuple[str, str | None], int] = {}
         self.records: dict[str, Kept] = {}
         self.data: dict[str, dict[str, tuple[bytes, float | None]]] = {}
+        self.subjects: dict[str, str | None] = {}  # whose data it is
 
     async def open(self) -> None:
         """Nothing to connect to."""
@@ -185,5 +186,17 @@ class DictStore:
         if namespace.owner in self.revoked or namespace.until <= self.clock():
             raise DataGone("the session has ended; its data can no longer be changed")
         kept = {key: item for key, item in items.items() if item[0] is not None}
-        base.check_size(namespace, sum(base.size_of(key, value) for key, (value, _) in kept.items()))
+        size = _size(kept)
+        base.check_size(namespace, size)
+        self.subjects[namespace.owner] = namespace.subject
+        if namespace.subject is not None:
+            of = [items for owner, items in self.data.items() if self.subjects[owner] == namespace.subject]
+            before = sum(_size(items) + len(items) * base.VALUE_COST for items in of)
+            own = self.data.get(namespace.owner, {})
+            more = size - _size(own) + (len(kept) - len(own)) * base.VALUE_COST
+            base.check_principal(namespace, before, more)
         self.data[namespace.owner] = kept
+
+
+def _size(items: dict[str, Any]) -> int:
+    return sum(base.size_of(key, value) for key, (value, _) in items.items())

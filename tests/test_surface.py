@@ -94,8 +94,9 @@ def test_an_unknown_name_raises_attribute_error() -> None:
 
 HARMLESS = """
     Metadata Item
-    Answer Call Claims Correlation Created Creation Ended Era Finding Handle Holder Identity JarKey Namespace Outcome
-    Principal ProbeClient ProbeRun Promise Record Refused Report RequestRefused Row Rule Rules ServerInfo SessionCreated
+    Answer Call Claims Correlation Created Creation Ended Era Filling Finding Handle Holder Identity JarKey Namespace
+    Outcome Principal ProbeClient ProbeRun Promise Record Refused Report RequestRefused Row Rule Rules ServerInfo
+    SessionCreated
     SessionDeleted Setting Wire _Answer _Change _Endpoint _Error _Header _Kept _Pending _Result _Values ListedSession
     SessionPage
 """

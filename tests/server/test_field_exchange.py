@@ -213,6 +213,13 @@ class TestAlternative1:
         assert "result" in (await client.say("session/create", fits)).json
         assert (await client.say("session/create", exceeds)).error["code"] == INVALID
 
+    async def test_capabilities_count_for_what_their_principal_may_keep(self) -> None:
+        """As any other data of its sessions."""
+        client = first(Server(), **{"limits.anonymous_data_bytes": 300})
+        assert "result" in (await client.say("session/create", {"capabilities": {"roots": {}}})).json
+        answer = await client.say("session/create", {"capabilities": {"roots": {}}})
+        assert answer.error["message"].startswith("Too much data in your sessions")
+
     async def test_capabilities_without_bounds_begin_no_session(self, server: Server) -> None:
         lives = Lives()
         client = first(server, **lives.options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -164,14 +165,14 @@ async def forked(size: int) -> bool:
     return not is_refused(forks[-1], "Too many forks")
 
 
-async def copied(size: int) -> bool:
+async def copied(size: int, limit: str = "data_bytes_per_principal", principal: str | None = "alice") -> bool:
     """Whether as many sessions may hold a value of 100 bytes each: the first and its copies."""
 
     async def keep(session: Any, arguments: dict[str, Any]) -> Any:
         await session.data.set("k", "x" * 97)
 
-    limits = {"limits.data_bytes_per_principal": 5 * (100 + 200)}
-    client = Client(sessions(Server(keep=keep), principal=lambda scope: "alice", **limits))
+    limits = {f"limits.{limit}": 5 * (100 + 200)}
+    client = Client(sessions(Server(keep=keep), principal=lambda scope: principal, **limits))
     root = await client.create()
     await client.tool("keep", session=root)
     forks = [await client.send("sessions/fork", {"mode": "copy"}, session=root) for _ in range(size - 1)]
@@ -195,6 +196,7 @@ LIMITS: dict[str, tuple[Passes, int]] = {
     "sessions_per_principal": (recorded, 5),
     "forks_per_session": (forked, 5),
     "data_bytes_per_principal": (copied, 5),
+    "anonymous_data_bytes": (partial(copied, limit="anonymous_data_bytes", principal=None), 5),
     "MemoryStore(max_entries)": (revocations, 5),
 }
 

@@ -116,6 +116,7 @@ async def test_new_tables_vouch_for_no_session_from_before(make_store: Make, sch
     assert await store.status(session(issued_at=START + 1)) is Standing.LIVE
 
 
+NEXT = len(postgres_tables.MIGRATIONS) + 1
 WIDER = "ALTER TABLE ~.revoked ADD COLUMN why text; ALTER TABLE ~.items ADD COLUMN kind int NOT NULL DEFAULT 0"
 
 
@@ -146,7 +147,7 @@ async def test_older_workers_go_on_while_a_newer_one_migrates(
     await use(older, "after-2")
     await use(again, "after-3")
     facts = postgres_servers.shared().execute(f"SELECT version, oldest FROM {schema}.facts")
-    assert facts == [(2, 1)]
+    assert facts == [(NEXT, 1)]
 
 
 async def test_tables_of_a_later_version_are_refused_with_the_remedy(
@@ -155,11 +156,9 @@ async def test_tables_of_a_later_version_are_refused_with_the_remedy(
     """Where this one cannot use them: when a worker starts, and when one that is at work connects again."""
     working, late = make_store(), make_store()
     with monkeypatch.context() as newest:
-        newest.setattr(postgres_tables, "MIGRATIONS", (*postgres_tables.MIGRATIONS, (2, WIDER)))
+        newest.setattr(postgres_tables, "MIGRATIONS", (*postgres_tables.MIGRATIONS, (NEXT, WIDER)))
         await make_store().open()
-    said = (
-        r"made by a newer version \(it has format 2, this one knows 1\); install that version, or give another schema"
-    )
+    said = rf"newer version \(it has format {NEXT}, this one knows {NEXT - 1}\); install that version, or give another"
     with pytest.raises(ConfigurationError, match=said):
         await late.open()
     with refused("store_misconfigured"):

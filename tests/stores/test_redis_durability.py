@@ -235,3 +235,24 @@ async def test_a_fault_is_logged_with_its_cause() -> None:
         cause_of(ssl.SSLError(1, "wrong"), "store_unreachable")
         == "TLS: the other end does not speak it, or not as it should"
     )
+
+
+async def test_a_server_that_is_loading_is_busy_and_has_lost_nothing(server: Server) -> None:
+    """What it says of itself meanwhile is not believed: a session lives on afterwards, and a deleted one does not."""
+    store = RedisStore(server.url, timeout=10)
+    await store.open()
+    assert await revoke(store, ONE)
+    server.command("EVAL", "for i = 1, 5000 do redis.call('SET', 'other' .. i, i) end", 0)
+    server.kill9()
+    starting = asyncio.create_task(asyncio.to_thread(server.restart, key_load_delay=500))
+    reasons = set()
+    while not starting.done():
+        try:
+            await store.status(ONE)
+        except StoreUnavailable as error:
+            reasons.add(error.reason)
+        await asyncio.sleep(0.02)
+    await starting
+    assert "store_loading" in reasons
+    assert await store.statuses([ONE, TWO]) == [Standing.ENDED, Standing.LIVE]
+    await store.close()

@@ -90,7 +90,8 @@ async def test_who_leaves_keeps_nobody_waiting() -> None:
         scopes |= {name: await start_cancellable(group, turns.take, PLACE, name, commits) for name in "cd"}
         scopes["a"].cancel()  # which commits, for itself alone
         await anyio.wait_all_tasks_blocked()
-        scopes["c"].cancel()  # which commits for the last, too
+        for name in "dc":  # the one whose change is being committed, and the one that commits both
+            scopes[name].cancel()
         await anyio.wait_all_tasks_blocked()
         commits.may_go.set()
     assert commits.batches == [["a"], ["c", "d"]]

@@ -196,7 +196,7 @@ def _error_for(fastmcp: Any, mcp: Any) -> type[Any]:
         def __init__(self, code: int) -> None:
             Exception.__init__(self, NEEDED)
             self.__dict__.update(code=code, message=NEEDED, client_message=NEEDED, ref=None)
-            if mcp is not None:  # pragma: no branch  # FastMCP brings it
+            if mcp is not None:
                 self.error = mcp.ErrorData(code=code, message=NEEDED)
 
     SessionRequiredHere.__name__ = SessionRequiredHere.__qualname__ = SessionRequired.__name__

@@ -102,7 +102,7 @@ def taking(*arguments: str) -> Form:
         if _function(option, value) is not None:
             try:
                 signature(value).bind(*arguments)
-            except ValueError:  # pragma: no cover  # which functions these are differs between Pythons
+            except ValueError:
                 """Not every built-in function has a signature that can be read."""
             except TypeError:
                 call = f"{option}({', '.join(arguments)})"

@@ -11,14 +11,13 @@ import inspect
 import logging
 import math
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
-from anyio.lowlevel import checkpoint
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
@@ -42,21 +41,15 @@ NOT_BEGUN: Final = "not_begun"  # its id did not reach the client
 LEASE: Final = 60.0  # seconds that a worker has for one `on_end`
 PATIENCE: Final = 50.0  # seconds after which a hook is stopped, before another worker could start it again
 TRIES: Final = 50  # to purge a session while the store does not answer, a second apart
-TIDIED: Final = 20  # sessions that are ended side by side, where many have ended at once
+TIDIED: Final = 8  # sessions that are ended side by side, where many have ended at once
+REST: Final = 4  # times as long as a page takes, others have their turn
 ROUNDS: Final = 100  # of looking for sessions that were made while others ended
-SWEEP_BATCH: Final = 200  # endings that run side by side in one worker
+SWEEP_BATCH: Final = 500  # endings that run side by side in one worker
 
 Listed = Callable[..., Awaitable[list[Record]]]
 """Returns the first sessions of a list, at most `limit=`; those that have ended by name are not on it."""
 
 _log: Final = logging.getLogger("mcp_sessions")
-
-
-async def call_hook(hook: Callable[..., Awaitable[None] | None], *arguments: Any) -> None:
-    """Call a hook of the application, plain or async, and wait for its end."""
-    outcome = hook(*arguments)
-    if inspect.isawaitable(outcome):
-        await outcome
 
 
 @dataclass(frozen=True)
@@ -97,7 +90,7 @@ class Terminator:
             await self.finish(claims.ref, claims.issued_at, claims.expires_at, reason, claims.trace)
 
     async def _end_later(self, claims: Claims, reason: str) -> None:
-        for _ in range(TRIES):  # pragma: no branch  # tests do not wait for the last try
+        for _ in range(TRIES):
             await anyio.sleep(self.pause)
             with suppress(StoreUnavailable):
                 await self._end(claims, reason)
@@ -146,11 +139,12 @@ class Terminator:
 
     async def _tidy_later(self, listed: Listed, reason: str) -> None:
         failures = 0
-        while failures < TRIES:  # pragma: no branch  # as above
+        while failures < TRIES:
             try:
+                began = anyio.current_time()
                 if await self._end_page(listed, reason) < TIDIED:
                     return
-                await checkpoint()  # a store in memory answers without
+                await anyio.sleep(REST * (anyio.current_time() - began))
             except StoreUnavailable:
                 failures += 1
                 await anyio.sleep(self.pause)
@@ -187,14 +181,22 @@ class Terminator:
         self.emit(SessionDeleted(ref, reason, max(ended_at - created_at, 0), trace))
         if self.on_end is not None:
             ended = EndedSession(ref, utc(created_at), utc(expires_at), self.data(ref, expires_at))
-            await self._run(self.on_end, ended, reason)
+            with _logging_errors(ref):
+                if inspect.isawaitable(
+                    outcome := self.on_end(ended, reason)
+                ):  # a plain function has run, and costs no task
+                    await self._wait(outcome, ended)
         await self.forget(ref)
 
-    async def _run(self, on_end: OnEnd, ended: EndedSession, reason: str) -> None:
+    async def _wait(self, outcome: Awaitable[object], ended: EndedSession) -> None:
+        async def wait() -> None:
+            with _logging_errors(ended.ref):
+                await outcome
+
         with anyio.move_on_after(self.patience) as scope:
             # In a task of its own: on asyncio, awaiting a task that was cancelled cancels the waiter, too.
             async with anyio.create_task_group() as group:
-                group.start_soon(_call_on_end, on_end, ended, reason)
+                group.start_soon(wait)
         if scope.cancelled_caught:
             _log.error("on_end of session %s stopped: it took more than %g s", ended.ref, self.patience)
 
@@ -215,11 +217,12 @@ class Terminator:
                 return
 
 
-async def _call_on_end(on_end: OnEnd, ended: EndedSession, reason: str) -> None:
+@contextmanager
+def _logging_errors(ref: str) -> Iterator[None]:
     try:
-        await call_hook(on_end, ended, reason)
+        yield
     except Exception as error:  # noqa: BLE001  # the session has ended all the same
-        _log.exception("on_end of session %s raised %s", ended.ref, type(error).__name__)
+        _log.exception("on_end of session %s raised %s", ref, type(error).__name__)
 
 
 @dataclass(eq=False)

@@ -5,6 +5,7 @@ What fails on the way leaves nothing behind. How a session is named on the wire 
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import secrets
@@ -27,7 +28,7 @@ from .._tokens import seal
 from ..errors import CreateFailed, PrincipalDataTooLarge, Refusal, SessionEnded, StoreUnavailable, refuse
 from ..stores.base import LIVE, Record
 from .context import RequestContext
-from .lifecycle import NOT_BEGUN, call_hook
+from .lifecycle import NOT_BEGUN
 from .runtime import Runtime
 from .sessions import LATE, ActiveSession, check_capabilities, end_of
 
@@ -176,7 +177,9 @@ async def _register(new: ActiveSession) -> None:
 async def _fill_by_hook(on_create: OnCreate, made: NewSession, params: dict[str, Any], scope: Scope) -> None:
     """Let the application fill a new session; where its client carries no state, that is kept."""
     try:
-        await call_hook(on_create, made.session, params, scope)
+        outcome = on_create(made.session, params, scope)
+        if inspect.isawaitable(outcome):
+            await outcome
         if made.active.claims.kind != SESSION:
             await made.active.save()
     except Refusal:

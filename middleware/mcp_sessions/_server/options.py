@@ -145,8 +145,10 @@ class Limits(_Checked):
     forks_per_session: WholeOrNone = 1_000
     """Forks of one session, of all generations, that may be recorded at once, where tracked; None sets no limit."""
     data_bytes_per_principal: WholeOrNone = 16 * MEBIBYTE
-    """Bytes that the data of all sessions of one principal may take in memory or SQLite, with 200 for each value; None
-    sets no limit."""
+    """Bytes that the data of all sessions of one principal may take, with 200 for each value; None sets no limit."""
+    anonymous_data_bytes: WholeOrNone = 256 * MEBIBYTE
+    """Bytes that the data of all sessions without a principal may take together, with 200 for each value; None sets no
+    limit."""
     creates_per_minute: WholeOrNone = None
     """Sessions that a principal may create per minute and process; callers without a principal share one budget. None
     sets no limit."""

@@ -30,7 +30,7 @@ from .._tokens.keyfile import is_ephemeral, key_source
 from .._tokens.keys import KeyRing
 from ..errors import CreateLimited, Refusal, SessionNotFound, SessionRequired
 from ..stores import base
-from ..stores.base import LIVE, Reach, Standing, Store
+from ..stores.base import ANONYMOUS, LIVE, Reach, Standing, Store
 from ..stores.turns import Turns
 from ..telemetry.detect import is_traced
 from . import placement, principal
@@ -211,8 +211,11 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
     emit = partial(_emit, options.telemetry.listen, tells, telemetry)
     store = stores.make(options.store, clock=clock, timeout=as_seconds(limits.store_timeout))
     turns = Turns()
-    of_all = limits.data_bytes_per_principal
-    namespace = partial(Namespace, max_bytes=limits.data_bytes, max_subject_bytes=of_all)
+
+    def namespace(owner: str, until: int, subject: str | None = None) -> Namespace:
+        if subject is None:
+            return Namespace(owner, until, limits.data_bytes, ANONYMOUS, limits.anonymous_data_bytes)
+        return Namespace(owner, until, limits.data_bytes, subject, limits.data_bytes_per_principal)
 
     def data(owner: str, until: int, subject: str | None = None) -> Data:
         place = namespace(owner, until, subject=subject)

@@ -141,7 +141,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         check_capabilities(value, self.claims.ref)
         try:
             await self.runtime.store.write(self._namespace, CAPABILITIES_KEY, value)
-        except PrincipalDataTooLarge:  # pragma: no cover  # a bound that few are near
+        except PrincipalDataTooLarge:
             raise refuse("data_full", ref=self.claims.ref) from None
         except DataTooLarge:
             raise refuse("capabilities_too_large", ref=self.claims.ref) from None

@@ -160,9 +160,12 @@ def encode_state(values: dict[str, Any]) -> bytes:
 
 
 def _place(values: dict[str, Any]) -> str:
-    for key, value in values.items():
-        try:
-            data.encode(value)
-        except ValueError:
-            return f", under {key!r}"
-    return ""  # pragma: no cover  # one of them has none
+    return next((f", under {key!r}" for key, value in values.items() if not _is_json(value)), "")
+
+
+def _is_json(value: object) -> bool:
+    try:
+        data.encode(value)
+    except ValueError:
+        return False
+    return True

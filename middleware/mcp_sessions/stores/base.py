@@ -7,17 +7,20 @@ deleted sessions back. `mcp_sessions.testing.store_contract` tests it.
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from .._session import claims as lineage
 from .._session.claims import AUDIENCE, Claims
 from .._session.data import DataStore, Namespace
 from ..errors import DataGone, DataNotInteger, DataTooLarge, PrincipalDataTooLarge
+
+logger: Final = logging.getLogger("mcp_sessions")
 
 
 class Standing(Enum):
@@ -308,21 +311,49 @@ def added(value: bytes | None, by: int) -> int:
     raise DataNotInteger("increment needs a value and a sum of 64 bits at most")
 
 
-FULL_BY: Final = (
-    "the session store is full: %d sessions are recorded, and the data of sessions takes %d bytes, at most %d of them "
-    "of one principal; see Limits(sessions_per_principal=..., data_bytes_per_principal=...), or use a larger store"
-)
-"""What a full store logs, which nobody sees who fills it."""
+ANONYMOUS: Final = ""
+"""The `Namespace.subject` of all who have no principal: together they have one account."""
 VALUE_COST: Final = 200  # bytes that keeping a value takes besides its name and itself
+
+
+class Filling(NamedTuple):
+    """What fills a store."""
+
+    sessions: int  # recorded
+    most_sessions: int  # of one principal
+    data: int  # bytes of all values
+    most_data: int  # of one principal, with `VALUE_COST` for each value
+
+
+class FullLog:
+    """Logs how a store got full, once a minute: nobody else sees who fills it."""
+
+    def __init__(self) -> None:
+        self._minute = -1.0
+
+    def is_due(self, now: float) -> bool:
+        minute, before = now // 60, self._minute
+        self._minute = minute
+        return minute != before
+
+    def log(self, filling: Filling) -> None:
+        logger.error(
+            "the session store is full: %d sessions are recorded, at most %d of one principal; the data of sessions "
+            "takes %d bytes, at most %d of them of one principal; see Limits(sessions_per_principal=..., "
+            "data_bytes_per_principal=..., anonymous_data_bytes=...), or use a larger store",
+            *filling,
+        )
 
 
 def check_principal(namespace: Namespace, before: int, more: int) -> None:
     """Raise `PrincipalDataTooLarge` where the data of a principal's sessions would grow over what it may take."""
     most = namespace.max_subject_bytes
     if most is not None and more > 0 and before + more > most:
+        whose, limit = ("this principal's sessions", "data_bytes_per_principal")
+        if namespace.subject == ANONYMOUS:
+            whose, limit = ("all sessions without a principal", "anonymous_data_bytes")
         raise PrincipalDataTooLarge(
-            f"the data of this principal's sessions would take {before + more} bytes; the limit is {most} "
-            "(Limits.data_bytes_per_principal)"
+            f"the data of {whose} would take {before + more} bytes; the limit is {most} (Limits.{limit})"
         )
 
 

@@ -40,7 +40,8 @@ class KeyValueStore(Delegating):
     """A store whose data lies in a key-value store: `store=KeyValueStore(entries, beside="sqlite:sessions.db")`.
 
     What it cannot promise, and every other store does: of changes to one session's data that two processes make at the
-    same moment, one may be lost, whatever their names, `update` and `increment` included. One process loses none.
+    same moment, one may be lost, whatever their names, `update` and `increment` included. One process loses none. What
+    the data of one principal takes in all is not counted.
 
     Args:
         entries: The key-value store, such as those of py-key-value. Who made it closes it.

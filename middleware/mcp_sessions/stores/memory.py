@@ -6,24 +6,23 @@ again. What has an end is found without a look at everything else, since a scan 
 
 from __future__ import annotations
 
-import logging
 import time
 from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Final
 
 import msgspec
+from anyio.lowlevel import cancel_shielded_checkpoint
 
 from .._session.claims import Claims
 from .._session.data import Namespace
 from ..errors import StoreFull, refuse
 from . import base
-from .base import FIRST, FULL_BY, LIVE, Ended, Position, Reach, Record, Standing
+from .base import FIRST, LIVE, Ended, Filling, FullLog, Position, Reach, Record, Standing
 from .memory_data import MINUTE, DataOfAll, ExpiryIndex
 
-logger: Final = logging.getLogger("mcp_sessions")
+_LOOKS: Final = 200  # at records, between which others have their turn
 _SPAN: Final = 3600  # seconds of expiry that share one set of revocations
 
 
@@ -82,20 +81,39 @@ class _Revoked:
             raise StoreFull
 
 
-class _Kept(msgspec.Struct):
-    record: Record
+class _Kept(msgspec.Struct, gc=False):
+    """A record as plain values, since the garbage collector stops the event loop to look at 100,000 objects."""
+
+    ref: str
+    subject: str | None
+    created_at: int
+    expires_at: int
     seen_at: float
+    root: str | None
+    trace: str | None
+    audience: str
+    parts: str | None
     reason: str | None = None
     lease_until: float = 0.0
 
+    @classmethod
+    def of(cls, one: Record) -> _Kept:
+        times = (one.created_at, one.expires_at, one.seen_at)
+        return cls(one.ref, one.subject, *times, one.root, one.trace, one.audience, one.parts)
+
+    @property
+    def position(self) -> Position:
+        return self.created_at, self.ref
+
     def current(self) -> Record:
-        return replace(self.record, seen_at=int(self.seen_at))
+        times = (self.created_at, self.expires_at, int(self.seen_at))
+        return Record(self.ref, self.subject, *times, self.root, self.trace, self.audience, self.parts)
 
     def look(self, now: float, idle_timeout: int | None) -> tuple[str | None, float]:
         """Return why its `on_end` may be claimed now, or None, and when to look next."""
         if self.reason is not None:
             return (self.reason if self.lease_until <= now else None), self.lease_until
-        ends, idles = self.record.expires_at, base.idle_at(self.seen_at, idle_timeout)
+        ends, idles = self.expires_at, base.idle_at(self.seen_at, idle_timeout)
         return "expired" if ends <= now else "idle" if idles <= now else None, min(ends, idles)
 
 
@@ -104,7 +122,8 @@ class MemoryStore:
 
     Args:
         max_entries: How many revocations and cut-offs may be alive at once; the next one is refused.
-        max_sessions: How many sessions may be recorded at once; the next one is refused.
+        max_sessions: How many sessions may be recorded at once; the next one is refused. A tenth is kept for sessions
+            with a principal.
         max_data_bytes: Bytes that the data of all sessions may take, with 200 for the keeping of each value.
         leeway: Seconds for which what is kept outlives its token, for clocks that disagree.
         clock: Unix seconds; a test passes its own.
@@ -129,7 +148,9 @@ class MemoryStore:
         self._listings: dict[tuple[str, ...], list[Position]] = {}  # of what has not ended: by what, and of whom
         self._looks: dict[str, ExpiryIndex] = {}  # by audience: when to look at its records
         self._data = DataOfAll(max_data_bytes)
-        self._tidied = self._reported = 0.0
+        self._anonymous = 0  # records of sessions without a principal
+        self._tidied = 0.0
+        self._full_log = FullLog()
 
     async def open(self) -> None: ...
     async def close(self) -> None: ...
@@ -166,10 +187,13 @@ class MemoryStore:
             for listing in _listings(record):
                 if listing[0] == kind and most is not None and self._count(listing, record) >= most:
                     raise refuse(reason)
-        if len(self._records) >= self._max_sessions:
+        most_anonymous = self._max_sessions - self._max_sessions // 10
+        is_crowded = record.subject is None and self._anonymous >= most_anonymous
+        if is_crowded or len(self._records) >= self._max_sessions:
             self._report_full()
             raise StoreFull
-        self._records[record.ref] = _Kept(record, seen_at=record.seen_at)
+        self._records[record.ref] = _Kept.of(record)
+        self._anonymous += record.subject is None
         self._looks.setdefault(record.audience, ExpiryIndex()).put(record.ref, record.seen_at)
         for listing in _listings(record):
             insort(self._listings.setdefault(listing, []), record.position)
@@ -197,11 +221,9 @@ class MemoryStore:
         return len(positions) - bisect_right(positions, (self._revoked.moment_of(record.subject, record.audience), ""))
 
     def _report_full(self) -> None:
-        """Log how the store got full, once a minute."""
-        minute = self._clock() // MINUTE
-        if minute != self._reported:
-            self._reported = minute
-            logger.error(FULL_BY, len(self._records), self._data.bytes, self._data.most)
+        if self._full_log.is_due(self._clock()):
+            most = max((len(of) for by, of in self._listings.items() if by[0] == "subject"), default=0)
+            self._full_log.log(Filling(len(self._records), most, self._data.bytes, self._data.most))
 
     async def roster(self, *, audience: str, cursor: str = "", limit: int) -> tuple[list[Record], str]:
         created_at, _, ref = cursor.partition(" ")
@@ -217,14 +239,19 @@ class MemoryStore:
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         now, looks = self._tidy(), self._looks.get(audience, ExpiryIndex())
         taken: dict[str, Ended] = {}
+        looked = 0
         while len(taken) < limit and (ref := looks.expired(now)) is not None and ref not in taken:
+            looked += 1
+            if looked % _LOOKS == 0:  # each look is a step of its own
+                await cancel_shielded_checkpoint()
+                continue
             kept = self._records[ref]
             reason, next_look = kept.look(now, idle_timeout)
             if reason is None:
                 looks.put(ref, next_look)
                 continue
-            if kept.reason is None and not self._revoked.has(ref, kept.record.expires_at):
-                self._revoked.add(ref, kept.record.expires_at)  # an idle one must not come back
+            if kept.reason is None and not self._revoked.has(ref, kept.expires_at):
+                self._revoked.add(ref, kept.expires_at)  # an idle one must not come back
             self._lease(kept, reason, until=now + lease)
             taken[ref] = Ended(kept.current(), reason)
         return list(taken.values())
@@ -233,19 +260,19 @@ class MemoryStore:
         self._data.drop(ref)
         if (kept := self._records.pop(ref, None)) is None:
             return
-        self._looks[kept.record.audience].remove(ref)
+        self._anonymous -= kept.subject is None
+        self._looks[kept.audience].remove(ref)
         if kept.reason is None:
-            self._unlist(kept.record)
+            self._unlist(kept)
 
     async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:  # noqa: ARG002  # there is one worker
         return True
 
     def _found(self, ref: str, cut_off: bool = False) -> Record | None:
         kept = self._records.get(ref)
-        if kept is None or kept.reason is not None or kept.record.expires_at <= self._clock():
+        if kept is None or kept.reason is not None or kept.expires_at <= self._clock():
             return None
-        record = kept.record
-        is_over = not cut_off and record.created_at < self._revoked.moment_of(record.subject, record.audience)
+        is_over = not cut_off and kept.created_at < self._revoked.moment_of(kept.subject, kept.audience)
         return None if is_over else kept.current()
 
     def _page(
@@ -255,7 +282,7 @@ class MemoryStore:
         there = (self._found(positions[n][1], cut_off) for n in range(bisect_right(positions, after), len(positions)))
         return list(islice((record for record in there if record is not None), limit))
 
-    def _unlist(self, record: Record) -> None:
+    def _unlist(self, record: _Kept) -> None:
         for listing in _listings(record):
             positions = self._listings[listing]
             del positions[bisect_right(positions, record.position) - 1]
@@ -264,9 +291,9 @@ class MemoryStore:
 
     def _lease(self, kept: _Kept, reason: str, *, until: float) -> None:
         if kept.reason is None:
-            self._unlist(kept.record)
+            self._unlist(kept)
         kept.reason, kept.lease_until = reason, until
-        self._looks[kept.record.audience].put(kept.record.ref, until)
+        self._looks[kept.audience].put(kept.ref, until)
 
     async def read(self, namespace: Namespace, key: str) -> bytes | None:
         return self._data.read(namespace.owner, key, self._clock())
@@ -320,6 +347,6 @@ class MemoryStore:
         return now
 
 
-def _listings(record: Record) -> list[tuple[str, ...]]:
+def _listings(record: Record | _Kept) -> list[tuple[str, ...]]:
     listings = (("subject", record.audience, record.subject), ("root", record.root), ("all", record.audience))
     return [(*by, of) for *by, of in listings if of is not None]

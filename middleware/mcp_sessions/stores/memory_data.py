@@ -11,7 +11,7 @@ import msgspec
 
 from .._session.data import Namespace
 from ..errors import StoreFull
-from .base import VALUE_COST, check_principal, check_size, size_of
+from .base import ANONYMOUS, VALUE_COST, check_principal, check_size, size_of
 
 MINUTE: Final = 60  # seconds between two times of forgetting
 _SLACK: Final = 1000  # entries that an index may hold in vain
@@ -25,7 +25,10 @@ class ExpiryIndex:
         self._moments: dict[str, float] = {}
 
     def put(self, name: str, moment: float) -> None:
+        before = self._moments.get(name)
         self._moments[name] = moment
+        if before is not None and before <= moment:
+            return  # the entry that is there is moved when its moment comes
         heapq.heappush(self._heap, (moment, name))
         if len(self._heap) > 2 * len(self._moments) + _SLACK:
             self._heap = [(moment, name) for name, moment in self._moments.items()]
@@ -35,12 +38,16 @@ class ExpiryIndex:
         del self._moments[name]  # what the heap holds of it is passed over
 
     def expired(self, now: float) -> str | None:
-        """Return the name whose moment came first, or None where none has come. It stays until it is moved."""
+        """Return a name whose moment has come, an early one, or None. It stays until it is moved."""
         while self._heap and self._heap[0][0] <= now:
-            moment, name = self._heap[0]
-            if self._moments.get(name) == moment:
+            name = self._heap[0][1]
+            moment = self._moments.get(name)
+            if moment is None:
+                heapq.heappop(self._heap)
+            elif moment <= now:
                 return name
-            heapq.heappop(self._heap)
+            else:
+                heapq.heapreplace(self._heap, (moment, name))
         return None
 
 
@@ -56,7 +63,10 @@ class _Values(msgspec.Struct):
 
 
 class DataOfAll:
-    """The data of all sessions. What is over is not read, and it is dropped before anything is measured."""
+    """The data of all sessions. What is over is not read, and it is dropped before anything is measured.
+
+    A quarter of the room is kept from sessions without a principal, who have one account together.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -92,7 +102,10 @@ class DataOfAll:
             check_size(namespace, values.size + more)
             cost = more + count * VALUE_COST
             if values.subject is not None:
-                check_principal(namespace, self._of_subjects.get(values.subject, 0), cost)
+                of_all = self._of_subjects.get(values.subject, 0)
+                check_principal(namespace, of_all, cost)
+                if values.subject == ANONYMOUS and of_all + cost > self._max_bytes // 4 * 3:
+                    raise StoreFull
             if self.bytes + cost > self._max_bytes:
                 raise StoreFull
             values.items[key] = value

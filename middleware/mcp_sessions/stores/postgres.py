@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 import anyio
 
 from ..errors import ConfigurationError, StoreFull, StoreUnavailable
-from .base import ByName, Forgotten, Reach
+from .base import ByName, Forgotten, FullLog, Reach
 from .postgres_tables import Transaction, migrate, sweep
 from .sql import outcome
 
@@ -89,7 +89,7 @@ _GREET: Final = b"""
         set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), false),
         pg_is_in_recovery(), current_setting('fsync')::bool AND current_setting('full_page_writes')::bool
 """
-_QUESTIONS: Final = {"status", "statuses", "touch", "sessions", "forks", "find", "read", "elect"}
+_QUESTIONS: Final = {"status", "statuses", "touch", "sessions", "forks", "find", "read", "elect", "filling"}
 
 
 def cause(error: Exception) -> str:
@@ -155,6 +155,7 @@ class PostgresStore(ByName):
         self._patience = str(round(1000 * max(1, timeout)))  # milliseconds
         self._was_there = False
         self._swept_at = -math.inf
+        self._full_log = FullLog()
         host, port, database = (self._options.get(name, "") for name in ("host", "port", "dbname"))
         self._place = f"{host}:{port}/{database}"
         self.where: str = f"PostgreSQL at {self._place}"
@@ -186,6 +187,10 @@ class PostgresStore(ByName):
             return await self._run(work, lambda: not call.is_changing)
         except ConfigurationError as error:
             raise StoreUnavailable("store_misconfigured", cause=str(error)) from None
+        except StoreFull:
+            if self._full_log.is_due(self._clock()):
+                self._full_log.log(await self._call("filling", (), {}))
+            raise
         finally:
             now = self._clock()
             if name not in _QUESTIONS and not self._swept_at <= now < self._swept_at + SWEEP_EVERY:

@@ -18,12 +18,15 @@ from .._session.claims import Claims
 from .._session.data import Namespace
 from ..errors import ConfigurationError, refuse
 from . import base
-from .base import FIRST, LIVE, Ended, Position, Record, Standing
+from .base import FIRST, LIVE, VALUE_COST, Ended, Position, Record, Standing, size_of
 from .sql import Item, SQLTransaction
 
 if TYPE_CHECKING:
     from psycopg import Connection, Cursor
 
+_COST: Final = f"(length({{0}}.key) + length({{0}}.value) + {VALUE_COST})"
+# The account of a principal is in parts, so that its sessions seldom wait for each other's commits.
+_PART: Final = "(hashtextextended({0}.owner, 0) & 15)::int"
 # In all SQL here `~` is the schema. Statements name their columns, so that they fit when a later version adds some.
 MIGRATIONS: tuple[tuple[int, str], ...] = (
     (
@@ -51,6 +54,29 @@ MIGRATIONS: tuple[tuple[int, str], ...] = (
         );
         CREATE INDEX ON ~.items (until);
         CREATE TABLE ~.leaders (audience text PRIMARY KEY, worker text NOT NULL, until float8 NOT NULL);
+        """,
+    ),
+    (
+        1,  # what its workers write meanwhile has no subject, and is not counted
+        f"""
+        ALTER TABLE ~.items ADD COLUMN subject text;
+        CREATE TABLE ~.accounts (
+            subject text, part int, bytes bigint NOT NULL, PRIMARY KEY (subject, part)
+        ) WITH (fillfactor = 50);
+        CREATE FUNCTION ~.count_item() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF TG_OP <> 'INSERT' AND OLD.subject IS NOT NULL THEN
+                UPDATE ~.accounts SET bytes = bytes - {_COST.format("OLD")}
+                    WHERE subject = OLD.subject AND part = {_PART.format("OLD")};
+                DELETE FROM ~.accounts WHERE bytes <= 0 AND subject = OLD.subject AND part = {_PART.format("OLD")};
+            END IF;
+            IF TG_OP <> 'DELETE' AND NEW.subject IS NOT NULL THEN
+                INSERT INTO ~.accounts AS account VALUES (NEW.subject, {_PART.format("NEW")}, {_COST.format("NEW")})
+                    ON CONFLICT (subject, part) DO UPDATE SET bytes = account.bytes + excluded.bytes;
+            END IF;
+            RETURN NULL;
+        END $$;
+        CREATE TRIGGER counted AFTER INSERT OR UPDATE OR DELETE ON ~.items
+            FOR EACH ROW EXECUTE FUNCTION ~.count_item();
         """,
     ),
 )
@@ -134,17 +160,28 @@ _ELECT: Final = """
 """
 _CURRENT: Final = "owner = %(owner)s AND (expires_at IS NULL OR expires_at > %(now)s)"
 _SIZE: Final = f"SELECT coalesce(sum(length(key) + length(value)), 0) FROM ~.items WHERE {_CURRENT}"
+_ACCOUNT: Final = "SELECT coalesce(sum(bytes), 0)::bigint FROM ~.accounts WHERE subject = %(subject)s"
 _ITEM: Final = f"""
     SELECT EXISTS (SELECT FROM ~.revoked WHERE ref = %(owner)s)
         OR EXISTS (SELECT FROM ~.records WHERE ref = %(owner)s AND reason IS NOT NULL),
-        value, expires_at, ({_SIZE} AND key <> %(key)s)
+        value, expires_at, ({_SIZE} AND key <> %(key)s), ({_ACCOUNT}) - (
+            SELECT coalesce(sum{_COST.format("item")}, 0) FROM ~.items AS item
+            WHERE owner = %(owner)s AND subject IS NOT NULL AND expires_at <= %(now)s)
     FROM (SELECT) AS one LEFT JOIN ~.items ON {_CURRENT} AND key = %(key)s
 """
-_SAVE: Final = "INSERT INTO ~.items (owner, until, key, value, expires_at) VALUES (%s, %s, %s, %s, %s)"
+_SAVE: Final = "INSERT INTO ~.items (owner, until, key, value, expires_at, subject) VALUES (%s, %s, %s, %s, %s, %s)"
 _COPY: Final = f"""
-    INSERT INTO ~.items (owner, until, key, value, expires_at)
-    SELECT %(target)s, %(until)s, key, value, expires_at FROM ~.items WHERE {_CURRENT}
+    INSERT INTO ~.items (owner, until, key, value, expires_at, subject)
+    SELECT %(target)s, %(until)s, key, value, expires_at, %(subject)s FROM ~.items WHERE {_CURRENT}
     ON CONFLICT (owner, key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at
+"""
+_FILLING: Final = """
+    SELECT (SELECT count(*) FROM ~.records), (SELECT coalesce(max(of_one), 0) FROM (
+            SELECT count(*) AS of_one FROM ~.records WHERE subject IS NOT NULL AND reason IS NULL GROUP BY subject
+        ) AS each), (SELECT coalesce(sum(length(value)), 0)::bigint FROM ~.items),
+        (SELECT coalesce(max(of_one), 0)::bigint FROM (
+            SELECT sum(bytes) AS of_one FROM ~.accounts GROUP BY subject
+        ) AS each)
 """
 _ROWS_AT_ONCE: Final = 1000
 _FORGET: Final = (
@@ -318,12 +355,13 @@ class Transaction(SQLTransaction):
 
     def copy(self, namespace: Namespace, target: Namespace) -> None:
         with self._alone_with(target.owner):
-            self._item(target, "")
+            before = self._item(target, "").account
             self.is_changing = True
-            of = {"owner": namespace.owner, "now": self.now, "target": target.owner, "until": target.until}
-            self._run(_COPY, of)
-            ((size,),) = self._run(_SIZE, {**of, "owner": target.owner})
+            of = {"now": self.now, "target": target.owner, "until": target.until, "subject": target.subject}
+            self._run(_COPY, {**of, "owner": namespace.owner})
+            ((size, account),) = self._run(f"SELECT ({_SIZE}), ({_ACCOUNT})", {**of, "owner": target.owner})
             base.check_size(target, size)
+            base.check_principal(target, before, account - before)
 
     @contextmanager
     def _changing(self, namespace: Namespace, key: str) -> Iterator[Item]:
@@ -331,15 +369,21 @@ class Transaction(SQLTransaction):
             yield self._item(namespace, key)
 
     def _item(self, namespace: Namespace, key: str) -> Item:
-        of = {"owner": namespace.owner, "now": self.now, "key": key.encode()}
+        of = {"owner": namespace.owner, "now": self.now, "key": key.encode(), "subject": namespace.subject}
         ((has_ended, *found),) = self._run(_ITEM, of)
         base.check_changeable(namespace, self.now, self._leeway, has_ended=has_ended)
         return Item(namespace, key, *found)
 
     def _replace(self, item: Item, value: bytes | None, expires_at: float | None) -> None:
+        if value is not None:
+            old = 0 if item.value is None else size_of(item.key, item.value) + VALUE_COST
+            base.check_principal(item.namespace, item.account, size_of(item.key, value) + VALUE_COST - old)
         self.is_changing = True
         owner, key = item.namespace.owner, item.key.encode()
         over = "DELETE FROM ~.items WHERE owner = %s AND (key = %s OR expires_at <= %s)"
         self._run(over, (owner, key, self.now))
         if value is not None:
-            self._run(_SAVE, (owner, item.namespace.until, key, value, expires_at))
+            self._run(_SAVE, (owner, item.namespace.until, key, value, expires_at, item.namespace.subject))
+
+    def filling(self) -> base.Filling:
+        return base.Filling(*self._run(_FILLING, ()).fetchall()[0])

@@ -16,17 +16,16 @@ from itertools import chain
 from typing import Any, Final, get_args
 
 from .._session.claims import Claims
-from .._session.data import Namespace
-from ..errors import ConfigurationError, DataNotInteger, StoreUnavailable, refuse
+from ..errors import ConfigurationError, StoreUnavailable, refuse
 from . import redis_scripts as scripts
-from .base import FIRST, INT64, LIVE, Ended, Forgotten, Position, Reach, Record, Standing, resolution
+from .base import FIRST, LIVE, Ended, Forgotten, Position, Reach, Record, Standing, resolution
 from .redis_clients import connect, split_options
 from .redis_connection import RedisConnection, Values, or_unavailable
+from .redis_data import DISCOUNT, KEPT, RedisData
 from .redis_durability import Durability, Epoch, Promise
-from .redis_scripts import DIGITS, Command, Keys, Script, Word, member, record_of
+from .redis_scripts import DIGITS, Command, Keys, Word, member, record_of
 from .turns import Turns
 
-KEPT: Final = 7 * 86_400  # seconds that a record and its data outlive the session, for an `on_end` that was not run
 SYNC_PATIENCE: Final = 3.0  # seconds, at least, for a disk that syncs once a second
 TRIO: Final = "store='redis://...' runs on asyncio alone; serve with asyncio, or use 'sqlite:PATH'"
 DENIED: Final = "Redis refuses this user: look at the user and the password in the store's URL, and at its permissions"
@@ -35,7 +34,7 @@ _PAGE: Final = 500  # records that are read together
 _PAGES: Final = 4  # of the list of deadlines that one `claim_ended` looks at
 
 
-class RedisStore:
+class RedisStore(RedisData):
     """Revocations, records and data in Redis or Valkey, version 7 or newer.
 
     With `noeviction` and an append-only file, what a method returned from survives `kill -9` and a power failure with
@@ -94,13 +93,12 @@ class RedisStore:
         promise = Promise(durability, int(copies), max(timeout, SYNC_PATIENCE))
         # Seconds that a change may take longer than a question, and where the store is, for the log.
         self.patience: float = promise.patience if durability == "wait" or promise.replicas else 0.0
-        self._keys = Keys(prefix)
-        self._epoch = Epoch(self._keys, promise)
+        keys = Keys(prefix)
+        self._epoch = Epoch(keys, promise)
         client = connect(url_or_client, self._epoch, timeout=timeout + self.patience, connections=connections)
         self.where: str = client.where
-        self._connection = RedisConnection(client, promise, timeout=timeout, connections=connections)
-        self._leeway = leeway
-        self._clock = clock
+        connection = RedisConnection(client, promise, timeout=timeout, connections=connections)
+        super().__init__(connection, keys, leeway=leeway, clock=clock)
         self._vouches_always = forgotten == "accept"
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened = False
@@ -154,10 +152,6 @@ class RedisStore:
             await or_unavailable(self._advance)
             values, results = await self._connection.read(keys, *commands)
         return values, results
-
-    def _ttl(self, until: float, now: float, *, recorded: bool = False) -> int:
-        """Return the seconds until what belongs to a session may be forgotten: at least one, or Redis does at once."""
-        return max(1, math.ceil(until + self._leeway - now + (KEPT if recorded else 0)))
 
     # --- revocations --------------------------------------------------------------------------------
 
@@ -340,13 +334,16 @@ class RedisStore:
     async def _purge(self, refs: Sequence[str]) -> int:
         found = await self._connection.run(*(scripts.PURGE(*self._keys.data_keys(ref)) for ref in refs))
         lists: dict[str, list[str]] = {}
+        now, discounts = repr(self._clock()), list[Command]()
         for ref, of in zip(refs, found, strict=True):
-            audience, subject, root, begun = of.decode().split("\0")
+            audience, subject, root, begun, account = of.decode().split("\0")
+            if account:
+                discounts.append(DISCOUNT(*self._keys.account(account), args=(now, ref)))
             if begun:  # it was recorded
                 lists.setdefault(self._keys.due(audience), []).append(ref)
                 for key in chain(*self._keys.lists(audience, subject, root)):
                     lists.setdefault(key, []).append(member(int(begun), ref))
-        await self._connection.run(*(("ZREM", key, *members) for key, members in lists.items()))
+        await self._connection.run(*(("ZREM", key, *members) for key, members in lists.items()), *discounts)
         return 1
 
     async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
@@ -354,47 +351,3 @@ class RedisStore:
         args = (worker, repr(now + seconds), repr(now), max(1, math.ceil(seconds * 1000)))
         (leads,) = await self._connection.run(scripts.ELECT(self._keys.sweeper(audience), args=args))
         return bool(leads)
-
-    # --- data ---------------------------------------------------------------------------------------
-
-    async def read(self, namespace: Namespace, key: str) -> bytes | None:
-        now = await self._ready()
-        found: list[bytes | None] = await self._connection.run(self._on_data(scripts.READ, namespace, key, now))
-        return found[0]
-
-    async def write(
-        self, namespace: Namespace, key: str, value: bytes | None, *, expires_at: float | None = None
-    ) -> None:
-        ends = "" if expires_at is None else repr(float(expires_at))
-        await self._change(scripts.WRITE, namespace, key, value or b"", ends)
-
-    async def compare_and_swap(self, namespace: Namespace, key: str, old: bytes | None, new: bytes | None) -> bool:
-        done, *_ = await self._change(scripts.COMPARE_AND_SWAP, namespace, key, old or b"", new or b"")
-        return bool(done == b"done")
-
-    async def add(self, namespace: Namespace, key: str, by: int) -> int:
-        if by not in INT64:
-            raise DataNotInteger(scripts.ERRORS[b"not-integer"][1])
-        _, total = await self._change(scripts.ADD, namespace, key, by)
-        return int(total)
-
-    async def copy(self, namespace: Namespace, target: Namespace) -> None:
-        now = await self._ready()
-        (items,) = await self._connection.run(self._on_data(scripts.ITEMS, namespace, "", now))
-        await self._change(scripts.FILL, target, "", *items)
-
-    async def _change(self, script: Script, namespace: Namespace, key: str, *args: Word) -> list[Any]:
-        """Change data, never twice: a first time may have succeeded, and be followed by another's change."""
-        now = await self._ready()
-        found: list[Any] = [b"gone"]
-        if now < namespace.until + self._leeway:
-            command = self._on_data(script, namespace, key, now, *args)
-            found = await self._connection.change(command, idempotent=False)
-        if found[0] in scripts.ERRORS:
-            error, text = scripts.ERRORS[found[0]]
-            raise error(text)
-        return found
-
-    def _on_data(self, script: Script, namespace: Namespace, key: str, now: float, *args: Word) -> Command:
-        ttls = (self._ttl(namespace.until, now), self._ttl(namespace.until, now, recorded=True))
-        return script(*self._keys.data_keys(namespace.owner), args=(repr(now), *ttls, namespace.max_bytes, key, *args))

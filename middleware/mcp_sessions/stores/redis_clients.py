@@ -8,7 +8,7 @@ they stall for seconds and would repeat an increment.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -128,6 +128,11 @@ class Single:
     def groups(self, keys: Sequence[str]) -> list[list[str]]:
         """Return keys in groups that one command may read."""
         return [list(keys)]
+
+    def scan(self, pattern: str) -> AsyncIterator[bytes]:
+        """Yield the keys that match a pattern, on every server."""
+        found: AsyncIterator[bytes] = self._redis.scan_iter(match=pattern, count=1000)
+        return found
 
     async def drop_idle(self) -> None:
         """Close connections that no call uses: what is wrong with one is likely wrong with all."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -102,6 +102,7 @@ class RedisConnection:
         self._suspicious_after = timeout / 2  # who gives up so late has not merely hung up
         self._free = asyncio.Semaphore(connections)  # how many commands may be under way at once
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.on_full: Callable[[], Coroutine[Any, Any, None] | None] = lambda: None
 
     async def greet(self) -> None:
         await self._detached(self._client.greet, idempotent=True)
@@ -127,6 +128,10 @@ class RedisConnection:
             values.update(zip(group, found, strict=True))
         return values, results[len(groups) :]
 
+    def scan(self, pattern: str) -> AsyncIterator[bytes]:
+        """Yield the keys that match a pattern, on every server."""
+        return self._client.scan(pattern)
+
     async def close(self) -> None:
         """Close all connections, when what is under way has been cancelled."""
         while self._tasks:  # more than once, since a cancellation that meets a connection's making can be lost in it
@@ -148,9 +153,10 @@ class RedisConnection:
         if error is None:
             return task.result()
         reason = reason_of(error)
-        raise (StoreFull if reason == "store_out_of_memory" else StoreUnavailable)(
-            reason, cause=cause_of(error, reason)
-        ) from None
+        is_full = reason == "store_out_of_memory"
+        if is_full and (report := self.on_full()) is not None:
+            _ = self._start(report)
+        raise (StoreFull if is_full else StoreUnavailable)(reason, cause=cause_of(error, reason)) from None
 
     def _start(self, work: Any) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(work)

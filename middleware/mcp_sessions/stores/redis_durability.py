@@ -85,7 +85,7 @@ async def ask(connection: Any) -> ServerInfo | None:
 
     text = await _reply(connection, "INFO", "server", "persistence", "memory", "replication")
     info = None if text is None else ServerInfo.parse(_decoded(text))
-    if info is not None and info.is_loading:  # pragma: no cover  # seen in processes that are killed
+    if info is not None and info.is_loading:
         raise BusyLoadingError("Redis is loading the dataset in memory")
     return info
 

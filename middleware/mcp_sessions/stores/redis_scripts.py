@@ -7,10 +7,8 @@ keys, then its arguments. Sources: Redis, "Scripting with Lua", "Cluster specifi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from typing import Final
 
-from ..errors import DataError, DataGone, DataNotInteger, DataTooLarge
 from .base import Record
 
 Word = str | int | bytes
@@ -30,7 +28,7 @@ class Script:
         return ("EVALSHA", self._digest, len(keys), *keys, *args)
 
 
-def _even_full(source: str) -> Script:
+def even_full(source: str) -> Script:
     """Make a script that a full Redis runs, too: the sweeper needs a little memory before it frees more."""
     return Script("#!lua flags=allow-oom" + source)
 
@@ -66,7 +64,7 @@ return 1
 """)
 
 # since servers old-since; moment remembered {server run keeps}... -> the moment since which nothing was forgotten
-EPOCH: Final = _even_full("""
+EPOCH: Final = even_full("""
 local since, lost = redis.call('GET', KEYS[1]) or redis.call('GET', KEYS[3]), false
 for i = 3, #ARGV, 3 do
   local known, found = redis.call('HGET', KEYS[2], ARGV[i]), ARGV[i + 1] .. ' ' .. ARGV[i + 2]
@@ -129,7 +127,7 @@ return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'WITHSCORES', 'LIMI
 """)
 
 # ended session; now idle resolution lease leeway -> gone | later, when | taken, when, fields..., reason; by NULs
-CLAIM: Final = _even_full("""
+CLAIM: Final = even_full("""
 local function text(moment) return string.format('%.3f', moment) end
 local r = redis.call('HMGET', KEYS[2], 'c', 'e', 's', 'u', 'x', 'l', 'r', 't', 'a', 'p')
 if not r[1] then return 'gone' end
@@ -149,7 +147,7 @@ return table.concat(found, '\\0')
 """)
 
 # due; {ref old-score new-score-or-nothing}... Only where no other moved it in between.
-POSTPONE: Final = _even_full("""
+POSTPONE: Final = even_full("""
 for i = 1, #ARGV, 3 do
   local score = redis.call('ZSCORE', KEYS[1], ARGV[i])
   if score and tonumber(score) == tonumber(ARGV[i + 1]) then
@@ -160,15 +158,15 @@ end
 return 1
 """)
 
-# ended session data times -> the audience, the subject, the root and the beginning, each or nothing; by NULs
+# ended session data times -> audience, subject, root, beginning, the data's account, each or nothing; by NULs
 PURGE: Final = Script("""
-local of = redis.call('HMGET', KEYS[2], 'a', 'u', 'r', 'c')
+local of, account = redis.call('HMGET', KEYS[2], 'a', 'u', 'r', 'c'), redis.call('HGET', KEYS[4], '$')
 redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
-return table.concat({of[1] or '', of[2] or '', of[3] or '', of[4] or ''}, '\\0')
+return table.concat({of[1] or '', of[2] or '', of[3] or '', of[4] or '', account or ''}, '\\0')
 """)
 
 # sweeper; worker until now milliseconds -> 1 where it leads
-ELECT: Final = _even_full("""
+ELECT: Final = even_full("""
 local held = redis.call('GET', KEYS[1])
 if held then
   local ends, worker = string.match(held, '^(%S+) (.*)$')
@@ -177,132 +175,6 @@ end
 redis.call('SET', KEYS[1], ARGV[2] .. ' ' .. ARGV[1], 'PX', ARGV[4])
 return 1
 """)
-
-# --- data ----------------------------------------------------------------------------------------
-
-# A name's time lies in `times` under '=' and the name; under '#' the bytes of all names and values.
-# What needs memory is written first: a full Redis refuses only a script that has not written yet.
-_DATA: Final = """
-local ended, session, data, times = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local now, ttl, kept, most, name = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
-local function gone() return redis.call('EXISTS', ended) == 1 or redis.call('HEXISTS', session, 'x') == 1 end
-local function drop(what)
-  local old = redis.call('HGET', data, what)
-  redis.call('HDEL', data, what)
-  if old then redis.call('HINCRBY', times, '#', -#what - #old) end
-  redis.call('HDEL', times, '=' .. what)
-end
-local function live()
-  local ends = redis.call('HGET', times, '=' .. name)
-  if ends and not (now < tonumber(ends)) then return false, '' end
-  return redis.call('HGET', data, name), ends or ''
-end
-local function total() return tonumber(redis.call('HGET', times, '#') or 0) end
-local function make_room()
-  local all = redis.call('HGETALL', times)
-  for i = 1, #all, 2 do
-    if string.sub(all[i], 1, 1) == '=' and not (now < tonumber(all[i + 1])) then drop(string.sub(all[i], 2)) end
-  end
-end
-local function taken() local old = redis.call('HGET', data, name); return old and #name + #old or 0 end
-local function fits(size)
-  if total() - taken() + size <= most then return true end
-  make_room()
-  return total() - taken() + size <= most
-end
-local function keep()
-  if redis.call('EXISTS', session) == 1 then ttl = kept end
-  for _, key in ipairs({data, times}) do redis.call('EXPIRE', key, ttl) end
-end
-local function put(value, ends)
-  local size = #name + #value
-  if not fits(size) then return {'large'} end
-  local more = size - taken()
-  redis.call('HSET', data, name, value)
-  redis.call('HINCRBY', times, '#', more)
-  if ends ~= '' then redis.call('HSET', times, '=' .. name, ends) else redis.call('HDEL', times, '=' .. name) end
-  keep()
-  return {'done'}
-end
-"""
-
-
-def _on_data(source: str) -> Script:
-    """Make a script that takes the four data keys; now ttl ttl-while-recorded max-bytes name, and what is named."""
-    return Script(_DATA + source)
-
-
-def _change(source: str) -> Script:
-    return _on_data("if gone() then return {'gone'} end" + source)
-
-
-READ: Final = _on_data("return (live())")
-
-# -> {name value expires-or-nothing}...
-ITEMS: Final = _on_data("""
-local found, all = {}, redis.call('HGETALL', data)
-for i = 1, #all, 2 do
-  name = all[i]
-  local value, ends = live()
-  for _, word in ipairs(value and {name, value, ends} or {}) do found[#found + 1] = word end
-end
-return found
-""")
-
-# {name value expires-or-nothing}... -> done, large or gone
-FILL: Final = _change("""
-for i = 6, #ARGV, 3 do
-  name = ARGV[i]
-  local done = put(ARGV[i + 1], ARGV[i + 2])
-  if done[1] ~= 'done' then return done end
-end
-return {'done'}
-""")
-
-# value expires (each may be nothing) -> done, large or gone
-WRITE: Final = _change("""
-if ARGV[6] ~= '' and (ARGV[7] == '' or now < tonumber(ARGV[7])) then return put(ARGV[6], ARGV[7]) end
-drop(name)
-return {'done'}
-""")
-
-# old new (each may be nothing) -> done, changed, large or gone
-COMPARE_AND_SWAP: Final = _change("""
-local value, ends = live()
-if (value or '') ~= ARGV[6] then return {'changed'} end
-if ARGV[7] ~= '' then return put(ARGV[7], ends) end
-drop(name)
-return {'done'}
-""")
-
-# by -> done and the sum (as text: Lua's numbers are doubles), not-integer, large or gone
-ADD: Final = _change("""
-local old, ends = live()
-if not old and taken() > 0 then drop(name) end
-local sum = redis.pcall('HINCRBY', data, name, ARGV[6])
-if type(sum) == 'table' then
-  local wrong = string.find(sum.err, 'integer', 1, true) or string.find(sum.err, 'overflow', 1, true)
-  return wrong and {'not-integer'} or sum
-end
-local new = redis.call('HGET', data, name)
-local more = old and #new - #old or #name + #new
-if total() + more > most then make_room() end
-if total() + more > most then
-  if old then redis.call('HSET', data, name, old) else redis.call('HDEL', data, name) end
-  return {'large'}
-end
-redis.call('HINCRBY', times, '#', more)
-keep()
-return {'done', new}
-""")
-
-
-ERRORS: Final[Mapping[bytes, tuple[type[DataError], str]]] = {
-    b"gone": (DataGone, "the session has ended"),
-    b"large": (DataTooLarge, "the session's data would exceed its limit"),
-    b"not-integer": (DataNotInteger, "the value or the sum is no integer of 64 bits"),
-}
-"""What the scripts answer where they change nothing."""
 
 
 def record_of(ref: str, *fields: bytes) -> Record:
@@ -338,6 +210,15 @@ class Keys:
     def session_keys(self, ref: str) -> tuple[str, ...]:
         """Return the keys of a revocation, whose value names its call, and of a record."""
         return self.data_keys(ref)[:2]
+
+    def account(self, name: str) -> tuple[str, str]:
+        """Return the keys of what the data of a principal's sessions takes, and of when each is over."""
+        return f"{self._prefix}{{{name}}}:account", f"{self._prefix}{{{name}}}:account-ends"
+
+    def all(self, part: str) -> str:
+        """Return the pattern of the keys of one kind."""
+        prefix = "".join(f"[{letter}]" if letter in "*?[\\^" else letter for letter in self._prefix)
+        return f"{prefix}{{*}}:{part}"
 
     def admitted(self, ref: str) -> str:
         return f"{self._prefix}{{{ref}}}:admitted"

@@ -26,6 +26,7 @@ class Item(NamedTuple):
     value: bytes | None
     expires_at: float | None
     others: int  # bytes of the session's other values
+    account: int = 0  # bytes of all data of its principal, where that is known before the change
 
 
 class SQLTransaction:

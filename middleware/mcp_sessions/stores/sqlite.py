@@ -8,7 +8,6 @@ what is asked for meanwhile goes into the next one together. The file must lie o
 from __future__ import annotations
 
 import copy
-import logging
 import os
 import sqlite3
 import time
@@ -23,16 +22,14 @@ from typing import Any, Final, TypeVar, get_args
 
 from .._session.claims import Claims
 from ..errors import ConfigurationError, StoreFull, StoreUnavailable
-from .base import FULL_BY, LIVE, ByName, Forgotten, Reach, Standing
+from .base import LIVE, ByName, Forgotten, FullLog, Reach, Standing
 from .sql import call_soon, outcome
 from .sqlite_file import LOCKED, Job, Setting, SQLiteFile, checked_path
 from .sqlite_shared import KnownSessions, SharedFile
 from .sqlite_tables import Transaction, sweep
 
 T = TypeVar("T")
-logger: Final = logging.getLogger("mcp_sessions")
-MINUTE: Final = 60  # seconds between two log lines on a full file
-GROUP: Final = 128  # changes in one transaction at the most; then others have their turn
+GROUP: Final = 256  # changes in one transaction at the most; then others have their turn
 _HOUR: Final = 3600  # seconds
 _LEAST_BYTES: Final = 1 << 18
 _READING: Final = {"statuses", "look", "sessions", "forks", "find", "roster", "read", "filling"}
@@ -87,7 +84,7 @@ class SQLiteStore(ByName):
                 raise ConfigurationError(rule)
         self._path = checked_path(path)
         self._clock = clock
-        self._reported = -1.0
+        self._full_log = FullLog()
         shared = SharedFile(self._path, max_bytes)
         self._known = KnownSessions(shared)
         self._transaction = partial(Transaction, leeway, forgotten == "accept", move=shared.move)
@@ -153,10 +150,8 @@ class SQLiteStore(ByName):
         try:
             return await self._changes.change(job, frees=name in _FREEING)
         except StoreFull:
-            minute = self._clock() // MINUTE
-            if minute != self._reported:
-                self._reported = minute
-                logger.error(FULL_BY, *await self._call("filling", (), {}))
+            if self._full_log.is_due(self._clock()):
+                self._full_log.log(await self._call("filling", (), {}))
             raise
 
     def __repr__(self) -> str:

@@ -142,8 +142,9 @@ _HAS_MANY: Final = """
         AND NOT EXISTS (SELECT 1 FROM records WHERE ref = ?) LIMIT 1 OFFSET max(0, ? - 1)
 """
 _FILLING: Final = """
-    SELECT (SELECT count(*) FROM records), (SELECT total(length(value)) FROM items),
-        (SELECT ifnull(max(bytes), 0) FROM accounts)
+    SELECT (SELECT count(*) FROM records), (SELECT ifnull(max(of_one), 0) FROM (
+            SELECT count(*) AS of_one FROM records WHERE subject IS NOT NULL AND reason IS NULL GROUP BY subject
+        )), (SELECT CAST(total(length(value)) AS INTEGER) FROM items), (SELECT ifnull(max(bytes), 0) FROM accounts)
 """
 _ACCOUNT: Final = "SELECT bytes FROM accounts WHERE subject = (SELECT subject FROM shelves WHERE owner = ?)"
 _ITEMS: Final = "SELECT key, value, expires_at FROM items WHERE owner = ? AND (expires_at IS NULL OR expires_at > ?)"
@@ -337,10 +338,8 @@ class Transaction(SQLTransaction):
             self._execute("INSERT INTO items VALUES (?, ?, ?, ?)", (owner, item.key, value, expires_at))
             base.check_principal(item.namespace, before, self._account(owner) - before)
 
-    def filling(self) -> tuple[int, int, int]:
-        """Return how many sessions are recorded, the bytes of all data, and those of the principal that has most."""
-        sessions, data, most = self._execute(_FILLING).fetchone()
-        return sessions, data, most
+    def filling(self) -> base.Filling:
+        return base.Filling(*self._execute(_FILLING).fetchone())
 
     def _account(self, owner: str) -> int:
         """Return the bytes of all data of a session's principal."""

@@ -65,7 +65,7 @@ class Turns:
         except BaseException:
             if own.leads:
                 self._pass_on(place, 0.0)
-            elif own in queue:  # pragma: no branch  # a leader may be taking it just now
+            elif own in queue:
                 queue.remove(own)
             raise
         if own.leads:

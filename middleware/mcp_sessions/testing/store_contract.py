@@ -35,7 +35,7 @@ from .contract import (
     revoke,
     session,
 )
-from .tenants import TenantContract
+from .tenants import AccountContract, TenantContract
 
 MOST = 2**63 - 1
 SUMS: list[tuple[bytes | None, int, int | None]] = [
@@ -270,7 +270,7 @@ class DataContract(Fixtures):
         assert await store.read(at_b, "n") is None
 
 
-class StoreContract(RevocationContract, TenantContract, SweepingContract, DataContract):
+class StoreContract(RevocationContract, TenantContract, SweepingContract, DataContract, AccountContract):
     """What every store promises: derive a test class from it, and override the fixture `make_store` there."""
 
 

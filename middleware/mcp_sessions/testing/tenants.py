@@ -8,9 +8,10 @@ from functools import partial
 import pytest
 
 from .._session.claims import AUDIENCE
-from ..errors import TooManySessions
-from ..stores.base import Record, Store
-from .contract import ALICE, BOB, LATER, START, RecordContract, at_once, revoke, session
+from .._session.data import Namespace
+from ..errors import PrincipalDataTooLarge, TooManySessions
+from ..stores.base import VALUE_COST, Record, Store
+from .contract import ALICE, BOB, LATER, START, Clock, Fixtures, RecordContract, at_once, revoke, session
 
 
 @pytest.mark.anyio
@@ -80,3 +81,56 @@ class TenantContract(RecordContract):
             found += page
             pages += 1
         assert sorted(found, key=lambda record: record.ref) == sorted(made[:4], key=lambda record: record.ref)
+
+
+@pytest.mark.anyio
+class AccountContract(Fixtures):
+    """What the data of one principal's sessions may take together; all sessions without a principal have one account.
+
+    A store that cannot count it sets these tests to None.
+    """
+
+    async def test_the_data_of_a_principal_s_sessions_has_a_limit_together(self, store: Store) -> None:
+        """Another's has its own; replacing, deleting and ending make room, and what shrinks always fits."""
+        size = 400 - VALUE_COST - 1
+        for name in "ab":
+            await store.write(shelf(name), "k", b"x" * size)
+        full = partial(store.write, shelf("c"), "k")
+        for change in (
+            partial(full, b"x"),
+            partial(store.write, shelf("a"), "k", b"x" * 3 * size),
+            partial(store.compare_and_swap, shelf("a"), "n", None, b"1"),
+            partial(store.add, shelf("b"), "n", 1),
+            partial(store.copy, shelf("a"), shelf("d")),
+        ):
+            with pytest.raises(PrincipalDataTooLarge, match=r"the limit is 1000 \(Limits\.data_bytes_per_principal\)"):
+                await change()
+        for free in (shelf("g", BOB), shelf("e", ""), shelf("h", None), shelf("f", most=None)):
+            await store.write(free, "k", b"x" * 700)
+        with pytest.raises(PrincipalDataTooLarge, match=r"1000 \(Limits\.anonymous_data_bytes\)"):
+            await store.write(shelf("other", ""), "k", b"x" * 700)
+        await store.write(shelf("f", most=None), "k", None)
+        await store.write(shelf("a", most=10), "k", b"x" * (size - 1))
+        await store.write(shelf("a"), "k", None)
+        await full(b"x" * size)
+        await revoke(store, session("b"))
+        await store.purge(session("b").ref)
+        await store.write(shelf("a"), "k", b"x" * size)
+
+    async def test_values_that_are_over_make_room(self, store: Store, clock: Clock) -> None:
+        """In the session that changes; one that is over is not counted where it is replaced."""
+        await store.write(shelf("a"), "old", b"x" * 500, expires_at=START + 10)
+        await store.write(shelf("a"), "n", b"1", expires_at=START + 10)
+        with pytest.raises(PrincipalDataTooLarge):
+            await store.write(shelf("a"), "k", b"x" * 700)
+        clock.now += 10
+        assert await store.add(shelf("a"), "n", 1) == 1
+        await store.write(shelf("a"), "k", b"x" * 500)
+        assert await store.add(shelf("a"), "n", 8) == 9
+        with pytest.raises(PrincipalDataTooLarge):
+            await store.write(shelf("b"), "k", b"x" * 100)
+
+
+def shelf(name: str, subject: str | None = ALICE, most: int | None = 1000) -> Namespace:
+    """Return a session's place for data, which counts for its principal."""
+    return Namespace(session(name, subject=subject).ref, LATER, 10_000, subject, most)

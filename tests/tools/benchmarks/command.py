@@ -14,10 +14,26 @@ from typing import Any, Final
 
 import anyio
 
-from . import bodies, budgets, imports, inprocess, instructions, page, scale, soak, streams, summary, traced
+from . import (
+    bodies,
+    budgets,
+    burst,
+    imports,
+    inprocess,
+    instructions,
+    load,
+    page,
+    scale,
+    soak,
+    streams,
+    summary,
+    tenants,
+    traced,
+)
 from .report import Report, Table
 from .size import SIZES, Size
 
+STORES: Final = "stores"  # burst, load, tenants: each is a command of its own, and prints one table
 SECTIONS: Final[dict[str, Callable[[Size], Coroutine[Any, Any, Report]]]] = {
     "trivial": inprocess.trivial,
     "sdk-json": inprocess.modern_json,
@@ -38,7 +54,9 @@ SECTIONS: Final[dict[str, Callable[[Size], Coroutine[Any, Any, Report]]]] = {
 def main(given: Sequence[str] | None = None) -> int:
     """Run what the command line names; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.tools.benchmarks", description=__doc__)
-    parser.add_argument("section", nargs="*", default=[], help=f"of {', '.join(SECTIONS)}; all where none is named")
+    parser.add_argument(
+        "section", nargs="*", default=[], help=f"of {', '.join(SECTIONS)}; all where none is named; or {STORES}"
+    )
     parser.add_argument("--size", choices=SIZES, default="full", help="how much is measured (full)")
     parser.add_argument("--quick", dest="size", action="store_const", const="quick", help="the same as --size quick")
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="how long the section `soak` lasts")
@@ -46,6 +64,11 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="count instructions, and fail above the baseline")
     parser.add_argument("--write-baseline", action="store_true", help="count instructions, and make them the baseline")
     options = parser.parse_args(given)
+    if STORES in options.section:
+        of_stores(options.size)
+        options.section.remove(STORES)
+        if not options.section:
+            return 0
     if unknown := [name for name in options.section if name not in SECTIONS]:
         parser.error(f"no section is called {', '.join(unknown)}")
     size = replace(SIZES[options.size], soak=options.soak or SIZES[options.size].soak)
@@ -60,6 +83,14 @@ def main(given: Sequence[str] | None = None) -> int:
     if options.write_docs:
         page.write(report, first, f"size {options.size}, {minutes:.0f} minutes")
     return 0
+
+
+def of_stores(size: str) -> None:
+    """Measure what stores take at the size where it hurts, and print the tables."""
+    small = size != "full"
+    burst.main(["--writes", "16", "--seconds", "1", "--sessions", "100", "--swept", "100"] if small else [])
+    load.main(["--seconds", "0.2", "--sessions", "100", "--workers", "1"] if small else [])
+    tenants.main(["--sessions", "500", "--seconds", "0.5"] if small else [])
 
 
 def run(name: str, size: Size) -> Report:

@@ -26,7 +26,8 @@ from . import ours
 from .ours import Claims, Record, Store, claims, revoke
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
-import redis_servers  # the tests' own, which stands beside their other modules
+import postgres_servers  # the tests' own, which stand beside their other modules
+import redis_servers
 
 ASKED: Final = 500  # questions whose middle time is shown
 AT_ONCE: Final = 250  # changes that are under way together while a store is filled
@@ -75,7 +76,15 @@ def redis() -> Iterator[Place]:
         yield server.url, lambda: int(server.command("INFO", "memory").split(b"used_memory:")[1].split()[0])
 
 
-STORES: Final = {"memory:": memory, "sqlite:PATH": sqlite, "redis://": redis}
+@contextmanager
+def postgres() -> Iterator[Place]:
+    """A server of its own, as it is set up by default."""
+    with postgres_servers.serving() as server:
+        size = "SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class WHERE relkind = 'r'"
+        yield server.url, lambda: int(server.execute(size)[0][0])
+
+
+STORES: Final = {"memory:": memory, "sqlite:PATH": sqlite, "redis://": redis, "postgresql://": postgres}
 
 
 async def measured(place: Place, entries: int) -> list[str]:

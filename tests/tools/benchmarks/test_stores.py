@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from . import burst, load, ours, stores
+from . import burst, command, load, ours, stores, tenants
 from .children import ROOT
 
 
@@ -56,3 +57,24 @@ def test_bursts_lose_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [row.strip("| ").split(" | ") for row in capsys.readouterr().out.splitlines()]
     assert [row[4] for row in rows[2:4]] == ["0 lost, 0 doubled"] * 2
     assert [row[0] for row in rows[5:]] == ["`memory:`"] * 7 + ["`sqlite:`"] * 7
+
+
+def test_one_tenant_s_crowd_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """In this process, and as a row of a store's own; no time is judged."""
+    row = asyncio.run(tenants.measured("memory:", 300, 0.2))
+    assert (row[0], len(row)) == ("150", len(tenants.COLUMNS) - 1)
+    tenants.main(["--store", "sqlite:PATH", "--sessions", "300", "--seconds", "0.2"])
+    assert capsys.readouterr().out.splitlines()[-1].startswith("| `sqlite:PATH` | 150 |")
+
+
+def test_the_stores_are_a_section_of_the_benchmarks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is not run with all others, since it takes minutes; beside others it comes first."""
+    ran: list[list[str]] = []
+    for each in (burst, load, tenants):
+        monkeypatch.setattr(each, "main", ran.append)
+    assert command.main(["stores"]) == 0
+    assert command.main(["stores", "import", "--size", "tiny"]) == 0
+    assert (ran[:3], [*map(bool, ran[3:])]) == ([[], [], []], [True] * 3)
+    assert "In all" in capsys.readouterr().out
