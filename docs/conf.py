@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib.metadata import version as installed_version
 from typing import Any
 
+from sphinx.ext.napoleon import GoogleDocstring
+
 from mcp_sessions._server.options import GROUPS
 
 project = "mcp-sessions"
@@ -49,6 +51,9 @@ html_theme_options = {
     "source_directory": "docs/",
     "top_of_page_buttons": ["view", "edit"],
 }
+
+# The description of a field may have a colon; what stands before it is not a type.
+GoogleDocstring._consume_inline_attribute = lambda self: ("", self._consume_to_end())  # noqa: SLF001 - has no option
 
 # How a field of an option object is checked stands in its annotation; a reader wants the type alone.
 for group in GROUPS.values():

@@ -17,6 +17,7 @@ from pathlib import Path
 
 # The package of each program.
 PACKAGES = {
+    "chromedriver": "chromium-driver",
     "nginx": "nginx",
     "npm": "npm",
     "postgres": "postgresql",

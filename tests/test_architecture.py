@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "_server": ("errors", "_session", "_protocol", "_tokens", "stores", "telemetry"),
     "testing": ("errors", "_session", "stores"),
     "integrations": ("errors", "_session", "_tokens", "_server"),
-    "cli": ("errors", "_session", "_protocol", "_tokens", "stores", "_server"),
+    "cli": ("errors", "_session", "_protocol", "_tokens", "stores", "telemetry", "_server"),
 }
 PURE = {"_session", "_protocol"}
 IMPURE = {

@@ -125,7 +125,12 @@ async def test_data_has_the_limits_that_were_asked_for() -> None:
             ("extensions", value, r"must be a tuple of some of 'fork', 'list', 'end_all', or \(\)")
             for value in list[Any](["fork", ("fork", "join"), None, True, [1]])
         ),
-        *(("tail", value, "tail=.* must be the path of a socket") for value in ("", 1)),
+        *(("watch", value, "watch=.* must be the path of a directory") for value in ("", 1)),
+        *(
+            ("inspector", value, "inspector=.* must be an IP address and a port")
+            for value in ("", 8787, "8787", "127.0.0.1", "example.org:80", "127.0.0.1:0", "127.0.0.1:65536", "::1:80")
+        ),
+        *(("inspector_token", value, "inspector_token= must have at least 16") for value in ("short", "é" * 16, 1)),
         *(("limits", value, r"limits=.* must be Limits\(...\)") for value in (None, "large", 1)),
         ("transport", "on", r"must be 'auto', 'off' or TransportSessions"),
         *(("admission", value, "must be one of 'ask', 'own'") for value in ("never", None, False)),

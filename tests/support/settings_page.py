@@ -25,7 +25,13 @@ COMMAND = "python tests/support/settings_page.py"
 PAGE = generated.DOCS / "settings.md"
 UNITS = {"d": 86400, "h": 3600, "m": 60}
 FIRST = ("keys", "store", "lifetime", "idle_timeout", "require", "tracked", "audience", "path")
-WORDS = {DURATION.words: " A duration.", "a whole number": "", "`true` or `false`": "", "text": ""}
+WORDS = {
+    DURATION.words: " A duration.",
+    "a whole number": "",
+    "`true` or `false`": "",
+    "text": "",
+    "at least 16 characters": " At least 16 characters.",
+}
 """How forms are written that the page explains once."""
 PARAMETERS = inspect.signature(MCPSessionMiddleware).parameters
 

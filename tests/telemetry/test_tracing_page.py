@@ -23,7 +23,7 @@ from mcp_sessions.telemetry import SessionMetrics
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "tracing.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-TRACES, ALIASES, _RECIPES, _LOGFIRE, TAIL, SAMPLING, LOGS, METRICS, CONTENTS = BLOCKS
+TRACES, ALIASES, _RECIPES, _LOGFIRE, INSPECTOR, SAMPLING, LOGS, METRICS, CONTENTS = BLOCKS
 """The blocks, in their order. Those of the recipes are run by `test_recipes` and by `make observe`."""
 
 
@@ -85,11 +85,14 @@ async def test_logs(root: logging.Logger, capfd: pytest.CaptureFixture[str]) -> 
 
 
 @needs("mcp>=2")
-def test_tail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The option takes the path that the command is given."""
+def test_inspector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The option takes the address that the command is given, and the command takes what the option does."""
     monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
-    assert isinstance(run(TAIL, app=Server())["app"], MCPSessionMiddleware)
-    assert PAGE.count("/run/mcp/tail.sock") == 3
+    assert isinstance(run(INSPECTOR, app=Server())["app"], MCPSessionMiddleware)
+    assert PAGE.count("127.0.0.1:8787") == 5
+    (folder,) = re.findall(r'Telemetry\(watch="([^"]+)"\)', PAGE)
+    assert isinstance(sessions(Server(), watch=folder), MCPSessionMiddleware)
+    assert f"mcp-sessions watch {folder}`" in PAGE
 
 
 @needs("mcp>=2")

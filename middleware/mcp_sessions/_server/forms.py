@@ -6,10 +6,12 @@ instead. Source: the twelve-factor habit of configuration in the environment.
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from inspect import signature
+from ipaddress import ip_address
 from types import MappingProxyType
 from typing import Annotated, Any, Final, cast, get_args
 
@@ -21,6 +23,8 @@ Seconds = float | timedelta
 Check = Callable[[str, Any], Any]
 CENTURY: Final = 36_525 * 24 * 3600  # seconds; no session needs more, and calendars end
 
+_HOST: Final = re.compile(r"\[.*:.*\]|[^:]*")
+_MIN_SECRET: Final = 16  # characters
 _UNITS: Final[Mapping[str, int]] = MappingProxyType({"s": 1, "m": 60, "h": 3600, "d": 24 * 3600})
 _FLAGS: Final[Mapping[str, bool]] = MappingProxyType({"true": True, "false": False, "1": True, "0": False})
 
@@ -167,6 +171,29 @@ def _read_keys(text: str) -> str:
     return text if text.startswith(("file:", "env:")) else "env:MCP_SESSIONS_KEYS"
 
 
+def _address(option: str, value: Any) -> Any:
+    host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
+    try:
+        is_address = host == "localhost" or bool(_HOST.fullmatch(host) and ip_address(host.strip("[]")))
+    except ValueError:
+        is_address = False
+    if is_address and port.isascii() and port.isdecimal() and 0 < int(port) < 65_536:
+        return value
+    raise ConfigurationError(f"{option}={value!r} must be an IP address and a port, as in inspector='127.0.0.1:8787'")
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address that was checked is reached from its own machine alone."""
+    host = address.rpartition(":")[0].strip("[]")
+    return host == "localhost" or ip_address(host).is_loopback
+
+
+def _secret(option: str, value: Any) -> Any:
+    if isinstance(value, str) and len(value) >= _MIN_SECRET and value.isascii() and value.isprintable():
+        return value
+    raise ConfigurationError(f"{option}= must have at least {_MIN_SECRET} printable ASCII characters")  # not shown
+
+
 # --- forms ---------------------------------------------------------------------------------------
 
 
@@ -231,10 +258,12 @@ WholeOrNone = Annotated[int | None, Form("a whole number", _or_none(_whole(1)), 
 Duration = Annotated[Seconds, DURATION]
 Lifetime = Annotated[Seconds, LIFETIME]
 LifetimeOrNone = Annotated[Seconds | None, Form(LIFETIME.words, _or_none(LIFETIME.check), _read_seconds)]
-_SOCKET: Final = _must_be(
-    "the path of a socket, as in tail='/run/mcp/tail.sock'", lambda value: isinstance(value, str) and value != ""
+_DIRECTORY: Final = _must_be(
+    "the path of a directory, as in watch='/run/mcp/watch'", lambda value: isinstance(value, str) and value != ""
 )
-Socket = Annotated[str | None, Form("text", _or_none(_SOCKET))]
+Directory = Annotated[str | None, Form("a path", _or_none(_DIRECTORY))]
+Address = Annotated[str | None, Form("an address and a port, as in `127.0.0.1:8787`", _or_none(_address))]
+Secret = Annotated[str | None, Form("at least 16 characters", _or_none(_secret))]
 REQUIRE: Final = Form(
     '`never`, `always`, `tools/call,prompts/get`, or `{"tools/call": ["checkout"]}`', read=_read_require
 )

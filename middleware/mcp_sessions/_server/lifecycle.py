@@ -32,6 +32,7 @@ from .streams import Streams, start
 
 if TYPE_CHECKING:
     from .options import OnEnd
+    from .watched import Watched
 
 # Reasons that `on_end` gets.
 ENDED_ALL: Final = "ended_all"  # with all other sessions of its principal
@@ -309,7 +310,7 @@ class Sweeper:
 
 @dataclass(eq=False)
 class Services:
-    """What runs beside an application: the open store and, where sessions are tracked, the sweeper.
+    """What runs beside an application: the open store, the sweeper where sessions are tracked, what shows them live.
 
     A hook may need what the application opens at its start, so none runs before that or after the application was asked
     to stop; the store opens first and closes last. An application without lifespan returns or raises at once and is
@@ -319,6 +320,7 @@ class Services:
     store: Store
     sweeper: Sweeper | None
     closes: bool  # whether the store is ours to close; one that was given as an object belongs to its maker
+    watched: Watched | None = None
     check: Callable[[], object] = bool  # looks at the application once it has started
     _active: int = field(default=0, init=False)  # lifespans that run now
 
@@ -334,14 +336,16 @@ class Services:
             _log.warning("the session store does not answer (%s); requests with a session wait for it", error.reason)
 
     def started(self) -> None:
-        """Begin sweeping: the application has started, or the first request came where no start is seen."""
-        if self.sweeper is not None:
-            self.sweeper.start()
+        """Begin to work: the application has started, or the first request came where no start is seen."""
+        for service in (self.sweeper, self.watched):
+            if service is not None:
+                service.start()
 
     async def stopping(self) -> None:
-        """Stop sweeping, before the application stops."""
-        if self.sweeper is not None:
-            await self.sweeper.stop()
+        """Stop what works, before the application stops."""
+        for service in (self.sweeper, self.watched):
+            if service is not None:
+                await service.stop()
 
     async def stopped(self) -> None:
         """Close the store, after the application has stopped and while the event loop still runs."""

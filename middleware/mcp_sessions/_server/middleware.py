@@ -139,10 +139,15 @@ class MCPSessionMiddleware:
         self._options = make_runtime(self.app, options)
         self.path: Final = options.path
         self._routing: Final = Routing(self.app, options.path or "", guards=self._options.rules.guards)
-        self._sweeps: Final = self._options.sweeper is not None
+        self._has_services: Final = self._options.sweeper is not None or self._options.watched is not None
         self._header_of: Final = decision.any_of if self._options.bridges else decision.ours_of
+        runtime = self._options
         self.services: Final = Services(
-            self._options.store, self._options.sweeper, closes=isinstance(store, str), check=self._check_started
+            runtime.store,
+            runtime.sweeper,
+            closes=isinstance(store, str),
+            watched=runtime.watched,
+            check=self._check_started,
         )
 
     @classmethod
@@ -187,7 +192,7 @@ class MCPSessionMiddleware:
             return
         if self.fault is not None:  # mounted applications, and servers without a lifespan, come here unwarned
             raise ConfigurationError(self.fault)
-        if self._sweeps:
+        if self._has_services:
             self.services.started()
         runtime, headers = self._options, RequestHeaders(scope["headers"], dict(scope["headers"]))
         ctx = RequestContext(runtime, self._server, scope, receive, send, headers, where == "endpoint")

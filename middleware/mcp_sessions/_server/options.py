@@ -5,7 +5,7 @@ option object is frozen, and checked when it is made. `MOVED` lists the former n
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, TypeVar, cast
 
@@ -22,7 +22,7 @@ from ..errors import ConfigurationError
 from ..stores.base import Store
 from ..telemetry.detect import Redact, Spans, Trace
 from . import forms
-from .forms import Code, Duration, Flag, Form, Lifetime, LifetimeOrNone, Name, Seconds, Socket, Whole, WholeOrNone
+from .forms import Code, Duration, Flag, Form, Lifetime, LifetimeOrNone, Name, Seconds, Whole, WholeOrNone
 from .principal import PrincipalOf
 
 if TYPE_CHECKING:
@@ -186,8 +186,12 @@ class Telemetry(_Checked):
     `correlate` found."""
     listen: Annotated[Listener | None, forms.FUNCTION] = None
     """Called with every fact: a session created, used or deleted, a request refused. It must not block or raise."""
-    tail: Socket = None
-    """The path of a UNIX socket on which `python -m mcp_sessions tail` shows what happens, or None."""
+    watch: forms.Directory = None
+    """The directory in which `mcp-sessions watch` finds the workers of this machine, or None."""
+    inspector: forms.Address = None
+    """The address of a page that shows live sessions and calls, or None."""
+    inspector_token: forms.Secret = field(default=None, repr=False)
+    """The password of that page, with any user name; required unless the address is a loopback one."""
 
 
 GROUPS: Final[Mapping[str, type]] = {

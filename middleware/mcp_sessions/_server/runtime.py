@@ -44,7 +44,9 @@ from .streams import Streams
 
 if TYPE_CHECKING:
     from .._protocol.sep1364 import Sep1364
+    from ..telemetry.feed import Feed
     from ..telemetry.recorder import Telemetry
+    from .watched import Watched
 
 _PROCESS: Final = secrets.token_bytes(16)
 _log: Final = logging.getLogger("mcp_sessions")
@@ -68,6 +70,7 @@ class Runtime(msgspec.Struct, frozen=True):
     events: Events
     terminator: Terminator
     sweeper: Sweeper | None  # only where sessions are tracked
+    watched: Watched | None  # only where the options say so
     on_create: OnCreate | None
     namespace: Callable[..., Namespace]  # a session's place in the store, given its `ref`, end, subject
     data: Callable[..., Data]  # its data, given the same; the end is in Unix seconds
@@ -207,7 +210,9 @@ def _sep1364(options: Options) -> tuple[Sep1364 | None, PendingInitialized | Non
 def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
     """Return the fields of the store, of what ends sessions, and of where facts go."""
     limits, tracked, clock = options.limits, options.tracked, options.clock
-    tells, telemetry = _telemetry(app, options)
+    where = options.telemetry.watch or options.telemetry.inspector
+    feed = None if where is None else _feed(where, clock)
+    tells, telemetry = _telemetry(app, options, feed)
     emit = partial(_emit, options.telemetry.listen, tells, telemetry)
     store = stores.make(options.store, clock=clock, timeout=as_seconds(limits.store_timeout))
     turns = Turns()
@@ -230,6 +235,7 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
         interval = as_seconds(tracked.sweep_interval)
         sweeper = Sweeper(store, terminator, options.audience, None if idle is None else int(idle), interval)
     return {
+        "watched": None if feed is None else _watched(options, feed, terminator),
         "store": store,
         "origin": _origin(store, options.store),
         "tracked": tracked is not None,
@@ -263,7 +269,7 @@ def _emit(listen: Listener | None, tells: Callable[[], bool], telemetry: Callabl
         listen(fact)
 
 
-def _telemetry(app: ASGIApp, options: Options) -> tuple[Callable[[], bool], Callable[[], Telemetry]]:
+def _telemetry(app: ASGIApp, options: Options, feed: Feed | None) -> tuple[Callable[[], bool], Callable[[], Telemetry]]:
     """Return what says whether anything is to be recorded now, and what makes the recorder at its first call."""
     given = options.telemetry
 
@@ -277,13 +283,25 @@ def _telemetry(app: ASGIApp, options: Options) -> tuple[Callable[[], bool], Call
             trace=given.trace,
             metrics=given.metrics,
             redact=given.redact,
-            tail=given.tail,
+            feed=feed,
             tracked=options.tracked is not None,
         )
 
-    if given.metrics is not None or given.tail is not None:
+    if given.metrics is not None or feed is not None:
         return lambda: True, telemetry
     return bool if given.spans == "off" else is_traced, telemetry
+
+
+def _feed(where: str, clock: Callable[[], float]) -> Feed:
+    from ..telemetry.feed import Feed
+
+    return Feed(where, clock)
+
+
+def _watched(options: Options, feed: Feed, terminator: Terminator) -> Watched:
+    from .watched import Watched
+
+    return Watched(options, feed, terminator)
 
 
 def log_fact(fact: Fact) -> None:

@@ -23,7 +23,7 @@ from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
 from .._tokens.keys import base64url, from_base64url
 from ..errors import ConfigurationError, SessionNotFound, StoreUnavailable
-from . import probe, sessions, tail
+from . import probe, sessions, watch
 from .terminal import OK, UNKNOWN, USAGE, refuse, secret_location, show, text_in
 
 _LAST_SECOND: Final = 253_402_300_799  # of the year 9999
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mcp-sessions", description="Keys, session ids and sessions of mcp-sessions.")
     commands = parser.add_subparsers(
-        required=True, metavar="keygen | inspect | verify | list | end | end-all | probe | tail"
+        required=True, metavar="keygen | inspect | verify | list | end | end-all | probe | watch"
     )
     keygen = commands.add_parser("keygen", help="print a new key; redirect it to a file that only the server reads")
     keygen.add_argument("--algorithm", choices=list(_NEW_KEYS), default="HS256")
@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--file", metavar="PATH", help="the file that holds the token (standard input)")
     sessions.add_commands(commands)
     probe.add_command(commands)
-    tail.add_command(commands)
+    watch.add_command(commands)
     return parser
 
 

@@ -13,11 +13,12 @@ from .._session.claims import Claims
 from .._session.events import Fact, SessionDeleted
 from .attributes import process_aliases
 from .detect import Redact, Spans, Trace, is_traced
+from .feed import Feed
 from .frameworks import makes_server_spans, servers, store_context, wrap_handlers
 from .metrics import SessionMetrics
-from .outcome import RedactedContents
+from .outcome import RedactedContents, RequestTelemetry
 from .spans import Start, Tracing
-from .tail import Tail
+from .watch import Watch
 
 
 class Telemetry:
@@ -29,7 +30,7 @@ class Telemetry:
         trace: See `Tracing`.
         metrics: Receives every fact and message, or None.
         redact: Returns what of a call's arguments and result is written on its span, or None for nothing.
-        tail: The socket of `mcp-sessions tail`, or None.
+        feed: What readers on the same machine see, or None.
         tracked: Whether every session's end is seen, so that those alive can be counted.
     """
 
@@ -41,12 +42,13 @@ class Telemetry:
         trace: Trace,
         metrics: SessionMetrics | None,
         redact: Redact | None,
-        tail: str | None,
+        feed: Feed | None,
         tracked: bool,
     ) -> None:
         if metrics is not None and tracked:
             metrics.follow()
-        listeners = [listener for listener in (metrics, None if tail is None else Tail(tail)) if listener is not None]
+        watch = None if feed is None else Watch(feed)
+        listeners = [listener for listener in (metrics, watch) if listener is not None]
         self._listeners: Final = listeners
         self._makes_spans: Final = spans != "off"
         self._tracing: Final = Tracing(
@@ -59,11 +61,20 @@ class Telemetry:
         )
         self._parts: Final = parts
         self._wraps_handlers = False
-        self.begin: Final = self._tracing.begin
+        self._watch: Final = watch
+        self.begin: Final = self._tracing.begin if watch is None else self._begin_watched
 
     @property
     def _is_tracing(self) -> bool:
         return self._makes_spans and is_traced()
+
+    def _begin_watched(
+        self, message: Message, *, version: str | None, session: Claims | None, is_forwarded: bool = True
+    ) -> RequestTelemetry | None:
+        begun = self._tracing.begin(message, version=version, session=session, is_forwarded=is_forwarded)
+        if begun is not None and self._watch is not None:
+            self._watch.begin(message, session)
+        return begun
 
     def _inspect_server(self) -> bool:
         self._wraps_handlers = wrap_handlers(servers(self._parts()))
