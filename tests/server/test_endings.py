@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import anyio
@@ -81,6 +82,7 @@ class Worker:
             emit=self.facts.append,
             data=self.data,
             clock=lambda: START + 90,
+            hook=nullcontext,
             **{"pause": 0, **options},
         )
 

@@ -215,7 +215,8 @@ class TestAlternative1:
 
     async def test_capabilities_count_for_what_their_principal_may_keep(self) -> None:
         """As any other data of its sessions."""
-        client = first(Server(), **{"limits.anonymous_data_bytes": 300})
+        options: dict[str, Any] = {"limits.anonymous_data_bytes": 300}
+        client = first(Server(), **options)
         assert "result" in (await client.say("session/create", {"capabilities": {"roots": {}}})).json
         answer = await client.say("session/create", {"capabilities": {"roots": {}}})
         assert answer.error["message"].startswith("Too much data in your sessions")

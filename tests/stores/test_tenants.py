@@ -110,7 +110,8 @@ async def test_a_flood_of_one_principal_leaves_the_others_room(
     creates = FLOOD or creates
     for start in range(0, creates, 50):
         if kind == "memory":
-            [await create(f"{n}") for n in range(start, start + 50)]
+            for n in range(start, start + 50):
+                await create(f"{n}")
         else:
             await at_once([partial(create, f"{n}") for n in range(start, start + 50)])
     assert refused in range(creates - most - 50, creates - most + 1)
@@ -190,6 +191,7 @@ async def test_a_store_that_is_full_says_how_it_got_full(
     if isinstance(store, MemoryStore):
         fill = partial(store.register, Record.of(session("d")))
     server = request.getfixturevalue("server") if isinstance(store, RedisStore) else None
+    texts: list[str] = []
     with full(store, server, monkeypatch):
         for n, seconds in enumerate((0, 1, 60)):
             clock.now += seconds

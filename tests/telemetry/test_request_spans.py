@@ -17,10 +17,11 @@ from recorded import Recorder
 
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._session.claims import Claims
+from mcp_sessions.telemetry.calls import Call
 from mcp_sessions.telemetry.detect import Spans
 from mcp_sessions.telemetry.outcome import Outcome, RequestTelemetry
 from mcp_sessions.telemetry.processor import SessionSampler, SessionSpanProcessor
-from mcp_sessions.telemetry.spans import Call, Tracing
+from mcp_sessions.telemetry.spans import Tracing
 
 CALLER = f"00-{0xCA:032x}-{0xC1:016x}-01"
 START = f"00-{0x5E:032x}-{0x51:016x}-01"
@@ -31,6 +32,7 @@ def session(jti: str = "a", trace: str | None = START, client: str | None = "wir
 
 
 SESSION = session()
+LABELS = {"mcp.method.name": "tools/call", "gen_ai.tool.name": "add"}
 NAMED = {"session.id": SESSION.ref, "mcp.session.id": SESSION.ref}
 
 
@@ -319,8 +321,8 @@ def test_where_the_server_makes_its_own_the_span_around_names_the_session() -> N
     with traced.recording() as spans:
         for of in (SESSION, None):
             with traced.tracer.start_as_current_span("http"):
-                assert traced.begin(session=of) is None
-    assert [dict(span.attributes or {}) for span in spans] == [NAMED, {}]
+                traced.begun(session=of).end()
+    assert [dict(span.attributes or {}) for span in spans] == [{**NAMED, **LABELS}, LABELS]
 
 
 def test_where_nothing_is_recorded_around_nothing_is_written() -> None:
@@ -345,7 +347,7 @@ def test_a_servers_own_spans_find_the_baggage_of_the_message() -> None:
         assert get_current_span() is http
         request.end()
         assert baggage.get_baggage("session.id") is None
-    assert (spans[0].attributes or {}) == {"mcp.session.id": SESSION.ref}
+    assert (spans[0].attributes or {}) == {"mcp.session.id": SESSION.ref, **LABELS}
 
 
 # --- with metrics --------------------------------------------------------------------------------

@@ -19,8 +19,9 @@ from opentelemetry.trace import (
 from recorded import Recorder
 
 from mcp_sessions._session.claims import Claims
+from mcp_sessions.telemetry.context import below, start_of
 from mcp_sessions.telemetry.detect import Trace
-from mcp_sessions.telemetry.spans import Tracing, below, start_of
+from mcp_sessions.telemetry.spans import Tracing
 
 REMOTE = NonRecordingSpan(SpanContext(1, 1, is_remote=True, trace_flags=TraceFlags(1)))
 CLAIMS = Claims(kind="session", kid="k", jti="a", issued_at=0, expires_at=99, client="wire 1.0", parent="ses_0")
@@ -82,7 +83,7 @@ def test_a_start_that_is_not_sampled_is_marked_so_in_the_token() -> None:
     found = start_of(text)
     assert found is not None
     assert not found.trace_flags.sampled
-    tracing.end_session(CLAIMS.ref, start=text, reason="deleted")
+    tracing.end_session(CLAIMS.ref, start=text, reason="deleted", seconds=9)
     provider.shutdown()
 
 
@@ -92,7 +93,7 @@ def test_without_an_sdk_the_token_carries_nothing() -> None:
     assert started(tracing) is None
     with use_span(REMOTE):
         assert started(tracing) is None
-    tracing.end_session(CLAIMS.ref, start=None, reason="deleted")
+    tracing.end_session(CLAIMS.ref, start=None, reason="deleted", seconds=9)
 
 
 @pytest.mark.parametrize("text", [None, "", "01-" + "1" * 32 + "-" + "1" * 16 + "-01", f"00-{0:032x}-{1:016x}-01"])

@@ -23,7 +23,7 @@ from mcp_sessions.telemetry import SessionMetrics
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "tracing.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-TRACES, ALIASES, _RECIPES, _LOGFIRE, INSPECTOR, SAMPLING, LOGS, METRICS, CONTENTS = BLOCKS
+TRACES, WHO, ALIASES, _RECIPES, _LOGFIRE, INSPECTOR, SAMPLING, LOGS, METRICS, CONTENTS = BLOCKS
 """The blocks, in their order. Those of the recipes are run by `test_recipes` and by `make observe`."""
 
 
@@ -108,7 +108,8 @@ async def test_contents(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page's table is all that there are, each in its unit and with its attributes."""
     monkeypatch.setenv("MCP_SESSION_KEYS", SECRET)
-    assert isinstance(run(METRICS, app=Server())["app"], MCPSessionMiddleware)
+    for block in (METRICS, WHO):
+        assert isinstance(run(block, app=Server())["app"], MCPSessionMiddleware)
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
     client = Client(sessions(Server(), metrics=SessionMetrics(provider), tracked=True))

@@ -27,13 +27,14 @@ async def events(app: MCPSessionMiddleware, reader: Reader) -> list[dict[str, An
 
 
 async def test_a_session_s_life_is_sent_in_its_order(tmp_path: Path) -> None:
-    """Created, called, refused, ended: by its ref, with times and outcomes, and nothing that is secret."""
+    """Created, called, refused, ended: by its ref, also afterwards; times and outcomes, and nothing that is secret."""
     app = watched(tmp_path)
     client, reader = Client(app), Reader(tmp_path)
     held = await client.create()
     ref = (await client.tool(session=held)).result["content"]
     await client.tool(session={"sessionId": held["sessionId"][:-8] + "AAAAAAAA"})
     await client.delete(held)
+    await client.tool(session=held)
     seen = await events(app, reader)
     assert held["sessionId"] not in json.dumps(seen)
     assert {event["worker"] for event in seen} == {reader.worker}
@@ -47,6 +48,8 @@ async def test_a_session_s_life_is_sent_in_its_order(tmp_path: Path) -> None:
         ("began", None, "tools/call whoami", None, None),
         ("call", None, "tools/call whoami", "-32043", "token_signature"),
         ("ended", ref, None, None, "deleted"),
+        ("began", ref, "tools/call whoami", None, None),
+        ("call", ref, "tools/call whoami", "-32043", "ended"),
     ]
     assert [event["call"] for event in seen[1:5]] == [f"{reader.worker}/{number}" for number in (2, 2, 3, 3)]
 

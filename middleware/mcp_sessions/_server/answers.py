@@ -23,11 +23,12 @@ from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.sep1364 import FIELD_NAME, TERMINATE
 from .._protocol.sse import EventStream
 from .._protocol.strict_json import join, members
+from .._session.claims import Claims
 from .._session.events import RequestRefused
 from ..errors import EraRefused, InvalidParams, Refusal, SessionEnded, SessionExpired, SessionNotFound
 from .body import Replay
 from .context import RequestContext
-from .sessions import ActiveSession
+from .sessions import ActiveSession, refused_claims
 
 Method = Callable[[], Awaitable[dict[str, Any]]]
 _OWNER_LEARNS: Final = (SessionExpired, SessionEnded)
@@ -96,12 +97,21 @@ async def refuse_at_once(ctx: RequestContext, message: Message, refusal: Refusal
 
 async def refuse_unread(ctx: RequestContext, refusal: Refusal) -> None:
     """Answer what has no id to answer to: a body that others might read otherwise, or no body at all."""
-    code = ctx.runtime.code(refusal)
-    ctx.runtime.emit(RequestRefused(refusal.reason, code, None, refusal.ref))
+    code = refuse_request(ctx, refusal, refused_claims(ctx, refusal, ctx.headers.session_id))
     # HTTP/2 and later have no such header.
     closes = refusal.http_status in _UNFINISHED and ctx.scope.get("http_version", "1.1").startswith("1")
     header = _CLOSE if closes else None
     await send_refusal(ctx.send, refusal, status=refusal.http_status, code=code, header=header)
+
+
+def refuse_request(ctx: RequestContext, refusal: Refusal, claims: Claims | None, label: str | None = None) -> int:
+    """Record that a request without a message is refused, and return the JSON-RPC code."""
+    runtime = ctx.runtime
+    code = runtime.code(refusal)
+    runtime.emit(RequestRefused(refusal.reason, code, label, refusal.ref))
+    if runtime.tells():
+        runtime.telemetry().refuse_request(refusal, code, claims, ctx.scope)
+    return code
 
 
 async def refuse_bodyless(ctx: RequestContext, refusal: Refusal) -> None:

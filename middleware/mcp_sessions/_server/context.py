@@ -67,6 +67,11 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
         # A header of ours is taken out of the scope, so one that is still there is the server's.
         return SESSION_HEADER in dict(self.scope["headers"]) or self.bridge is not None
 
+    @property
+    def server_id(self) -> str | None:
+        """The id of a transport session of the wrapped server that the header names, or None."""
+        return None if self.headers.session_id is not None else self.headers.first(SESSION_HEADER)
+
     def edit_headers(self, dropped: set[bytes], *added: tuple[bytes, bytes]) -> None:
         """Replace headers that the application sees."""
         self.scope["headers"] = edit(self.scope["headers"], drop=dropped, add=added)

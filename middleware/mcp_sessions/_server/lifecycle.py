@@ -12,7 +12,7 @@ import logging
 import math
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -31,6 +31,8 @@ from ..stores.base import Record, Store
 from .streams import Streams, start
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from .options import OnEnd
     from .watched import Watched
 
@@ -64,6 +66,7 @@ class Terminator:
     data: Callable[[str, int], Data]  # returns the data of a session, given its `ref` and its end
     clock: Callable[[], float]  # Unix seconds
     patience: float = PATIENCE  # seconds that the hook may take
+    hook: Callable[[str], AbstractContextManager[object]] = nullcontext  # in which the hook of a session runs
     pause: float = 1.0  # seconds between two attempts to purge a session
 
     async def end(self, claims: Claims, reason: str) -> None:
@@ -182,7 +185,7 @@ class Terminator:
         self.emit(SessionDeleted(ref, reason, max(ended_at - created_at, 0), trace))
         if self.on_end is not None:
             ended = EndedSession(ref, utc(created_at), utc(expires_at), self.data(ref, expires_at))
-            with _logging_errors(ref):
+            with _logging_errors(ref), self.hook(ref):
                 if inspect.isawaitable(
                     outcome := self.on_end(ended, reason)
                 ):  # a plain function has run, and costs no task

@@ -177,9 +177,10 @@ async def _register(new: ActiveSession) -> None:
 async def _fill_by_hook(on_create: OnCreate, made: NewSession, params: dict[str, Any], scope: Scope) -> None:
     """Let the application fill a new session; where its client carries no state, that is kept."""
     try:
-        outcome = on_create(made.session, params, scope)
-        if inspect.isawaitable(outcome):
-            await outcome
+        with made.active.runtime.hook(made.session.ref):
+            outcome = on_create(made.session, params, scope)
+            if inspect.isawaitable(outcome):
+                await outcome
         if made.active.claims.kind != SESSION:
             await made.active.save()
     except Refusal:

@@ -20,7 +20,7 @@ from .._session.session import EndedSession, Session
 from .._tokens.keyfile import Keys
 from ..errors import ConfigurationError
 from ..stores.base import Store
-from ..telemetry.detect import Redact, Spans, Trace
+from ..telemetry.detect import Redact, Spans, Trace, User
 from . import forms
 from .forms import Code, Duration, Flag, Form, Lifetime, LifetimeOrNone, Name, Seconds, Whole, WholeOrNone
 from .principal import PrincipalOf
@@ -176,6 +176,10 @@ class Telemetry(_Checked):
     redact: Annotated[Redact | None, forms.FUNCTION] = None
     """Writes the arguments and results of tool calls on our spans, as this function leaves them: it is called with
     `"arguments"` or `"result"`, the tool's name and the value, and returns what may be written. None writes nothing."""
+    user: Annotated[User | None, forms.FUNCTION] = None
+    """Says who sends a request on our spans and on those of the wrapped server: this function is called with the
+    `Principal` of a request, and what it returns is `user.id`; `client.address` is written with it. None writes
+    neither."""
     correlate: Annotated[bool | Sequence[str | Source] | None, forms.CORRELATE] = None
     """Where clients without session support name their conversation, as hosts do: `True` looks in the usual places, a
     sequence such as `["meta:openai/session", "header:x-conversation-id"]` in these, in order. What is found is a label

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import inf
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from .._protocol import rewrite
 from .._protocol.decision import ADVERTISING, ANSWERED, ATTACH, CANCELLED, ECHOES, PASS, STABLE, Decision, decide
@@ -16,20 +16,26 @@ from .._protocol.draft import INITIALIZE
 from .._protocol.headers import ACCEPT_CODING, SESSION_HEADER
 from .._protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, Message
 from .._protocol.strict_json import join
-from .._session.claims import COOKIE, SESSION
+from .._session.claims import COOKIE, SESSION, looks_like_session_id
 from .._session.events import SessionUsed
 from .._session.session import Session, correlation_variable, session_variable
 from ..errors import Refusal, SessionNotFound, StoreUnavailable
 from .answers import answer, notify, refuse, refuse_at_once, refuse_unread, refused_body
 from .body import Replay, read_body, read_message
-from .context import Bridged, RequestContext
+from .context import Bridged, RequestContext, named_ids
 from .cookies import new_cookie
 from .current import ABSENCE_KEY, Absence, Why, absence_variable, note_absence
 from .methods import METHODS, MethodCall
 from .response import ResponseFilter, Rewrite
 from .resumption import Origin, StreamGuard
 from .rewrites import passing_filter, rewrites_for
-from .sessions import ActiveSession, open_others, open_session
+from .sessions import ActiveSession, open_others, open_session, refused_claims
+
+if TYPE_CHECKING:
+    from starlette.types import Message as ASGIMessage
+    from starlette.types import Send
+
+    from ..telemetry.outcome import RequestTelemetry
 
 CONFIRMATION: Final = "notifications/initialized"
 _EARLY: Final = frozenset({"initialize", "ping"})
@@ -209,7 +215,7 @@ def _upstream_id(ctx: RequestContext) -> str | None:
     """Return the id of the wrapped server's transport session that a request comes by, or None where it has none."""
     if isinstance(ctx.bridge, Bridged):
         return ctx.bridge.server_id
-    return None if ctx.headers.session_id is not None else ctx.headers.first(SESSION_HEADER)
+    return ctx.server_id
 
 
 def _recorded(
@@ -217,15 +223,35 @@ def _recorded(
 ) -> AbstractContextManager[None]:
     """Let telemetry record a message, and observe the response to one that is not forwarded."""
     recorder, is_forwarded = ctx.runtime.telemetry(), refused is None and decision.step not in ANSWERED
+    claims, server_id = None if session is None else session.claims, None
+    if refused is not None:
+        named = () if decision.metadata is None else (decision.metadata.session_id,)
+        claims = refused_claims(ctx, refused, *named, decision.transport_id)
+    if claims is None and not ctx.runtime.bridges:
+        server_id = ctx.server_id
     ctx.telemetry = recorder.begin(
         message,
         version=ctx.headers.version,
-        session=None if session is None else session.claims,
+        session=claims,
         is_forwarded=is_forwarded,
+        scope=ctx.scope,
+        headers=ctx.headers.by_name,
+        server_id=server_id,
     )
     recorder.store_context(ctx.scope, message)
     if ctx.telemetry is None:
         return _UNRECORDED
+    if message.method == INITIALIZE and not ctx.runtime.bridges:
+        ctx.send = partial(_learn_server_id, ctx.telemetry, ctx.send)
     if not is_forwarded and ctx.telemetry.observer is not None:
         ctx.send = ResponseFilter(ctx.send, b"", None, (), observer=ctx.telemetry, is_passing=True)
     return ctx.telemetry
+
+
+async def _learn_server_id(telemetry: RequestTelemetry, send: Send, message: ASGIMessage) -> None:
+    """Send a part of the answer to an `initialize`, where the wrapped server may name a transport session."""
+    if message["type"] == "http.response.start":
+        for server_id in named_ids(message):
+            if not looks_like_session_id(server_id):
+                telemetry.learn(server_id)
+    await send(message)

@@ -10,6 +10,7 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -92,6 +93,7 @@ class Runtime(msgspec.Struct, frozen=True):
     conversation: Conversation | None  # what is done with the names that clients give to conversations
     tells: Callable[[], bool]  # whether telemetry records anything now
     telemetry: Callable[[], Telemetry]  # made at the first call, with OpenTelemetry imported
+    hook: Callable[[str], AbstractContextManager[object]]  # the block in which a hook of a session runs
     listen: Listener | None
     emit: Callable[[Fact], None]  # passes a fact to the log, to telemetry and to the listener
     clock: Callable[[], float]
@@ -227,7 +229,8 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
         return Data(store, place, clock=clock, max_value_bytes=limits.value_bytes, turns=turns)
 
     streams = Streams(store)
-    terminator = Terminator(store, streams, on_end=options.on_end, emit=emit, data=data, clock=clock)
+    hook = partial(_hook, tells, telemetry)
+    terminator = Terminator(store, streams, on_end=options.on_end, emit=emit, data=data, clock=clock, hook=hook)
     silence = None if tracked is None else tracked.silence
     idle = next((as_seconds(one) for one in (options.idle_timeout, silence) if one is not None), None)
     sweeper = None
@@ -248,6 +251,7 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
         "data": data,
         "tells": tells,
         "telemetry": telemetry,
+        "hook": hook,
         "listen": options.telemetry.listen,
         "emit": emit,
     }
@@ -269,12 +273,17 @@ def _emit(listen: Listener | None, tells: Callable[[], bool], telemetry: Callabl
         listen(fact)
 
 
+def _hook(tells: Callable[[], bool], telemetry: Callable[[], Telemetry], ref: str) -> AbstractContextManager[object]:
+    return telemetry().hook(ref) if tells() else nullcontext()
+
+
 def _telemetry(app: ASGIApp, options: Options, feed: Feed | None) -> tuple[Callable[[], bool], Callable[[], Telemetry]]:
     """Return what says whether anything is to be recorded now, and what makes the recorder at its first call."""
     given = options.telemetry
 
     @cache
     def telemetry() -> Telemetry:
+        from ..telemetry.attributes import Who
         from ..telemetry.recorder import Telemetry
 
         return Telemetry(
@@ -285,6 +294,7 @@ def _telemetry(app: ASGIApp, options: Options, feed: Feed | None) -> tuple[Calla
             redact=given.redact,
             feed=feed,
             tracked=options.tracked is not None,
+            who=None if given.user is None else Who(given.user, principal.reader(options.principal)),
         )
 
     if given.metrics is not None or feed is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from ..errors import (
     DataGone,
     DataTooLarge,
     PrincipalDataTooLarge,
+    Refusal,
     SessionEnded,
     SessionExpired,
     SessionNotFound,
@@ -270,6 +272,19 @@ async def _open_across(ctx: RequestContext, named: SessionMetadata, kind: Kind, 
     if runtime.bridges and kind == TRANSPORT:
         ctx.bridge = session.bridge
     return session
+
+
+def refused_claims(ctx: RequestContext, refusal: Refusal | None, *ids: str | None) -> Claims | None:
+    """Return the claims of the authentic session that is refused, of those that a request names, or None."""
+    if refusal is None or refusal.ref is None:
+        return None
+    runtime, found = ctx.runtime, dict[str, Claims]()
+    ring = runtime.ring(runtime.clock())
+    for session_id in filter(None, ids):
+        with suppress(SessionNotFound):
+            claims = runtime.tokens.authentic(ring, session_id)
+            found[claims.ref] = claims
+    return found.get(refusal.ref)
 
 
 def end_of(claims: Claims, runtime: Runtime, last_seen: int) -> int:

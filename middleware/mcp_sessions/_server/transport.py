@@ -20,7 +20,7 @@ from .._session.claims import FIELD, TRANSPORT, Claims
 from .._session.events import RequestRefused
 from ..errors import Refusal, SessionExpired, SessionNotFound, StoreUnavailable
 from ..stores.base import LIVE
-from .answers import Answer, may_delete, refuse_bodyless, refuse_unread, send_refusal, send_status
+from .answers import Answer, may_delete, refuse_bodyless, refuse_request, refuse_unread, send_refusal, send_status
 from .body import Replay
 from .context import Bridged, BridgedInitialize, RequestContext
 from .response import ResponseFilter
@@ -49,6 +49,8 @@ async def handle_get_or_delete(ctx: RequestContext) -> None:
     except Refusal as refusal:
         await refuse_bodyless(ctx, refusal)
         return
+    if session is not None and runtime.tells():
+        runtime.telemetry().name_request(session.claims, None, ctx.scope)
     if session is not None and method == "DELETE":
         await _delete(ctx, session)
     elif session is not None and isinstance(ctx.bridge, Bridged):
@@ -59,6 +61,8 @@ async def handle_get_or_delete(ctx: RequestContext) -> None:
 
 async def handle_other(ctx: RequestContext) -> None:
     """Forward a request that names no session of ours, unless it resumes a stream of one."""
+    if ctx.server_id is not None and not ctx.runtime.bridges and ctx.runtime.tells():
+        ctx.runtime.telemetry().name_request(None, ctx.server_id, ctx.scope)
     if ctx.scope["method"] == "GET" and ctx.runtime.events.is_known(ctx.headers.first(LAST_EVENT_ID)):
         await _serve_stream(ctx, ctx.headers.first(SESSION_HEADER), None)
     else:
@@ -88,7 +92,7 @@ async def _serve_stream(ctx: RequestContext, transport: str | None, listening: O
     if origin is None and not runtime.events.is_known(event_id):
         origin = listening
     if origin is None or not _is_owned(ctx, origin.claims):
-        await _refuse_stream(ctx, SessionNotFound("event_foreign"), "GET")
+        await _refuse_stream(ctx, SessionNotFound("event_foreign"), "GET", None)
         return
     kept = origin.resumable
     # A call that ended its own session gets its answer, once.
@@ -100,7 +104,7 @@ async def _serve_stream(ctx: RequestContext, transport: str | None, listening: O
         if origin.is_settled and isinstance(refusal, SessionNotFound):
             await send_status(ctx.send, _METHOD_NOT_ALLOWED, (b"allow", b"POST"))  # its client has its answer
         else:
-            await _refuse_stream(ctx, refusal, origin.label)
+            await _refuse_stream(ctx, refusal, origin.label, origin.claims)
         return
     refused = partial(_cut_body, ctx, origin)
     guard = StreamGuard(origin, transport, runtime.streams, runtime.events, refused, lambda: ended_itself, False)
@@ -133,9 +137,8 @@ def _is_owned(ctx: RequestContext, claims: Claims) -> bool:
     return claims.subject in runtime.ring(runtime.clock()).subjects(principal)
 
 
-async def _refuse_stream(ctx: RequestContext, refusal: Refusal, label: str) -> None:
-    code = ctx.runtime.code(refusal)
-    ctx.runtime.emit(RequestRefused(refusal.reason, code, label, refusal.ref))
+async def _refuse_stream(ctx: RequestContext, refusal: Refusal, label: str, claims: Claims | None) -> None:
+    code = refuse_request(ctx, refusal, claims, label)
     http_status = _GONE if isinstance(refusal, SessionNotFound) else refusal.http_status
     await send_refusal(ctx.send, refusal, status=http_status, code=code)
 

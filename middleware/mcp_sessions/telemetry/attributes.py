@@ -6,9 +6,13 @@ Names are OpenTelemetry's, from its semantic conventions for MCP, GenAI, JSON-RP
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import re
-from collections.abc import Mapping
+from base64 import b32encode
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -18,10 +22,12 @@ from opentelemetry.context import Context, create_key, get_current, set_value
 from opentelemetry.trace import get_current_span
 
 from .._protocol.jsonrpc import TARGETS, Message
-from .._session.claims import looks_like_session_id
+from .._session.claims import Principal, looks_like_session_id
 from ..errors import Refusal
+from .detect import User
 
 SCOPE: Final = "mcp_sessions"
+SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
 SESSION_ID: Final = "session.id"
 MCP_SESSION_ID: Final = "mcp.session.id"
 
@@ -39,11 +45,17 @@ REASON: Final = "mcp_sessions.reason"  # why a request was refused or a session 
 EXPIRES_AT: Final = "mcp_sessions.expires_at"  # Unix seconds
 PARENT: Final = "mcp_sessions.parent"  # the ref of the session that one was forked from
 CLIENT: Final = "mcp_sessions.client"  # its own name and version
+DURATION: Final = "mcp_sessions.duration"  # seconds that a session lived
+SOURCE: Final = "mcp_sessions.source"  # whose session it is, where it is not ours: "server"
+USER: Final = "user.id"
+CLIENT_ADDRESS: Final = "client.address"
 
 CALL: Final = "tools/call"
 EXECUTE_TOOL: Final = "execute_tool"
 TOOL_ERROR: Final = "tool_error"
+NETWORK: Final = "network."
 HTTP: Final = {"network.transport": "tcp", "network.protocol.name": "http"}
+HTTP_VERSION: Final = "network.protocol.version"
 TARGET_ATTRIBUTES: Final = {CALL: TOOL, "prompts/get": PROMPT}
 
 _RESOURCE_METHODS: Final = TARGETS.keys() - TARGET_ATTRIBUTES.keys()
@@ -54,19 +66,40 @@ _MAX_ID_BITS: Final = 64
 _VERSION: Final = re.compile(r"20\d\d-[01]\d-[0-3]\d")
 _USERINFO: Final = re.compile(r"(?<=//)[^/?#]*@")
 _FOREIGN: Final = create_key("mcp_sessions.foreign")
+_SERVERS: Final = "srv_"
+_REF: Final = re.compile(r"(ses|srv)_[a-z2-7]{24}")
+_log: Final = logging.getLogger("mcp_sessions")
 
 process_aliases: Final[dict[str, None]] = {}
 """The aliases of all span processors of this process, which the middleware's own spans carry as well."""
+
+
+def package_version() -> str:
+    """Return the version of this package, which its spans name."""
+    return str(import_module(__name__.partition(".")[0]).__version__)
 
 
 @lru_cache(maxsize=2048)
 def session_attributes(ref: str, aliases: tuple[str, ...], is_foreign: bool) -> Mapping[str, str]:
     """Return the attributes that name a session on a span, only `mcp.session.id` where `session.id` is foreign."""
     names = (MCP_SESSION_ID,) if is_foreign else (SESSION_ID, MCP_SESSION_ID, *aliases)
-    return MappingProxyType(dict.fromkeys(names, ref))
+    attributes = dict.fromkeys(names, ref)
+    return MappingProxyType({**attributes, SOURCE: "server"} if ref.startswith(_SERVERS) else attributes)
 
 
-def with_foreign_marker(context: Context | None) -> Context | None:
+def server_ref(transport_id: str) -> str:
+    """Return the public name of a transport session of the wrapped server, whose id is a credential."""
+    digest = hashlib.sha256(b"mcp-sessions/1/server/" + transport_id.encode()).digest()
+    return _SERVERS + b32encode(digest[:15]).decode("ascii").lower()
+
+
+def inherited_ref(context: Context) -> str | None:
+    """Return the session that the span of a context names, where that is of this process, or None."""
+    ref = attributes_on(get_current_span(context)).get(MCP_SESSION_ID)
+    return ref if isinstance(ref, str) and _REF.fullmatch(ref) else None
+
+
+def with_foreign_marker(context: Context) -> Context:
     """Return a context that marks a foreign `session.id` for a session that is created in it."""
     return set_value(_FOREIGN, True, context) if has_foreign_session_id(None, "", context) else context
 
@@ -77,7 +110,7 @@ def has_foreign_session_id(span: Any, ref: str, context: Context | None) -> bool
     The span may be None; so may the context of its parent, for the current one.
     """
     parents = get_current() if context is None else context
-    found = None if span is None else _attributes(span).get(SESSION_ID)
+    found = None if span is None else attributes_on(span).get(SESSION_ID)
     if not parents:  # so neither baggage nor a parent
         return bool(found and found != ref)
     if parents.get(_FOREIGN):
@@ -85,14 +118,15 @@ def has_foreign_session_id(span: Any, ref: str, context: Context | None) -> bool
     found = found or baggage.get_baggage(SESSION_ID, parents)
     if found:
         return bool(found != ref)
-    parent = _attributes(get_current_span(parents))
+    parent = attributes_on(get_current_span(parents))
     above, ours_above = parent.get(SESSION_ID), parent.get(MCP_SESSION_ID)
     if above is None:  # a parent that was left without it: the baggage that decided so may have ended there
         return bool(ours_above == ref)
     return bool(above not in (ref, ours_above))
 
 
-def _attributes(span: Any) -> Mapping[str, Any]:
+def attributes_on(span: Any) -> Mapping[str, Any]:
+    """Return the attributes of a span; nothing for one of another process."""
     attributes: Mapping[str, Any] = getattr(span, "attributes", None) or {}
     try:
         return attributes.copy()  # type: ignore[attr-defined,no-any-return]  # as quick as one look into the SDK's
@@ -100,9 +134,13 @@ def _attributes(span: Any) -> Mapping[str, Any]:
         return attributes
 
 
-def common_attributes(label: str, target: str | None, version: str | None) -> dict[str, str]:
+def common_attributes(
+    label: str, target: str | None, version: str | None, http_version: str | None = None
+) -> dict[str, str]:
     """Return the attributes of all messages with one method, one target and one version, as the header has it."""
     attributes = {METHOD: label, **HTTP}
+    if http_version is not None:
+        attributes[HTTP_VERSION] = http_version
     if version is not None and _VERSION.fullmatch(version):
         attributes[PROTOCOL_VERSION] = version
     if target is not None:
@@ -145,3 +183,27 @@ def _request_id(message: Message) -> str | None:
         return str(given)
     raw = (message.id or b"").strip(b'"')
     return raw.decode("utf-8", "replace") if len(raw) <= _MAX_ID and b"\\" not in raw else None
+
+
+class Who:
+    """Who sends a request, as attributes: the user by the application's function, and the network address.
+
+    Args:
+        user: Returns what is written of a principal, or None for nothing.
+        principal: Returns the principal of a request, given its scope.
+    """
+
+    def __init__(self, user: User, principal: Callable[[Any], Principal | None]) -> None:
+        self._user: Final = user
+        self._principal: Final = principal
+
+    def __call__(self, scope: Mapping[str, Any]) -> dict[str, str]:
+        client = scope.get("client")
+        attributes = {CLIENT_ADDRESS: str(client[0])} if client else {}
+        try:
+            principal = self._principal(scope)
+            user = None if principal is None else self._user(principal)
+        except Exception as error:  # noqa: BLE001  # the request goes on, whatever the application's function does
+            _log.warning("a span is left without its user: %s", type(error).__name__)
+            return attributes
+        return attributes if user is None else {**attributes, USER: str(user)}

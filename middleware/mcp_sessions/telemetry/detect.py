@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
-from .._session.claims import Correlation
+from .._session.claims import Correlation, Principal
 
 _API: Final = "opentelemetry.trace"
 _UNKNOWN: Final = object()
@@ -27,6 +27,9 @@ Content = Literal["arguments", "result"]
 
 Redact = Callable[[Content, str, Any], Any]
 """Called with the content's kind, the tool's name and the value; returns what may be written, or None for nothing."""
+
+User = Callable[[Principal], "str | None"]
+"""Called with the principal of a request; returns what of it may be written as `user.id`, or None for nothing."""
 
 
 def is_traced() -> bool:

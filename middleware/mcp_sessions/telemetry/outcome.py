@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Token
 from dataclasses import dataclass
@@ -24,13 +24,16 @@ from opentelemetry.trace import Span, StatusCode
 from .._protocol.jsonrpc import Message
 from .._session.claims import RedactedRepr
 from ..errors import Refusal
-from .attributes import ERROR_TYPE, REASON, STATUS_CODE, TOOL_ERROR, target_of
+from .attributes import ERROR_TYPE, REASON, STATUS_CODE, TOOL_ERROR, server_ref, target_of
+from .context import request_context
 from .detect import Content, Redact
 
 _CONTENT_ATTRIBUTES: Final[dict[Content, str]] = {
     "arguments": "gen_ai.tool.call.arguments",
     "result": "gen_ai.tool.call.result",
 }
+# By OpenInference; Phoenix and MLflow show them of the outermost span of a trace.
+_OF_REQUEST: Final[dict[Content, str]] = {"arguments": "input.value", "result": "output.value"}
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -65,6 +68,22 @@ class OperationListener(Protocol):
         ...
 
 
+def fail(span: Span, outcome: Outcome) -> None:
+    """Record on a span that a request failed."""
+    if span.is_recording():
+        known = {ERROR_TYPE: outcome.error, STATUS_CODE: outcome.code, REASON: outcome.reason}
+        span.set_attributes({name: value for name, value in known.items() if value is not None})
+        span.set_status(StatusCode.ERROR, outcome.message)
+
+
+def content(kind: Content, text: str | None, is_ours: bool, is_outermost: bool) -> dict[str, str]:
+    """Return the attributes of one side of a call: the conventions', and those that tools show of a whole request."""
+    if text is None:
+        return {}
+    written = {_CONTENT_ATTRIBUTES[kind]: text} if is_ours else {}
+    return {**written, _OF_REQUEST[kind]: text} if is_outermost else written
+
+
 class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
     """One message while it is handled. (A struct, since one is made per message, and a class takes longer to make.)
 
@@ -73,12 +92,16 @@ class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
         version: The `MCP-Protocol-Version` header, or None.
         listeners: What receives it when it has been handled.
         ref: Its session, or None.
+        unproven: A session of the wrapped server that it names, which is one only if the server accepts it, or None.
+        prove: Receives that session once it is accepted.
+        started_at: When it began, as a performance counter counts.
         span: Its span, or None.
+        around: The recorded span around it, or None.
         context: The context in which it is handled, or None for the one before.
         token: Restores the context before, or None where that is still current.
+        own_token: The same for the variable of those who start from an empty context.
         contents: What writes its result on the span, or None for nothing.
-        has_observers: Whether the outcome is of use, so that the response has to be observed.
-        started_at: When it began, as a performance counter counts.
+        is_recorded: Whether a span of it is.
         status: The HTTP status of its response, once that begins.
         outcome: The error in its answer, or None.
         refusal: The outcome where we refused it, or None.
@@ -88,12 +111,16 @@ class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
     version: str | None
     listeners: Sequence[OperationListener] = ()
     ref: str | None = None
+    unproven: str | None = None
+    prove: Callable[[RequestTelemetry, str], None] | None = None
+    started_at: float = 0.0
     span: Span | None = None
+    around: Span | None = None
     context: Context | None = None
     token: Token[Context] | None = None
+    own_token: Token[Context | None] | None = None
     contents: RedactedContents | None = None
-    has_observers: bool = False
-    started_at: float = 0.0
+    is_recorded: bool = False
     status: int = 200
     outcome: Outcome | None = None
     refusal: Outcome | None = None
@@ -101,7 +128,7 @@ class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
     @property
     def observer(self) -> RequestTelemetry | None:
         """What observes the response: this, where the outcome is of use."""
-        return self if self.has_observers else None
+        return self if self.is_recorded or self.listeners or self.unproven is not None else None
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -112,9 +139,14 @@ class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
         finally:
             contexts.detach(token)
 
+    def learn(self, server_id: str) -> None:
+        """Take a transport session that the wrapped server names in its answer for the one of this message."""
+        self.unproven = None if self.ref is not None else server_ref(server_id)
+
     def refuse(self, refusal: Refusal, code: int) -> None:
         """Record why we refuse it, and the JSON-RPC code that this deployment answers it with."""
         self.refusal = Outcome(str(code), str(code), refusal.reason, refusal.message)
+        self._fail_around(self.refusal)
 
     def read(self, text: bytes) -> None:
         """Take the outcome from one JSON-RPC message of the response; most need not be decoded."""
@@ -123,10 +155,21 @@ class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
         outcome = read_outcome(text)
         if outcome is None:
             return
-        if self.span is not None and self.contents is not None and outcome.code is None:
-            self.span.set_attributes(self.contents.result(self.message, text))
+        if self.contents is not None and outcome.code is None:
+            self._write(self.contents.result(self.message, text))
         if outcome.error is not None:  # the page of a guard or a proxy has no more than its status
             self.outcome = outcome
+            self._fail_around(outcome)
+
+    def _fail_around(self, outcome: Outcome) -> None:
+        if self.around is not None:  # at once, since it ends with the last byte of the answer
+            fail(self.around, outcome)
+
+    def _write(self, result: str | None) -> None:
+        if self.span is not None:
+            self.span.set_attributes(content("result", result, True, self.around is None))
+        if self.around is not None:
+            self.around.set_attributes(content("result", result, self.span is None, True))
 
     def __enter__(self) -> None:
         pass
@@ -142,15 +185,19 @@ class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
             outcome = Outcome(type(error).__qualname__)
         else:  # the status decides where there is no JSON-RPC answer: for a notification, and after a guard or a proxy
             outcome = self.refusal or self.outcome or (SUCCESS if self.status < 400 else Outcome(str(self.status)))
-        span = self.span
-        if span is not None:
-            if outcome.error is not None and span.is_recording():
-                known = {ERROR_TYPE: outcome.error, STATUS_CODE: outcome.code, REASON: outcome.reason}
-                span.set_attributes({name: value for name, value in known.items() if value is not None})
-                span.set_status(StatusCode.ERROR, outcome.message)
-            span.end()
+        if self.unproven is not None and self.prove is not None and outcome.error is None:
+            self.ref = self.unproven
+            self.prove(self, self.unproven)
+        if error is not None:
+            self._fail_around(outcome)
+        if self.span is not None:
+            if outcome.error is not None:
+                fail(self.span, outcome)
+            self.span.end()
         if self.token is not None:
             contexts.detach(self.token)
+        if self.own_token is not None:
+            request_context.reset(self.own_token)
         if self.listeners:
             seconds = perf_counter() - self.started_at
             for listener in self.listeners:
@@ -201,31 +248,29 @@ def read_outcome(text: bytes) -> Outcome | None:
 
 
 class RedactedContents:
-    """The attributes for a call's arguments and result, as JSON texts and without `_meta`: our session is there."""
+    """A call's arguments and result, as JSON texts and without `_meta`: our session is there."""
 
     def __init__(self, redact: Redact) -> None:
         self._redact: Final = redact
 
-    def arguments(self, message: Message) -> dict[str, str]:
-        """Return the attribute for a call's arguments, or nothing."""
-        return self._attributes("arguments", message, message.body, "params", "arguments")
+    def arguments(self, message: Message) -> str | None:
+        """Return what may be written of a call's arguments, or None."""
+        return self._text("arguments", message, message.body, "params", "arguments")
 
-    def result(self, message: Message, answer: bytes) -> dict[str, str]:
-        """Return the attribute for what a call returned, or nothing."""
-        return self._attributes("result", message, answer, "result")
+    def result(self, message: Message, answer: bytes) -> str | None:
+        """Return what may be written of what a call returned, or None."""
+        return self._text("result", message, answer, "result")
 
-    def _attributes(self, content: Content, message: Message, text: bytes, *path: str) -> dict[str, str]:
+    def _text(self, kind: Content, message: Message, text: bytes, *path: str) -> str | None:
         value = _member(text, *path)
         if value is None:
-            return {}
+            return None
         try:
-            kept = self._redact(content, target_of(message) or "", value)
-            if kept is None:
-                return {}
-            return {_CONTENT_ATTRIBUTES[content]: kept if isinstance(kept, str) else json.dumps(kept)}
+            kept = self._redact(kind, target_of(message) or "", value)
+            return kept if kept is None or isinstance(kept, str) else json.dumps(kept)
         except Exception as error:  # noqa: BLE001  # the call goes on, whatever the application's function does
-            _log.warning("the %s of a call are left out of its span: %s", content, type(error).__name__)
-            return {}
+            _log.warning("the %s of a call are left out of its span: %s", kind, type(error).__name__)
+            return None
 
 
 def _member(text: bytes, *path: str) -> Any:

@@ -12,14 +12,23 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from opentelemetry.context import Context
+from opentelemetry.context import Context, get_current
 from opentelemetry.trace import Link, SpanKind, TraceState, get_current_span
 from opentelemetry.util.types import Attributes
 
-from .._session.session import current_both, find_session
-from .attributes import CLIENT, MCP_SESSION_ID, SCOPE, has_foreign_session_id, process_aliases, session_attributes
+from .._session.session import Session, current_both, find_session
+from .attributes import (
+    CLIENT,
+    MCP_SESSION_ID,
+    SCOPE,
+    attributes_on,
+    has_foreign_session_id,
+    inherited_ref,
+    process_aliases,
+    session_attributes,
+)
+from .context import SESSION_START, current_ref, hook_in, links_to, server_span_in, session_in, start_of
 from .detect import attributes_of
-from .spans import session_in, start_of
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
@@ -28,6 +37,7 @@ else:  # the SDK calls any object with these methods, and is imported only where
     SpanProcessor = Sampler = object
 
 _FASTMCP: Final = "fastmcp"  # its instrumentation scope
+_SERVERS: Final = frozenset({_FASTMCP, "mcp-python-sdk"})
 _log: Final = logging.getLogger("mcp_sessions")
 
 
@@ -55,22 +65,22 @@ class SessionSpanProcessor(SpanProcessor):
             scope = None if instrumentation is None else instrumentation.name
             if scope == SCOPE or not span.is_recording():  # ours name their session themselves
                 return
+            # SDK 2.x starts its span in a context that has no more than what came in `_meta`.
+            current = get_current()
+            context = current if parent_context is None else parent_context
             session, correlation = current_both()
-            if correlation is not None:
-                span.set_attributes(attributes_of(correlation))
-            if session is not None:
-                ref = session.ref
-                is_foreign = has_foreign_session_id(span, ref, parent_context)
-                # The few that they are, this is quicker than all at once.
-                for name, value in session_attributes(ref, self._aliases, is_foreign).items():
-                    span.set_attribute(name, value)
-                if scope == _FASTMCP:  # which then writes an id of its own over `mcp.session.id`
-                    span.__class__ = _keeping_session_id(span.__class__)
-                if span.kind is SpanKind.SERVER:
-                    if session.client is not None:
-                        span.set_attribute(CLIENT, session.client)
-                    if (start := start_of(session.traceparent)) is not None:
-                        span.add_link(start)
+            attributes: dict[str, Any] = {} if correlation is None else attributes_of(correlation)
+            ref = hook_in(current) or (None if session is None else session.ref)
+            if ref is None:  # a thread may have nothing but the span that it works for
+                ref = session_in(context) or current_ref() or inherited_ref(context)
+            if ref is not None:
+                attributes.update(session_attributes(ref, self._aliases, has_foreign_session_id(span, ref, context)))
+            if span.kind is SpanKind.SERVER:
+                attributes.update(_of_server(span, current, scope, session))
+            if attributes:
+                span.set_attributes(attributes)
+            if ref is not None and scope == _FASTMCP:  # which then writes an id of its own over `mcp.session.id`
+                span.__class__ = _keeping_session_id(span.__class__)
         except Exception as error:  # noqa: BLE001  # whatever goes wrong here, the application's code goes on
             _log.warning("a span was left without its session: %s", type(error).__name__)
 
@@ -85,6 +95,23 @@ class SessionSpanProcessor(SpanProcessor):
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:  # noqa: ARG002  # the SDK's signature
         return True
+
+
+def _of_server(span: Any, context: Context, scope: str | None, session: Session | None) -> Mapping[str, str]:
+    """Return what the span of a server lacks of what is known of its message, and link what is not its parent."""
+    known = server_span_in(context, span.name) if scope in _SERVERS else None
+    if known is not None:
+        parent = None if span.parent is None else span.parent.span_id
+        for link in known.links:
+            if link.context.span_id != parent:
+                span.add_link(link.context, link.attributes)
+        has = attributes_on(span)
+        return {name: value for name, value in known.attributes.items() if name not in has}
+    if session is None:
+        return {}
+    for link in links_to(start_of(session.traceparent), SESSION_START):
+        span.add_link(link.context, link.attributes)
+    return {} if session.client is None else {CLIENT: session.client}
 
 
 @functools.cache

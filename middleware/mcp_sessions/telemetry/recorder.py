@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final
 
 from starlette.types import Scope
 
@@ -11,7 +12,9 @@ from .._protocol.draft import INITIALIZE
 from .._protocol.jsonrpc import Message
 from .._session.claims import Claims
 from .._session.events import Fact, SessionDeleted
-from .attributes import process_aliases
+from ..errors import Refusal
+from .attributes import Who, process_aliases
+from .context import hook_of
 from .detect import Redact, Spans, Trace, is_traced
 from .feed import Feed
 from .frameworks import makes_server_spans, servers, store_context, wrap_handlers
@@ -30,6 +33,7 @@ class Telemetry:
         trace: See `Tracing`.
         metrics: Receives every fact and message, or None.
         redact: Returns what of a call's arguments and result is written on its span, or None for nothing.
+        who: Returns who sends a request, or None where no span says so.
         feed: What readers on the same machine see, or None.
         tracked: Whether every session's end is seen, so that those alive can be counted.
     """
@@ -44,6 +48,7 @@ class Telemetry:
         redact: Redact | None,
         feed: Feed | None,
         tracked: bool,
+        who: Who | None = None,
     ) -> None:
         if metrics is not None and tracked:
             metrics.follow()
@@ -57,6 +62,7 @@ class Telemetry:
             aliases=process_aliases,
             listeners=listeners,
             contents=None if redact is None else RedactedContents(redact),
+            who=who,
             makes_server_spans=self._inspect_server,
         )
         self._parts: Final = parts
@@ -69,11 +75,11 @@ class Telemetry:
         return self._makes_spans and is_traced()
 
     def _begin_watched(
-        self, message: Message, *, version: str | None, session: Claims | None, is_forwarded: bool = True
+        self, message: Message, *, session: Claims | None, is_forwarded: bool = True, **request: Any
     ) -> RequestTelemetry | None:
-        begun = self._tracing.begin(message, version=version, session=session, is_forwarded=is_forwarded)
+        begun = self._tracing.begin(message, session=session, is_forwarded=is_forwarded, **request)
         if begun is not None and self._watch is not None:
-            self._watch.begin(message, session)
+            self._watch.begin(message, session, is_live=is_forwarded)
         return begun
 
     def _inspect_server(self) -> bool:
@@ -91,13 +97,28 @@ class Telemetry:
         return self._tracing.start_session(claims) if self._is_tracing else None
 
     def created(self, claims: Claims, start: Start) -> None:
-        """End a session's creation, and name the session on the span of its request."""
+        """End a session's creation, and name the session on the spans of its request."""
         start.end()
         self._tracing.name_session(claims)
+
+    def hook(self, ref: str) -> AbstractContextManager[None]:
+        """Return a block in which spans belong to a session whose hook runs."""
+        return hook_of(ref) if self._is_tracing else nullcontext()
+
+    def name_request(self, claims: Claims | None, server_id: str | None, scope: Scope) -> None:
+        """Name the session of a request without a message on the span around it."""
+        if self._is_tracing:
+            self._tracing.name_request(claims, server_id, scope)
+
+    def refuse_request(self, refusal: Refusal, code: int, claims: Claims | None, scope: Scope) -> None:
+        """Record on the span around why a request without a message is refused."""
+        if self._is_tracing:
+            self._tracing.name_request(claims, None, scope)
+            self._tracing.refuse_request(refusal, code)
 
     def observe(self, fact: Fact) -> None:
         """Record a fact."""
         for listener in self._listeners:
             listener(fact)
         if isinstance(fact, SessionDeleted) and self._is_tracing:
-            self._tracing.end_session(fact.ref, start=fact.trace, reason=fact.reason)
+            self._tracing.end_session(fact.ref, start=fact.trace, reason=fact.reason, seconds=fact.seconds)

@@ -2,29 +2,25 @@
 
 A message has one span, below the caller's (`_meta.traceparent`, SEP-414) or the current one; other related ones are
 linked. A session has two short spans, since one that stayed open for its whole life would be exported at its end, or
-never. The token carries the context of the first (`Claims.trace`).
+never. The token carries the context of the first (`Claims.trace`). The span around, of an HTTP instrumentation, says
+what its request was.
 """
 
 from __future__ import annotations
 
-import re
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property, lru_cache, partial
+from functools import cached_property
 from time import perf_counter
 from typing import Any, Final
 
 import msgspec
-from msgspec import UNSET, Raw
-from opentelemetry import propagate
-from opentelemetry.context import Context, attach, create_key, get_current, get_value, set_value
+from opentelemetry.context import Context, attach, get_current
 from opentelemetry.trace import (
     Link,
-    NonRecordingSpan,
     Span,
     SpanContext,
     SpanKind,
-    StatusCode,
-    TraceFlags,
     TracerProvider,
     get_current_span,
     get_tracer,
@@ -32,27 +28,53 @@ from opentelemetry.trace import (
 )
 
 from .._protocol.draft import INITIALIZE
-from .._protocol.jsonrpc import REQUEST, RESPONSE, Message, Params
-from .._protocol.strict_json import string
-from .._session.claims import Claims
+from .._protocol.jsonrpc import RESPONSE, Message
+from .._session.claims import Claims, RedactedRepr
 from ..errors import Refusal
 from .attributes import (
     CALL,
     CLIENT,
-    ERROR_TYPE,
+    DURATION,
     EXPIRES_AT,
+    MCP_SESSION_ID,
     PARENT,
     REASON,
+    SCHEMA_URL,
     SCOPE,
-    common_attributes,
+    SESSION_ID,
+    Who,
+    attributes_on,
     has_foreign_session_id,
     message_attributes,
+    package_version,
+    server_ref,
     session_attributes,
-    target_of,
     with_foreign_marker,
 )
+from .calls import Call, Calls
+from .context import (
+    SESSION_START,
+    TRACEPARENT,
+    TRANSPORT,
+    Origin,
+    ServerSpan,
+    below,
+    has_trace_context,
+    in_session,
+    links_to,
+    origin_of,
+    request_context,
+    session_in,
+    spans_of_request,
+    start_of,
+    traceparent_of,
+    who_sent,
+    with_request,
+    with_server_span,
+    with_session,
+)
 from .detect import Spans, Trace, is_traced, takes_spans
-from .outcome import OperationListener, RedactedContents, RequestTelemetry
+from .outcome import OperationListener, Outcome, RedactedContents, RequestTelemetry, content, fail
 
 # By the option: the kind of span for what is forwarded to the wrapped server, and for what we answer ourselves.
 _KINDS: Final[dict[Spans, tuple[SpanKind | None, SpanKind | None]]] = {
@@ -62,62 +84,55 @@ _KINDS: Final[dict[Spans, tuple[SpanKind | None, SpanKind | None]]] = {
     "internal": (SpanKind.INTERNAL, SpanKind.INTERNAL),
     "off": (None, None),
 }
-_TRACE_CONTEXT: Final = ("traceparent", "tracestate", "baggage")  # SEP-414 keeps these three without a prefix
-_CALLS: Final = 2048  # of 1 to 2 KB each
-_MAX_KEY: Final = 512  # of what a client wrote, together
-_REF: Final = create_key("mcp_sessions.ref")
-_TRACEPARENT: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+_SERVER_SESSIONS: Final = 10_000  # of the wrapped server's own that are known; those that were used longest ago go
+_NOTHING: Final[Mapping[Any, Any]] = {}
+_HTTP_METHODS: Final = ("http.request.method", "http.method")  # the present name, and the one before
 
 
-class Call(msgspec.Struct, frozen=True):
-    """What the spans of all messages have in common that call the same in one session."""
+def label(around: Span, name: str, attributes: dict[str, str], *, is_outer: bool) -> bool:
+    """Say on the span around what its request is; return whether an HTTP instrumentation made it.
 
-    name: str
-    attributes: tuple[dict[str, str], dict[str, str]]  # the second where `session.id` is foreign
-    parent: Context  # where the message brings no trace context and there is no current span
-    links: Sequence[Link]  # in that case
-
-
-def _make_call(  # noqa: PLR0917  # all of it is the key of a cache
-    aliases: Collection[str],
-    method: str,
-    name: bytes,
-    version: str | None,
-    ref: str | None = None,
-    trace: str | None = None,
-    client: str | None = None,
-) -> Call:
-    message = Message(b"", REQUEST, method, params=Params(name=Raw(name) if name else UNSET))
-    label, target = message.label, target_of(message)
-    span = label if target is None else f"{label} {target}"
-    common = common_attributes(label, target, version)
-    if ref is None:
-        return Call(span, (common, common), Context(), ())
-    if client is not None:
-        common[CLIENT] = client
-    ours, foreign = (session_attributes(ref, tuple(aliases), is_foreign) for is_foreign in (False, True))
-    attributes = {**common, **ours}, {**common, **foreign}
-    return Call(span, attributes, with_session(ref, Context()), _links(start_of(trace)))
+    Args:
+        around: The span around.
+        name: The name that a span of the message has.
+        attributes: What is known of the request.
+        is_outer: Whether a span below has what only the conventions for MCP ask for.
+    """
+    found = attributes_on(around)
+    method = next((found[name] for name in _HTTP_METHODS if name in found), None)
+    if method is not None and is_outer and SESSION_ID in attributes:
+        del attributes[MCP_SESSION_ID]
+    around.set_attributes(attributes)
+    if method is not None and getattr(around, "kind", None) is SpanKind.SERVER:
+        around.update_name(f"{method} {name}")
+    return method is not None
 
 
-class Start:
-    """A session that is being created, and the traceparent (W3C) for its token, or None without a span."""
+class Start(RedactedRepr, msgspec.Struct):
+    """A session that is being created, which its span names once it is complete.
 
-    __slots__ = ("_span", "trace")
+    Args:
+        span: Its span.
+        named: What names the session, which does not begin if it is refused.
+    """
 
-    def __init__(self, span: Span) -> None:
-        self._span = span
-        context = span.get_span_context()
-        text = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+    span: Span
+    named: Mapping[str, str]
+
+    @property
+    def trace(self) -> str | None:
+        """The traceparent (W3C) for its token, or None without a span."""
+        context = self.span.get_span_context()
         # Without an SDK a "new" span is the caller's, from another process, or none at all.
-        self.trace: str | None = text if context.is_valid and not context.is_remote else None
+        return traceparent_of(context) if context.is_valid and not context.is_remote else None
 
     def end(self, error: BaseException | None = None) -> None:
-        """End the creation, with an error where the session is refused."""
-        if error is not None:
-            self._span.set_attribute(ERROR_TYPE, type(error).__qualname__)
-            self._span.set_status(StatusCode.ERROR)
-        self._span.end()
+        """End the creation, with an error where the session is refused: then no span names it."""
+        if error is None:
+            self.span.set_attributes(self.named)
+        else:
+            fail(self.span, Outcome(type(error).__qualname__))
+        self.span.end()
 
 
 class Tracing:
@@ -129,6 +144,7 @@ class Tracing:
         aliases: Further attributes that name a session.
         listeners: Receive each message when it has been handled.
         contents: Writes a call's arguments and result.
+        who: Returns who sends a request, or None where no span says so.
         makes_server_spans: Whether the wrapped server makes server spans itself; called once, at the first message.
         tracer_provider: Where spans go; None is the process's own.
     """
@@ -141,6 +157,7 @@ class Tracing:
         aliases: Collection[str] = (),
         listeners: Sequence[OperationListener] = (),
         contents: RedactedContents | None = None,
+        who: Who | None = None,
         makes_server_spans: Callable[[], bool] = lambda: False,
         tracer_provider: TracerProvider | None = None,
     ) -> None:
@@ -149,213 +166,222 @@ class Tracing:
         self._aliases: Final = aliases
         self._listeners: Final = listeners
         self._contents: Final = contents
+        self._who: Final = who
         self._makes_server_spans: Final = makes_server_spans
         self._provider: Final = tracer_provider
-        self._tracer: Final = get_tracer(SCOPE, tracer_provider=tracer_provider)
+        self._tracer: Final = get_tracer(SCOPE, package_version(), tracer_provider, SCHEMA_URL)
         # Without listeners, no message comes here unless this process traces.
         self._checks_provider: Final = bool(listeners) or tracer_provider is not None
-        self._cached_call: Final = lru_cache(maxsize=_CALLS)(partial(_make_call, aliases))
+        self._calls: Final = Calls(aliases)
+        self._server_sessions: Final[OrderedDict[str, None]] = OrderedDict()
+
+    @cached_property
+    def _is_native(self) -> bool:
+        return self._makes_server_spans()
 
     @cached_property
     def _kinds(self) -> tuple[SpanKind | None, SpanKind | None]:
         forwarded, answered = _KINDS[self._spans]
-        return (None if self._makes_server_spans() and self._spans == "auto" else forwarded), answered
+        return (None if self._is_native and self._spans == "auto" else forwarded), answered
 
     def begin(
-        self, message: Message, *, version: str | None, session: Claims | None, is_forwarded: bool = True
+        self,
+        message: Message,
+        *,
+        version: str | None,
+        session: Claims | None,
+        is_forwarded: bool = True,
+        scope: Mapping[str, Any] = _NOTHING,
+        headers: Mapping[bytes, bytes] = _NOTHING,
+        server_id: str | None = None,
     ) -> RequestTelemetry | None:
         """Begin a message, and make its span the current one.
 
         Args:
             message: The message; a posted response has no span.
             version: The `MCP-Protocol-Version` header, or None.
-            session: Its session, or None.
+            session: Its session, or None; an authentic one also where it is refused.
             is_forwarded: Whether the wrapped server handles it, or we do.
+            scope: The ASGI scope of its HTTP request.
+            headers: Its HTTP headers by name.
+            server_id: The id of a transport session of the wrapped server that it comes by, or None.
 
         Returns:
             What must be ended in the same task, or None where there is nothing to end.
         """
         if message.kind is RESPONSE:
             return None
-        kind = self._kinds[not is_forwarded]
-        if kind is None:
-            begin = self._without_span if self._spans == "off" else self._enrich
-            return begin(message, version, session)
-        if self._checks_provider and not (is_traced() if self._provider is None else takes_spans(self._provider)):
-            return self._without_span(message, version, session)
-        return self._with_span(message, version, session, kind)
-
-    def _with_span(
-        self, message: Message, version: str | None, session: Claims | None, kind: SpanKind
-    ) -> RequestTelemetry:
-        call, meta = self._call(message, version, session), message.params.meta
-        if self._in_session or (meta is not None and has_trace_context(meta)) or get_current():
-            parent, links, is_foreign = self._related(message, session, call)
-        else:
-            parent, links, is_foreign = call.parent, call.links, False
-        span = self._tracer.start_span(call.name, parent, kind, links=links)
-        is_recorded, contents = span.is_recording(), None
-        if is_recorded:
-            attributes = message_attributes(call.attributes[is_foreign], message)
-            if self._contents is not None and message.method == CALL:
-                contents = self._contents
-                attributes.update(contents.arguments(message))
-            span.set_attributes(attributes)
-        return self._begun(message, version, session, set_span_in_context(span, parent), span, contents, is_recorded)
-
-    def _without_span(self, message: Message, version: str | None, session: Claims | None) -> RequestTelemetry | None:
-        return self._begun(message, version, session) if self._listeners else None
-
-    def _enrich(self, message: Message, version: str | None, session: Claims | None) -> RequestTelemetry | None:
-        """Name the session on the current span, and return the context in which the server starts its own."""
-        if session is None:
-            return self._without_span(message, version, session)
-        around, context = get_current_span(), trace_context(message)
-        if context is not None:  # its baggage, that is: the server takes the span from the message itself
-            context = set_span_in_context(around, context)
-        self._name_session(around, session.ref, context)
-        start = start_of(session.trace) if self._in_session else None
-        if start is not None:
-            context = below(start, context)
-        if context is None:
-            return self._without_span(message, version, session)
-        return self._begun(message, version, session, context)
-
-    def _begun(  # noqa: PLR0917  # in their order, since names cost more at every request
-        self,
-        message: Message,
-        version: str | None,
-        session: Claims | None,
-        context: Context | None = None,
-        span: Span | None = None,
-        contents: RedactedContents | None = None,
-        is_recorded: bool = False,
-    ) -> RequestTelemetry:
-        listeners = self._listeners
+        ref, unproven = None if session is None else session.ref, None
+        if session is None and server_id is not None:
+            unproven = server_ref(server_id)
+            if unproven in self._server_sessions:
+                ref, unproven = unproven, None
+        started_at = perf_counter() if self._listeners else 0.0
+        request = RequestTelemetry(message, version, self._listeners, ref, unproven, self._prove, started_at)
+        if self._spans == "off" or (
+            self._checks_provider and not (is_traced() if self._provider is None else takes_spans(self._provider))
+        ):
+            return request if self._listeners else None
+        call = self._calls.of(message, version, scope.get("http_version"), session, ref)
+        self._trace(request, call, session, is_forwarded, scope, headers)
+        if request.context is None:
+            return request if self._listeners else None
         # Servers with transport sessions start a task in `initialize` that serves the whole connection, and that
         # would keep this context for every later request.
-        token = None if context is None or message.method == INITIALIZE else attach(context)
-        return RequestTelemetry(
-            message,
-            version,
-            listeners,
-            None if session is None else session.ref,
-            span,
-            context,
-            token,
-            contents,
-            is_recorded or bool(listeners),
-            perf_counter() if listeners else 0.0,
-        )
+        if message.method != INITIALIZE:
+            request.token = attach(request.context)
+            if request.span is None:
+                request.own_token = request_context.set(request.context)
+        return request
 
-    def _call(self, message: Message, version: str | None, session: Claims | None) -> Call:
-        # By what was sent, so that what comes again is not even read; unusually long texts are not cached.
-        sent = message.params.name
-        name = b"" if sent is UNSET else bytes(sent)
-        is_short = len(message.method) + len(name) + (0 if version is None else len(version)) <= _MAX_KEY
-        call_of = self._cached_call if is_short else self._cached_call.__wrapped__
-        if session is None:
-            return call_of(message.method, name, version)
-        return call_of(message.method, name, version, session.ref, session.trace, session.client)
+    def _trace(  # noqa: PLR0917  # in their order, since names cost more at every request
+        self,
+        request: RequestTelemetry,
+        call: Call,
+        session: Claims | None,
+        is_forwarded: bool,
+        scope: Mapping[str, Any],
+        headers: Mapping[bytes, bytes],
+    ) -> None:
+        """Start the span of a message, say on the one around it what it is, and make the context for its handler."""
+        message, meta, context = request.message, request.message.params.meta, None
+        kind, is_native = self._kinds[not is_forwarded], is_forwarded and self._is_native
+        origin, around, text, is_http = None, None, None, False
+        if get_current() or TRACEPARENT in headers or (meta is not None and has_trace_context(meta)):
+            origin = origin_of(message, headers)
+            # Beside a span of ours only that of the HTTP request is: another one may be of more than this message.
+            if kind is None or getattr(origin.around, "kind", None) is SpanKind.SERVER:
+                request.around = around = origin.around
+        start = start_of(session.trace) if self._in_session and session is not None else None
+        who = _NOTHING if self._who is None else self._who(scope)
+        if self._contents is not None and message.method == CALL:
+            request.contents, text = self._contents, self._contents.arguments(message)
+        # The server's own span ends before its answer leaves, so what it returned is written on one around that.
+        is_ours = kind is not None or (is_native and request.contents is not None and around is None)
+        if origin is not None and around is not None:
+            named = self._names(around, request.ref, origin.context)
+            said = {**call.labels, **named, **who, **content("arguments", text, not is_ours, True)}
+            is_http = label(around, call.name, said, is_outer=is_ours or is_native)
+            request.is_recorded = True
+        if is_ours:
+            more = who if text is None else {**who, **content("arguments", text, True, around is None)}
+            context = self._start(request, call, origin, start, kind, more)
+        elif is_native or origin is not None or start is not None:
+            context = call.parent if origin is None else in_session(request.ref, origin.server_context)
+            context = context if start is None else below(start, context)
+        if is_native and context is not None:
+            known = {**message_attributes(call.beside_http if is_http else call.common, message), **who}
+            links = call.links if origin is None else [*origin.links, *call.links]
+            context = with_server_span(ServerSpan(message.label, known, links), context)
+        if context is not None and (who or around is not None):
+            context = with_request(who, around, context)
+        request.context = context
 
-    def _related(
-        self, message: Message, session: Claims | None, call: Call
-    ) -> tuple[Context | None, Sequence[Link], bool]:
-        """Return the parent's context, the links, and whether `session.id` is foreign there."""
-        sent, links = trace_context(message), call.links
-        parent = sent
-        if sent is None and not self._in_session:  # the span around is the parent
-            parent = get_current()
+    def _start(  # noqa: PLR0917  # as above
+        self,
+        request: RequestTelemetry,
+        call: Call,
+        origin: Origin | None,
+        start: SpanContext | None,
+        kind: SpanKind | None,
+        more: Mapping[str, str],
+    ) -> Context:
+        """Start the span of a message, or without a kind one around the server's own, and return the context below."""
+        if origin is not None:
+            parent, links, is_foreign = self._related(call, origin, start, request.ref)
+        elif start is not None:
+            parent, links, is_foreign = below(start, call.parent), (), False
         else:
-            ambient = get_current_span().get_span_context()
-            caller = ambient if sent is None else get_current_span(sent).get_span_context()
-            around = [] if caller == ambient else _links(ambient)
-            start = start_of(session.trace) if self._in_session and session is not None else None
-            links = [*around, *links]
-            if start is not None:
-                parent, links = below(start, sent), [*_links(caller), *around]
-        if session is None:
+            parent, links, is_foreign = call.parent, call.links, False
+        if kind is None:  # what the two have in common is on the server's
+            attributes, links = {**call.labels, **self._named(request.ref, is_foreign)}, ()
+        else:
+            attributes = message_attributes(call.attributes[is_foreign], request.message)
+        if more:
+            attributes.update(more)
+        span = self._tracer.start_span(call.name, parent, kind or SpanKind.INTERNAL, attributes, links)
+        request.span = span
+        request.is_recorded |= span.is_recording()
+        return set_span_in_context(span, parent)
+
+    @staticmethod
+    def _related(
+        call: Call, origin: Origin, start: SpanContext | None, ref: str | None
+    ) -> tuple[Context, Sequence[Link], bool]:
+        """Return the parent's context, the links, and whether `session.id` is foreign there."""
+        if start is not None:
+            parent, links = below(start, origin.context), origin.links
+        else:
+            parent = origin.context
+            links = [*(links_to(origin.transport, TRANSPORT) if origin.caller.is_valid else ()), *call.links]
+        if ref is None:
             return with_foreign_marker(parent), links, False
-        parent = with_session(session.ref, parent)
-        return parent, links, has_foreign_session_id(None, session.ref, parent)
+        parent = with_session(ref, parent)
+        return parent, links, has_foreign_session_id(None, ref, parent)
+
+    # --- naming a session --------------------------------------------------------------------------
+
+    def _named(self, ref: str | None, is_foreign: bool) -> Mapping[str, str]:
+        return _NOTHING if ref is None else session_attributes(ref, tuple(self._aliases), is_foreign)
+
+    def _names(self, span: Span, ref: str | None, context: Context | None = None) -> Mapping[str, str]:
+        return _NOTHING if ref is None else self._named(ref, has_foreign_session_id(span, ref, context))
+
+    def _name(self, span: Span, ref: str, more: Mapping[str, Any] = _NOTHING) -> None:
+        if span.is_recording():
+            span.set_attributes({**self._names(span, ref), **more})
+
+    def name_session(self, claims: Claims) -> None:
+        """Name a session on the spans of the request that creates it."""
+        for span in spans_of_request():
+            self._name(span, claims.ref)
+
+    def name_request(self, claims: Claims | None, server_id: str | None, scope: Mapping[str, Any]) -> None:
+        """Name the session of a request without a message on the span around it, and the one who sends it."""
+        ref = server_ref(server_id) if claims is None and server_id is not None else None
+        if claims is not None or ref in self._server_sessions:
+            client = {} if claims is None or claims.client is None else {CLIENT: claims.client}
+            who = _NOTHING if self._who is None else self._who(scope)
+            self._name(get_current_span(), str(ref if claims is None else claims.ref), {**client, **who})
+
+    @staticmethod
+    def refuse_request(refusal: Refusal, code: int) -> None:
+        """Record on the span around why a request without a message is refused."""
+        fail(get_current_span(), Outcome(str(code), str(code), refusal.reason))
+
+    def _prove(self, request: RequestTelemetry, ref: str) -> None:
+        """Take a session of the wrapped server for one: the server has named it, or served it."""
+        self._server_sessions[ref] = None
+        self._server_sessions.move_to_end(ref)
+        if len(self._server_sessions) > _SERVER_SESSIONS:
+            self._server_sessions.popitem(last=False)
+        for span in filter(None, (request.around, request.span)):
+            self._name(span, ref)
+
+    # --- the spans of a session ----------------------------------------------------------------------
 
     def start_session(self, claims: Claims) -> Start:
         """Begin a session's creation, which ends when the session is complete, or refused."""
-        more = {EXPIRES_AT: claims.expires_at, CLIENT: claims.client, PARENT: claims.parent}
         parent, linked = (Context(), get_current_span().get_span_context()) if self._in_session else (None, None)
-        return Start(self._session_span("session start", claims.ref, parent, linked, more))
+        given = {**who_sent(), EXPIRES_AT: claims.expires_at, CLIENT: claims.client, PARENT: claims.parent}
+        known = {name: value for name, value in given.items() if value is not None}
+        context, links = with_session(claims.ref, parent), links_to(linked, TRANSPORT)
+        span = self._tracer.start_span("session start", context, SpanKind.INTERNAL, known, links)
+        return Start(span, self._named(claims.ref, has_foreign_session_id(None, claims.ref, context)))
 
-    def name_session(self, claims: Claims) -> None:
-        """Name a session on the current span: that of the request that creates it."""
-        self._name_session(get_current_span(), claims.ref, None)
-
-    def _name_session(self, span: Span, ref: str, context: Context | None) -> None:
-        if span.is_recording():
-            is_foreign = has_foreign_session_id(span, ref, context)
-            span.set_attributes(session_attributes(ref, tuple(self._aliases), is_foreign))
-
-    def end_session(self, ref: str, *, start: str | None, reason: str) -> None:
+    def end_session(self, ref: str, *, start: str | None, reason: str, seconds: float) -> None:
         """Mark a session's end, by the traceparent of its token and a fixed word as the reason."""
-        parent, linked = None, start_of(start)
+        linked, role, context = start_of(start), SESSION_START, with_session(ref)
+        around = get_current_span()
+        own = attributes_on(around).get(CLIENT) if session_in(None) == ref else None
         if self._in_session and linked is not None:
-            parent, linked = below(linked), get_current_span().get_span_context()
-        self._session_span("session end", ref, parent, linked, {REASON: reason}).end()
-
-    def _session_span(
-        self, name: str, ref: str, parent: Context | None, linked: SpanContext | None, more: Mapping[str, Any]
-    ) -> Span:
-        context = with_session(ref, parent)
-        span = self._tracer.start_span(name, context, SpanKind.INTERNAL, links=_links(linked))
-        if span.is_recording():
-            is_foreign = has_foreign_session_id(None, ref, context)
-            known = {name: value for name, value in more.items() if value is not None}
-            span.set_attributes({**session_attributes(ref, tuple(self._aliases), is_foreign), **known})
-        return span
-
-
-def _links(context: SpanContext | None) -> list[Link]:
-    return [] if context is None or not context.is_valid else [Link(context)]
-
-
-def has_trace_context(meta: Mapping[str, Any]) -> bool:
-    """Whether a message's `_meta` brings a span or baggage."""
-    return "traceparent" in meta or "baggage" in meta
-
-
-def trace_context(message: Message) -> Context | None:
-    """Return the current context with a message's span and baggage, or None where it has neither."""
-    meta = message.meta
-    if meta is None or not has_trace_context(meta):
-        return None
-    try:
-        carrier = {name: string(meta[name]) or "" for name in _TRACE_CONTEXT if name in meta}
-    except Refusal:  # a lone surrogate
-        return None
-    return propagate.extract(carrier, get_current())
-
-
-@lru_cache(maxsize=4096)
-def start_of(text: str | None) -> SpanContext | None:
-    """Return the context of a session's start from its token's traceparent, or None without a usable one."""
-    found = None if text is None else _TRACEPARENT.fullmatch(text)
-    if found is None:
-        return None
-    flags = TraceFlags(int(found[3], 16))
-    context = SpanContext(int(found[1], 16), int(found[2], 16), is_remote=True, trace_flags=flags)
-    return context if context.is_valid else None
-
-
-def below(start: SpanContext, context: Context | None = None) -> Context:
-    """Return a context, or the current one, with a session's start as its span."""
-    return set_span_in_context(NonRecordingSpan(start), context)
-
-
-def with_session(ref: str, context: Context | None = None) -> Context:
-    """Return a context, or the current one, with a session for samplers, which are asked before spans begin."""
-    return set_value(_REF, ref, context)
-
-
-def session_in(context: Context | None) -> str | None:
-    """Return the session that a context, or the current one, belongs to, or None."""
-    found = get_value(_REF, context)
-    return found if isinstance(found, str) else None
+            context, linked, role = below(linked, context), around.get_span_context(), TRANSPORT
+        attributes = {
+            **self._named(ref, has_foreign_session_id(None, ref, context)),
+            **who_sent(),
+            **({} if own is None else {CLIENT: own}),
+            REASON: reason,
+            DURATION: seconds,
+        }
+        links = links_to(linked, role)
+        self._tracer.start_span("session end", context, SpanKind.INTERNAL, attributes, links).end()

@@ -42,8 +42,8 @@ class Watch:
         elif isinstance(fact, RequestRefused) and fact.method is None:
             feed.send(events.Refused(worker=feed.worker, ref=fact.ref, at=now, reason=fact.reason))
 
-    def begin(self, message: Message, session: Claims | None) -> None:
-        """Send that a message is being handled, and its session where this worker has not seen it before."""
+    def begin(self, message: Message, session: Claims | None, *, is_live: bool) -> None:
+        """Send that a message is being handled, and its session if it lives and this worker has not seen it before."""
         feed, now = self._feed, self._feed.clock()
         ref, client = (None, None) if session is None else (session.ref, session.client)
         name = " ".join(filter(None, [message.label, target_of(message)]))
@@ -52,7 +52,7 @@ class Watch:
         self._running[id(message)] = began
         if message.method in _EVENTFUL:
             return
-        if session is not None and not feed.knows(session.ref):
+        if session is not None and is_live and not feed.knows(session.ref):
             feed.send(
                 events.LiveSession(
                     worker=feed.worker,

@@ -165,8 +165,8 @@ async def crowd(app: ASGIApp, store: Store, many: int, seconds: float) -> list[s
 
 async def measured(url: str, many: int, seconds: float) -> list[str]:
     """Return a row of the table."""
-    large = {"max_sessions": 2 * many + MOST, "max_entries": 2 * many + MOST}
-    store = MemoryStore(**large) if url == "memory:" else ours.store(url)
+    most = 2 * many + MOST
+    store = MemoryStore(max_sessions=most, max_entries=most) if url == "memory:" else ours.store(url)
     await store.open()
     await asyncio.sleep(1.1)  # a store that is new vouches for nothing that began in its first second
     flooded = await flood(store, many, min(MOST, many // 2))

@@ -1,7 +1,8 @@
 """`make observe`: see sessions in real tools, asserted and left open to look at.
 
 For each tool, two servers share nothing but their keys, and three clients call them in turns; then the tool is asked
-through its own API whether it shows three sessions with the right traces in each. The first thing that is not so makes
+through its own API whether it shows three sessions with the right turns in each, by name, status and contents. The
+first thing that is not so makes
 the exit status non-zero, and so does a tool that cannot be installed. With Chromium, pictures of Phoenix are taken into
 `docs/images`. At the end the tools stay open until Enter is pressed. Of Logfire, which cannot be started here, the
 SDK is run.
@@ -21,7 +22,7 @@ from tempfile import TemporaryDirectory
 
 from .programs import PATIENCE, ROOT, free_port, installed, running
 from .tools import TOOLS, Tool
-from .traffic import CALLS, traffic
+from .traffic import TURNS, traffic
 
 IMAGES = ROOT / "docs" / "images"
 LOGFIRE = "logfire"
@@ -56,9 +57,9 @@ def observe(tool: Tool, stack: ExitStack, *, pictures: bool) -> str:
     stack.enter_context(running(tool.start(python.parent, url, folder), url + tool.health, folder))
     say(f"{tool.name}: ready after {time.monotonic() - began:.0f} s, at {url}")
     with traffic(url + "/v1/traces", tool.headers) as refs:
-        expected = dict.fromkeys(refs, CALLS)
+        expected = dict.fromkeys(refs, TURNS)
     seen = until(lambda: tool.ask(python, url), expected)
-    say(f"{tool.name}: {len(seen)} sessions with {CALLS} calls each after {time.monotonic() - began:.0f} s")
+    say(f"{tool.name}: {len(seen)} sessions with {len(TURNS)} named turns each after {time.monotonic() - began:.0f} s")
     if tool.pictures is not None and pictures:
         take(tool.pictures(url, sorted(expected)))
     return url
@@ -72,7 +73,7 @@ def run_logfire() -> None:
     say(f"{LOGFIRE}: its SDK names the session, after {time.monotonic() - began:.0f} s")
 
 
-def until(look: Callable[[], dict[str, int]], expected: dict[str, int]) -> dict[str, int]:
+def until(look: Callable[[], dict[str, list[str]]], expected: dict[str, list[str]]) -> dict[str, list[str]]:
     """Look until a tool shows what is expected: tools process spans at their own pace."""
     deadline = time.monotonic() + PATIENCE
     while (seen := look()) != expected:

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .programs import Command, ask, free_port
 
@@ -24,7 +25,7 @@ class Tool:
         start: Returns the program for its environment's folder, its URL, and a folder of its own.
         health: The path that answers when it is ready.
         headers: The headers that its OTLP endpoint requires.
-        ask: Returns the number of tool calls that it shows in each session.
+        ask: Returns the turns that it shows in each session: names, status, and whether there are both sides.
         pictures: Returns the pages to take pictures of, by file name.
     """
 
@@ -33,7 +34,7 @@ class Tool:
     start: Callable[[Path, str, Path], Command]
     health: str
     headers: list[str]
-    ask: Callable[[Path, str], dict[str, int]]
+    ask: Callable[[Path, str], dict[str, list[str]]]
     pictures: Callable[[str, list[str]], dict[str, str]] | None = None
 
 
@@ -50,12 +51,22 @@ def start_phoenix(programs: Path, url: str, folder: Path) -> Command:
     return Command([str(programs / "phoenix"), "serve"], environment)
 
 
-def ask_phoenix(_: Path, url: str) -> dict[str, int]:
-    """Ask the REST API for the sessions of the default project, and count the calls in their traces."""
+def ask_phoenix(_: Path, url: str) -> dict[str, list[str]]:
+    """Ask the REST API for the sessions of the default project, and for the first span of each of their traces."""
     found = ask(f"{url}/v1/projects/default/sessions?limit=100")["data"]
     spans = ask(f"{url}/v1/projects/default/spans?limit=1000")["data"]
-    calls = {span["context"]["trace_id"] for span in spans if span["name"] == "tools/call buy"}
-    return {session["session_id"]: len({trace["trace_id"] for trace in session["traces"]} & calls) for session in found}
+    turns = {span["context"]["trace_id"]: turn_in_phoenix(span) for span in spans if span["parent_id"] is None}
+    return {
+        session["session_id"]: sorted(turns.get(trace["trace_id"], "") for trace in session["traces"])
+        for session in found
+    }
+
+
+def turn_in_phoenix(span: dict[str, Any]) -> str:
+    """Return the first span of a trace in a line."""
+    status = ["failed"] if span["status_code"] == "ERROR" else []
+    sides = [side for side in ("in", "out") if f"{side}put.value" in span["attributes"]]
+    return ": ".join(filter(None, [span["name"], ", ".join([*status, *sides])]))
 
 
 def picture_phoenix(url: str, refs: list[str]) -> dict[str, str]:
@@ -83,15 +94,18 @@ found = {}
 for trace in mlflow.search_traces(locations=["0"], return_type="list", max_results=500):
     session = trace.info.trace_metadata.get("mlflow.trace.session")
     if session is not None:
-        found[session] = found.get(session, 0) + any(span.name == "tools/call buy" for span in trace.data.spans)
-print(json.dumps(found))
+        (root,) = [span for span in trace.data.spans if span.parent_id is None]
+        said = ["failed"] if trace.info.state == "ERROR" else []
+        said += [side for side, value in (("in", root.inputs), ("out", root.outputs)) if value is not None]
+        found.setdefault(session, []).append(": ".join(filter(None, [root.name, ", ".join(said)])))
+print(json.dumps({session: sorted(turns) for session, turns in found.items()}))
 """
 
 
-def ask_mlflow(python: Path, url: str) -> dict[str, int]:
+def ask_mlflow(python: Path, url: str) -> dict[str, list[str]]:
     """Ask by its own Python client for the traces of each session."""
     done = subprocess.run([str(python), "-c", ASK_MLFLOW, url], capture_output=True, text=True, check=True)
-    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 

@@ -14,8 +14,11 @@ from typing import Any
 from .programs import ROOT, Command, ask, free_port, running
 
 SESSION_KEY = "io.modelcontextprotocol/session"
-CALLS = 4  # of each client
+CALLS = 4  # of each client that succeed; one more fails
 ARTICLES = ("shoes", "socks", "hat")
+BOUGHT, FAILED, CREATED = "POST tools/call buy: in, out", "POST tools/call buy: failed, in, out", "POST sessions/create"
+TURNS = sorted([*[BOUGHT] * CALLS, FAILED, CREATED])
+"""What a tool is to show of each session: a line per request, with its status and both sides of a call."""
 
 
 @contextmanager
@@ -37,6 +40,8 @@ def traffic(endpoint: str, headers: list[str]) -> Iterator[set[str]]:
             for session, names, article in zip(held, refs, ARTICLES, strict=True):
                 result = call(ports[number % 2], "tools/call", session, name="buy", arguments={"article": article})
                 names.add(result["content"][0]["text"])
+        for session in held:
+            assert call(ports[0], "tools/call", session, name="buy", arguments={"article": "air"})["isError"]
         assert [len(names) for names in refs] == [1] * len(held), "a session went by two names"
         yield set().union(*refs)
 

@@ -1,0 +1,214 @@
+"""Spans belong to the session that caused them: on threads, in hooks, and where it is the server's; and say who."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from apps import Server, sessions
+from clients import LEGACY, Client, Clock, call, http
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanKind, get_current_span, set_span_in_context
+from recorded import process_wide
+from starlette.types import Receive, Scope, Send
+from stateful import Stateful
+
+from mcp_sessions import CreateRefused, EndedSession, Session
+from mcp_sessions._session.claims import Principal
+from mcp_sessions.telemetry import spans as message_spans
+from mcp_sessions.telemetry.attributes import server_ref
+
+NAMES = ("session.id", "mcp.session.id")
+INITIALIZE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}}
+HEADER = b"mcp-session-id"
+
+
+@pytest.fixture
+def spans() -> Iterator[list[ReadableSpan]]:
+    with process_wide().recording() as kept:
+        yield kept
+
+
+def named(spans: list[ReadableSpan], name: str) -> ReadableSpan:
+    (span,) = [span for span in spans if span.name == name]
+    return span
+
+
+def said(span: ReadableSpan, *names: str) -> list[Any]:
+    return [(span.attributes or {}).get(name) for name in names]
+
+
+def work(context: Context | None = None) -> None:
+    trace.get_tracer("tests").start_span("work", context).end()
+
+
+# --- threads and hooks -------------------------------------------------------------------------------
+
+
+async def test_a_thread_belongs_to_the_session_of_the_span_that_it_works_for(spans: list[ReadableSpan]) -> None:
+    """It is given the span alone: an executor copies no context variable."""
+
+    async def tool(session: Session | None, arguments: dict[str, Any]) -> Any:
+        above = set_span_in_context(get_current_span(), Context())
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(work, above).result()
+        return None if session is None else session.ref
+
+    client = Client(sessions(Server(tool=tool)))
+    ref = (await client.tool("tool", session=await client.create())).result["content"]
+    await client.tool("tool")
+    within, without = [span for span in spans if span.name == "work"]
+    assert said(within, *NAMES) == [ref, ref]
+    assert said(without, *NAMES) == [None, None]
+
+
+async def test_what_hooks_start_belongs_to_their_session(spans: list[ReadableSpan]) -> None:
+    """Also where another session's request ends it, or none does."""
+    clock, others = Clock(), []
+
+    def begin(session: Session, params: dict[str, Any], scope: Scope) -> None:
+        work()
+
+    def end(session: EndedSession, reason: str) -> None:
+        work()
+
+    async def sweep(session: Session | None, arguments: dict[str, Any]) -> None:
+        clock.now += 60
+        assert app._options.sweeper is not None
+        await app._options.sweeper.sweep()
+
+    app = sessions(
+        Server(sweep=sweep), on_create=begin, on_end=end, tracked=True, clock=clock, idle_timeout=50, lifetime=1000
+    )
+    client = Client(app)
+    await client.create()
+    first = said(named(spans, "work"), *NAMES)
+    clock.now += 40
+    others.append(await client.create())
+    await client.tool("sweep", session=others[0])
+    starts = [said(span, *NAMES) for span in spans if span.name == "session start"]
+    assert starts[0] == first
+    assert [said(span, *NAMES) for span in spans if span.name == "work"][:3] == [first, starts[1], first]
+
+
+async def test_a_session_that_never_began_is_named_by_nothing_of_ours(spans: list[ReadableSpan]) -> None:
+    """The start says why, and no more."""
+
+    def refuse(session: Session, params: dict[str, Any], scope: Scope) -> None:
+        raise CreateRefused("not you")
+
+    await Client(sessions(Server(), on_create=refuse)).send("sessions/create")
+    assert said(named(spans, "session start"), *NAMES, "error.type") == [None, None, "CreateRefused"]
+
+
+async def test_an_end_says_why_and_after_how_long(spans: list[ReadableSpan]) -> None:
+    clock = Clock()
+    client = Client(sessions(Server(), clock=clock))
+    meta = {"io.modelcontextprotocol/clientInfo": {"name": "wire", "version": "1"}}
+    held = (await client.send("sessions/create", {"_meta": meta})).result["session"]
+    clock.now += 90
+    await client.delete(held)
+    end = named(spans, "session end")
+    assert said(end, "mcp_sessions.reason", "mcp_sessions.duration", "mcp_sessions.client") == ["deleted", 90, "wire 1"]
+
+
+# --- who ---------------------------------------------------------------------------------------------
+
+
+def by_header(scope: Scope) -> str | None:
+    found = dict(scope["headers"]).get(b"x-user")
+    return None if found is None else found.decode()
+
+
+def user(principal: Principal) -> str | None:
+    if principal.subject == "broken":
+        raise LookupError(principal.subject)
+    return None if principal.subject == "shy" else principal.subject
+
+
+WHO = ("user.id", "client.address", "mcp_sessions.client")
+
+
+async def test_every_span_of_ours_says_who_sent_it_where_that_is_asked_for(
+    spans: list[ReadableSpan], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The application's word for the user, the address and the client's name; refusals, too."""
+    app = sessions(Server(), principal=by_header, user=user)
+    client = Client(app, client=("192.0.2.7", 4242))
+    meta = {"_meta": {"io.modelcontextprotocol/clientInfo": {"name": "wire", "version": "1"}}}
+    ann, bob = (b"x-user", b"ann"), (b"x-user", b"bob")
+    held = (await client.send("sessions/create", meta, ann)).result["session"]
+    await client.tool("whoami", ann, session=held)
+    await client.tool("whoami", bob, session=held)
+    await client.send("tools/list", meta)
+    await client.send("sessions/delete", {}, ann, session=held)
+    found = {(span.name, *said(span, *WHO)) for span in spans}
+    assert found == {
+        *((name, "ann", "192.0.2.7", "wire 1") for name in ("session start", "sessions/create", "tools/call whoami")),
+        *((name, "ann", "192.0.2.7", "wire 1") for name in ("session end", "sessions/delete")),
+        ("tools/call whoami", "bob", "192.0.2.7", "wire 1"),
+        ("tools/list", None, "192.0.2.7", "wire 1"),
+    }
+    for name in (b"shy", b"broken"):
+        await Client(app).tool("whoami", (b"x-user", name))
+        assert said(spans[-1], *WHO) == [None, None, None]
+    assert "a span is left without its user: LookupError" in caplog.text
+
+
+async def test_nothing_of_it_is_written_by_default(spans: list[ReadableSpan]) -> None:
+    client = Client(sessions(Server(), principal=by_header), client=("192.0.2.7", 4242))
+    await client.tool("whoami", (b"x-user", b"ann"))
+    assert said(spans[-1], *WHO) == [None, None, None]
+
+
+# --- sessions of the wrapped server ------------------------------------------------------------------
+
+
+async def stateful(scope: Scope, receive: Receive, send: Send) -> None:
+    work()
+    await SERVER(scope, receive, send)
+
+
+SERVER = Stateful()
+
+
+async def test_a_session_of_the_server_is_named_by_its_hash(spans: list[ReadableSpan]) -> None:
+    """Without the bridge and with unchanged clients: from its `initialize` on, and labelled as the server's."""
+    client = Client(sessions(stateful), modern=False)
+    own = (await client.send("initialize", INITIALIZE)).headers[b"Mcp-Session-Id"]
+    await client.tool("whoami", (HEADER, own))
+    ref = server_ref(own.decode())
+    assert ref.startswith("srv_")
+    for name in ("initialize", "tools/call whoami"):
+        assert said(named(spans, name), *NAMES, "mcp_sessions.source") == [ref, ref, "server"]
+    assert said([span for span in spans if span.name == "work"][-1], *NAMES) == [ref, ref]
+    assert not any(own.decode() in span.to_json() for span in spans)
+    with trace.get_tracer("tests").start_as_current_span("http", kind=SpanKind.SERVER):
+        await call(client.app, http("DELETE", headers=[(HEADER, own)]))
+    assert said(named(spans, "http"), *NAMES) == [ref, ref]
+
+
+async def test_an_id_that_the_server_does_not_know_is_not_a_session(spans: list[ReadableSpan]) -> None:
+    """One that it serves is, whichever worker named it."""
+    client = Client(sessions(Stateful()), modern=False)
+    await client.tool("whoami", (HEADER, b"made-up"))
+    assert said(spans[-1], *NAMES, "error.type") == [None, None, "-32600"]
+    served = Client(sessions(Server()), modern=False)
+    for _ in range(2):
+        await served.tool("whoami", (HEADER, b"another-worker-s"))
+        assert said(spans[-1], *NAMES) == [server_ref("another-worker-s")] * 2
+
+
+async def test_what_is_remembered_of_the_server_s_sessions_is_bounded(
+    spans: list[ReadableSpan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(message_spans, "_SERVER_SESSIONS", 2)
+    app = sessions(Server())
+    client = Client(app, modern=False)
+    for name in (b"a", b"b", b"c"):
+        await client.tool("whoami", (HEADER, name))
+    assert [*app._options.telemetry()._tracing._server_sessions] == [server_ref("b"), server_ref("c")]

@@ -1,0 +1,242 @@
+"""The span around a request, of an HTTP instrumentation, says what the request was, as tools show it for the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from apps import Server, sessions
+from clients import LEGACY, Client, Clock, call, http
+from environments import require
+from recorded import process_wide
+
+require("opentelemetry-sdk>=1.28")
+
+from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanKind, StatusCode
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from integration.servers import CELLS, bare
+from integration.wire import Client as Wire
+from integration.wire import lifespan
+from mcp_sessions import CreateRefused, Session
+from mcp_sessions.telemetry.detect import Trace
+
+CELL = next(cell for cell in CELLS if cell.json and not cell.stateful)
+PARAMS = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}}
+
+
+class PlainServer(Server):
+    """A server that starts and stops as others do."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await super().__call__(scope, receive, send)
+            return
+        for word in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{word}.complete"})
+
+
+def instrumented(app: ASGIApp) -> ASGIApp:
+    return OpenTelemetryMiddleware(app, exclude_spans=["send", "receive"])
+
+
+@pytest.fixture
+def spans() -> Iterator[list[ReadableSpan]]:
+    with process_wide().recording() as kept:
+        yield kept
+
+
+def outermost(spans: list[ReadableSpan]) -> ReadableSpan:
+    """The span of the last request."""
+    return [span for span in spans if (span.attributes or {}).get("http.method")][-1]
+
+
+def said(span: ReadableSpan, *names: str) -> list[Any]:
+    return [(span.attributes or {}).get(name) for name in names]
+
+
+WHAT = ("session.id", "mcp.method.name", "gen_ai.tool.name", "error.type")
+
+
+@pytest.mark.parametrize("trace", ["request", "session"])
+@pytest.mark.parametrize("make", [PlainServer, lambda: bare(CELL)], ids=["ours", "native"])
+async def test_it_names_the_session_the_method_the_tool_and_the_error(
+    make: Callable[[], Any], trace: Trace, spans: list[ReadableSpan]
+) -> None:
+    """Around a server that makes spans itself, and around one that leaves them to us; in its name and its status."""
+    app = sessions(make(), trace=trace, transport="off")
+    async with lifespan(app):
+        client = Wire(instrumented(app), modern=CELL.modern)
+        held = await client.create()
+        created = outermost(spans)
+        await client.request("tools/call", {"name": "whoami", "arguments": {}}, held)
+        called = outermost(spans)
+        await client.request("no/such", held=held)
+        failed = outermost(spans)
+        await client.delete(held)
+    (start,) = [span for span in spans if span.name == "session start"]
+    (ref,) = said(start, "session.id")
+    assert said(created, *WHAT) == [ref, "sessions/create", None, None]
+    assert said(called, *WHAT) == [ref, "tools/call", "whoami", None]
+    assert said(failed, *WHAT[:3]) == [ref, "no/such", None]
+    assert said(failed, "error.type") in (["-32601"], ["-32602"])  # as SDK 1.x has it
+    assert said(outermost(spans), *WHAT) == [ref, "sessions/delete", None, None]
+    assert (created.name, called.name) == ("POST sessions/create", "POST tools/call whoami")
+    assert (called.status.status_code, failed.status.status_code) == (StatusCode.UNSET, StatusCode.ERROR)
+
+
+async def test_a_span_around_that_is_not_of_the_request_keeps_its_name(spans: list[ReadableSpan]) -> None:
+    """It may be of more than one message, where ours names the session."""
+    from opentelemetry import trace
+
+    client = Client(sessions(Server()))
+    with trace.get_tracer("tests").start_as_current_span("all", kind=SpanKind.INTERNAL):
+        await client.tool(session=await client.create())
+    assert (spans[-1].name, dict(spans[-1].attributes or {})) == ("all", {})
+    client = Client(sessions(Server(), spans="enrich"))
+    with trace.get_tracer("tests").start_as_current_span("one", kind=SpanKind.SERVER):
+        await client.tool()
+    assert (spans[-1].name, said(spans[-1], *WHAT)) == ("one", [None, "tools/call", "whoami", None])
+
+
+async def test_a_creation_that_is_refused_names_no_session(spans: list[ReadableSpan]) -> None:
+    def refuse(session: Session, params: dict[str, Any], scope: Scope) -> None:
+        raise CreateRefused("not you")
+
+    await Client(instrumented(sessions(Server(), on_create=refuse))).send("sessions/create")
+    assert said(outermost(spans), *WHAT, "mcp_sessions.reason") == [
+        None,
+        "sessions/create",
+        None,
+        "-31045",
+        "create_refused",
+    ]
+    assert not any("ses_" in span.to_json() for span in spans)
+
+
+# --- refusals --------------------------------------------------------------------------------------
+
+
+def user(scope: Scope) -> str | None:
+    return str(dict(scope["headers"]).get(b"x-user", b"ann").decode())
+
+
+@pytest.mark.parametrize("reason", ["expired", "ended", "token_principal"])
+async def test_a_refusal_of_an_authentic_session_is_in_that_session(reason: str, spans: list[ReadableSpan]) -> None:
+    """With a link to its start and the client's name: also where it is someone else who sends it."""
+    clock = Clock()
+    app = sessions(Server(), principal=user, clock=clock, lifetime=60)
+    client, meta = Client(instrumented(app)), {"io.modelcontextprotocol/clientInfo": {"name": "wire", "version": "1"}}
+    held = (await client.send("sessions/create", {"_meta": meta})).result["session"]
+    if reason == "ended":
+        await client.delete(held)
+    clock.now += 60 * (reason == "expired")
+    await client.tool("whoami", (b"x-user", b"bob" if reason == "token_principal" else b"ann"), session=held)
+    (start,) = [span for span in spans if span.name == "session start"]
+    (refused,) = [span for span in spans if span.name == "tools/call whoami"]
+    (ref,) = said(start, "session.id")
+    assert start.context is not None
+    assert said(refused, *WHAT, "mcp_sessions.client") == [ref, "tools/call", "whoami", "-32043", "wire 1"]
+    assert said(refused, "mcp_sessions.reason") == said(outermost(spans), "mcp_sessions.reason") == [reason]
+    assert said(outermost(spans), *WHAT) == [ref, "tools/call", "whoami", "-32043"]
+    assert [(link.context.span_id, dict(link.attributes or {})) for link in refused.links] == [
+        (start.context.span_id, {"mcp_sessions.link": "start"})
+    ]
+
+
+async def test_a_refusal_of_another_s_session_names_the_one_that_is_refused(spans: list[ReadableSpan]) -> None:
+    """Of two that a request names, and none where neither is authentic."""
+    client = Client(sessions(Server(), tracked=True))
+    held, other = await client.create(), await client.create()
+    await client.delete(held)
+    forged = {**other, "sessionId": other["sessionId"][:-8] + "AAAAAAAA"}
+    await client.tool(session=held)
+    await client.tool(session=forged)
+    ended, unknown = [span for span in spans if span.name == "tools/call whoami"]
+    assert said(ended, "session.id") == said(next(s for s in spans if s.name == "session end"), "session.id")
+    assert said(unknown, "session.id", "mcp_sessions.reason") == [None, "token_signature"]
+
+
+async def test_requests_without_a_message_say_whose_they_are(spans: list[ReadableSpan]) -> None:
+    """A GET or a DELETE of a transport session, and why one is refused."""
+    client = Client(instrumented(sessions(Server(), transport_lifetime=60)), modern=False)
+    named = (await client.send("initialize", PARAMS)).headers[b"mcp-session-id"]
+    header = [(b"mcp-session-id", named), (b"mcp-protocol-version", LEGACY.encode())]
+    for method in ("DELETE", "DELETE"):
+        await call(client.app, http(method, headers=header))
+    *_, first, second = [span for span in spans if (span.attributes or {}).get("http.method") == "DELETE"]
+    (start,) = [span for span in spans if span.name == "session start"]
+    ref = said(start, "session.id")
+    for span in (first, second):
+        assert said(span, "session.id", "mcp_sessions.client") == [*ref, "wire 1"]
+    assert said(first, "error.type", "mcp_sessions.reason") == [None, None]
+    assert said(second, "error.type", "mcp_sessions.reason") == ["-32043", "ended"]
+
+
+async def test_of_two_sessions_that_a_request_names_the_refused_one_counts(spans: list[ReadableSpan]) -> None:
+    """A message's, authentic or not, beside that of the header, which has ended."""
+    client = Client(sessions(Server()), modern=False)
+    named = (await client.send("initialize", PARAMS)).headers[b"mcp-session-id"]
+    held = await client.create()
+    header = (b"mcp-session-id", named)
+    await call(client.app, http("DELETE", headers=[header]))
+    forged = {**held, "sessionId": held["sessionId"][:-8] + "AAAAAAAA"}
+    for session in (held, forged):
+        await client.tool("whoami", header, session=session)
+    ended = said(next(span for span in spans if span.name == "session end"), "session.id")
+    refused = [span for span in spans if span.name == "tools/call whoami"]
+    assert [said(span, "session.id") for span in refused] == [ended, ended]
+
+
+async def test_without_spans_such_requests_are_served_all_the_same(spans: list[ReadableSpan], tmp_path: Path) -> None:
+    client = Client(sessions(Server(), spans="off", tail=str(tmp_path / "none")), modern=False)
+    header = (b"mcp-session-id", (await client.send("initialize", PARAMS)).headers[b"mcp-session-id"])
+    assert [(await call(client.app, http("DELETE", headers=[header]))).status for _ in range(2)] == [200, 404]
+    assert (await call(client.app, http(), b"[")).status == 400
+    assert spans == []
+
+
+async def test_a_body_that_is_not_a_message_says_why_it_is_refused(spans: list[ReadableSpan]) -> None:
+    await call(instrumented(sessions(Server())), http(), b"[")
+    assert said(outermost(spans), "error.type", "mcp_sessions.reason") == ["-32700", "not_json"]
+
+
+# --- arguments and results ---------------------------------------------------------------------------
+
+
+def whole(what: str, tool: str, value: Any) -> Any:
+    return value
+
+
+SIDES = ("input.value", "output.value", "gen_ai.tool.call.arguments", "gen_ai.tool.call.result")
+
+
+async def test_both_sides_of_a_call_are_on_the_outermost_span(spans: list[ReadableSpan]) -> None:
+    """Where Phoenix and MLflow look; by the conventions they are on the message's own."""
+    client = Client(instrumented(sessions(Server(), redact=whole)))
+    await client.tool(card="4111")
+    await Client(sessions(Server(), redact=whole)).tool(card="4111")
+    outer, inner, alone = spans
+    sent, given = '{"card": "4111"}', '{"content": "nobody"}'
+    assert said(inner, *SIDES) == [None, None, sent, given]
+    assert said(outer, *SIDES) == [sent, given, None, None]
+    assert said(alone, *SIDES) == [sent, given, sent, given]
+
+
+@pytest.mark.parametrize("is_instrumented", [True, False])
+async def test_so_they_are_where_the_server_makes_spans_itself(
+    is_instrumented: bool, spans: list[ReadableSpan]
+) -> None:
+    """Its own span ends before its answer leaves, so that one of ours is around it where nothing else is."""
+    app = sessions(bare(CELL), transport="off", redact=whole)
+    async with lifespan(app):
+        await Wire(instrumented(app) if is_instrumented else app, modern=CELL.modern).call("whoami")
+    (outer,) = [span for span in spans if span.parent is None]
+    assert len(spans) <= 2
+    assert all(said(outer, *SIDES[:2]))
+    assert "nobody" in said(outer, "output.value")[0]
