@@ -127,6 +127,9 @@ class DictStore:
         page = sorted(found, key=lambda one: one.ref)[:limit]
         return page, page[-1].ref if len(page) == limit else ""
 
+    async def count(self, *, audience: str) -> int:
+        return len(self._alive(lambda one: one.audience == audience))
+
     async def find(self, ref: str) -> Record | None:
         return next(iter(self._alive(lambda one: one.ref == ref)), None)
 

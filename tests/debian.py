@@ -21,6 +21,8 @@ PACKAGES = {
     "nginx": "nginx",
     "npm": "npm",
     "postgres": "postgresql",
+    "prometheus": "prometheus",
+    "promtool": "prometheus",
     "redis-server": "redis-server",
     "systemd-analyze": "systemd",
     "valgrind": "valgrind",

@@ -98,7 +98,7 @@ HARMLESS = """
     Outcome Principal ProbeClient ProbeRun Promise Record Refused Report RequestRefused Row Rule Rules ServerInfo
     SessionCreated
     SessionDeleted Setting Wire _Answer _Change _Endpoint _Error _Header _Kept _Pending _Result _Values ListedSession
-    Began LiveSession Roster SessionPage Worker _Event _Gone
+    Began LiveSession Roster SessionPage Worker _Event _Gone Reason _Tool _Tools _Listing
 """
 """Classes that show fields: names, hashes, times, and what shows itself as little as these."""
 

@@ -82,6 +82,8 @@ def test_inspect_warns_first_that_nothing_was_verified(run: Run) -> None:
     forged = token()[:-8] + "AAAAAAAA"
     code, printed = run("inspect", given=forged + "\n")
     assert code == 0
+    ref = next(line for line in printed.splitlines() if line.startswith("ref "))
+    assert ref in run(*VERIFY, given=token())[1].splitlines()
     assert printed.startswith("NOT VERIFIED: anybody could have written what follows.")
     assert "header alg     HS256" in printed
     assert f"header kid     {RING.signing.kid}" in printed

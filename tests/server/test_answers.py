@@ -16,9 +16,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from streaming import Streaming
 
 from mcp_sessions import SEP1364Create, Session
+from mcp_sessions._server.logs import Facts
 from mcp_sessions._server.options import DAY
 from mcp_sessions._server.placement import code_of
-from mcp_sessions._server.runtime import log_fact
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.events import Fact, RequestRefused, SessionUsed
 from mcp_sessions.errors import SessionRequired, StoreFull, StoreUnavailable
@@ -340,7 +340,7 @@ class TestTheLog:
 
     def test_a_use_is_no_line(self, caplog: pytest.LogCaptureFixture) -> None:
         with caplog.at_level(logging.DEBUG, logger="mcp_sessions"):
-            log_fact(SessionUsed("ses_a", "ping"))
+            Facts(None, bool, pytest.fail)(SessionUsed("ses_a", "ping"))
         assert not caplog.records
 
 

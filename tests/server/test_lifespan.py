@@ -23,7 +23,7 @@ class Noted(Services):
     """
 
     def __init__(self, steps: list[str]) -> None:
-        super().__init__(MemoryStore(), None, closes=True)
+        super().__init__(MemoryStore(), (), closes=True)
         self.steps = steps
 
     async def open(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +15,8 @@ import pytest
 from refusals import CASES, COMMAND, Case, decisions, errors_page
 
 from mcp_sessions import errors
+from mcp_sessions._session.reasons import REASONS
+from mcp_sessions._tokens.jwt import _Payload
 from mcp_sessions.errors import REFUSALS, ConfigurationError, MCPSessionsError, Refusal, StateError, refuse
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -26,6 +30,8 @@ def family(parent: type[Refusal]) -> Iterator[type[Refusal]]:
 
 
 EVERY = list(family(Refusal))
+RAISING = {"refuse", "SessionNotFound", "StateUnreadable", "StoreUnavailable"}
+STORE = re.compile("store_[a-z_]+")
 
 
 PROMISED = [
@@ -83,6 +89,19 @@ def test_reasons_tell_refusals_apart() -> None:
     classes = [refusal.reason for refusal in EVERY]
     assert len(classes) == len(set(classes))
     assert set(classes) & set(REFUSALS) == {errors.SessionRequired.reason, errors.TooManySessions.reason}
+
+
+def test_every_reason_is_in_the_table_of_reasons() -> None:
+    """Those of classes and rows, those that any file of the package gives, and those of a token's claims."""
+    given = {refusal.reason for refusal in EVERY} | {*REFUSALS}
+    claims = {f"token_claim_{name}" for name in _Payload.__struct_fields__} | {"token_claims"}
+    for path in (ROOT / "middleware" / "mcp_sessions").glob("[!c]*/*.py"):  # but the client and the command line
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in RAISING:
+                given |= {str(each.value) for each in node.args[:1] if isinstance(each, ast.Constant)}
+            elif isinstance(node, ast.Constant) and STORE.fullmatch(str(node.value)):
+                given.add(str(node.value))
+    assert given | claims == {*REASONS}
 
 
 def test_what_the_application_says_reaches_the_client_alone() -> None:

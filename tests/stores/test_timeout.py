@@ -38,6 +38,7 @@ CALLS: dict[str, Call] = {
     "touch": lambda store: store.touch(CLAIMS, idle_timeout=1),
     "sessions": lambda store: store.sessions("s", audience=AUDIENCE),
     "roster": lambda store: store.roster(audience=AUDIENCE, limit=1),
+    "count": lambda store: store.count(audience=AUDIENCE),
     "forks": lambda store: store.forks("r"),
     "find": lambda store: store.find("r"),
     "claim_ended": lambda store: store.claim_ended(audience=AUDIENCE, idle_timeout=1, lease=2, limit=3),
@@ -116,7 +117,7 @@ async def test_every_call_ends_in_time(name: str) -> None:
 
 LONGER = {
     **dict.fromkeys(("register", "revoke", "purge", "forks", "sessions", "copy"), 3),
-    **dict.fromkeys(("open", "close", "claim_ended", "elect", "revoke_before", "find", "roster"), 20),
+    **dict.fromkeys(("open", "close", "claim_ended", "elect", "revoke_before", "find", "roster", "count"), 20),
 }
 
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 
 from mcp_sessions._protocol import draft, jsonrpc
-from mcp_sessions._server import runtime
+from mcp_sessions._server.logs import Facts
 from mcp_sessions._session.session import Session
 from mcp_sessions._tokens import seal
 from mcp_sessions._tokens.jwt import Tokens
@@ -125,7 +125,7 @@ def _listeners(recorder: Recorder) -> Iterable[tuple[object, str, Callable[..., 
     yield jsonrpc, "parse", lambda message, *_: recorder.text("repr of a message", repr(message))
     yield draft, "cached_metadata", _metadata_read(recorder)
     yield draft, "parse_metadata", _metadata_read(recorder)
-    yield runtime, "log_fact", lambda _, fact: recorder.text("repr of a fact", repr(fact))
+    yield Facts, "__call__", lambda _, facts, fact: recorder.text("repr of a fact", repr(fact))
     for level in ("debug", "info", "warning", "error", "exception", "critical"):
         yield logger, level, logged
 

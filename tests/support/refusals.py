@@ -9,6 +9,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from starlette.types import Message
 from mcp_sessions import SEP1364Create, SEP1364Initialize, Session, errors
 from mcp_sessions._protocol.decision import LISTS, TABLE, Carries, Lists, Step, list_step
 from mcp_sessions._session.claims import Claims
+from mcp_sessions._session.reasons import ENDS, REASONS
 from mcp_sessions.errors import REFUSALS, Refusal, refuse
 from mcp_sessions.stores.base import Standing
 from mcp_sessions.stores.memory import MemoryStore
@@ -511,7 +513,23 @@ def errors_page() -> str:
         f"| `{case.code}` | {_status(case.legacy)} | {_status(case.modern)} | {case.when} | {case.client_message} |"
         for case in CASES
     ]
-    return "\n".join([_ERRORS, *rows, ""])
+    return "\n".join(
+        [_ERRORS, *rows, _REASONS, *_reasons(), _ENDS, *(f"| `{why}` | {ENDS[why]} |" for why in ENDS), ""]
+    )
+
+
+def _reasons() -> list[str]:
+    """Return a table for each remedy, with one row for all claims of a token."""
+    lines: list[str] = []
+    for (fault, remedy, smells), reasons in groupby(REASONS, lambda reason: REASONS[reason][1:]):
+        lines += [
+            f"\nFault: **{fault}**. Attack: **{smells}**. To do: {remedy}.\n",
+            "| reason | meaning |",
+            "|---|---|",
+        ]
+        rows = [f"| `{reason}` | {REASONS[reason].means} |" for reason in reasons]
+        lines += [row for row in rows if "token_claim_" not in row]
+    return lines
 
 
 def decisions() -> str:
@@ -559,6 +577,18 @@ this table.
 
 | code | HTTP, legacy era | HTTP, modern era | when | message |
 |---|---|---|---|---|"""
+
+_REASONS = """
+## Reasons
+
+Clients do not learn the exact reason. Logs, spans and metrics have it, as `mcp_sessions.reason`. A malformed claim of a
+token is named, as in `token_claim_exp`, and belongs to `token_claims`."""
+
+_ENDS = """
+A session ends for one of these reasons, or for one that your code gives:
+
+| reason | meaning |
+|---|---|"""
 
 _LISTS = """
 Lists are `tools/list`, `prompts/list`, `resources/list`, `resources/templates/list` and `server/discover`.

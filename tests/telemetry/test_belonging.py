@@ -92,7 +92,9 @@ async def test_what_hooks_start_belongs_to_their_session(spans: list[ReadableSpa
     await client.tool("sweep", session=others[0])
     starts = [said(span, *NAMES) for span in spans if span.name == "session start"]
     assert starts[0] == first
-    assert [said(span, *NAMES) for span in spans if span.name == "work"][:3] == [first, starts[1], first]
+    worked = [said(span, *NAMES) for span in spans if span.name == "work"]
+    assert worked[:2] == [first, starts[1]]
+    assert sorted(worked[2:]) == sorted(worked[:2])  # both are idle, and end side by side
 
 
 async def test_a_session_that_never_began_is_named_by_nothing_of_ours(spans: list[ReadableSpan]) -> None:

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from contextlib import nullcontext
+from typing import Any, ClassVar
 
 import pytest
 from apps import Server, sessions
 from clients import Client
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Histogram, InMemoryMetricReader
+from starlette.types import Scope
 
+from mcp_sessions import CreateRefused, Session
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionUsed
+from mcp_sessions._session.reasons import ENDS, REASONS
+from mcp_sessions.errors import StoreUnavailable
+from mcp_sessions.stores.base import Record
+from mcp_sessions.stores.memory import MemoryStore
 from mcp_sessions.telemetry import metrics
 from mcp_sessions.telemetry.metrics import OPERATION_BUCKETS, SESSION_BUCKETS, SessionMetrics
-from mcp_sessions.telemetry.outcome import SUCCESS, Outcome
+from mcp_sessions.telemetry.outcome import SUCCESS, Outcome, listed_tools
 
 DAY = 86_400
 
@@ -52,25 +59,26 @@ def message(method: str, name: str | None = None) -> Message:
     return parsed
 
 
-@pytest.mark.parametrize("tracked", [True, False])
-async def test_it_counts_what_becomes_of_sessions(tracked: bool, meter: Meter) -> None:
-    """Created, ended by reason, refused by reason, and alive where each end is seen; no session is named."""
-    client = Client(sessions(Server(), metrics=SessionMetrics(meter.provider), tracked=tracked, spans="off"))
+def reason(word: str) -> tuple[tuple[str, str]]:
+    return (("mcp_sessions.reason", word),)
+
+
+def counted(meter: Meter, name: str) -> dict[tuple[tuple[str, Any], ...], Any]:
+    """The points that are more than 0."""
+    return {key: point.value for key, point in meter.points(name).items() if point.value}
+
+
+async def test_it_counts_what_becomes_of_sessions(meter: Meter) -> None:
+    """Created, ended by reason, refused by reason; no session is named."""
+    client = Client(sessions(Server(), metrics=SessionMetrics(meter.provider), spans="off"))
     held = await client.create()
     await client.create()
     await client.tool(session=held)
     await client.delete(held)
     await client.tool(session=held)
-    assert {key: point.value for key, point in meter.points("mcp_sessions.session.created").items()} == {(): 2}
-    assert {key: point.value for key, point in meter.points("mcp_sessions.session.ended").items()} == {
-        (("mcp_sessions.reason", "deleted"),): 1
-    }
-    assert ("mcp_sessions.session.active" in meter.found()) is tracked
-    alive = meter.points("mcp_sessions.session.active") if tracked else {}
-    assert [point.value for point in alive.values()] == [1] * tracked
-    (refused,) = meter.points("mcp_sessions.request.refused").values()
-    assert refused.value == 1
-    assert refused.attributes["mcp.method.name"] == "tools/call"
+    assert counted(meter, "mcp_sessions.session.created") == {(): 2}
+    assert counted(meter, "mcp_sessions.session.ended") == {reason("deleted"): 1}
+    assert counted(meter, "mcp_sessions.request.refused") == {reason("ended"): 1}
     timed = meter.points("mcp.server.operation.duration").values()
     counts = [(point.attributes["mcp.method.name"], point.count) for point in timed]
     assert sorted(counts) == [("sessions/create", 2), ("sessions/delete", 1), ("tools/call", 1), ("tools/call", 1)]
@@ -78,19 +86,56 @@ async def test_it_counts_what_becomes_of_sessions(tracked: bool, meter: Meter) -
     assert "ses_" not in repr(meter.found())
 
 
+async def test_every_counter_begins_at_0(meter: Meter) -> None:
+    """As the server starts, before any request: of a counter that appears with a burst no rate shows the burst."""
+    app = sessions(Server(), metrics=SessionMetrics(meter.provider))
+    async with app.services.around(lambda _: nullcontext(), None):
+        ended, refused = (meter.points(f"mcp_sessions.{name}") for name in ("session.ended", "request.refused"))
+        assert {*ended} == {reason(word) for word in (*ENDS, "_OTHER")}
+        assert {*refused} == {reason(word) for word in (*REASONS, "_OTHER")}
+        created, calls = (meter.points(f"mcp_sessions.{name}") for name in ("session.created", "tool.calls"))
+        assert {*created} == {()}
+        assert {dict(key)["mcp_sessions.outcome"] for key in calls} == {"success", "tool_error", "error"}
+        points = (*ended.values(), *refused.values(), *created.values(), *calls.values())
+        assert {point.value for point in points} == {0}
+
+
+def refuses(session: Session, params: dict[str, Any], scope: Any) -> None:
+    """Refuse every session."""
+    raise CreateRefused
+
+
+class Away(MemoryStore):
+    """A store that takes no session."""
+
+    async def register(self, record: Record, **limits: Any) -> None:
+        raise StoreUnavailable
+
+
+@pytest.mark.parametrize(
+    ("options", "params"),
+    [({"on_create": refuses}, {}), ({"store": Away()}, {})],
+    ids=["refused", "store away"],
+)
+async def test_a_session_that_never_began_is_not_counted(
+    options: dict[str, Any], params: dict[str, Any], meter: Meter
+) -> None:
+    client = Client(sessions(Server(), metrics=SessionMetrics(meter.provider), tracked=True, **options))
+    assert "error" in (await client.send("sessions/create", params)).json
+    assert counted(meter, "mcp_sessions.session.created") == counted(meter, "mcp_sessions.session.ended") == {}
+    assert "mcp.server.session.duration" not in meter.found()
+
+
 def test_the_words_of_applications_and_clients_make_no_series(meter: Meter) -> None:
-    """A reason that an application ends sessions for, and a method that the protocol does not know."""
+    """Nor do a store's: each reason that is not in the table is `_OTHER`."""
     count = SessionMetrics(meter.provider)
     for number in range(5):
         count(SessionDeleted(f"ses_{number}", f"order {number} done", 1))
-        count(RequestRefused("parse_error", -32700, f"made/up{number}"))
-    count(RequestRefused("parse_error", -32700, None))
+        count(RequestRefused(f"store_{number}", -32603, f"made/up{number}"))
     count(SessionUsed("ses_a", "tools/call"))
     count(SessionCreated("ses_a", 1))
-    assert len(meter.points("mcp_sessions.session.ended")) == 1
-    assert {key: point.value for key, point in meter.points("mcp_sessions.request.refused").items()} == {
-        (("mcp.method.name", "_OTHER"), ("mcp_sessions.reason", "parse_error")): 6
-    }
+    for name in ("session.ended", "request.refused"):
+        assert counted(meter, f"mcp_sessions.{name}") == {reason("_OTHER"): 5}
 
 
 def test_a_sessions_duration_reaches_days(meter: Meter) -> None:
@@ -103,12 +148,13 @@ def test_a_sessions_duration_reaches_days(meter: Meter) -> None:
     assert meter.found()["mcp.server.session.duration"].unit == "s"
 
 
-def test_a_session_that_ends_records_how_long_it_lived(meter: Meter) -> None:
-    """As the fact does; and how it was spoken with, as the conventions recommend."""
+def test_a_session_that_ends_records_how_long_it_lived_and_why_it_ended(meter: Meter) -> None:
+    """And how it was spoken with, as the conventions recommend."""
     SessionMetrics(meter.provider)(SessionDeleted("ses_a", "idle", 90))
     (point,) = meter.points("mcp.server.session.duration").values()
     assert point.sum == 90
-    assert point.attributes == {"network.transport": "tcp", "network.protocol.name": "http"}
+    transport = {"network.transport": "tcp", "network.protocol.name": "http"}
+    assert point.attributes == {"mcp_sessions.reason": "idle", **transport}
 
 
 def test_an_operation_is_timed_by_method_tool_and_outcome(meter: Meter) -> None:
@@ -136,17 +182,68 @@ def test_an_operation_is_timed_by_method_tool_and_outcome(meter: Meter) -> None:
     ]
 
 
-def test_a_tool_is_named_once_it_has_succeeded(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else any client could make a series per call, with tools that do not exist; nor are there ever too many."""
-    monkeypatch.setattr(metrics, "_MAX_NAMES", 1)
+class Shop(Server):
+    """A server whose tools fail in words of their own, and that lists some."""
+
+    FAILURES: ClassVar = {"buy": "no stock", "pay": "no funds", "guess": "Unknown tool: guess"}
+
+    async def _answer(self, scope: Scope, message: dict[str, Any]) -> dict[str, Any]:
+        if message["method"] == "tools/list":
+            return {"result": {"tools": [{"name": name} for name in ("pay", "ship", "x\ny")]}}
+        text = self.FAILURES[message["params"]["name"]]
+        return {"result": {"isError": True, "content": [{"type": "text", "text": text}]}}
+
+
+def calls(meter: Meter) -> dict[tuple[str, str], int]:
+    """How many calls there were, by tool and outcome, where there were any."""
+    points = counted(meter, "mcp_sessions.tool.calls")
+    return {(dict(key)["gen_ai.tool.name"], dict(key)["mcp_sessions.outcome"]): n for key, n in points.items()}
+
+
+@pytest.mark.parametrize("sse", [False, True], ids=["json", "events"])
+async def test_a_tool_is_named_before_it_has_ever_succeeded(sse: bool, meter: Meter) -> None:
+    """From the list as it passes, and where the tool itself fails; one that there is not stays `_OTHER`."""
+    client = Client(sessions(Shop(sse=sse), metrics=SessionMetrics(meter.provider), admission="own", spans="off"))
+    await client.tool("buy")
+    await client.tool("guess")
+    await client.send("tools/list")
+    zeros = {dict(key)["gen_ai.tool.name"] for key in meter.points("mcp_sessions.tool.calls")}
+    assert zeros == {"_OTHER", "buy", "pay", "ship"}
+    await client.tool("pay")
+    assert calls(meter) == {("buy", "tool_error"): 1, ("_OTHER", "tool_error"): 1, ("pay", "tool_error"): 1}
+    timed = [dict(key).get("gen_ai.tool.name") for key in meter.points("mcp.server.operation.duration")]
+    assert sorted(filter(None, timed)) == ["_OTHER", "buy", "pay"]
+
+
+@pytest.mark.parametrize("text", [b"[", b'{"error":{"code":1}}', b'{"result":{"tools":[{"name":7}]}}'])
+def test_an_answer_that_lists_no_tools_names_none(text: bytes) -> None:
+    assert listed_tools(text) == ()
+
+
+def test_no_client_makes_names(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor are there ever too many, however a server words its errors; what it lists comes before what fails."""
+    monkeypatch.setattr(metrics, "_MAX_NAMES", 3)
+    monkeypatch.setattr(metrics, "_MAX_UNLISTED", 2)
     count = SessionMetrics(meter.provider)
     for number in range(5):
-        count.operation(message("tools/call", f"made-up-{number}"), None, Outcome("tool_error"), seconds=0.1)
+        count.operation(message("tools/call", f"made-up-{number}"), None, Outcome("-32602", "-32602"), seconds=0.1)
+        count.operation(message("tools/call", f"fails-{number}"), None, Outcome("tool_error"), seconds=0.1)
+    count.operation(message("tools/list"), None, Outcome(tools=("add", "one too many")), seconds=0.1)
     for name in ("add", "add", "one too many"):
         count.operation(message("tools/call", name), None, SUCCESS, seconds=0.1)
     count.operation(message("made/up"), None, Outcome("-32601"), seconds=0.1)
     named = {dict(key).get("gen_ai.tool.name") for key in meter.points("mcp.server.operation.duration")}
-    assert named == {"_OTHER", "add", None}
+    assert named == {"_OTHER", "fails-0", "fails-1", "add", None}
+    assert calls(meter)["_OTHER", "error"] == 5
+
+
+def test_counters_begin_again_for_a_provider_that_comes_later(meter: Meter) -> None:
+    """The names that are known, too: `begin` is called at the server's start."""
+    count = SessionMetrics(meter.provider)
+    count.operation(message("prompts/get", "greet"), None, SUCCESS, seconds=0.1)
+    count.operation(message("tools/call", "add"), None, SUCCESS, seconds=0.1)
+    count.begin()
+    assert calls(meter) == {("add", "success"): 1}
 
 
 def test_without_an_sdk_nothing_happens() -> None:

@@ -194,7 +194,7 @@ async def test_of_two_sessions_that_a_request_names_the_refused_one_counts(spans
 
 
 async def test_without_spans_such_requests_are_served_all_the_same(spans: list[ReadableSpan], tmp_path: Path) -> None:
-    client = Client(sessions(Server(), spans="off", tail=str(tmp_path / "none")), modern=False)
+    client = Client(sessions(Server(), spans="off", watch=str(tmp_path)), modern=False)
     header = (b"mcp-session-id", (await client.send("initialize", PARAMS)).headers[b"mcp-session-id"])
     assert [(await call(client.app, http("DELETE", headers=[header]))).status for _ in range(2)] == [200, 404]
     assert (await call(client.app, http(), b"[")).status == 400

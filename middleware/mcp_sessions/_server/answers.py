@@ -8,14 +8,16 @@ or the client throws its session away.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from http import HTTPStatus
 from secrets import token_hex
 from typing import Any, Final, Literal
 
 import msgspec
+from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
-from starlette.types import Scope, Send
 
 from .._protocol import decision, rewrite
 from .._protocol.headers import HANDSHAKE_VERSIONS, SESSION_HEADER, Header, edit
@@ -26,6 +28,7 @@ from .._protocol.strict_json import join, members
 from .._session.claims import Claims
 from .._session.events import RequestRefused
 from ..errors import EraRefused, InvalidParams, Refusal, SessionEnded, SessionExpired, SessionNotFound
+from ..telemetry.detect import is_traced
 from .body import Replay
 from .context import RequestContext
 from .sessions import ActiveSession, refused_claims
@@ -40,7 +43,10 @@ _NO_STORE: Final = (b"cache-control", b"no-store")  # an answer may hold a crede
 _CLOSE: Final = (b"connection", b"close")
 _UNFINISHED: Final = frozenset({408, 413})
 """What is answered before the body has arrived: the rest would hold the connection for as long as its client likes."""
-_DROPPED: Final = frozenset({b"content-length", b"transfer-encoding", b"accept-encoding", b"mcp-method", b"mcp-name"})
+_DROPPED: Final = frozenset(
+    {b"content-length", b"transfer-encoding", b"accept-encoding", b"mcp-method", b"mcp-name"}
+    | {b"traceparent", b"tracestate"}
+)
 _METHOD_NOT_FOUND: Final = b"-32601"
 _UNASKED: Final = b"null"  # the id of a question that has none, such as a DELETE
 
@@ -52,6 +58,8 @@ async def answer(ctx: RequestContext, message: Message, method: Method, session:
     try:
         result = await method()
     except Refusal as refusal:
+        if session is not None and refusal.ref is None:
+            refusal.ref = session.claims.ref
         await refuse_at_once(ctx, message, refusal)
         return
     request_id = join(message.given_id)  # only a request comes here
@@ -65,7 +73,7 @@ async def answer(ctx: RequestContext, message: Message, method: Method, session:
         question = _question(ctx.scope, b"")
         kept = edit(question["headers"], drop=(b"content-type", b"content-length"))
         delete = {**question, "method": "DELETE", "headers": kept}
-        await ctx.app(delete, Replay(b"", ctx.receive), Answer(_UNASKED))
+        await _ask(ctx.app, delete, Replay(b"", ctx.receive), Answer(_UNASKED))
 
 
 async def refuse(
@@ -194,7 +202,8 @@ async def preflight(ctx: RequestContext, message: Message, also: frozenset[int] 
     if modern:
         question["headers"].append((b"mcp-method", method.encode()))
     found = Answer(request_id)
-    await ctx.app(question, Replay(body, ctx.receive), found)
+    ask = partial(_ask, ctx.app) if "opentelemetry.trace" in sys.modules else ctx.app
+    await ask(question, Replay(body, ctx.receive), found)
     return found.admits or found.status in also or await found.relay(ctx)
 
 
@@ -204,7 +213,7 @@ async def may_delete(ctx: RequestContext, also: frozenset[int]) -> bool:
         return True
     found = Answer(_UNASKED)
     kept = edit(ctx.scope["headers"], drop=(SESSION_HEADER,))  # ours, also where it is given twice
-    await ctx.app({**_question(ctx.scope, b""), "headers": kept}, ctx.receive, found)
+    await _ask(ctx.app, {**_question(ctx.scope, b""), "headers": kept}, ctx.receive, found)
     # It did, or it only lacks the method.
     allows = found.status in range(200, 300) or found.status == HTTPStatus.METHOD_NOT_ALLOWED
     return allows or found.status in also or await found.relay(ctx)
@@ -213,7 +222,18 @@ async def may_delete(ctx: RequestContext, also: frozenset[int]) -> bool:
 async def notify(ctx: RequestContext, method: str) -> None:
     """Send the wrapped server a notification on behalf of the caller; its answer is dropped."""
     body = rewrite.notification(method)
-    await ctx.app(_question(ctx.scope, body), Replay(body, ctx.receive), Answer(_UNASKED))
+    await _ask(ctx.app, _question(ctx.scope, body), Replay(body, ctx.receive), Answer(_UNASKED))
+
+
+async def _ask(app: ASGIApp, question: Scope, receive: Receive, found: Answer) -> None:
+    """Ask the wrapped server, in no trace: it is not its client who asks."""
+    if not is_traced():
+        await app(question, receive, found)
+        return
+    from ..telemetry.frameworks import untraced
+
+    with untraced():
+        await app(question, receive, found)
 
 
 def _question(scope: Scope, body: bytes) -> Scope:

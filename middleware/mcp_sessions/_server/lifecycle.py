@@ -12,7 +12,8 @@ import logging
 import math
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager as Async
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -28,11 +29,11 @@ from .._session.events import Fact, SessionDeleted
 from .._session.session import EndedSession
 from ..errors import StoreFull, StoreUnavailable
 from ..stores.base import Record, Store
+from .census import Census
+from .logs import about
 from .streams import Streams, start
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from .options import OnEnd
     from .watched import Watched
 
@@ -182,13 +183,13 @@ class Terminator:
         The times are Unix seconds: of its creation, and of its token's own end, beyond which it has not lived.
         """
         ended_at = min(int(self.clock()), expires_at)
-        self.emit(SessionDeleted(ref, reason, max(ended_at - created_at, 0), trace))
+        if reason != NOT_BEGUN:
+            self.emit(SessionDeleted(ref, reason, max(ended_at - created_at, 0), trace))
         if self.on_end is not None:
             ended = EndedSession(ref, utc(created_at), utc(expires_at), self.data(ref, expires_at))
             with _logging_errors(ref), self.hook(ref):
-                if inspect.isawaitable(
-                    outcome := self.on_end(ended, reason)
-                ):  # a plain function has run, and costs no task
+                outcome = self.on_end(ended, reason)
+                if inspect.isawaitable(outcome):  # a plain function has run, and costs no task
                     await self._wait(outcome, ended)
         await self.forget(ref)
 
@@ -202,7 +203,8 @@ class Terminator:
             async with anyio.create_task_group() as group:
                 group.start_soon(wait)
         if scope.cancelled_caught:
-            _log.error("on_end of session %s stopped: it took more than %g s", ended.ref, self.patience)
+            text = "on_end of session %s stopped: it took more than %g s"
+            _log.error(text, ended.ref, self.patience, extra=about(ended.ref))
 
     async def forget(self, ref: str) -> None:
         """Purge the data of a session that is over; where the store does not answer, as soon as it does."""
@@ -210,7 +212,7 @@ class Terminator:
             try:
                 await self.store.purge(ref)
             except StoreUnavailable:
-                _log.warning("data of ended session %s stays: store unavailable, trying again", ref)
+                _log.warning("data of ended session %s stays: store unavailable, trying again", ref, extra=about(ref))
                 start(partial(self._forget_later, ref))
 
     async def _forget_later(self, ref: str) -> None:
@@ -226,7 +228,7 @@ def _logging_errors(ref: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # noqa: BLE001  # the session has ended all the same
-        _log.exception("on_end of session %s raised %s", ref, type(error).__name__)
+        _log.exception("on_end of session %s raised %s", ref, type(error).__name__, extra=about(ref))
 
 
 @dataclass(eq=False)
@@ -313,7 +315,7 @@ class Sweeper:
 
 @dataclass(eq=False)
 class Services:
-    """What runs beside an application: the open store, the sweeper where sessions are tracked, what shows them live.
+    """What runs beside an application: the open store, and what works for as long as the application runs.
 
     A hook may need what the application opens at its start, so none runs before that or after the application was asked
     to stop; the store opens first and closes last. An application without lifespan returns or raises at once and is
@@ -321,9 +323,8 @@ class Services:
     """
 
     store: Store
-    sweeper: Sweeper | None
+    beside: Sequence[Sweeper | Census | Watched]
     closes: bool  # whether the store is ours to close; one that was given as an object belongs to its maker
-    watched: Watched | None = None
     check: Callable[[], object] = bool  # looks at the application once it has started
     _active: int = field(default=0, init=False)  # lifespans that run now
 
@@ -340,15 +341,13 @@ class Services:
 
     def started(self) -> None:
         """Begin to work: the application has started, or the first request came where no start is seen."""
-        for service in (self.sweeper, self.watched):
-            if service is not None:
-                service.start()
+        for one in self.beside:
+            one.start()
 
     async def stopping(self) -> None:
         """Stop what works, before the application stops."""
-        for service in (self.sweeper, self.watched):
-            if service is not None:
-                await service.stop()
+        for one in self.beside:
+            await one.stop()
 
     async def stopped(self) -> None:
         """Close the store, after the application has stopped and while the event loop still runs."""
@@ -359,9 +358,7 @@ class Services:
                 _log.warning("the session store was not closed (%s)", error.reason)
 
     @asynccontextmanager
-    async def around(
-        self, context: Callable[[Any], AbstractAsyncContextManager[Any]], app: object
-    ) -> AsyncIterator[Any]:
+    async def around(self, context: Callable[[Any], Async[Any]], app: object) -> AsyncIterator[Any]:
         """Run a router's `lifespan_context` with ours around it; of several (an app mounted twice) the last ends ours.
 
         Raises:

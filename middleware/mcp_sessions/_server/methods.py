@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -57,7 +56,7 @@ class MethodCall(msgspec.Struct):
             raise PrincipalRequired
         return principal
 
-    async def mint(self, kind: Kind = SESSION) -> ActiveSession:
+    async def mint(self, kind: Kind = SESSION, capabilities: bytes | None = None) -> ActiveSession:
         """Mint a session for the caller; see `minting.mint`."""
         runtime, scope = self.ctx.runtime, self.ctx.scope
         client = client_of(self.message)
@@ -70,6 +69,7 @@ class MethodCall(msgspec.Struct):
             scope=scope,
             kind=kind,
             client=client,
+            capabilities=capabilities,
         )
 
 
@@ -123,7 +123,7 @@ async def create_in_field(call: MethodCall) -> dict[str, Any]:
     """Mint a session that the field of SEP-1364 names, and keep what its client can do."""
     capabilities = required_capabilities(call.message)
     kind = BESIDE if call.ctx.has_upstream_session else FIELD  # what begins beside another one stays beside it
-    made = await minting.mint_with_capabilities(capabilities, partial(call.mint, kind))
+    made = await call.mint(kind, capabilities)
     return {FIELD_NAME: made.token}
 
 

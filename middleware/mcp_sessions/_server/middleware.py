@@ -27,6 +27,7 @@ from .cookies import take_cookie
 from .environment import from_env
 from .forms import Seconds
 from .lifecycle import Services
+from .logs import log_start
 from .options import (
     DAY,
     Admission,
@@ -139,15 +140,12 @@ class MCPSessionMiddleware:
         self._options = make_runtime(self.app, options)
         self.path: Final = options.path
         self._routing: Final = Routing(self.app, options.path or "", guards=self._options.rules.guards)
-        self._has_services: Final = self._options.sweeper is not None or self._options.watched is not None
         self._header_of: Final = decision.any_of if self._options.bridges else decision.ours_of
-        runtime = self._options
+        services = (self._options.sweeper, self._options.census, self._options.watched)
+        beside = [service for service in services if service is not None]
+        self._has_services: Final = bool(beside)
         self.services: Final = Services(
-            runtime.store,
-            runtime.sweeper,
-            closes=isinstance(store, str),
-            watched=runtime.watched,
-            check=self._check_started,
+            self._options.store, beside, closes=isinstance(store, str), check=self._check_started
         )
 
     @classmethod
@@ -212,6 +210,9 @@ class MCPSessionMiddleware:
             await handle_other(ctx)
 
     def _check_started(self) -> None:
+        if self._options.counts:
+            self._options.telemetry()  # now, so that its counters begin before the first request
+        log_start(self.path, self._options)
         if self._options.transport and not self._options.bridges:
             placement.log_stateful(self.app, self.path)
 

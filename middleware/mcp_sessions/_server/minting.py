@@ -9,7 +9,6 @@ import inspect
 import logging
 import os
 import secrets
-from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -29,6 +28,7 @@ from ..errors import CreateFailed, PrincipalDataTooLarge, Refusal, SessionEnded,
 from ..stores.base import LIVE, Record
 from .context import RequestContext
 from .lifecycle import NOT_BEGUN
+from .logs import about
 from .runtime import Runtime
 from .sessions import LATE, ActiveSession, check_capabilities, end_of
 
@@ -74,10 +74,12 @@ async def mint(
     kind: Kind = SESSION,
     client: str | None = None,
     server_id: str | None = None,
+    capabilities: bytes | None = None,
 ) -> ActiveSession:
     """Mint a session for a caller, with the params and the scope that `on_create` gets.
 
-    A transport session may have the wrapped server's own id sealed inside.
+    A transport session may have the wrapped server's own id sealed inside. What its client can do, a JSON object, is
+    kept with it where that is given.
 
     Raises:
         CreateLimited: The caller has made too many.
@@ -86,6 +88,8 @@ async def mint(
         CreateFailed: The application's hook has a bug.
         StoreUnavailable: The session cannot be recorded.
     """
+    if capabilities is not None:
+        check_capabilities(capabilities)
     if principal is None and AUTHORIZATION in dict(scope["headers"]):
         _warn_of_unseen_principals()
     # A store that is opened by the first use only could take a session for one from before it began to remember.
@@ -108,6 +112,8 @@ async def mint(
                 if runtime.tracked or made.session.has_data:  # what was kept for a session that never was
                     await runtime.terminator.forget(made.active.claims.ref)
                 raise
+        if capabilities is not None:
+            await _keep_capabilities(made, capabilities)
     except BaseException as error:
         made.abort(error)
         raise
@@ -116,7 +122,12 @@ async def mint(
 
 
 async def initialize_session(
-    ctx: RequestContext, message: Message, kind: Kind, server_id: str | None = None
+    ctx: RequestContext,
+    message: Message,
+    kind: Kind,
+    server_id: str | None = None,
+    *,
+    capabilities: bytes | None = None,
 ) -> ActiveSession:
     """Mint the session that an `initialize` begins; see `mint`."""
     with nullcontext() if ctx.telemetry is None else ctx.telemetry.current():
@@ -128,20 +139,17 @@ async def initialize_session(
             kind=kind,
             client=client_of(message),
             server_id=server_id,
+            capabilities=capabilities,
         )
 
 
-async def mint_with_capabilities(value: bytes, mint: Callable[[], Awaitable[ActiveSession]]) -> ActiveSession:
-    """Mint a session and keep what its client can do, a JSON object; where that is not kept, no session is left."""
-    check_capabilities(value)
-    session = await mint()
+async def _keep_capabilities(made: NewSession, value: bytes) -> None:
     try:
-        await session.keep_capabilities(value)
+        await made.active.keep_capabilities(value)
     except BaseException:  # `on_create` has run, and no client will ever know the id: `on_end` frees what it made
         with suppress(StoreUnavailable):
-            await session.session.end(NOT_BEGUN)
+            await made.session.end(NOT_BEGUN)
         raise
-    return session
 
 
 def _make(
@@ -187,7 +195,7 @@ async def _fill_by_hook(on_create: OnCreate, made: NewSession, params: dict[str,
         raise
     except Exception as error:
         ref = made.active.claims.ref
-        _log.exception("on_create of session %s raised %s", ref, type(error).__name__)
+        _log.exception("on_create of session %s raised %s", ref, type(error).__name__, extra=about(ref))
         raise CreateFailed(ref=ref) from error
 
 

@@ -25,7 +25,7 @@ from ..errors import DataError, Refusal, StateError, StoreUnavailable
 from .answers import refuse_at_once, refused_body
 from .context import BridgedInitialize, RequestContext, named_ids
 from .cookies import first_cookie, may_have_cookie
-from .minting import initialize_session, mint_with_capabilities
+from .minting import initialize_session
 from .response import INTERNAL_ERROR, ResponseFilter, Rewrite
 from .sessions import ActiveSession
 
@@ -239,5 +239,4 @@ async def begin_session(
     ctx: RequestContext, message: Message, kind: Kind, server_id: str | None = None
 ) -> ActiveSession:
     """Mint the session that an `initialize` begins, and keep what its client can do."""
-    mint, value = partial(initialize_session, ctx, message, kind, server_id), capabilities(message)
-    return await (mint() if value is None else mint_with_capabilities(value, mint))
+    return await initialize_session(ctx, message, kind, server_id, capabilities=capabilities(message))

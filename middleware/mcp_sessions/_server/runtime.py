@@ -1,13 +1,12 @@
 """`Runtime`: what all requests of one middleware share, made once from its checked options.
 
-It also passes facts to the log, to telemetry and to the application's `listen`. Telemetry is imported when there is
-first something to record, so that a server without tracing pays nothing for it, not even at its start.
+Telemetry is imported when there is first something to record, so that a server without tracing pays nothing for it, not
+even at its start.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -25,7 +24,7 @@ from .._protocol.policy import Policy
 from .._session import claims as lineage
 from .._session.claims import Claims, Kind
 from .._session.data import Data, Namespace
-from .._session.events import Fact, Listener, RequestRefused, SessionCreated, SessionDeleted
+from .._session.events import Fact, Listener
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import is_ephemeral, key_source
 from .._tokens.keys import KeyRing
@@ -35,9 +34,11 @@ from ..stores.base import ANONYMOUS, LIVE, Reach, Standing, Store
 from ..stores.turns import Turns
 from ..telemetry.detect import is_traced
 from . import placement, principal
+from .census import Census
 from .context import Conversation, PendingInitialized
 from .forms import as_seconds
 from .lifecycle import Sweeper, Terminator
+from .logs import Facts
 from .options import Limits, OnCreate, Options
 from .principal import ReadPrincipal
 from .resumption import Events
@@ -50,8 +51,6 @@ if TYPE_CHECKING:
     from .watched import Watched
 
 _PROCESS: Final = secrets.token_bytes(16)
-_log: Final = logging.getLogger("mcp_sessions")
-_MAX_METHOD: Final = 64  # characters of a client's method name in a log line
 
 
 class Runtime(msgspec.Struct, frozen=True):
@@ -72,6 +71,7 @@ class Runtime(msgspec.Struct, frozen=True):
     terminator: Terminator
     sweeper: Sweeper | None  # only where sessions are tracked
     watched: Watched | None  # only where the options say so
+    census: Census | None  # only where they are counted, too
     on_create: OnCreate | None
     namespace: Callable[..., Namespace]  # a session's place in the store, given its `ref`, end, subject
     data: Callable[..., Data]  # its data, given the same; the end is in Unix seconds
@@ -92,6 +92,7 @@ class Runtime(msgspec.Struct, frozen=True):
     create_limit: CreateLimit | None
     conversation: Conversation | None  # what is done with the names that clients give to conversations
     tells: Callable[[], bool]  # whether telemetry records anything now
+    counts: bool  # whether there are metrics
     telemetry: Callable[[], Telemetry]  # made at the first call, with OpenTelemetry imported
     hook: Callable[[str], AbstractContextManager[object]]  # the block in which a hook of a session runs
     listen: Listener | None
@@ -215,7 +216,7 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
     where = options.telemetry.watch or options.telemetry.inspector
     feed = None if where is None else _feed(where, clock)
     tells, telemetry = _telemetry(app, options, feed)
-    emit = partial(_emit, options.telemetry.listen, tells, telemetry)
+    emit = Facts(options.telemetry.listen, tells, telemetry)
     store = stores.make(options.store, clock=clock, timeout=as_seconds(limits.store_timeout))
     turns = Turns()
 
@@ -237,9 +238,13 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
     if tracked is not None:
         interval = as_seconds(tracked.sweep_interval)
         sweeper = Sweeper(store, terminator, options.audience, None if idle is None else int(idle), interval)
+    census = None
+    if tracked is not None and options.telemetry.metrics is not None:
+        census = Census(store, options.audience, lambda number: telemetry().alive(number))
     return {
         "watched": None if feed is None else _watched(options, feed, terminator),
         "store": store,
+        "census": census,
         "origin": _origin(store, options.store),
         "tracked": tracked is not None,
         "streams": streams,
@@ -250,6 +255,7 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
         "namespace": namespace,
         "data": data,
         "tells": tells,
+        "counts": options.telemetry.metrics is not None,
         "telemetry": telemetry,
         "hook": hook,
         "listen": options.telemetry.listen,
@@ -263,14 +269,6 @@ def _origin(store: Store, given: str | Store) -> str | None:
         return None
     memory = store if isinstance(given, str) else given
     return hashlib.blake2s(b"%b%d" % (_PROCESS, id(memory)), digest_size=8).hexdigest()
-
-
-def _emit(listen: Listener | None, tells: Callable[[], bool], telemetry: Callable[[], Telemetry], fact: Fact) -> None:
-    log_fact(fact)
-    if tells():
-        telemetry().observe(fact)
-    if listen is not None:
-        listen(fact)
 
 
 def _hook(tells: Callable[[], bool], telemetry: Callable[[], Telemetry], ref: str) -> AbstractContextManager[object]:
@@ -312,19 +310,6 @@ def _watched(options: Options, feed: Feed, terminator: Terminator) -> Watched:
     from .watched import Watched
 
     return Watched(options, feed, terminator)
-
-
-def log_fact(fact: Fact) -> None:
-    """Log a refusal, a creation or an end at INFO; not a use."""
-    if isinstance(fact, RequestRefused):
-        of = "" if fact.ref is None else f" of session {fact.ref}"
-        method = "a body that was not read" if fact.method is None else ascii(fact.method[:_MAX_METHOD])
-        _log.info("refused %s%s: %s (%d)", method, of, fact.reason, fact.code)
-    elif isinstance(fact, SessionCreated):
-        of = "" if fact.parent is None else f" as a fork of {fact.parent}"
-        _log.info("session %s created%s", fact.ref, of)
-    elif isinstance(fact, SessionDeleted):
-        _log.info("session %s ended: %s", fact.ref, fact.reason)
 
 
 WINDOW: Final = 60  # seconds

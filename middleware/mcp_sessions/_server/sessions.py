@@ -33,12 +33,14 @@ from ..errors import (
     SessionExpired,
     SessionNotFound,
     StateTooLarge,
+    StateUnreadable,
     StoreUnavailable,
     refuse,
 )
 from ..stores.base import LIVE, Standing
 from .context import Bridged, RequestContext
 from .current import warn_once
+from .logs import about
 from .runtime import Runtime
 
 # Where the state of a transport session and its client's capabilities are stored; `session.data` has no such names.
@@ -114,15 +116,23 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
             raise
 
     async def load_state(self, *, fail_open: bool) -> None:
-        """Read the state of a session whose client carries none."""
+        """Read the state of a session whose client carries none, which another process's memory may have."""
+        runtime = self.runtime
+        if self.claims.boot != (runtime.origin and f"{runtime.origin}{os.getpid():08x}"):
+            warn_once(BEGUN_ELSEWHERE, BEGUN_ELSEWHERE)
+            raise SessionNotFound("begun_in_another_process", ref=self.claims.ref)
         try:
             self.payload = await self.runtime.store.read(self._namespace, STATE_KEY)
         except StoreUnavailable as error:
             if not fail_open:
+                error.ref = self.claims.ref
                 raise
             self.unread = error.reason
             _log.warning(
-                "session %s goes on without its state, which is out of reach (%s)", self.claims.ref, self.unread
+                "session %s goes on without its state, which is out of reach (%s)",
+                self.claims.ref,
+                self.unread,
+                extra=about(self.claims.ref),
             )
 
     async def save(self) -> None:
@@ -205,9 +215,13 @@ async def open_session(
         status = await (runtime.store.status(claims) if is_plain else runtime.status(claims))
     except StoreUnavailable as error:
         if not fail_open:
+            error.ref = claims.ref
             raise
         _log.warning(
-            "accepting session %s without a revocation check: store unavailable (%s)", claims.ref, error.reason
+            "accepting session %s without a revocation check: store unavailable (%s)",
+            claims.ref,
+            error.reason,
+            extra=about(claims.ref),
         )
     else:
         if status is not LIVE:
@@ -215,9 +229,13 @@ async def open_session(
     payload, last_seen = None, claims.issued_at
     if metadata.state is not None:
         max_bytes, jti, subject, audience = runtime.limits.state_bytes, claims.jti, claims.subject, runtime.audience
-        unsealed = seal.open(
-            ring, metadata.state, jti=jti, subject=subject, audience=audience, max_bytes=max_bytes, now=now
-        )
+        try:
+            unsealed = seal.open(
+                ring, metadata.state, jti=jti, subject=subject, audience=audience, max_bytes=max_bytes, now=now
+            )
+        except StateUnreadable as error:
+            error.ref = claims.ref
+            raise
         payload, last_seen = unsealed.payload, unsealed.last_seen
     if runtime.tracked or kind != SESSION:  # the record has when it was seen, if anything does
         last_seen = int(now)
@@ -226,9 +244,6 @@ async def open_session(
         raise SessionExpired(ref=claims.ref)
     session = ActiveSession(metadata.session_id, claims, ring, runtime, principal, payload, ends_at, now + LATE)
     if kind != SESSION:
-        if claims.boot != (runtime.origin and f"{runtime.origin}{os.getpid():08x}"):
-            warn_once(BEGUN_ELSEWHERE, BEGUN_ELSEWHERE)
-            raise SessionNotFound("begun_in_another_process", ref=claims.ref)
         await session.load_state(fail_open=fail_open)
     return session
 

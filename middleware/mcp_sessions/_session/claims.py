@@ -85,14 +85,19 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     audience: str = AUDIENCE
 
     def __post_init__(self) -> None:
-        digest = hashlib.sha256(b"mcp-sessions/1/ref/" + self.jti.encode("utf-8")).digest()
-        force_setattr(self, "ref", "ses_" + b32encode(digest[:15]).decode("ascii").lower())
+        force_setattr(self, "ref", ref_of(self.jti))
         if self.client is not None:  # what a client calls itself must not keep it from getting a session
             cut = self.client[:MAX_CLIENT_CHARS].encode("utf-8", "replace").decode("utf-8")
             force_setattr(self, "client", cut)
 
     def __repr__(self) -> str:
         return f"<Claims {self.kind} {self.ref}>"
+
+
+def ref_of(jti: str) -> str:
+    """Return the public name of the session with a `jti`."""
+    digest = hashlib.sha256(b"mcp-sessions/1/ref/" + jti.encode("utf-8")).digest()
+    return "ses_" + b32encode(digest[:15]).decode("ascii").lower()
 
 
 @dataclass(frozen=True, slots=True)

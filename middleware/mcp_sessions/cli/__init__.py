@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, looks_like_session_id, utc
+from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, looks_like_session_id, ref_of, utc
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
 from .._tokens.keys import base64url, from_base64url
@@ -113,7 +113,12 @@ def _session_id(token: str) -> dict[str, object] | None:
         if isinstance(seconds := claims.get(name), int) and 0 <= seconds <= _LAST_SECOND:
             claims[name] = f"{seconds} ({utc(seconds).isoformat()})"
     parts = (("header", header), ("claim", claims))
-    return {"token": "session id", **{f"{part} {name}": values[name] for part, values in parts for name in values}}
+    ref = {"ref": ref_of(jti)} if isinstance(jti := claims.get("jti"), str) and jti.isascii() else {}
+    return {
+        "token": "session id",
+        **ref,
+        **{f"{part} {name}": values[name] for part, values in parts for name in values},
+    }
 
 
 def _state(token: str) -> dict[str, object] | None:

@@ -19,6 +19,7 @@ import anyio
 from .._session.claims import Claims
 from ..errors import ConfigurationError, MCPSessionsError, StoreUnavailable
 from .base import LIVE, METHODS, Delegating, Reach, Standing, Store
+from .hidden import hidden
 from .memory import MemoryStore
 
 logger: Final = logging.getLogger("mcp_sessions")
@@ -35,7 +36,7 @@ BACKGROUND: Final = 0  # for calls that no request waits for: start, stop, sweep
 
 ROUND_TRIPS: Final[Mapping[str, int]] = {  # how many answers of the store each method waits for at the most
     # `open` the first time; a later one is a request's, which may take three round trips.
-    **dict.fromkeys(("open", "close", "revoke_before", "find", "roster", "claim_ended", "elect"), BACKGROUND),
+    **dict.fromkeys(("open", "close", "revoke_before", "find", "roster", "count", "claim_ended", "elect"), BACKGROUND),
     **dict.fromkeys(("admit", "status", "statuses", "touch", "read", "write", "compare_and_swap", "add"), 1),
     **dict.fromkeys(("revoke", "register", "sessions", "forks", "purge", "copy"), 3),
 }
@@ -111,7 +112,7 @@ class TimeoutStore(Delegating):
         for name in CHANGES:
             self._limits[name] += _told(store, "patience", 0.0)
         self._reopening = 3 * seconds
-        self._where = _told(store, "where", type(store).__name__)
+        self.where = _told(store, "where", type(store).__name__)
         self._noted: dict[str, float] = {}  # when each fault was logged last
         self._knows_live: Callable[..., bool] = getattr(store, "knows_live", lambda *_, **__: False)
 
@@ -140,7 +141,7 @@ class TimeoutStore(Delegating):
     ) -> Any:
         fault: StoreUnavailable | None = None
         try:
-            with anyio.CancelScope() as scope, Timeout(scope, limit):
+            with hidden(), anyio.CancelScope() as scope, Timeout(scope, limit):
                 return await call(*args, **kwargs)
         except StoreUnavailable as error:
             self._note(error)
@@ -161,7 +162,7 @@ class TimeoutStore(Delegating):
         now = time.monotonic()
         if not now < self._noted.get(fault.reason, -math.inf) + _MINUTE:
             self._noted[fault.reason] = now
-            logger.warning("the session store fails (%s): %s: %s", fault.reason, self._where, fault.cause)
+            logger.warning("the session store fails (%s): %s: %s", fault.reason, self.where, fault.cause)
 
     def __repr__(self) -> str:
         return f"<TimeoutStore of {type(self._store).__name__}>"

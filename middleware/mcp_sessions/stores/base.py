@@ -185,6 +185,13 @@ class Records(Protocol):
         that is recorded throughout is on one of them, or more.
         """
 
+    async def count(self, *, audience: str) -> int | None:
+        """Return how many recorded sessions of an audience live, or None where only the roster can tell.
+
+        It is asked every few seconds, so it does not look at each of 100,000. Those that have expired, or are idle, may
+        be among them until they are claimed.
+        """
+
     async def find(self, ref: str) -> Record | None:
         """Return the record of a session that has neither ended nor expired, or None."""
 

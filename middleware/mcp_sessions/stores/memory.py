@@ -7,7 +7,7 @@ again. What has an end is found without a look at everything else, since a scan 
 from __future__ import annotations
 
 import time
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final
@@ -130,6 +130,7 @@ class MemoryStore:
     """
 
     reach: Final = Reach.PROCESS
+    where: Final = "memory"
 
     def __init__(
         self,
@@ -232,6 +233,10 @@ class MemoryStore:
         page = positions[start : start + limit]
         found = [record for _, name in page if (record := self._found(name)) is not None]
         return found, "{} {}".format(*page[-1]) if len(page) == limit else ""
+
+    async def count(self, *, audience: str) -> int:
+        positions = self._listings.get(("all", audience), [])
+        return len(positions) - bisect_left(positions, (self._revoked.moment_of(None, audience), ""))
 
     async def find(self, ref: str) -> Record | None:
         return self._found(ref)

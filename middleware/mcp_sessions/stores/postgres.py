@@ -21,6 +21,7 @@ import anyio
 
 from ..errors import ConfigurationError, StoreFull, StoreUnavailable
 from .base import ByName, Forgotten, FullLog, Reach
+from .hidden import call_hidden
 from .postgres_tables import Transaction, migrate, sweep
 from .sql import outcome
 
@@ -89,7 +90,7 @@ _GREET: Final = b"""
         set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), false),
         pg_is_in_recovery(), current_setting('fsync')::bool AND current_setting('full_page_writes')::bool
 """
-_QUESTIONS: Final = {"status", "statuses", "touch", "sessions", "forks", "find", "read", "elect", "filling"}
+_QUESTIONS: Final = {"status", "statuses", "touch", "sessions", "forks", "find", "count", "read", "elect", "filling"}
 
 
 def cause(error: Exception) -> str:
@@ -269,7 +270,7 @@ class Pool:
         """Do work on a thread when it is its turn; again where its connection turns out to be dead, if it may be."""
         if self._process != os.getpid():  # neither threads nor connections survive a fork
             self._start()
-        return self._threads.submit(self._attempt, self._idle, work, may_repeat)
+        return self._threads.submit(call_hidden, self._attempt, self._idle, work, may_repeat)
 
     async def close(self) -> None:
         """Close all connections, after the calls so far. A later call makes others."""

@@ -134,6 +134,12 @@ _ALIVE: Final = f"""
             WHERE cut.subject IN ('', kept.subject) AND cut.audience = kept.audience AND moment > kept.created_at
         )) ORDER BY {{order}} LIMIT %(limit)s
 """
+_COUNT: Final = """
+    SELECT count(*) FROM ~.records WHERE audience = %(audience)s AND reason IS NULL AND expires_at > %(second)s
+        AND created_at >= (
+            SELECT coalesce(max(moment), 0) FROM ~.cut_offs WHERE subject = '' AND audience = %(audience)s
+        )
+"""
 _FIRST_OF: Final = "(SELECT ref FROM ~.records WHERE audience = %(audience)s AND {} ORDER BY {} LIMIT %(limit)s)"
 _DUE: Final = f"""
     SELECT ref FROM (
@@ -319,6 +325,10 @@ class Transaction(SQLTransaction):
         which = "audience = %(audience)s AND kept.ref > %(cursor)s"
         found = self._alive(which, limit=limit, order="ref", audience=audience, cursor=cursor)
         return found, found[-1].ref if len(found) == limit else ""
+
+    def count(self, *, audience: str) -> int:
+        ((count,),) = self._run(_COUNT, {"audience": audience, "second": math.floor(self.now)})
+        return int(count)
 
     def find(self, ref: str) -> Record | None:
         return next(iter(self._alive("ref = %(of)s", of=ref)), None)

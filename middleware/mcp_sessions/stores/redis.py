@@ -19,16 +19,13 @@ from .._session.claims import Claims
 from ..errors import ConfigurationError, StoreUnavailable, refuse
 from . import redis_scripts as scripts
 from .base import FIRST, LIVE, Ended, Forgotten, Position, Reach, Record, Standing, resolution
-from .redis_clients import connect, split_options
+from .redis_clients import DENIED, TRIO, connect, split_options
 from .redis_connection import RedisConnection, Values, or_unavailable
 from .redis_data import DISCOUNT, KEPT, RedisData
-from .redis_durability import Durability, Epoch, Promise
+from .redis_durability import SYNC_PATIENCE, Durability, Epoch, Promise
 from .redis_scripts import DIGITS, Command, Keys, Word, member, record_of
 from .turns import Turns
 
-SYNC_PATIENCE: Final = 3.0  # seconds, at least, for a disk that syncs once a second
-TRIO: Final = "store='redis://...' runs on asyncio alone; serve with asyncio, or use 'sqlite:PATH'"
-DENIED: Final = "Redis refuses this user: look at the user and the password in the store's URL, and at its permissions"
 _MAX_UNSURE: Final = 10_000  # revocations of which one worker remembers that their outcome is unknown
 _PAGE: Final = 500  # records that are read together
 _PAGES: Final = 4  # of the list of deadlines that one `claim_ended` looks at
@@ -214,8 +211,7 @@ class RedisStore(RedisData):
         return bool(ended)
 
     async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
-        now = await self._ready()
-        args = (moment, self._ttl(until, now))
+        args = (moment, self._ttl(until, await self._ready()))
         await self._connection.change(scripts.REVOKE_BEFORE(self._keys.ended_before(audience, subject), args=args))
 
     # --- records ------------------------------------------------------------------------------------
@@ -255,6 +251,11 @@ class RedisStore(RedisData):
         page: Command = ("ZSCAN", self._keys.due(audience), cursor or "0", "COUNT", limit)
         ((following, found),) = await self._connection.run(page)
         return await self._live_records([ref.decode() for ref, _ in found]), str(following or "")
+
+    async def count(self, *, audience: str) -> int | None:
+        of_all = self._keys.ended_before(audience, None)  # leaves those on the list that it ended
+        values, (count,) = await self._read([of_all], ("ZCARD", self._keys.due(audience)))
+        return int(count) if values[of_all] is None else None
 
     async def find(self, ref: str) -> Record | None:
         await self._ready()

@@ -22,6 +22,8 @@ NOT_A_URL: Final = (
     "store= is no Redis URL that can be read; it looks like 'redis://USER:PASSWORD@HOST:6379/0', 'rediss://...', "
     "'unix:///PATH', 'redis+cluster://HOST:6379' or 'redis+sentinel://HOST:26379,HOST:26379/NAME/0'"
 )
+TRIO: Final = "store='redis://...' runs on asyncio alone; serve with asyncio, or use 'sqlite:PATH'"
+DENIED: Final = "Redis refuses this user: look at the user and the password in the store's URL, and at its permissions"
 ABREAST: Final = 16  # commands to a cluster that are under way at once for one call
 _PATIENCE: Final = 1.0  # seconds, unless requests are given more, after which the driver itself gives up
 _MOVES: Final = 20  # times that a change looks for the server of its slot

@@ -18,6 +18,7 @@ from .redis_scripts import EPOCH, Command, Keys, Word
 
 logger: Final = logging.getLogger("mcp_sessions")
 _TICK: Final = 1e-6  # seconds, by which an epoch that follows another at once is later
+SYNC_PATIENCE: Final = 3.0  # seconds, at least, for a disk that syncs once a second
 
 Durability = Literal["warn", "refuse", "wait", "ignore"]
 FORGETS: Final = (

@@ -23,6 +23,7 @@ from typing import Any, Final, TypeVar, get_args
 from .._session.claims import Claims
 from ..errors import ConfigurationError, StoreFull, StoreUnavailable
 from .base import LIVE, ByName, Forgotten, FullLog, Reach, Standing
+from .hidden import call_hidden
 from .sql import call_soon, outcome
 from .sqlite_file import LOCKED, Job, Setting, SQLiteFile, checked_path
 from .sqlite_shared import KnownSessions, SharedFile
@@ -32,7 +33,7 @@ T = TypeVar("T")
 GROUP: Final = 256  # changes in one transaction at the most; then others have their turn
 _HOUR: Final = 3600  # seconds
 _LEAST_BYTES: Final = 1 << 18
-_READING: Final = {"statuses", "look", "sessions", "forks", "find", "roster", "read", "filling"}
+_READING: Final = {"statuses", "look", "sessions", "forks", "find", "roster", "count", "read", "filling"}
 _FREEING: Final = {"claim_ended", "purge", "elect"}  # may use the room that is kept for what makes room
 
 
@@ -83,6 +84,7 @@ class SQLiteStore(ByName):
             if not is_right:
                 raise ConfigurationError(rule)
         self._path = checked_path(path)
+        self.where = f"SQLite file {self._path}"  # for the log
         self._clock = clock
         self._full_log = FullLog()
         shared = SharedFile(self._path, max_bytes)
@@ -183,7 +185,7 @@ class WorkerThread:
             if self._running is None:
                 self._running = (ThreadPoolExecutor(1, thread_name_prefix=self._name), SQLiteFile(self._setting))
             executor, file = self._running
-            return executor.submit(work, file)
+            return executor.submit(call_hidden, work, file)
 
     async def close(self) -> None:
         """Close the file and let the thread end, after the calls so far. A later call starts another."""

@@ -322,13 +322,13 @@ class SQLiteFile:
             reason = cause(error)
             if reason not in {LOCKED, FULL}:
                 self.close()
-            raise (StoreFull if reason == FULL else StoreUnavailable)(reason) from error
+            raise (StoreFull if reason == FULL else StoreUnavailable)(reason, cause=str(error)) from error
         except OSError as error:
-            raise StoreUnavailable("store_cannot_open") from error
+            raise StoreUnavailable("store_cannot_open", cause=error.strerror or "") from error
         except ConfigurationError as error:
             if opening:
                 raise
-            raise StoreUnavailable("store_misfit") from error
+            raise StoreUnavailable("store_misfit", cause=str(error)) from error
 
 
 def _same(before: Identity | None, after: Identity | None) -> Identity:

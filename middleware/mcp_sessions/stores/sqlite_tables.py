@@ -127,6 +127,7 @@ _NOT_CUT_OFF: Final = "NOT " + _IS_CUT_OFF.format(
     subject="ifnull(kept.subject, '')", audience="kept.audience", issued_at="kept.created_at"
 )
 _CUT_OFF: Final = "SELECT ifnull(max(moment), 0) FROM cut_offs WHERE subject IN ('', ?) AND audience = ?"
+_COUNT: Final = "SELECT count(*) FROM records WHERE audience = ? AND reason IS NULL AND expires_at > ?"
 # Which `on_end` may be claimed, and why if that is not on record: an expired session counts as that, even if idle.
 _CLAIMABLE: Final = {
     why: f"{_RECORD} WHERE reason IS {reason} AND audience = :audience AND {moment} ORDER BY {by} LIMIT :limit"
@@ -265,6 +266,12 @@ class Transaction(SQLTransaction):
         which = f"audience = ? AND ref > ? AND {_NOT_CUT_OFF}"
         found = self._alive(which, audience, cursor, limit=limit, order="ref")
         return found, found[-1].ref if len(found) == limit else ""
+
+    def count(self, *, audience: str) -> int:
+        (moment,) = self._execute(_CUT_OFF, ("", audience)).fetchone()
+        since = f" AND created_at >= {moment}" if moment else ""  # for which each row has to be read
+        (count,) = self._execute(_COUNT + since, (audience, self.now)).fetchone()
+        return int(count)
 
     def _alive(
         self, which: str, *values: str | int, limit: int | None = None, order: str = "created_at, ref"

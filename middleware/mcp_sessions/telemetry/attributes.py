@@ -59,7 +59,7 @@ HTTP_VERSION: Final = "network.protocol.version"
 TARGET_ATTRIBUTES: Final = {CALL: TOOL, "prompts/get": PROMPT}
 
 _RESOURCE_METHODS: Final = TARGETS.keys() - TARGET_ATTRIBUTES.keys()
-_MAX_NAME: Final = 128  # characters; the protocol's own limit for a tool's name
+MAX_NAME: Final = 128  # characters; the protocol's own limit for a tool's name
 _MAX_URI: Final = 512
 _MAX_ID: Final = 64
 _MAX_ID_BITS: Final = 64
@@ -165,7 +165,7 @@ def message_attributes(common: dict[str, str], message: Message) -> dict[str, st
 def target_of(message: Message) -> str | None:
     """Return the tool or prompt that a message names; None for other messages and for unusual names."""
     text = _text(message) if message.method in TARGET_ATTRIBUTES else None
-    return None if text is None else text[:_MAX_NAME]
+    return None if text is None else text[:MAX_NAME]
 
 
 def _text(message: Message) -> str | None:

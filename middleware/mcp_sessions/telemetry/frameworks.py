@@ -9,10 +9,14 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from contextlib import contextmanager
+from random import getrandbits
 from typing import Any, Final
 
 from opentelemetry import context as contexts
+from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY as _SUPPRESS
 from opentelemetry.context import Context, create_key, get_value, set_value
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, get_current_span, set_span_in_context
 
 from .._session.session import framework_scope
 
@@ -60,6 +64,23 @@ def restore_context(handler: Handler) -> Handler:
 
     setattr(restoring, _WRAPPED, True)
     return restoring
+
+
+@contextmanager
+def untraced() -> Iterator[None]:
+    """Let what we ask the server ourselves leave no spans, though what it logs stays in the trace around.
+
+    Instrumentations look for the key that suppresses them; servers make spans all the same, below a parent that is not
+    sampled, so that no sampler but one that records everything keeps them.
+    """
+    around = get_current_span().get_span_context()
+    trace_id, span_id = (around.trace_id, around.span_id) if around.is_valid else (getrandbits(128), getrandbits(64))
+    parent = NonRecordingSpan(SpanContext(trace_id, span_id, is_remote=False, trace_flags=TraceFlags.get_default()))
+    token = contexts.attach(set_span_in_context(parent, set_value(_SUPPRESS, True)))
+    try:
+        yield
+    finally:
+        contexts.detach(token)
 
 
 def makes_server_spans(parts: Iterable[object]) -> bool:

@@ -1,18 +1,22 @@
-"""`SessionMetrics`: sessions created, refused and ended, and how long they and operations take.
+"""`SessionMetrics`: sessions created, alive, refused and ended, and how long they and operations take.
 
-Names and units are OpenTelemetry's where it has them. No metric carries a session or anything else without bound: an
-unknown method is `_OTHER`, and a tool or a prompt is named once a call of it has succeeded.
+Names and units are OpenTelemetry's where it has them. Every counter begins at 0, so that a rate sees the first burst.
+No metric carries a session or anything else without bound: what the protocol, or the server's own lists, do not know
+is `_OTHER`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
-from opentelemetry.metrics import MeterProvider, UpDownCounter, get_meter
+from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation, get_meter
 
 from .._protocol.headers import HANDSHAKE_VERSIONS
 from .._protocol.jsonrpc import Message
 from .._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted
+from .._session.reasons import ENDS, REASONS
 from .attributes import (
     CALL,
     ERROR_TYPE,
@@ -25,6 +29,8 @@ from .attributes import (
     SCOPE,
     STATUS_CODE,
     TARGET_ATTRIBUTES,
+    TOOL,
+    TOOL_ERROR,
     target_of,
 )
 from .outcome import Outcome
@@ -33,6 +39,7 @@ CREATED: Final = "mcp_sessions.session.created"
 ENDED: Final = "mcp_sessions.session.ended"
 ACTIVE: Final = "mcp_sessions.session.active"
 REFUSED: Final = "mcp_sessions.request.refused"
+CALLS: Final = "mcp_sessions.tool.calls"
 SESSION_DURATION: Final = "mcp.server.session.duration"
 OPERATION_DURATION: Final = "mcp.server.operation.duration"
 
@@ -41,6 +48,10 @@ OPERATION_BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0
 SESSION_BUCKETS: Final = (1.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 14_400.0, 43_200.0, 86_400.0, 259_200.0, 604_800.0)
 """Seconds, to seven days: logical sessions outlive the five minutes that the conventions advise for connections."""
 
+OUTCOME: Final = "mcp_sessions.outcome"
+SUCCEEDED, FAILED = "success", "error"
+OUTCOMES: Final = (SUCCEEDED, TOOL_ERROR, FAILED)
+"""Of a tool call: its result, a result that says that the tool failed, or no result."""
 OTHER: Final = "_OTHER"
 VERSIONS: Final = HANDSHAKE_VERSIONS | {"2026-07-28"}
 METHODS: Final = frozenset(
@@ -51,9 +62,14 @@ METHODS: Final = frozenset(
     "subscriptions/listen tasks/cancel tasks/get tasks/list tasks/result tasks/update terminate tools/call "
     "tools/list".split()
 )
-REASONS: Final = frozenset({"deleted", "ended", "ended_all", "expired", "idle", "not_begun", "root_ended"})
-"""Why sessions end by themselves or by a client; an application's own words are `_OTHER`."""
 _MAX_NAMES: Final = 1_000  # tools and prompts that are named; more than any server should have
+_MAX_UNLISTED: Final = 100  # beyond which a tool that only fails is not named
+
+
+@lru_cache(maxsize=8)
+def _alive_of(_provider: MeterProvider | None) -> dict[object, int]:
+    """Return how many sessions live, by who counted them: a provider knows one gauge of a name."""
+    return {}
 
 
 class SessionMetrics:
@@ -69,7 +85,8 @@ class SessionMetrics:
         self._created: Final = meter.create_counter(CREATED, "{session}", "Sessions that were created")
         self._ended: Final = meter.create_counter(ENDED, "{session}", "Sessions that ended, by reason")
         self._refused: Final = meter.create_counter(REFUSED, "{request}", "Requests that were refused, by reason")
-        self._active: UpDownCounter | None = None
+        self._calls: Final = meter.create_counter(CALLS, "{call}", "Tool calls, by tool and outcome")
+        self._alive: Final = _alive_of(meter_provider)
         self._session_duration: Final = meter.create_histogram(
             SESSION_DURATION,
             "s",
@@ -83,26 +100,46 @@ class SessionMetrics:
             explicit_bucket_boundaries_advisory=OPERATION_BUCKETS,
         )
         self._names: Final[set[tuple[str, str]]] = set()
+        self.begin()
+
+    def begin(self) -> None:
+        """Let the counters begin at 0; again at the server's start, since the process's own provider may come later."""
+        self._created.add(0)
+        for reason in (*ENDS, OTHER):
+            self._ended.add(0, {REASON: reason})
+        for reason in (*REASONS, OTHER):
+            self._refused.add(0, {REASON: reason})
+        for tool in (OTHER, *(name for method, name in self._names if method == CALL)):
+            self._begin_tool(tool)
+
+    def _begin_tool(self, tool: str) -> None:
+        for outcome in OUTCOMES:
+            self._calls.add(0, {TOOL: tool, OUTCOME: outcome})
 
     def follow(self) -> None:
-        """Count how many sessions are alive, too: for a middleware that tracks them, and so sees every end."""
-        self._active = self._meter.create_up_down_counter(ACTIVE, "{session}", "Sessions that are alive")
+        """Offer the gauge of live sessions, for a middleware that tracks them."""
+        self._meter.create_observable_gauge(ACTIVE, [self._observe_alive], "{session}", "Sessions that are alive")
+
+    def alive(self, source: object, number: int | None) -> None:
+        """Take over how many sessions live, as one middleware's store has it; None where another process says so."""
+        if number is None:
+            self._alive.pop(source, None)
+        else:
+            self._alive[source] = number
+
+    def _observe_alive(self, _: CallbackOptions) -> Iterable[Observation]:
+        numbers = list(self._alive.values())
+        return [Observation(sum(numbers))] if numbers else []
 
     def __call__(self, fact: Fact) -> None:
         if isinstance(fact, SessionCreated):
             self._created.add(1)
-            self._add_active(1)
         elif isinstance(fact, SessionDeleted):
-            self._add_active(-1)
-            self._ended.add(1, {REASON: fact.reason if fact.reason in REASONS else OTHER})
-            self._session_duration.record(fact.seconds, HTTP)
+            reason = {REASON: fact.reason if fact.reason in ENDS else OTHER}
+            self._ended.add(1, reason)
+            self._session_duration.record(fact.seconds, {**HTTP, **reason})
         elif isinstance(fact, RequestRefused):
-            method = OTHER if fact.method not in METHODS else fact.method
-            self._refused.add(1, {REASON: fact.reason, METHOD: method})
-
-    def _add_active(self, number: int) -> None:
-        if self._active is not None:
-            self._active.add(number)
+            self._refused.add(1, {REASON: fact.reason if fact.reason in REASONS else OTHER})
 
     def operation(
         self,
@@ -119,8 +156,13 @@ class SessionMetrics:
             attributes[PROTOCOL_VERSION] = version if version in VERSIONS else OTHER
         if message.method == CALL:
             attributes[OPERATION] = EXECUTE_TOOL
+        for tool in outcome.tools:
+            self._learn(CALL, tool, _MAX_NAMES)
         if (target := target_of(message)) is not None:
-            attributes[TARGET_ATTRIBUTES[message.method]] = self._bounded(message.method, target, outcome)
+            attributes[TARGET_ATTRIBUTES[message.method]] = name = self._bounded(message.method, target, outcome)
+            if message.method == CALL:
+                ending = SUCCEEDED if outcome.error is None else TOOL_ERROR if outcome.error == TOOL_ERROR else FAILED
+                self._calls.add(1, {TOOL: name, OUTCOME: ending})
         if outcome.error is not None:
             attributes[ERROR_TYPE] = outcome.error
         if outcome.code is not None:
@@ -128,10 +170,18 @@ class SessionMetrics:
         self._operation_duration.record(seconds, attributes)
 
     def _bounded(self, method: str, target: str, outcome: Outcome) -> str:
-        """Return a target that exists, else `_OTHER`: any client can call tools that do not, each a new series."""
-        name = (method, target)
-        if name not in self._names:
-            if outcome.error is not None or len(self._names) >= _MAX_NAMES:
-                return OTHER
-            self._names.add(name)
-        return target
+        """Return a target that exists, else `_OTHER`: any client can call tools that do not, each a new series.
+
+        It exists where the server lists it, where it has succeeded, and where the tool itself has failed.
+        """
+        if outcome.error is None:
+            self._learn(method, target, _MAX_NAMES)
+        elif outcome.error == TOOL_ERROR and not outcome.is_unknown:
+            self._learn(method, target, _MAX_UNLISTED)
+        return target if (method, target) in self._names else OTHER
+
+    def _learn(self, method: str, target: str, most: int) -> None:
+        if (method, target) not in self._names and len(self._names) < most:
+            self._names.add((method, target))
+            if method == CALL:
+                self._begin_tool(target)

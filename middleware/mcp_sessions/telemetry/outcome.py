@@ -24,7 +24,7 @@ from opentelemetry.trace import Span, StatusCode
 from .._protocol.jsonrpc import Message
 from .._session.claims import RedactedRepr
 from ..errors import Refusal
-from .attributes import ERROR_TYPE, REASON, STATUS_CODE, TOOL_ERROR, server_ref, target_of
+from .attributes import ERROR_TYPE, MAX_NAME, REASON, STATUS_CODE, TOOL_ERROR, server_ref, target_of
 from .context import request_context
 from .detect import Content, Redact
 
@@ -46,16 +46,21 @@ class Outcome:
         code: The JSON-RPC error code as text, or None.
         reason: Why we refused it, or None where we did not.
         message: Our own fixed text of the refusal, or None.
+        tools: The names of the tools that the answer lists.
+        is_unknown: Whether the answer says that there is no such tool.
     """
 
     error: str | None = None
     code: str | None = None
     reason: str | None = None
     message: str | None = None
+    tools: tuple[str, ...] = ()
+    is_unknown: bool = False
 
 
 SUCCESS: Final = Outcome()
 _TOOL_ERROR: Final = Outcome(TOOL_ERROR)
+_UNKNOWN_TOOL: Final = Outcome(TOOL_ERROR, is_unknown=True)
 
 
 class OperationListener(Protocol):
@@ -150,6 +155,9 @@ class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
 
     def read(self, text: bytes) -> None:
         """Take the outcome from one JSON-RPC message of the response; most need not be decoded."""
+        if self.message.method == "tools/list" and self.listeners and (tools := listed_tools(text)):
+            self.outcome = Outcome(tools=tools)
+            return
         if self.contents is None and not may_have_failed(text):
             return
         outcome = read_outcome(text)
@@ -223,6 +231,19 @@ class _Answer(msgspec.Struct, gc=False):
     result: _Result | None = None
 
 
+class _Tool(msgspec.Struct, gc=False):
+    name: str
+
+
+class _Tools(msgspec.Struct, gc=False):
+    tools: list[_Tool]
+
+
+class _Listing(msgspec.Struct, gc=False):
+    result: _Tools
+
+
+_decode_listing: Final = msgspec.json.Decoder(_Listing).decode
 _decode_answer: Final = msgspec.json.Decoder(_Answer).decode
 
 
@@ -244,7 +265,18 @@ def read_outcome(text: bytes) -> Outcome | None:
         return Outcome(str(answer.error.code), str(answer.error.code))
     if answer.result is None:
         return None
-    return _TOOL_ERROR if answer.result.isError else SUCCESS
+    if not answer.result.isError:
+        return SUCCESS
+    return _UNKNOWN_TOOL if b"Unknown tool" in text else _TOOL_ERROR  # as the SDK's and FastMCP's servers write it
+
+
+def listed_tools(text: bytes) -> tuple[str, ...]:
+    """Return the names of the tools in one JSON-RPC message of a response, as telemetry writes them."""
+    try:
+        answer = _decode_listing(text)
+    except (ValueError, RecursionError):
+        return ()
+    return tuple(tool.name[:MAX_NAME] for tool in answer.result.tools if tool.name.isprintable())
 
 
 class RedactedContents:

@@ -21,6 +21,7 @@ from .attributes import (
     CLIENT,
     MCP_SESSION_ID,
     SCOPE,
+    SESSION_ID,
     attributes_on,
     has_foreign_session_id,
     inherited_ref,
@@ -197,5 +198,6 @@ class SessionLogFilter(logging.Filter):
         """Name the session on the record, and let it pass."""
         if not hasattr(record, "session"):
             session = find_session()
-            record.session = "-" if session is None else session.ref
+            ref = None if session is None else session.ref
+            record.session = getattr(record, SESSION_ID, ref) or "-"
         return True

@@ -50,8 +50,11 @@ class Telemetry:
         tracked: bool,
         who: Who | None = None,
     ) -> None:
-        if metrics is not None and tracked:
-            metrics.follow()
+        self._metrics: Final = metrics
+        if metrics is not None:
+            metrics.begin()
+            if tracked:
+                metrics.follow()
         watch = None if feed is None else Watch(feed)
         listeners = [listener for listener in (metrics, watch) if listener is not None]
         self._listeners: Final = listeners
@@ -115,6 +118,11 @@ class Telemetry:
         if self._is_tracing:
             self._tracing.name_request(claims, None, scope)
             self._tracing.refuse_request(refusal, code)
+
+    def alive(self, number: int | None) -> None:
+        """Report how many sessions live in the store; None where another worker does so."""
+        if self._metrics is not None:  # pragma: no branch  # who counts has been asked for metrics
+            self._metrics.alive(self, number)
 
     def observe(self, fact: Fact) -> None:
         """Record a fact."""

@@ -54,6 +54,22 @@ class TenantContract(RecordContract):
         with pytest.raises(TooManySessions, match="Too many sessions"):
             await store.register(later[1], of_subject=1)
 
+    async def test_it_counts_those_that_live(self, store: Store) -> None:
+        """Of an audience, whoever they belong to; one is not counted any more once its `on_end` has run."""
+        assert await store.count(audience=AUDIENCE) == 0
+        made = [session(f"{n}", subject=subject) for n, subject in enumerate([ALICE, BOB, None])]
+        for record in (*map(Record.of, made), replace(Record.of(session("x")), audience="other")):
+            await store.register(record)
+        await revoke(store, made[0])
+        await store.purge(made[0].ref)
+        assert [await store.count(audience=audience) for audience in (AUDIENCE, "other")] == [2, 1]
+
+    async def test_a_cut_off_of_all_is_counted_or_left_to_the_roster(self, store: Store) -> None:
+        for name, issued_at in (("a", START), ("b", START), ("c", START + 1)):
+            await store.register(Record.of(session(name, issued_at=issued_at)))
+        await store.revoke_before(START + 1, audience=AUDIENCE, subject=None, until=LATER)
+        assert await store.count(audience=AUDIENCE) in {1, None}
+
     async def test_a_lineage_has_no_more_forks_than_it_may(self, store: Store) -> None:
         """Nothing of a refused one is left, whoever it belongs to."""
         root = session("root")

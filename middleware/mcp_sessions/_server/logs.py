@@ -1,0 +1,158 @@
+"""The log: a line for each fact, a warning where refusals smell of an attack, and what joins a line with its trace.
+
+Every line of the package has the session that it concerns as `session.id`, which is the name on spans, and the ids of
+the current span. No line holds a credential or a client's words but for the method, quoted.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from .._session.events import Fact, Listener, RequestRefused, SessionCreated, SessionDeleted
+from .._session.reasons import REASONS, Reason
+from .._session.session import find_session
+from .streams import start
+
+if TYPE_CHECKING:
+    from ..telemetry.recorder import Telemetry
+    from .runtime import Runtime
+
+SESSION_ID: Final = "session.id"
+MINUTE: Final = 60.0  # seconds between two warnings of one kind
+MANY: Final = 20  # refusals within a minute that are a flood
+_MAX_METHOD: Final = 64  # characters of a client's method name
+_log: Final = logging.getLogger("mcp_sessions")
+
+
+def about(ref: str | None, trace: str | None = None) -> dict[str, str]:
+    """Return the `extra=` of a line: its session, and the trace of that session's start where no request is handled."""
+    known = {} if ref is None else {SESSION_ID: ref}
+    return known if trace is None else {**known, "trace_id": trace[3:35]}
+
+
+def _join(record: logging.LogRecord) -> bool:
+    """Give a record the session and the span that are current, where it names none itself."""
+    if not hasattr(record, SESSION_ID) and (session := find_session()) is not None:
+        setattr(record, SESSION_ID, session.ref)
+    tracing: Any = sys.modules.get("opentelemetry.trace")  # nothing traces where it was never imported
+    if tracing is not None and (span := tracing.get_current_span().get_span_context()).is_valid:
+        record.trace_id, record.span_id = f"{span.trace_id:032x}", f"{span.span_id:016x}"
+    return True
+
+
+_log.addFilter(_join)  # of the package's own logger, so that it sees all lines of the package and no others
+
+
+def log_start(path: str | None, runtime: Runtime) -> None:
+    """Log where sessions begin, where they are kept, and by which keys."""
+    clients = [
+        "by _meta",
+        *(["by Mcp-Session-Id"] if runtime.transport or runtime.bridges else []),
+        *([] if runtime.cookie_name is None else ["by cookie"]),
+        *([] if runtime.rules.sep1364 is None else ["by SEP-1364"]),
+    ]
+    signing, *others = [key.kid for key in runtime.ring(runtime.clock())]
+    verifying = "".join(f", {kid} verifies" for kid in others)
+    _log.info(
+        "sessions at %s for audience %s: clients get them %s; kept in %s (%s), %s; key %s signs%s",
+        "every path" if path is None else path,
+        ascii(runtime.audience),
+        ", ".join(clients),
+        getattr(runtime.store, "where", type(runtime.store).__name__),
+        runtime.store.reach.value,
+        "tracked" if runtime.tracked else "not tracked",
+        signing,
+        verifying,
+    )
+
+
+class Facts:
+    """Takes each fact to the log, to telemetry and to the application's `listen`.
+
+    Creations, ends and refusals are lines at INFO; refusals that smell of an attack are warnings, too.
+
+    Args:
+        listen: The application's listener, or None.
+        tells: Whether telemetry records anything now.
+        telemetry: Returns the recorder.
+        seconds: Between two warnings of one kind.
+    """
+
+    def __init__(
+        self,
+        listen: Listener | None,
+        tells: Callable[[], bool],
+        telemetry: Callable[[], Telemetry],
+        *,
+        seconds: float = MINUTE,
+    ) -> None:
+        self._listen: Final = listen
+        self._tells: Final = tells
+        self._telemetry: Final = telemetry
+        self._seconds: Final = seconds
+        self._floods: Final[dict[str, _Flood]] = {}
+
+    def __call__(self, fact: Fact) -> None:
+        if isinstance(fact, RequestRefused):
+            of, extra = ("", None) if fact.ref is None else (f" of session {fact.ref}", {SESSION_ID: fact.ref})
+            method = "a body that was not read" if fact.method is None else ascii(fact.method[:_MAX_METHOD])
+            _log.info("refused %s%s: %s (%d)", method, of, fact.reason, fact.code, extra=extra)
+            reason = REASONS.get(fact.reason)
+            if reason is not None and reason.smells != "no":
+                self._smell(fact, reason)
+        elif isinstance(fact, SessionCreated):
+            of = "" if fact.parent is None else f" as a fork of {fact.parent}"
+            _log.info("session %s created%s", fact.ref, of, extra={SESSION_ID: fact.ref})
+        elif isinstance(fact, SessionDeleted):
+            _log.info("session %s ended: %s", fact.ref, fact.reason, extra=about(fact.ref, fact.trace))
+        if self._tells():
+            self._telemetry().observe(fact)
+        if self._listen is not None:
+            self._listen(fact)
+
+    def _smell(self, fact: RequestRefused, reason: Reason) -> None:
+        flood = self._floods.get(reason.remedy)
+        if flood is None:
+            flood = self._floods[reason.remedy] = _Flood(reason.remedy)
+            start(partial(self._watch, flood))
+        flood.counts[fact.reason] = flood.counts.get(fact.reason, 0) + 1
+        flood.refs.add(fact.ref if len(flood.refs) < MANY else None)
+        if not flood.is_warned and (reason.smells == "yes" or sum(flood.counts.values()) >= MANY):
+            flood.warn()
+
+    async def _watch(self, flood: _Flood) -> None:
+        """Warn once a minute for as long as there are more."""
+        while True:
+            await anyio.sleep(self._seconds)
+            if not (flood.is_warned and flood.counts):
+                del self._floods[flood.remedy]
+                return
+            flood.warn()
+
+
+class _Flood:
+    """Refusals with one remedy, since the last warning of them."""
+
+    def __init__(self, remedy: str) -> None:
+        self.remedy: Final = remedy
+        self.is_warned = False
+        self.counts: Final[dict[str, int]] = {}
+        self.refs: Final[set[str | None]] = set()
+
+    def warn(self) -> None:
+        """Write the line, which names a session where there is but one."""
+        ref = self.refs.pop() if len(self.refs) == 1 else None
+        of, requests = "" if ref is None else f" of session {ref}", sum(self.counts.values())
+        reasons = ", ".join(f"{reason} {count}" for reason, count in self.counts.items())
+        text = "refused %d request%s%s that smell%s of an attack (%s): %s"
+        plural, verb = ("", "s") if requests == 1 else ("s", "")
+        _log.warning(text, requests, plural, of, verb, reasons, self.remedy, extra=about(ref))
+        self.is_warned = True
+        self.counts.clear()
+        self.refs.clear()

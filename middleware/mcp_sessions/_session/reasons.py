@@ -1,0 +1,248 @@
+"""Every reason for which a request is refused or a session ends, as logs, spans and metrics have it, and what to do.
+
+A client never sees them. `docs/errors.md` shows this table; metrics count each reason from 0 on, and the log warns of
+those that smell of an attack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
+
+Fault = Literal["client", "caller", "keys", "deployment", "application", "store", "none"]
+"""Where the fault lies: in the program that sends, with its user, in the deployment's keys or options, in the
+application's code, in the store, or nowhere."""
+
+Smell = Literal["no", "in numbers", "yes"]
+"""Whether it smells of an attack: never, where many come within a minute, or each time."""
+
+
+class Reason(NamedTuple):
+    """What a reason means."""
+
+    means: str
+    fault: Fault
+    remedy: str
+    smells: Smell = "no"
+
+
+_Rows = Mapping[str, str]
+_MEND: Final = "mend the client: the answer says what is wrong"
+_GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
+    (
+        "client",
+        _MEND,
+        "no",
+        {
+            "not_json": "the body is not JSON",
+            "not_utf8": "the body is not UTF-8",
+            "byte_order_mark": "the body begins with a byte order mark",
+            "body_cut_short": "the client left before the body had arrived",
+            "not_jsonrpc": "JSON, but not a JSON-RPC 2.0 message",
+            "method_not_string": "`method` is not a string",
+            "id_not_string_or_integer": "`id` is neither a string nor an integer",
+            "params_not_object": "`params` is not an object",
+            "batch": "a batch that carries or needs a session",
+            "session_method_as_notification": "a method about sessions without an id",
+            "content_encoding": "a compressed body",
+            "invalid_params": "params that cannot be read as Python values",
+            "meta_not_object": "`_meta` is not an object",
+            "malformed_session": "the session in `_meta` has another form",
+            "session_on_create": "`sessions/create` with a session",
+            "session_missing": "a method about a session without one",
+            "field_missing": "`terminate` without `sessionId`",
+            "fork_mode_unknown": "`sessions/fork` with an unknown `mode`",
+            "cursor_unknown": "`sessions/list` with a cursor that was not given out",
+            "descendants_refused": "`descendants: true` for a fork, or not a boolean",
+            "field_not_string": "`sessionId` is not a string",
+            "capabilities_missing": "the capabilities of a SEP-1364 client are missing",
+            "capabilities_too_large": "the capabilities of a SEP-1364 client are too large",
+            "envelope_incomplete": "the protocol version or the capabilities are missing in `_meta`",
+            "modern_era": 'a client of the modern era, with `Wire(era="legacy")`',
+            "invalid_request": "a message that cannot be forwarded",
+            "required": "no session, where `require=` asks for one",
+            "cookie_jar_shared": "two clients share one cookie jar, where `require=` asks for a session",
+            "sessionless": "a session where the dialect has none",
+            "principal_required": "an anonymous caller lists or ends its sessions",
+        },
+    ),
+    (
+        "client",
+        f"{_MEND}; look for a proxy that changes requests, and in numbers for a scanner",
+        "in numbers",
+        {
+            "nesting_too_deep": "arrays or objects nested beyond `Limits.nesting`",
+            "duplicate_member": "a member is given twice, which parsers read differently",
+            "member_case": "a member's name differs in case from one that is read",
+            "lone_surrogate": "a text that UTF-8 cannot hold",
+            "batch_too_large": "more messages than `Limits.batch`",
+            "duplicate_session_header": "two `Mcp-Session-Id` headers",
+            "body_too_large": "more bytes than `Limits.body_bytes`",
+            "body_timeout": "a body that took longer than `Limits.body_timeout`",
+            "session_header_mismatch": "header and `_meta` name different sessions",
+            "session_header_alone": "a header names a session that `_meta` does not",
+            "session_field_mismatch": "`_meta` and `sessionId` name different sessions",
+            "field_header_missing": "`sessionId` without the header that mirrors it",
+            "header_mismatch": "a header contradicts the body",
+            "version_header_mismatch": "the version header differs from `_meta`",
+            "method_header_mismatch": "`Mcp-Method` differs from the method",
+        },
+    ),
+    (
+        "caller",
+        "take the session for stolen: ask its owner, end it by its ref, look where its id may have leaked",
+        "yes",
+        {
+            "token_principal": "an authentic session id, used by a caller that it does not belong to",
+            "event_foreign": "a resumed stream of another session or caller",
+        },
+    ),
+    (
+        "caller",
+        "a single one is stale or mistyped; many are guesses: limit their address in front of the server",
+        "in numbers",
+        {
+            "token_shape": "not the shape of a session id",
+            "token_size": "longer than a session id may be",
+            "token_header": "the header of a token of another kind, or a changed one",
+            "token_algorithm": "a key's id with another algorithm than the key's",
+            "token_signature": "a changed or forged session id",
+            "token_claims": "claims that are not those of a session id",
+            **{
+                f"token_claim_{name}": f"a claim `{name}` that is not that of a session id"
+                for name in "iss aud jti iat exp knd sub tp cli par root gen own up boot".split()
+            },
+            "token_kind": "an id used as another kind than it was made for: a cookie in `_meta`, say",
+            "state_size": "a session's state is longer than `Limits.state_bytes`",
+            "state_shape": "not the shape of a session's state",
+            "state_seal": "a changed state, or that of another session",
+            "state_not_an_object": "a state that is not a JSON object",
+            "state_unreadable": "a state that cannot be opened",
+            "bridge_seal": "the wrapped server's id in a session cannot be opened",
+            "unknown": "an id that cannot be one of ours",
+        },
+    ),
+    (
+        "keys",
+        "give all servers the same `keys=`, with the former key behind the present one until its sessions are over",
+        "in numbers",
+        {
+            "token_key_unknown": "signed with a key that this server does not have",
+            "state_key_unknown": "sealed with a key that this server does not have",
+            "bridge_key_unknown": "the server's id is sealed with a key that this server does not have",
+            "principal_under_public_key": "a session whose key is here as a public key only",
+            "token_issuer": "of another `Wire.issuer`",
+            "token_audience": "for another `audience=`",
+        },
+    ),
+    (
+        "deployment",
+        "set the clocks of all servers by NTP",
+        "no",
+        {
+            "token_from_the_future": "issued over a minute ahead of this server's clock",
+            "state_from_the_future": "sealed over a minute ahead of this server's clock",
+        },
+    ),
+    (
+        "deployment",
+        "give all workers one store that lasts, as the log says",
+        "no",
+        {
+            "begun_in_another_process": "its state lies in another process's memory",
+            "store_lost": "the store has no record of it, or lost data since",
+        },
+    ),
+    (
+        "none",
+        "the client begins anew",
+        "no",
+        {
+            "expired": "past its lifetime or its idle timeout",
+            "ended": "it was ended before; the line of its end says why",
+        },
+    ),
+    (
+        "caller",
+        "raise the limit, or let the caller end what it does not need",
+        "in numbers",
+        {
+            "create_limit": "more sessions in a minute than `Limits.creates_per_minute`",
+            "sessions_full": "as many sessions as `Limits.sessions_per_principal`",
+            "forks_full": "as many forks as `Limits.forks_per_session`",
+            "data_full": "as much data as `Limits.data_bytes_per_principal`",
+            "sessions_keep_coming": "a caller makes sessions faster than all of them can be ended",
+        },
+    ),
+    (
+        "application",
+        "look at the application's `on_create`; the log has its traceback",
+        "no",
+        {"create_refused": "`on_create` refused, in its own words", "on_create_failed": "`on_create` raised an error"},
+    ),
+    (
+        "store",
+        "look at the store: the log has its place and the cause, once a minute",
+        "no",
+        {
+            "store_unavailable": "the store does not answer",
+            "store_error": "the store's driver raised an error",
+            "store_timeout": "no answer within `Limits.store_timeout`",
+            "store_unreachable": "no connection",
+            "store_restarting": "it is starting or stopping",
+            "store_loading": "it reads its files after a restart",
+            "store_readonly": "it is a replica",
+            "store_cluster_down": "the cluster does not serve all slots",
+            "store_not_confirmed": "a change was not confirmed by disk or replicas in time",
+            "store_locked": "another process holds its lock for too long",
+            "store_io_error": "its disk fails",
+            "store_corrupt": "its file or a table is damaged",
+            "store_vanished": "its file was deleted or replaced",
+            "store_log_vanished": "its log (`-wal`) was deleted: restart every server that uses it",
+            "store_too_many_connections": "the server takes no more connections",
+        },
+    ),
+    (
+        "store",
+        "give it room: nothing is evicted, so what is new is refused until something ends",
+        "no",
+        {
+            "store_full": "it holds as much as it may",
+            "store_full_disk": "its disk or file is full",
+            "store_out_of_memory": "its memory is full",
+            "store_cannot_save": "Redis cannot write to its disk (MISCONF)",
+        },
+    ),
+    (
+        "deployment",
+        "mend the store's URL or its set-up",
+        "no",
+        {
+            "store_forbidden": "it refuses this user",
+            "store_no_database": "it has no such database",
+            "store_no_tables": "its tables are gone",
+            "store_tls": "its certificate is not accepted",
+            "store_read_only": "its file cannot be written",
+            "store_cannot_open": "its file cannot be opened",
+            "store_misfit": "its file belongs to another program or version",
+            "store_misconfigured": "it is set up wrongly; the log has the remedy",
+        },
+    ),
+)
+
+REASONS: Final[Mapping[str, Reason]] = {
+    reason: Reason(means, fault, remedy, smells)
+    for fault, remedy, smells, rows in _GROUPS
+    for reason, means in rows.items()
+}
+"""Why requests are refused."""
+
+ENDS: Final[Mapping[str, str]] = {
+    "deleted": "its client deleted it",
+    "ended": "the application or an operator ended it",
+    "ended_all": "with all sessions of its principal",
+    "root_ended": "a fork, with the session that it comes from",
+    "expired": "its lifetime is over",
+    "idle": "no request for as long as `idle_timeout`, or a day where tracked",
+}
+"""Why sessions end; an application may give a reason of its own."""

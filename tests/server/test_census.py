@@ -1,0 +1,157 @@
+"""How many sessions live: read from the gauge, right across restarts, and reported by one worker of several."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from apps import Server, sessions
+from clients import Client, Clock
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from mcp_sessions import MCPSessionMiddleware
+from mcp_sessions._server import census
+from mcp_sessions.errors import StoreUnavailable
+from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.telemetry import SessionMetrics
+
+GAUGE = "mcp_sessions.session.active"
+DEADLINE = 30  # seconds after which a test that hangs fails
+
+
+class Worker:
+    """A worker with metrics of its own, which counts each millisecond while it runs."""
+
+    def __init__(self, store: Any, clock: Clock | None = None, **options: Any) -> None:
+        self.reader = InMemoryMetricReader()
+        metrics = SessionMetrics(MeterProvider([self.reader], shutdown_on_exit=False))
+        given = {"tracked": True, "clock": clock or Clock(), **options}
+        self.app: MCPSessionMiddleware = sessions(Server(), store=store, metrics=metrics, **given)
+        self.client = Client(self.app)
+        self.running = self.app.services.around(lambda _: nullcontext(), None)
+
+    def gauge(self) -> list[Any] | None:
+        """What it reports now; None where there is no gauge."""
+        data = self.reader.get_metrics_data()
+        assert data is not None
+        found: dict[str, Any] = {
+            metric.name: metric for one in data.resource_metrics[0].scope_metrics for metric in one.metrics
+        }
+        return [point.value for point in found[GAUGE].data.data_points] if GAUGE in found else None
+
+    async def shows(self, *expected: int) -> None:
+        """Wait until it reports this number, or nothing."""
+        await until(lambda: (self.gauge() or []) == [*expected])
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for what nothing announces: a number that a reader comes for."""
+    with anyio.fail_after(DEADLINE):
+        while not holds():  # noqa: ASYNC110
+            await anyio.sleep(0.001)
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count each millisecond, and not less often where the machine is slow."""
+    monkeypatch.setattr(census.Census.__init__, "__kwdefaults__", {"interval": 0.001})
+    monkeypatch.setattr(census, "SHARE", 0)
+    monkeypatch.setattr(census, "TERM", 1e6)
+
+
+async def test_it_is_right_across_a_restart(tmp_path: Path) -> None:
+    """The sessions of before are there, and one that ends leaves it at what lives: never below 0."""
+    store, clock = f"sqlite:{tmp_path / 'sessions.db'}", Clock()
+    first, second = Worker(store, clock), Worker(store, clock)
+    async with first.running:
+        held = [await first.client.create() for _ in range(3)]
+        await first.shows(3)
+    assert first.gauge() is None
+    async with second.running:
+        await second.shows(3)
+        for session in held:
+            await second.client.delete(session)
+        await second.shows(0)
+
+
+async def test_of_several_workers_one_reports(tmp_path: Path) -> None:
+    """So that a sum over the workers is right; when it stops, another one does."""
+    store, clock = f"sqlite:{tmp_path / 'sessions.db'}", Clock()
+    first, second = Worker(store, clock), Worker(store, clock)
+    async with second.running:
+        async with first.running:
+            await first.client.create()
+            await until(lambda: [first.gauge(), second.gauge()] in ([[1], None], [None, [1]]))
+        await second.shows(1)
+
+
+async def test_without_tracking_there_is_no_gauge() -> None:
+    """It would not see sessions that expire."""
+    worker = Worker("memory:", tracked=False)
+    async with worker.running:
+        await worker.client.create()
+        assert worker.gauge() is None
+
+
+async def test_several_servers_of_one_process_add_up() -> None:
+    """A meter has one gauge of a name, whoever offers it."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    counts = [SessionMetrics(provider), SessionMetrics(provider)]
+    for number, count in enumerate(counts, 1):
+        count.follow()
+        count.alive(count, number)
+    worker = Worker("memory:")
+    worker.reader = reader
+    assert worker.gauge() == [3]
+    counts[0].alive(counts[0], None)
+    counts[0].alive(counts[0], None)
+    assert worker.gauge() == [2]
+
+
+class Changing(MemoryStore):
+    """A store that may be away, and one that cannot count by itself."""
+
+    is_away = False
+    counts = True
+
+    async def count(self, *, audience: str) -> int | None:  # type: ignore[override]
+        if self.is_away:
+            raise StoreUnavailable
+        return await super().count(audience=audience) if self.counts else None
+
+
+async def test_a_server_that_stops_before_it_has_started_counts_nothing() -> None:
+    worker = Worker("memory:")
+    await worker.app.services.stopping()
+    assert worker.gauge() is None
+
+
+async def test_what_is_not_known_is_not_reported() -> None:
+    """While the store does not answer there is no number, rather than an old one."""
+    store = Changing()
+    worker = Worker(store)
+    async with worker.running:
+        await worker.client.create()
+        await worker.shows(1)
+        store.is_away = True
+        await worker.shows()
+        store.is_away = False
+        await worker.shows(1)
+
+
+async def test_a_store_that_cannot_count_is_walked() -> None:
+    """Page by page, which a store of many sessions is asked for less often."""
+    store = Changing(clock=Clock())
+    store.counts = False
+    worker = Worker(store)
+    async with worker.running:
+        await worker.shows(0)
+        for _ in range(3):
+            await worker.client.create()
+        await worker.shows(3)

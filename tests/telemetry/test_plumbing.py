@@ -1,0 +1,124 @@
+"""What the middleware does for itself leaves no spans: the store's driver, and the question to the server."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from time import time
+from typing import Any
+from uuid import uuid4
+
+import postgres_servers
+import psycopg
+import pytest
+import redis_servers
+from apps import Server, sessions
+from clients import Client
+from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
+from opentelemetry.instrumentation.redis import RedisInstrumentor
+from opentelemetry.instrumentation.sqlite3 import SQLite3Instrumentor
+from opentelemetry.instrumentation.utils import is_instrumentation_enabled
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import SpanKind
+from recorded import process_wide
+
+from integration.servers import CELLS, FRAMEWORKS, bare
+from mcp_sessions import SEP1364Create
+from mcp_sessions.stores.hidden import hidden
+from mcp_sessions.stores.postgres import PostgresStore
+from mcp_sessions.stores.redis import RedisStore
+from mcp_sessions.stores.sqlite import SQLiteStore
+
+OURS = {"sessions/create", "sessions/delete", "session start", "session end", "tools/call whoami"}
+
+
+@pytest.fixture
+def spans() -> Iterator[list[ReadableSpan]]:
+    """The spans of one test, of all that is in this process."""
+    with process_wide().recording() as kept:
+        yield kept
+
+
+async def lives(store: Any) -> None:
+    """Create, use and delete tracked sessions, with all that runs beside them."""
+    app = sessions(Server(), store=store, tracked=True, clock=time)
+    client = Client(app)
+    async with app.services.around(lambda _: nullcontext(), None):
+        held = await client.create()
+        await client.tool(session=held)
+        await client.delete(held)
+    await store.close()
+
+
+async def test_a_sqlite_store_leaves_no_spans(tmp_path: Path, spans: list[ReadableSpan]) -> None:
+    """Though a query of the application's own, beside it, does."""
+    SQLite3Instrumentor().instrument()
+    try:
+        await lives(SQLiteStore(tmp_path / "sessions.db"))
+        own = sqlite3.connect(":memory:")
+        own.cursor().execute("SELECT 1")
+    finally:
+        SQLite3Instrumentor().uninstrument()
+    assert {span.name for span in spans} == {*OURS, "SELECT"}
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_a_redis_store_leaves_no_spans(spans: list[ReadableSpan]) -> None:
+    """Neither of requests nor of what runs in the background, which would be a trace each."""
+    url = redis_servers.shared().url
+    RedisInstrumentor().instrument()
+    try:
+        await lives(RedisStore(url, prefix=f"{uuid4().hex}:", durability="ignore", timeout=10))
+    finally:
+        RedisInstrumentor().uninstrument()
+    assert {span.name for span in spans} == OURS
+
+
+async def test_a_postgresql_store_lets_no_instrumentation_see_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread has a context of its own."""
+    url, seen = postgres_servers.shared().url, list[bool]()
+    execute = psycopg.Connection.execute
+
+    def observed(*args: Any, **given: Any) -> Any:
+        seen.append(is_instrumentation_enabled())
+        return execute(*args, **given)
+
+    monkeypatch.setattr(psycopg.Connection, "execute", observed)
+    await lives(PostgresStore(url, schema=f"s{uuid4().hex}", durability="ignore", timeout=10))
+    assert {*seen} == {False}
+
+
+def test_without_opentelemetry_nothing_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "opentelemetry.context")
+    with hidden():
+        assert is_instrumentation_enabled()
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+async def test_the_question_to_a_server_that_makes_spans_leaves_none(framework: str, spans: list[ReadableSpan]) -> None:
+    """A creation is one server span, ours, though the server was asked whether it admits the caller."""
+    cell = next(cell for cell in CELLS if cell.framework == framework and not cell.stateful)
+    server = bare(cell)
+    async with server.router.lifespan_context(server):
+        headers = [(b"host", b"127.0.0.1:8000"), (b"accept", b"application/json, text/event-stream")]
+        answer = await Client(sessions(server), modern=cell.modern).send("sessions/create", None, *headers)
+    assert answer.status == 200, answer.body
+    assert [span.name for span in spans if span.kind is SpanKind.SERVER] == ["sessions/create"]
+    assert {span.name for span in spans} == {"sessions/create", "session start"}
+
+
+@pytest.mark.parametrize("mode", ["server", "off"])
+@pytest.mark.parametrize("modern", [True, False])
+async def test_http_instrumentation_within_sees_no_question(mode: str, modern: bool, spans: list[ReadableSpan]) -> None:
+    """Not before a creation, a refusal or an end; a `traceparent` of the caller is not passed on with it."""
+    inner = Server()
+    client = Client(sessions(OpenTelemetryMiddleware(inner), spans=mode, dialects=[SEP1364Create()]), modern=modern)
+    traced = (b"traceparent", b"00-" + b"a" * 32 + b"-" + b"b" * 16 + b"-01")
+    await client.send("sessions/create", None, traced)
+    await client.tool("whoami", traced, session={"sessionId": "x"})
+    assert {span.name for span in spans} - {"sessions/create", "session start", "tools/call whoami"} == set()
+    assert len(inner.seen) == 2
+    assert not any(b"traceparent" in dict(seen.scope["headers"]) for seen in inner.seen)
