@@ -9,6 +9,7 @@ from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
 from importlib import import_module
 from pkgutil import walk_packages
+from types import SimpleNamespace
 
 import pytest
 
@@ -92,6 +93,7 @@ def test_an_unknown_name_raises_attribute_error() -> None:
     assert not hasattr(mcp_sessions, "Basket")
 
 
+STAND_INS = {"kind": REQUEST, "_active": SimpleNamespace(claims=SimpleNamespace(ref="ses_a"))}
 HARMLESS = """
     Metadata Item
     Answer Call Claims Correlation Created Creation Ended Era Filling Finding Handle Holder Identity JarKey Namespace
@@ -118,7 +120,7 @@ def test_no_class_shows_a_credential() -> None:
             continue
         fields = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
         if fields is not None:
-            made = kind(**{name: REQUEST if name == "kind" else f"<{name}>" for name in fields})
+            made = kind(**{name: STAND_INS.get(name, f"<{name}>") for name in fields})
         elif is_dataclass(kind):
             made = object.__new__(kind)
             for name in (fields := [field.name for field in dataclass_fields(kind)]):

@@ -651,3 +651,17 @@ def test_a_body_is_taken_apart_once(more: str) -> None:
     assert message.envelope is message.envelope
     copy = msgspec.structs.replace(message, body=b'{"jsonrpc":"2.0","method":"a"}')
     assert (list(copy.envelope), copy.all_params) == (["jsonrpc", "method"], {})
+
+
+@pytest.mark.parametrize(
+    ("given_id", "kind"),
+    [(b'"id":1,', MessageKind.REQUEST), (b'"id":0,', MessageKind.REQUEST), (b"", MessageKind.NOTIFICATION)],
+)
+def test_members_of_meta_that_few_messages_have_are_read_beside_the_common(given_id: bytes, kind: MessageKind) -> None:
+    """Hosts put what is their own into `_meta`."""
+    read = parse(b'{"jsonrpc":"2.0",%b"method":"ping","params":{"_meta":{"host/own":1,"baggage":"a=b"}}}' % given_id)
+    assert isinstance(read, Message)
+    assert read.kind is kind
+    assert read.params.meta is not None
+    assert read.params.meta.baggage == msgspec.Raw(b'"a=b"')
+    assert read.meta == {"host/own": msgspec.Raw(b"1"), "baggage": msgspec.Raw(b'"a=b"')}

@@ -18,8 +18,8 @@ from typing import Any, Final
 import pytest
 
 from mcp_sessions._protocol import draft, jsonrpc
+from mcp_sessions._server import request
 from mcp_sessions._server.logs import Facts
-from mcp_sessions._session.session import Session
 from mcp_sessions._tokens import seal
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import Key, KeyRing, base64url
@@ -121,17 +121,12 @@ def _listeners(recorder: Recorder) -> Iterable[tuple[object, str, Callable[..., 
     yield seal, "seal", lambda token, *_: recorder.credential(token)
     yield KeyRing, "__init__", ring_made
     yield MCPSessionsError, "__init__", lambda _, error, *args: recorder.text("error", f"{error} {error.args!r}")
-    yield Session, "__init__", lambda _, session, *args: recorder.text("repr of a session", repr(session))
+    yield request, "Session", lambda session, *_: recorder.text("repr of a session", repr(session))
     yield jsonrpc, "parse", lambda message, *_: recorder.text("repr of a message", repr(message))
-    yield draft, "cached_metadata", _metadata_read(recorder)
-    yield draft, "parse_metadata", _metadata_read(recorder)
+    yield draft, "parse_metadata", lambda metadata, *_: recorder.text("repr of what is named", repr(metadata))
     yield Facts, "__call__", lambda _, facts, fact: recorder.text("repr of a fact", repr(fact))
     for level in ("debug", "info", "warning", "error", "exception", "critical"):
         yield logger, level, logged
-
-
-def _metadata_read(recorder: Recorder) -> Callable[..., None]:
-    return lambda metadata, *_: recorder.text("repr of what is named", repr(metadata))
 
 
 class _Handler(logging.Handler):

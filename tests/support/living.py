@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from apps import Server, sessions
 from clients import Clock, http
 
@@ -28,7 +30,7 @@ async def mint(options: Runtime, principal: Principal | None = None) -> ActiveSe
 
 def named(live: ActiveSession) -> SessionMetadata:
     """Return the metadata that a client sends back."""
-    metadata = live.metadata()
+    metadata = json.loads(live.metadata())
     return SessionMetadata(metadata["sessionId"], metadata.get("state"))
 
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import msgspec
+from msgspec import UNSET
 
 from .._session.claims import BESIDE, COOKIE, MODES, Kind, looks_like_session_id
 from .._session.claims import SESSION as SESSION_KIND
 from ..errors import EraRefused, SessionNotFound, SessionRequired, refuse
 from . import draft
 from .cookies import DISCOVER, SHARED_JAR
-from .draft import CLIENT_CAPABILITIES_KEY, INITIALIZE, SessionMetadata
+from .draft import INITIALIZE, SessionMetadata
 from .headers import SESSION_HEADER, RequestHeaders
-from .jsonrpc import NOTIFICATION, RESPONSE, SESSION_KEY, Message
+from .jsonrpc import NOTIFICATION, RESPONSE, Message
 from .policy import Policy
 from .strict_json import string
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 Lists = Literal["stable", "session", "untouched"]
 
-PROTOCOL_VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
+MAX_CACHED_BYTES: Final = 1024  # of a text that is remembered; with an id and a small state most are shorter
 
 
 class _Word(Enum):
@@ -99,7 +101,6 @@ NEEDS_LIVE_SESSION: Final = (ANSWERED - {Step.CREATE, Step.OPEN}) | {ATTACH, STA
 ECHOES: Final = frozenset({ATTACH, STABLE})
 """After these steps the session is written into a successful response."""
 
-_NEEDS_ID: Final = "session_method_as_notification"
 TABLE: Final[Mapping[Subject, Mapping[Carries, Step | str]]] = {
     Subject.CREATE: {NOTHING: Step.CREATE, TOO_LITTLE: Step.CREATE, SESSION: "session_on_create"},
     Subject.DELETE: {NOTHING: "session_missing", TOO_LITTLE: "session_missing", SESSION: Step.DELETE},
@@ -108,7 +109,7 @@ TABLE: Final[Mapping[Subject, Mapping[Carries, Step | str]]] = {
     Subject.SESSIONS: dict.fromkeys(Carries, Step.SESSIONS),
     Subject.END_ALL: dict.fromkeys(Carries, Step.END_ALL),
     Subject.OPEN: {NOTHING: Step.OPEN, TOO_LITTLE: Step.OPEN, SESSION: Step.RENEW},
-    Subject.MISPLACED: dict.fromkeys(Carries, _NEEDS_ID),
+    Subject.MISPLACED: dict.fromkeys(Carries, "session_method_as_notification"),
     Subject.LIST: {NOTHING: FORWARD, TOO_LITTLE: "required", SESSION: LIST},
     Subject.REPLY: dict.fromkeys(Carries, FORWARD),
     Subject.OTHER: {NOTHING: FORWARD, TOO_LITTLE: "required", SESSION: ATTACH},
@@ -117,8 +118,7 @@ TABLE: Final[Mapping[Subject, Mapping[Carries, Step | str]]] = {
 
 LISTS: Final[Mapping[Lists, Step]] = {"stable": STABLE, "session": ATTACH, "untouched": Step.UNTOUCHED}
 
-CANCELLED: Final = "notifications/cancelled"
-"""What a client sends when it expects no answer to a request any more."""
+CANCELLED: Final = "notifications/cancelled"  # its sender expects no answer to a request any more
 
 ADVERTISING: Final = frozenset({INITIALIZE, DISCOVER})
 """The methods whose result tells a client that sessions exist here."""
@@ -149,8 +149,7 @@ class Decision(msgspec.Struct, frozen=True):
     contradicts: bool = False  # whether the header is not that session's, which only its owner learns
 
 
-PASS: Final = Decision(FORWARD)
-"""The decision on a message that concerns no session."""
+PASS: Final = Decision(FORWARD)  # on a message that concerns no session
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -168,6 +167,7 @@ class Rules(msgspec.Struct, frozen=True):
     inspected_methods: frozenset[str]  # without a session, only these need a decision, unless all do
     inspects_all: bool
     guards: bool  # whether anything depends on no message reaching the server undecided
+    attaches: bool  # whether a session of the draft decides alone on a message that is about nothing else
 
     @classmethod
     def of(cls, *, subjects: Mapping[str, Subject], inspects_all: bool, **rules: Any) -> Rules:
@@ -179,6 +179,7 @@ class Rules(msgspec.Struct, frozen=True):
             inspected_methods=ADVERTISING | decided,
             inspects_all=inspects_all or inspects,
             guards=inspects or rules["bridges"],
+            attaches=not (rules["legacy_only"] or rules["fail_open"]) and rules["sep1364"] is None,
             **rules,
         )
 
@@ -186,7 +187,7 @@ class Rules(msgspec.Struct, frozen=True):
         """Whether a message concerns no session, so that it is forwarded as it came: `decide` would return `PASS`."""
         meta = message.params.meta
         return not (
-            (meta is not None and SESSION_KEY in meta)
+            (meta is not None and meta.session is not UNSET)
             or headers.session_id is not None
             or headers.cookie is not None
             or self.inspects_all
@@ -200,10 +201,20 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
     Raises:
         Refusal: The era is not served, the message contradicts itself or its header, or the table has a refusal.
     """
+    meta = message.params.meta
+    if rules.attaches and meta is not None and headers.session_id is None and message.method not in rules.subjects:
+        raw = meta.session
+        if raw is not UNSET and len(raw) <= MAX_CACHED_BYTES:
+            return _attached(bytes(raw))
     if rules.legacy_only and headers.is_modern:
         raise EraRefused
-    sep1364, header = rules.sep1364, headers.session_id
-    metadata = requested_session(message, sep1364)
+    return _decide(message, headers, rules)
+
+
+def _decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
+    sep1364, header, metadata = rules.sep1364, headers.session_id, None
+    if message.params.meta is not None or sep1364 is not None:
+        metadata = requested_session(message, sep1364)
     is_transport = contradicts = False
     if header is not None or sep1364 is not None:
         is_transport, contradicts = _header(message, metadata, headers, rules)
@@ -235,6 +246,12 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
     return Decision(step, metadata, header if is_transport else None, kind, fail_open, contradicts)
 
 
+@lru_cache(maxsize=1024)
+def _attached(raw: bytes) -> Decision:
+    """Return the decision on all messages that name a session so: a client does with each request of it."""
+    return Decision(ATTACH, draft.parse_metadata(raw))
+
+
 def _cookie(message: Message, about: Subject, cookie: str) -> SessionMetadata | None:
     """Return the session that a cookie names. What begins with `server/discover` is left to its answer."""
     if cookie == SHARED_JAR or message.method == DISCOVER or about is REPLY or about in ABOUT_SESSIONS:
@@ -250,9 +267,9 @@ def list_step(lists: Lists | None, *, modern: bool) -> Step:
 def requested_session(message: Message, sep1364: Sep1364 | None) -> SessionMetadata | None:
     """Return the session that a message names in its body, unverified: by the draft, else by a dialect of SEP-1364."""
     meta, metadata = message.params.meta, None
-    if meta is not None and SESSION_KEY in meta:
-        raw = bytes(meta[SESSION_KEY])
-        metadata = (draft.cached_metadata if len(raw) <= draft.MAX_CACHED_BYTES else draft.parse_metadata)(raw)
+    if meta is not None and meta.session is not UNSET:
+        raw = bytes(meta.session)
+        metadata = _attached(raw).metadata if len(raw) <= MAX_CACHED_BYTES else draft.parse_metadata(raw)
     return metadata if sep1364 is None else sep1364.requested_session(message, metadata)
 
 
@@ -313,10 +330,7 @@ def _is_required(message: Message, rules: Rules) -> bool:
 
 
 def ours_of(session_ids: Sequence[str]) -> str | None:
-    """Return the `Mcp-Session-Id` header where it looks like ours, and must not reach the application, else None.
-
-    Raises as `any_of`.
-    """
+    """Return what `any_of` does where it looks like ours, and must not reach the application, else None."""
     found = any_of(session_ids)
     return found if found is not None and looks_like_session_id(found) else None
 
@@ -340,9 +354,9 @@ def check_envelope(message: Message, *, version: str | None, methods: tuple[str,
         Refusal: `version_header_mismatch`: The version header differs from the envelope's.
         Refusal: `method_header_mismatch`: `Mcp-Method` is missing, doubled or differs from the method.
     """
-    meta = message.meta or {}
-    stated = string(meta[PROTOCOL_VERSION_KEY]) if PROTOCOL_VERSION_KEY in meta else None
-    if stated is None or CLIENT_CAPABILITIES_KEY not in meta:
+    meta = message.params.meta
+    stated = None if meta is None or meta.protocol_version is UNSET else string(meta.protocol_version)
+    if stated is None or meta is None or meta.client_capabilities is UNSET:
         raise refuse("envelope_incomplete")
     if stated != version:
         raise refuse("version_header_mismatch")

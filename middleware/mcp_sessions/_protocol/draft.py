@@ -8,9 +8,10 @@ Sources: the draft; MCP 2025-11-25, Streamable HTTP, "Session Management".
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from .._session.claims import RedactedRepr, utc
 from ..errors import Refusal, refuse
@@ -20,7 +21,6 @@ from .strict_json import DECODE_ERRORS, SHORTEST_MEMBER, Names, is_all, last_mem
 CREATE: Final = "sessions/create"
 DELETE: Final = "sessions/delete"
 INITIALIZE: Final = "initialize"
-CLIENT_CAPABILITIES_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
 
 
 class SessionMetadata(
@@ -38,8 +38,6 @@ _FRAME: Final = len('{"sessionId":""}')
 _STATE_FRAME: Final = len(',"state":""')
 
 _common = msgspec.json.Decoder(SessionMetadata).decode
-
-MAX_CACHED_BYTES: Final = 1024  # of a text that is remembered; with an id and a small state most are shorter
 
 
 def parse_metadata(raw: bytes) -> SessionMetadata:
@@ -60,10 +58,6 @@ def parse_metadata(raw: bytes) -> SessionMetadata:
     return found if len(raw) - shortest < SHORTEST_MEMBER or is_all(raw, found) else _uncommon(raw)
 
 
-cached_metadata: Final = lru_cache(maxsize=1024)(parse_metadata)
-"""The same for texts of up to `MAX_CACHED_BYTES`: a client sends one text with each request of a session."""
-
-
 def _uncommon(raw: bytes) -> SessionMetadata:
     if not raw.startswith(b"{"):
         raise refuse("malformed_session")
@@ -77,13 +71,12 @@ def _uncommon(raw: bytes) -> SessionMetadata:
     return SessionMetadata(session_id, state)
 
 
-def metadata(session_id: str, *, expires_at: int, state: str | None) -> dict[str, Any]:
-    """Return `SessionMetadata` of the draft, as `sessions/create` and every echo carry it.
+def metadata(session_id: str, expires_at: int) -> bytes:
+    """Return the JSON of `SessionMetadata`, as `sessions/create` and every echo carry it.
 
     The hint `expires_at` is in Unix seconds; without a new state the client's own stays good.
     """
-    written = {"sessionId": session_id, "expiresAt": instant(expires_at)}
-    return written if state is None else {**written, "state": state}
+    return msgspec.json.encode({"sessionId": session_id, "expiresAt": instant(expires_at)})
 
 
 @lru_cache(maxsize=1024)
@@ -92,15 +85,9 @@ def instant(seconds: int) -> str:
     return utc(seconds).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-@lru_cache(maxsize=1024)
-def without_state(session_id: str, expires_at: int) -> bytes:
-    """Return the JSON of `metadata` without a state, the same for every request of a session."""
-    return encode(metadata(session_id, expires_at=expires_at, state=None))
-
-
-def encode(metadata: dict[str, Any]) -> bytes:
-    """Return the JSON of `SessionMetadata`."""
-    return msgspec.json.encode(metadata)
+def with_state(metadata: bytes, state: str) -> bytes:
+    """Return the same JSON with a sealed state, whose characters need no escapes."""
+    return metadata[:-1] + b',"state":"' + state.encode("ascii") + b'"}'
 
 
 def names_transport(header: str, metadata: SessionMetadata | None, reads_transport: bool) -> bool:
@@ -124,10 +111,13 @@ def speaks_draft(message: Message) -> bool:
     if b"sessions" not in message.body and b"\\" not in message.body:  # which could escape a letter of it
         return False
     try:
+        meta = message.params.meta
         if message.method == INITIALIZE:
             capabilities = message.all_params["capabilities"]
+        elif meta is None or meta.client_capabilities is UNSET:
+            return False
         else:
-            capabilities = (message.meta or {})[CLIENT_CAPABILITIES_KEY]
+            capabilities = meta.client_capabilities
         return "sessions" in last_members(last_members(capabilities)["experimental"])
     except (Refusal, KeyError):
         return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from enum import Enum
 from itertools import islice
-from typing import Final, Literal, TypeAlias
+from typing import Final, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -32,6 +32,9 @@ from .strict_json import (
 )
 
 SESSION_KEY: Final = "io.modelcontextprotocol/session"
+PROTOCOL_VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
+CLIENT_INFO_KEY: Final = "io.modelcontextprotocol/clientInfo"
+CLIENT_CAPABILITIES_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
 
 # The member of `params` that names what a method acts on.
 TARGETS: Final[dict[str, Literal["name", "uri"]]] = {
@@ -49,9 +52,19 @@ _ONLY_VERSION: Final = Names("jsonrpc")  # of what may be no message at all
 _PARAMS: Final = Names(
     *(*_READ, *_RENAMED.values(), "capabilities", "cursor", "sessionId", "mode", "descendants"), usual=("arguments",)
 )
+_META_FIELDS: Final = {
+    SESSION_KEY: "session",
+    PROTOCOL_VERSION_KEY: "protocol_version",
+    CLIENT_INFO_KEY: "client_info",
+    CLIENT_CAPABILITIES_KEY: "client_capabilities",
+    "progressToken": "progress_token",
+    "traceparent": "traceparent",
+    "tracestate": "tracestate",
+    "baggage": "baggage",
+}
 _META: Final = Names(
-    *(SESSION_KEY, "io.modelcontextprotocol/protocolVersion", "io.modelcontextprotocol/clientCapabilities", "baggage"),
-    usual=("io.modelcontextprotocol/clientInfo", "progressToken", "traceparent", "tracestate"),
+    *(SESSION_KEY, PROTOCOL_VERSION_KEY, CLIENT_CAPABILITIES_KEY, "baggage"),
+    usual=(CLIENT_INFO_KEY, "progressToken", "traceparent", "tracestate"),
 )
 _VERSION: Final = Raw(b'"2.0"')
 _NULL: Final = Raw(b"null")
@@ -62,7 +75,8 @@ _value = msgspec.json.Decoder(Raw).decode
 
 _Value: TypeAlias = Raw | UnsetType
 _Members: TypeAlias = "dict[str, Raw] | None"
-_Decoded: TypeAlias = "tuple[bytes, dict[str, Raw], dict[str, Raw]]"
+_Decoded: TypeAlias = "tuple[bytes, dict[str, Raw], dict[str, Raw], dict[str, Raw] | None]"
+_M = TypeVar("_M")
 
 _LABEL: Final = re.compile(r"[A-Za-z0-9_/$-]{0,64}")  # no dot, so no session id
 # Or a letter of it, escaped or in a form that folds to it.
@@ -86,7 +100,32 @@ NOTIFICATION: Final = MessageKind.NOTIFICATION
 RESPONSE: Final = MessageKind.RESPONSE
 
 
-class Params(RedactedRepr, msgspec.Struct, omit_defaults=True, frozen=True, gc=False, rename=_RENAMED):
+class Meta(
+    RedactedRepr,
+    msgspec.Struct,
+    omit_defaults=True,
+    frozen=True,
+    gc=False,
+    forbid_unknown_fields=True,
+    rename={field: name for name, field in _META_FIELDS.items()},
+):
+    """The members that the `_meta` of most requests has, each value as sent."""
+
+    protocol_version: _Value = UNSET
+    client_info: _Value = UNSET
+    client_capabilities: _Value = UNSET
+    session: _Value = UNSET
+    progress_token: _Value = UNSET
+    traceparent: _Value = UNSET
+    tracestate: _Value = UNSET
+    baggage: _Value = UNSET
+
+    @classmethod
+    def of(cls, members: dict[str, Raw]) -> Meta:
+        return cls(**{field: members[name] for name, field in _META_FIELDS.items() if name in members})
+
+
+class Params(RedactedRepr, msgspec.Struct, Generic[_M], omit_defaults=True, frozen=True, gc=False, rename=_RENAMED):
     """The members that the `params` of MCP's common methods have, each value as sent."""
 
     name: _Value = UNSET
@@ -96,10 +135,10 @@ class Params(RedactedRepr, msgspec.Struct, omit_defaults=True, frozen=True, gc=F
     protocol_version: _Value = UNSET
     capabilities: _Value = UNSET
     client_info: _Value = UNSET
-    meta: _Members = None
+    meta: _M | None = None
 
 
-NO_PARAMS: Final = Params()
+NO_PARAMS: Final[Params[Meta]] = Params()
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -109,9 +148,10 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     kind: MessageKind
     method: str = ""  # empty for a response
     given_id: int | str | Raw | UnsetType = UNSET  # read or as sent; UNSET unless this is a request
-    params: Params = NO_PARAMS  # the common members
+    params: Params[Meta] = NO_PARAMS  # the common members
     field: Raw | None = None  # the top-level member `sessionId` as sent; MCP itself knows none
-    decoded: _Decoded | None = None  # the body, all of its members and all of its `params`, once it was taken apart
+    has_rare_meta: bool = False  # whether `params._meta` has members beside the common ones
+    decoded: _Decoded | None = None  # the body, and all members of it, its `params` and `_meta`, once it is taken apart
 
     @property
     def envelope(self) -> dict[str, Raw]:
@@ -127,7 +167,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         if self.decoded is not None and self.decoded[0] is self.body:  # a copy may have been given another body
             return self.decoded
         envelope = last_members(self.body)
-        decoded = self.body, envelope, _inner(envelope, "params", "params_not_object") or {}
+        params = _inner(envelope, "params", "params_not_object") or {}
+        decoded = self.body, envelope, params, _inner(params, "_meta", "meta_not_object")
         force_setattr(self, "decoded", decoded)
         return decoded
 
@@ -138,14 +179,14 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def meta(self) -> dict[str, Raw] | None:
-        """The members of `params._meta`, values as sent; None where absent or null."""
-        return self.params.meta
+        """Every member of `params._meta`, values as sent; None where absent or null."""
+        return None if self.params.meta is None else self._read()[3]
 
     @property
     def names_session(self) -> bool:
         """Whether `params._meta` names a session, well-formed or not."""
         meta = self.params.meta
-        return meta is not None and SESSION_KEY in meta
+        return meta is not None and meta.session is not UNSET
 
     @property
     def about(self) -> Raw | None:
@@ -171,16 +212,17 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return [("kind", self.kind.value), ("method", self.label)]
 
 
-class _Envelope(msgspec.Struct, omit_defaults=True, gc=False):
+class _Envelope(msgspec.Struct, Generic[_M], omit_defaults=True, gc=False):
     """A request or notification as nearly every client writes it."""
 
     jsonrpc: Literal["2.0"]
     method: str
     id: int | str | UnsetType = UNSET
-    params: Params | None = None
+    params: Params[_M] | None = None
 
 
-_common = msgspec.json.Decoder(_Envelope).decode
+_common = msgspec.json.Decoder(_Envelope[Meta]).decode
+_with_rare_meta = msgspec.json.Decoder(_Envelope[dict[str, Raw]]).decode  # as hosts put in what is their own
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -192,7 +234,7 @@ class Batch(msgspec.Struct, frozen=True):
 MAX_BATCH: Final = 100
 
 
-def parse(body: bytes, *, max_batch: int = MAX_BATCH) -> Message | Batch:
+def parse(body: bytes, max_batch: int = MAX_BATCH) -> Message | Batch:
     """Read the body of one POST.
 
     Args:
@@ -211,20 +253,35 @@ def parse(body: bytes, *, max_batch: int = MAX_BATCH) -> Message | Batch:
     try:
         found = _common(body)
     except DECODE_ERRORS:
-        return _other(body, max_batch)
+        return _rare(body, max_batch)
     joined = bytearray(len(body))
     join_into(found, joined)
     # A null is not written again, and so comes out as too short, too.
     if not (len(body) - len(joined) < SHORTEST_MEMBER or is_all(body, found)):
         return _message(body)
-    params = NO_PARAMS if found.params is None else found.params
-    if params.meta is not None and not _META.has_only(params.meta):
-        _META.check(params.meta)
+    params = found.params
     if found.id is UNSET:
-        return Message(body, NOTIFICATION, found.method, UNSET, params)
+        return Message(body, NOTIFICATION, found.method, UNSET, NO_PARAMS if params is None else params)
     if found.id:
-        return Message(body, REQUEST, found.method, found.id, params)
+        return Message(body, REQUEST, found.method, found.id, NO_PARAMS if params is None else params)
     return _message(body)  # only their text distinguishes 0 and -0
+
+
+def _rare(body: bytes, max_batch: int) -> Message | Batch:
+    """Read a message that would be common but for further members of `_meta`, or what is no such message."""
+    try:
+        found = _with_rare_meta(body)
+    except DECODE_ERRORS:
+        return _other(body, max_batch)
+    given = found.params
+    if given is None or given.meta is None or not is_all(body, found):
+        return _message(body)
+    _META.check(given.meta)
+    known = {name: getattr(given, name) for name in given.__struct_fields__}
+    params: Params[Meta] = Params(**{**known, "meta": Meta.of(given.meta)})
+    if found.id is UNSET:
+        return Message(body, NOTIFICATION, found.method, UNSET, params, has_rare_meta=True)
+    return Message(body, REQUEST, found.method, found.id, params, has_rare_meta=True) if found.id else _message(body)
 
 
 def _other(body: bytes, max_batch: int) -> Message | Batch:
@@ -292,9 +349,11 @@ def _message(body: bytes) -> Message:
     _META.check(meta or ())
     given_id = UNSET if "id" not in envelope else _checked_id(envelope["id"])
     params = params or {}
-    read = Params(**{field: params[name] for name, field in _READ.items() if name in params}, meta=meta)
+    common = None if meta is None else Meta.of(meta)
+    read: Params[Meta] = Params(**{field: params[name] for name, field in _READ.items() if name in params}, meta=common)
     kind = NOTIFICATION if given_id is UNSET else REQUEST
-    return Message(body, kind, method, given_id, read, field, (body, envelope, params))
+    decoded = body, envelope, params, meta
+    return Message(body, kind, method, given_id, read, field, meta is not None, decoded)
 
 
 def _inner(outer: dict[str, Raw], name: str, wrong: str) -> _Members:

@@ -20,8 +20,6 @@ from .draft import INITIALIZE
 from .jsonrpc import SESSION_KEY, Message
 from .strict_json import DECODE_ERRORS, string
 
-CLIENT_INFO_KEY: Final = "io.modelcontextprotocol/clientInfo"
-
 
 class _Client(msgspec.Struct, gc=False):
     name: str
@@ -36,7 +34,7 @@ def client_of(message: Message) -> str | None:
     if message.method == INITIALIZE:
         given = message.params.client_info
     else:
-        given = (message.params.meta or {}).get(CLIENT_INFO_KEY, UNSET)
+        given = UNSET if message.params.meta is None else message.params.meta.client_info
     if given is UNSET:
         return None
     try:

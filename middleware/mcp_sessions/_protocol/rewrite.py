@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from ..errors import Refusal
-from .jsonrpc import SESSION_KEY, Message
+from .jsonrpc import SESSION_KEY, Message, Meta
 from .strict_json import DECODE_ERRORS, Names, join, last_members, read_object, string
 
 ENVELOPE_PREFIX: Final = "io.modelcontextprotocol/"
@@ -28,6 +28,7 @@ _RESULT: Final = Names(
     ),
 )
 _NOTHING: Final = Raw()
+_NO_META: Final = Meta()
 _BACKSLASH: Final = ord("\\")
 _WITH_METHOD: Final = (b'{"jsonrpc":"2.0","method":', b'{"jsonrpc": "2.0", "method":', b'{"method":')
 """How notifications begin, and some requests: with a method no message is an answer, whatever else it holds."""
@@ -268,9 +269,10 @@ def notification(method: str) -> bytes:
 
 def ping(message: Message, request_id: bytes, method: str) -> bytes:
     """Return a question in the name of a message's sender: its envelope without the session, and no params."""
-    meta = {}
-    for name, value in (message.params.meta or {}).items():
-        if name.startswith(ENVELOPE_PREFIX) and name != SESSION_KEY:
-            meta[name] = value  # noqa: PERF403  # before Python 3.12 a comprehension is a call of its own
-    params = {"params": {"_meta": meta}} if meta else {}
+    common, meta = message.params.meta or _NO_META, message.meta if message.has_rare_meta else None
+    asked: Any = Meta(common.protocol_version, common.client_info, common.client_capabilities)
+    if meta is not None:
+        names = [name for name in meta if name.startswith(ENVELOPE_PREFIX) and name != SESSION_KEY]
+        asked = {name: meta[name] for name in names}
+    params = {} if asked == _NO_META or not asked else {"params": {"_meta": asked}}
     return join({"jsonrpc": "2.0", "id": Raw(request_id), "method": method, **params})

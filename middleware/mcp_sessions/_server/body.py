@@ -32,10 +32,11 @@ if TYPE_CHECKING:
 Steps = Coroutine[Any, Any, ASGIMessage] | Generator[Any, Any, ASGIMessage]  # a `receive` that is stepped by hand
 
 _FEW_DIGITS: Final = 6  # to read the length of every body would cost each request
+_FEW: Final = 10**_FEW_DIGITS
 _HAS_TIMEOUT: Final = sys.version_info >= (3, 11)  # `asyncio.timeout`
 
 
-def read_body(receive: Receive, headers: RequestHeaders, *, max_bytes: int, timeout: float) -> bytes | Awaitable[bytes]:
+def read_body(receive: Receive, headers: RequestHeaders, max_bytes: int, timeout: float) -> bytes | Awaitable[bytes]:
     """Return the whole request body where it came with the headers, as most do, else an awaitable of it.
 
     Args:
@@ -51,7 +52,7 @@ def read_body(receive: Receive, headers: RequestHeaders, *, max_bytes: int, time
     if CODING in headers.by_name and (headers.content_encoding or "identity").strip().lower() != "identity":
         raise refuse("content_encoding")
     declared = headers.by_name.get(LENGTH)  # the last copy, since servers refuse a second one
-    if declared is not None and (len(declared) > _FEW_DIGITS or max_bytes < 10**_FEW_DIGITS):  # else it is below it
+    if declared is not None and (len(declared) > _FEW_DIGITS or max_bytes < _FEW):  # else it is below it
         _check_length(declared, max_bytes)
     if not _HAS_TIMEOUT or ("trio" in sys.modules and not _is_on_asyncio()):  # where no timer can begin later
         return _read_under_timer(receive, max_bytes, timeout)
@@ -80,7 +81,7 @@ def read_message(body: bytes, ctx: RequestContext) -> Message | None:
     if len(body) > limits.nesting and is_deeper(body, limits.nesting):
         raise refuse("nesting_too_deep")
     try:
-        parsed = jsonrpc.parse(body, max_batch=limits.batch)
+        parsed = jsonrpc.parse(body, limits.batch)
     except InvalidRequest as refusal:
         if ctx.strict or refusal.reason != NOT_JSONRPC:
             raise

@@ -10,12 +10,13 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+from msgspec import UNSET
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
 from .._protocol import rewrite
 from .._protocol.draft import INITIALIZE
-from .._protocol.headers import ACCEPT_CODING, LENGTH, SESSION_HEADER, RequestHeaders, edit
+from .._protocol.headers import LENGTH, SESSION_HEADER, RequestHeaders, edit
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import Correlate, baggage_member, propagated
 from .._protocol.strict_json import string
@@ -81,12 +82,10 @@ class RequestContext(RedactedRepr, msgspec.Struct, eq=False):
         self.edit_headers({LENGTH, b"transfer-encoding"}, (LENGTH, b"%d" % len(body)))
         return body
 
-    def keep_response_readable(self) -> None:
-        """Keep the application from sending what cannot be changed: compressed bodies, files sent around us."""
-        if ACCEPT_CODING in self.headers.by_name:
-            self.scope["headers"] = self.headers.without(ACCEPT_CODING, self.scope["headers"])
-        extensions = self.scope.get("extensions")
-        if extensions and not BODY_AROUND_US.isdisjoint(extensions):
+    def keep_body_here(self) -> None:
+        """Keep the application from sending files around us."""
+        extensions = self.scope["extensions"]
+        if not BODY_AROUND_US.isdisjoint(extensions):
             kept = {name: value for name, value in extensions.items() if name not in BODY_AROUND_US}
             self.scope["extensions"] = kept
 
@@ -149,9 +148,10 @@ class Conversation(msgspec.Struct, frozen=True):
         if self.member is None or name is None:
             return body
         baggage = None
-        if message.meta is not None and "baggage" in message.meta:
+        meta = message.params.meta
+        if meta is not None and meta.baggage is not UNSET:
             try:
-                baggage = string(message.meta["baggage"])
+                baggage = string(meta.baggage)
             except Refusal:
                 return body
             if baggage is None:  # not baggage as W3C has it, and not ours to mend

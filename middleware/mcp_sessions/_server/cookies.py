@@ -70,7 +70,7 @@ async def new_cookie(ctx: RequestContext, message: Message) -> Header | None:
 async def _is_live(ctx: RequestContext, held: str) -> bool:
     """Whether a cookie names a live session of the caller, as far as is known."""
     try:
-        await open_session(SessionMetadata(held), ctx.runtime, principal=ctx.runtime.principal(ctx.scope), kind=COOKIE)
+        await open_session(SessionMetadata(held), ctx.runtime, ctx.runtime.principal(ctx.scope), kind=COOKIE)
     except SessionNotFound:
         return False
     except StoreUnavailable:  # to take it for dead could give one client the session of another

@@ -80,7 +80,7 @@ _CURSOR: Final = re.compile(r"([0-9]{1,15}) ([!-~]{1,64})", re.ASCII)
 
 async def create(call: MethodCall) -> dict[str, Any]:
     """Mint a session."""
-    return {"session": Raw((await call.mint()).echo())}
+    return {"session": Raw((await call.mint()).metadata())}
 
 
 async def delete(call: MethodCall) -> dict[str, Any]:
@@ -99,7 +99,7 @@ async def fork(call: MethodCall) -> dict[str, Any]:
     if not (isinstance(mode, str) and mode in MODES):
         raise refuse("fork_mode_unknown")
     made = await minting.fork(call.session, mode, params=params, scope=call.ctx.scope)
-    return {"session": made.metadata(), "_meta": {SESSION_KEY: call.session.metadata()}}
+    return {"session": Raw(made.metadata()), "_meta": {SESSION_KEY: Raw(call.session.metadata())}}
 
 
 async def list_sessions(call: MethodCall) -> dict[str, Any]:
@@ -108,7 +108,7 @@ async def list_sessions(call: MethodCall) -> dict[str, Any]:
     page = await _page(call, None if carried is None else carried.claims.ref)
     if carried is None or carried.claims.kind != SESSION:  # only a session that `_meta` named is echoed there
         return page
-    return {**page, "_meta": {SESSION_KEY: carried.metadata()}}
+    return {**page, "_meta": {SESSION_KEY: Raw(carried.metadata())}}
 
 
 async def end_all(call: MethodCall) -> dict[str, Any]:

@@ -184,7 +184,8 @@ class MCPSessionMiddleware:
         if scope["type"] != "http":
             await (self._start if scope["type"] == "lifespan" else self.app)(scope, receive, send)
             return
-        where = "endpoint" if self._is_at_endpoint else place(scope, self.path)
+        is_usual = scope["path"] == self.path and not scope.get("root_path")
+        where: Place = "endpoint" if is_usual or self._is_at_endpoint else place(scope, self.path)
         if where == "elsewhere" and (where := self._routing.place(scope)) == "elsewhere":
             await self.app(scope, receive, send)
             return

@@ -5,6 +5,7 @@ What happens to a message is decided in `_protocol.decision`, from a table; what
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import inf
@@ -46,7 +47,7 @@ async def handle_post(ctx: RequestContext) -> None:
     """Handle one POST to the MCP endpoint, from its first byte to the last byte of the response."""
     runtime, headers = ctx.runtime, ctx.headers
     try:
-        arriving = read_body(ctx.receive, headers, max_bytes=runtime.limits.body_bytes, timeout=runtime.body_timeout)
+        arriving = read_body(ctx.receive, headers, runtime.limits.body_bytes, runtime.body_timeout)
         body = arriving if isinstance(arriving, bytes) else await arriving
         message = read_message(body, ctx)
     except Refusal as refusal:
@@ -70,19 +71,26 @@ async def handle_post(ctx: RequestContext) -> None:
         if decision.transport_id is not None or decision.kind != SESSION:
             session = await open_others(ctx, decision)
         if decision.metadata is not None and decision.kind == SESSION:
-            principal = runtime.principal(ctx.scope)
-            session = await open_session(decision.metadata, runtime, principal=principal, fail_open=decision.fail_open)
+            session = await open_session(decision.metadata, runtime, runtime.principal(ctx.scope), decision.fail_open)
     except Refusal as refusal:
         refused, session = refusal, None
-    with _recorded(ctx, message, decision, session, refused) if runtime.tells() else _UNRECORDED:
-        if refused is not None:
-            # A dead cookie is renewed at once, since its client does not know that it has one.
-            is_dead = decision.kind == COOKIE and isinstance(refused, SessionNotFound)
-            await refuse(ctx, message, refused, partial(new_cookie, ctx, message) if is_dead else None)
-        elif decision.step in ANSWERED:
-            await answer(ctx, message, partial(METHODS[decision.step], MethodCall(ctx, message, session)), session)
-        else:
-            await _forward(ctx, message, decision, session)
+    if runtime.tells():
+        with _recorded(ctx, message, decision, session, refused):
+            await _respond(ctx, message, decision, session, refused)
+    else:
+        await _respond(ctx, message, decision, session, refused)
+
+
+def _respond(
+    ctx: RequestContext, message: Message, decision: Decision, session: ActiveSession | None, refused: Refusal | None
+) -> Awaitable[None]:
+    if refused is not None:
+        # A dead cookie is renewed at once, since its client does not know that it has one.
+        is_dead = decision.kind == COOKIE and isinstance(refused, SessionNotFound)
+        return refuse(ctx, message, refused, partial(new_cookie, ctx, message) if is_dead else None)
+    if decision.step in ANSWERED:
+        return answer(ctx, message, partial(METHODS[decision.step], MethodCall(ctx, message, session)), session)
+    return _forward(ctx, message, decision, session)
 
 
 async def _forward_untouched(ctx: RequestContext, body: bytes) -> None:
@@ -176,7 +184,7 @@ def _response_filter(
             ref = None if session is None else session.claims.ref
             ctx.runtime.streams.cancel(ref, _upstream_id(ctx), bytes(message.all_params["requestId"]))
         return passing_filter(ctx)
-    runtime, echoed = ctx.runtime, session if decision.step in ECHOES else None
+    runtime, scope, echoed = ctx.runtime, ctx.scope, session if decision.step in ECHOES else None
     is_plain = message.method not in ADVERTISING and runtime.rules.sep1364 is None and not runtime.bridges
     if is_plain and (echoed is None or echoed.claims.kind == SESSION):
         rewrites: tuple[Rewrite, ...] = ()
@@ -184,18 +192,21 @@ def _response_filter(
         rewrites = rewrites_for(ctx, message, session, echoed)
     if echoed is None and not rewrites:
         return passing_filter(ctx)
-    if ACCEPT_CODING in ctx.headers.by_name or ctx.scope.get("extensions"):
-        ctx.keep_response_readable()
+    if ACCEPT_CODING in ctx.headers.by_name:  # what is compressed cannot be changed
+        scope["headers"] = ctx.headers.without(ACCEPT_CODING, scope["headers"])
+    if scope.get("extensions"):
+        ctx.keep_body_here()
     return ResponseFilter(
         ctx.send,
         join(message.given_id),
         None if rewrites else echoed,
         rewrites,
-        None if session is None else partial(_guard, ctx, message, session, decision.fail_open),
+        None if session is None else _guard,
         runtime.limits.event_bytes,
         inf if session is None else session.late_at,
         runtime.clock,
         None if ctx.telemetry is None else ctx.telemetry.observer,
+        guarded=(ctx, message, session, decision.fail_open),
     )
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import anyio
 import msgspec
@@ -71,23 +71,24 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
     request_id: bytes  # as JSON
     echoed: ActiveSession | None  # the session to write into the answer where there are no rewrites
     rewrites: tuple[Rewrite, ...]  # what the answer needs, in this order; what translates ids comes first
-    make_guard: Callable[[], StreamGuard] | None = None  # gives what ends the response before its time
+    make_guard: Callable[..., StreamGuard] | None = None  # gives what ends the response before its time
     max_event_bytes: int = _OBSERVED  # that are held; a longer event passes unchanged
     late_at: float = inf  # when the session may have ended since the store was asked, Unix seconds
     clock: Callable[[], float] = time.time
     observer: RequestTelemetry | None = None  # what learns how the request ended
     is_passing: bool = False  # the body leaves part by part as it came, and is observed at the most
+    guarded: tuple[Any, ...] = ()  # what `make_guard` is called with: a partial takes three times as long
 
     is_opaque: bool = False  # its body has a type that is not changed
     start: ASGIMessage | None = None  # while it is held
     kept: Headers = []  # that stay true of a changed body; each struct gets its own
-    named: Headers = []  # what names a new session comes last
+    named: tuple[tuple[bytes, bytes], ...] = ()  # what names a new session comes last
     session_id: str | None = None  # that the headers name
     answer: bytes | None = None  # the success, as far as it is changed, once it was recognized
-    pieces: list[bytes] = []  # of a JSON body that comes in several
+    pieces: list[bytes] | None = None  # of a JSON body that comes in several
     size: int = 0  # the bytes of these, where they are observed
     events: EventStream | None = None
-    waiting: list[ASGIMessage] = []  # parts of an event stream that wait for its start
+    waiting: tuple[ASGIMessage, ...] = ()  # parts of an event stream that wait for its start
     guard: StreamGuard | None = None  # from when the stream is open
     is_sending: bool = False  # events are on their way just now
     is_resumable: bool = False  # its client has an event id
@@ -177,7 +178,7 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
         else:
             await self.send(start)
         if self.make_guard is not None:
-            self.guard = guard = self.make_guard()
+            self.guard = guard = self.make_guard(*self.guarded)
             guard.streams.add(self)
             if self.late_at <= self.clock():
                 await self._cut_if_refused(guard)
@@ -188,7 +189,7 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
     def name(self, session_id: str) -> None:
         """Name a new session in the headers, which are still held."""
         self.session_id = session_id
-        self.named = [(SESSION_HEADER, session_id.encode("ascii"))]
+        self.named = ((SESSION_HEADER, session_id.encode("ascii")),)
 
     def translate(self, session_id: str) -> None:
         """Name a session of ours where the server has named its own."""
@@ -201,12 +202,13 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
     # --- its body ----------------------------------------------------------------------------
 
     async def _collect(self, message: ASGIMessage) -> None:
-        body = message.get("body", b"")
-        if self.pieces or message.get("more_body", False):
-            self.pieces.append(body)
+        body, pieces = message.get("body", b""), self.pieces
+        if pieces is not None or message.get("more_body", False):
+            self.pieces = pieces = pieces or []
+            pieces.append(body)
             if message.get("more_body", False):
                 return
-            body = b"".join(self.pieces)
+            body = b"".join(pieces)
         changed = await self._cut_answer() if self.late_at <= self.clock() else None
         if changed is None:
             changed = await self._rewritten(body) if self.rewrites else self.echo(body, self.echoed)
@@ -229,9 +231,8 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
 
     async def _cut_answer(self) -> bytes | None:
         """Return what takes the place of a result whose session has ended meanwhile."""
-        assert self.make_guard is not None
-        assert self.start is not None
-        guard = self.make_guard()
+        assert self.make_guard is not None and self.start is not None  # noqa: PT018
+        guard = self.make_guard(*self.guarded)
         refusal = await guard.refusal() if self.start["status"] == _OK else None
         return None if refusal is None else guard.refused(refusal)
 
@@ -267,7 +268,7 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
     async def _pass(self, message: ASGIMessage, more: bool) -> None:
         """Send a part of an event stream, or let it wait with the start."""
         if self.start is not None:
-            self.waiting.append(message)
+            self.waiting += (message,)
             if more and self._is_held():
                 return
         self.is_sending = True
@@ -285,15 +286,14 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
 
     async def _release(self, start: ASGIMessage) -> None:
         """Send the start of an event stream that was held, and what waits with it."""
-        waiting, self.start, self.waiting = self.waiting, None, []
-        await self.send({**start, "headers": [*start["headers"], *self.named]})
-        for message in waiting:
+        waiting, self.start, self.waiting = self.waiting, None, ()
+        for message in ({**start, "headers": [*start["headers"], *self.named]}, *waiting):
             await self.send(message)
 
     def echo(self, text: bytes, session: ActiveSession | None) -> bytes | None:
         """Return the answer with a session, or the error that takes its place where the state cannot be kept."""
         try:
-            return None if session is None else rewrite.echo(text, self.request_id, session.echo)
+            return None if session is None else rewrite.echo(text, self.request_id, session.metadata)
         except StateError as error:
             return rewrite.error(self.request_id, INTERNAL_ERROR, str(error))
 
@@ -325,13 +325,13 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
                 if event.data is not None:
                     self.observer.read(event.data)
             return
-        self.pieces.append(part)
+        pieces = self.pieces = self.pieces or []
+        pieces.append(part)
         self.size += len(part)
         if self.size > _OBSERVED:
-            self.observer = None
-            self.pieces.clear()
+            self.observer = self.pieces = None
         elif not more:
-            self.observer.read(b"".join(self.pieces))
+            self.observer.read(b"".join(pieces))
 
     # --- its session ends --------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ class SetCookie(Rewrite, kw_only=True):
             self.holds = False
             header = await first_cookie(self.ctx, self.message)
             if header is not None:
-                response.named.append(header)
+                response.named += (header,)
         return None
 
 

@@ -31,6 +31,7 @@ from .._tokens.keys import KeyRing
 from ..errors import CreateLimited, Refusal, SessionNotFound, SessionRequired
 from ..stores import base
 from ..stores.base import ANONYMOUS, LIVE, Reach, Standing, Store
+from ..stores.memory import MemoryStore
 from ..stores.turns import Turns
 from ..telemetry.detect import is_traced
 from . import placement, principal
@@ -74,6 +75,7 @@ class Runtime(msgspec.Struct, frozen=True):
     census: Census | None  # only where they are counted, too
     on_create: OnCreate | None
     namespace: Callable[..., Namespace]  # a session's place in the store, given its `ref`, end, subject
+    status_now: Callable[[Claims], Standing] | None  # what the store answers, where it need not be awaited
     data: Callable[..., Data]  # its data, given the same; the end is in Unix seconds
     origin: str | None  # names the store where no other process sees what it holds, else None
     keys_last: bool  # whether the keys outlive this process
@@ -98,11 +100,6 @@ class Runtime(msgspec.Struct, frozen=True):
     listen: Listener | None
     emit: Callable[[Fact], None]  # passes a fact to the log, to telemetry and to the listener
     clock: Callable[[], float]
-
-    @property
-    def idle_in_state(self) -> bool:
-        """Whether a session's last use travels in its state; where sessions are tracked, the store knows it."""
-        return self.idle_timeout is not None and not self.tracked
 
     def status(self, claims: Claims) -> Awaitable[Standing]:
         """Return the status of a verified session."""
@@ -254,6 +251,7 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
         "sweeper": sweeper,
         "namespace": namespace,
         "data": data,
+        "status_now": store.status_now if type(store) is MemoryStore and tracked is None else None,
         "tells": tells,
         "counts": options.telemetry.metrics is not None,
         "telemetry": telemetry,

@@ -108,8 +108,8 @@ async def _serve_stream(ctx: RequestContext, transport: str | None, listening: O
         return
     refused = partial(_cut_body, ctx, origin)
     guard = StreamGuard(origin, transport, runtime.streams, runtime.events, refused, lambda: ended_itself, False)
-    rewrites = (TranslateIds(ctx=ctx),) if runtime.bridges else ()
-    response = ResponseFilter(ctx.send, origin.id or b"", None, rewrites, lambda: guard, runtime.limits.event_bytes)
+    rewrites, limit = (TranslateIds(ctx=ctx),) if runtime.bridges else (), runtime.limits.event_bytes
+    response = ResponseFilter(ctx.send, origin.id or b"", None, rewrites, lambda: guard, limit)
     if kept is not None:
         response.echoed, response.rewrites = kept.echoed, (*rewrites, *kept.rewrites)
     try:

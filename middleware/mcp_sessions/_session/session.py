@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 import msgspec
 
-from .claims import Claims, Correlation, Principal, utc
+from .claims import Claims, Correlation, Principal, RedactedRepr, utc
 from .data import Data
 from .state import State
 
@@ -37,21 +37,18 @@ class OpenSession(Protocol):
     def end(self, reason: str, *, descendants: bool) -> Awaitable[None]: ...
 
 
-class Session:
-    """A logical session, as one request sees it.
+class Session(RedactedRepr, msgspec.Struct, eq=False):
+    """A logical session, as one request sees it. (A struct, which is made in half the time.)
 
     Attributes:
         correlation: The name that the client of this request gives its conversation, where `correlate=` looks for
             it, or None. Any client may send any: no access and no data may depend on it.
     """
 
-    __slots__ = ("_active", "_data", "_ended", "correlation")
-
-    def __init__(self, active: OpenSession) -> None:
-        self._active = active
-        self._ended = False
-        self._data: Data | None = None
-        self.correlation: Correlation | None = None
+    _active: OpenSession
+    _ended: bool = False
+    _data: Data | None = None
+    correlation: Correlation | None = None
 
     @property
     def ref(self) -> str:
@@ -144,6 +141,9 @@ class Session:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Session holds a credential and belongs to one request; keep session.ref instead")
+
+    __copy__ = __reduce__
+    __replace__ = __reduce__  # type: ignore[assignment]  # it gives nothing back
 
 
 @dataclass(frozen=True, slots=True)

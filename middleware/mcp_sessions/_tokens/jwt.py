@@ -15,9 +15,22 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from .._session.claims import MAX_CLIENT_CHARS, MAX_CLOCK_SKEW, MAX_TOKEN_BYTES, SESSION, TYP, Claims, Kind, Principal
+from .._session.claims import (
+    MAX_CLIENT_CHARS,
+    MAX_CLOCK_SKEW,
+    MAX_TOKEN_BYTES,
+    SESSION,
+    TYP,
+    Claims,
+    Kind,
+    Principal,
+    RedactedRepr,
+)
 from ..errors import ConfigurationError, SessionExpired, SessionNotFound
 from .keys import Key, KeyRing, base64url, from_base64url
+from .seal import UnsealedState
+
+MAX_REMEMBERED_CHARS: Final = 1024  # of a state, beside each cached token
 
 _SHAPE: Final = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
 
@@ -58,13 +71,20 @@ _CLAIM: Final = re.compile(rf"\b({'|'.join(_Payload.__struct_fields__)})`\Z")
 _UNPROVED: Final = object()  # equals no principal
 
 
-class _Authentic(msgspec.Struct):
-    """A token whose signature, types, issuer and audience were verified under one ring."""
+class VerifiedToken(RedactedRepr, msgspec.Struct, eq=False):
+    """A token whose signature, types, issuer and audience were verified under one ring, and what was made of it since.
+
+    All of it follows from the token and the keys of that ring. What may change (the ring, the time, the caller, the
+    store's answer) is asked again for each request.
+    """
 
     ring: KeyRing
     key: Key
     claims: Claims
     owner: object  # the principal that was last found to be its subject
+    metadata: tuple[int, bytes] = (-1, b"")  # an end in Unix seconds, and the JSON that names the session with it
+    opened: tuple[str, UnsealedState] | None = None  # the last short state that its client sent
+    sealed: tuple[str, UnsealedState] | None = None  # the last one that was sealed for it, which comes next
 
     def belongs_to(self, principal: Principal | None) -> bool:
         owned = self.claims.subject
@@ -95,8 +115,8 @@ class Tokens:
         # Two generations: a full young one replaces the old one, whose entries go at once. Deleting the first key of
         # a growing dict, one by one, rescans what was deleted before.
         self._generation: Final = (cache_entries + 1) // 2
-        self._young: dict[str, _Authentic] = {}
-        self._old: dict[str, _Authentic] = {}
+        self._young: dict[str, VerifiedToken] = {}
+        self._old: dict[str, VerifiedToken] = {}
 
     def mint(self, ring: KeyRing, claims: Claims) -> str:
         """Return the token that holds these claims, whose `kid` and `subject` are the ring's signing key's.
@@ -141,6 +161,15 @@ class Tokens:
     ) -> Claims:
         """Return the claims of a token that is authentic, for us, of this kind, this caller's, and not expired.
 
+        Arguments and errors are those of `known`.
+        """
+        return self.known(ring, token, now, principal, kind).claims
+
+    def known(
+        self, ring: KeyRing, token: str, now: float, principal: Principal | None, kind: str = SESSION
+    ) -> VerifiedToken:
+        """Return what is known of a token that is authentic, for us, of this kind, this caller's, and not expired.
+
         Args:
             ring: The keys that are valid now.
             token: The text that the client sent.
@@ -166,7 +195,7 @@ class Tokens:
         if not (principal == found.owner or found.belongs_to(principal)):
             raise SessionNotFound("token_principal", ref=claims.ref)
         if now < claims.expires_at:
-            return claims
+            return found
         raise SessionExpired(ref=claims.ref)
 
     def kind(self, ring: KeyRing, token: str) -> Kind | None:
@@ -176,7 +205,7 @@ class Tokens:
         except SessionNotFound:
             return None
 
-    def _found(self, ring: KeyRing, token: str) -> _Authentic:
+    def _found(self, ring: KeyRing, token: str) -> VerifiedToken:
         found = self._young.get(token) or self._old.get(token)
         if found is not None and found.ring is ring:
             return found
@@ -197,7 +226,7 @@ class Tokens:
             raise SessionNotFound("token_size")
         return self._authenticate(ring, token).claims
 
-    def _authenticate(self, ring: KeyRing, token: str) -> _Authentic:
+    def _authenticate(self, ring: KeyRing, token: str) -> VerifiedToken:
         segments = _SHAPE.fullmatch(token)
         if segments is None:
             raise SessionNotFound("token_shape")
@@ -220,7 +249,7 @@ class Tokens:
         if not key.verify(token[: segments.end(2)].encode("ascii"), signature):
             raise SessionNotFound("token_signature")
         claims = self._claims(key, payload)
-        return _Authentic(ring, key, claims, None if claims.subject is None else _UNPROVED)
+        return VerifiedToken(ring, key, claims, None if claims.subject is None else _UNPROVED)
 
     def _claims(self, key: Key, text: bytes) -> Claims:
         try:

@@ -8,8 +8,8 @@ Sources: NIST SP 800-38D (GCM), RFC 5116 (AEAD), and the data-layer sessions dra
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 from functools import lru_cache
 from typing import Final
 
@@ -22,8 +22,6 @@ from .keys import CipherName, Key, KeyRing, base64url, encode_fields, from_base6
 
 VERSION: Final = "v1"
 MAX_SERVER_ID: Final = 256  # characters; a UUID has 36, and every one of them makes every request longer
-
-MAX_REMEMBERED_CHARS: Final = 1024  # of a state token
 
 _NONCE_BYTES, _TAG_BYTES, _TIME_BYTES = 12, 16, 8
 _PREFIX_CHARS: Final = len("v1.kkkkkkkk.")
@@ -44,15 +42,17 @@ class Seal(msgspec.Struct, frozen=True):
     name: CipherName
     purpose: bytes
 
-    def lock(self, key: Key, nonce: bytes, plain: bytes, *, jti: str, subject: str | None, audience: str) -> bytes:
+    def lock(  # noqa: PLR0917  # keywords cost as much as the rest
+        self, key: Key, nonce: bytes, plain: bytes, jti: str, subject: str | None, audience: str
+    ) -> bytes:
         """Return ciphertext and tag, or raise ValueError for a public key, which cannot seal."""
         if not key.ciphers:
             raise ValueError("a public key cannot seal")
         bound_to = _bound_to(self.purpose, key.kid, jti, subject, audience)
         return key.ciphers[self.name].encrypt(nonce, plain, bound_to)
 
-    def unlock(
-        self, key: Key, nonce: bytes, sealed: bytes, *, jti: str, subject: str | None, audience: str
+    def unlock(  # noqa: PLR0917  # as above
+        self, key: Key, nonce: bytes, sealed: bytes, jti: str, subject: str | None, audience: str
     ) -> bytes | None:
         """Return what was sealed, or None where it was sealed otherwise."""
         bound_to = _bound_to(self.purpose, key.kid, jti, subject, audience)
@@ -79,10 +79,9 @@ def sealed_size(payload_bytes: int) -> int:
     return _PREFIX_CHARS + (sealed * 4 + 2) // 3
 
 
-def seal(
+def seal(  # noqa: PLR0917  # as above
     key: Key,
     payload: bytes,
-    *,
     jti: str,
     subject: str | None,
     audience: str,
@@ -101,14 +100,14 @@ def seal(
         nonce: 12 bytes that were never used with this key; by default random ones, which are safe for 2^32 states
             under one key (SP 800-38D section 8.3): rotate before.
     """
-    nonce = secrets.token_bytes(_NONCE_BYTES) if nonce is None else nonce
+    nonce = os.urandom(_NONCE_BYTES) if nonce is None else nonce
     plain = last_seen.to_bytes(_TIME_BYTES, "big") + payload
-    sealed = STATE.lock(key, nonce, plain, jti=jti, subject=subject, audience=audience)
+    sealed = STATE.lock(key, nonce, plain, jti, subject, audience)
     return f"{VERSION}.{key.kid}.{base64url(nonce + sealed)}"
 
 
-def open(  # noqa: A001  # the field's own pair of words: seal and open
-    ring: KeyRing, token: str, *, jti: str, subject: str | None, audience: str, max_bytes: int, now: float
+def open(  # noqa: A001, PLR0917  # the field's own pair of words: seal and open
+    ring: KeyRing, token: str, jti: str, subject: str | None, audience: str, max_bytes: int, now: float
 ) -> UnsealedState:
     """Return the contents of a state token that was sealed for this session.
 
@@ -132,7 +131,7 @@ def open(  # noqa: A001  # the field's own pair of words: seal and open
     key = ring.get(shape[1])
     if key is None or not key.ciphers:
         raise StateUnreadable("state_key_unknown")
-    unsealed = (_recent if len(token) <= MAX_REMEMBERED_CHARS else _unsealed)(key, shape[2], jti, subject, audience)
+    unsealed = _unsealed(key, shape[2], jti, subject, audience)
     if not unsealed.last_seen <= now + MAX_CLOCK_SKEW:
         raise StateUnreadable("state_from_the_future")
     return unsealed
@@ -146,7 +145,7 @@ def _unsealed(key: Key, text: str, jti: str, subject: str | None, audience: str)
         raise StateUnreadable("state_shape") from None
     if not len(sealed) >= _NONCE_BYTES + _TIME_BYTES + _TAG_BYTES:
         raise StateUnreadable("state_shape")
-    plain = STATE.unlock(key, sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], jti=jti, subject=subject, audience=audience)
+    plain = STATE.unlock(key, sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], jti, subject, audience)
     if plain is None:
         raise StateUnreadable("state_seal")
     payload = plain[_TIME_BYTES:]
@@ -158,10 +157,6 @@ def _unsealed(key: Key, text: str, jti: str, subject: str | None, audience: str)
     return UnsealedState(payload, int.from_bytes(plain[:_TIME_BYTES], "big"))
 
 
-_recent: Final = lru_cache(maxsize=1024)(_unsealed)
-"""The same for tokens of up to `MAX_REMEMBERED_CHARS`: a client sends one with each request until its state changes."""
-
-
 def can_carry(server_id: str) -> bool:
     """Whether a server's id can be sealed: visible ASCII, as the specification requires, and not too long."""
     return _SERVER_ID.fullmatch(server_id) is not None
@@ -170,7 +165,7 @@ def can_carry(server_id: str) -> bool:
 def seal_upstream(key: Key, server_id: str, *, jti: str, subject: str | None, audience: str) -> str:
     """Return the claim `up` for a server's id, sealed by the ring's signing key for a session."""
     plain = server_id.encode("ascii")
-    return base64url(UPSTREAM.lock(key, _nonce(jti), plain, jti=jti, subject=subject, audience=audience))
+    return base64url(UPSTREAM.lock(key, _nonce(jti), plain, jti, subject, audience))
 
 
 def open_upstream(ring: KeyRing, claims: Claims, *, audience: str) -> str | None:
@@ -182,9 +177,7 @@ def open_upstream(ring: KeyRing, claims: Claims, *, audience: str) -> str | None
         raise SessionNotFound("bridge_key_unknown", ref=claims.ref)
     try:
         sealed = from_base64url(claims.upstream)
-        server_id = UPSTREAM.unlock(
-            key, _nonce(claims.jti), sealed, jti=claims.jti, subject=claims.subject, audience=audience
-        )
+        server_id = UPSTREAM.unlock(key, _nonce(claims.jti), sealed, claims.jti, claims.subject, audience)
     except ValueError:
         server_id = None
     if server_id is None:

@@ -12,7 +12,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link
 
 from .._protocol.jsonrpc import REQUEST, Message, Params
-from .._protocol.labels import CLIENT_INFO_KEY, client_of
+from .._protocol.labels import client_of
 from .._session.claims import MAX_CLIENT_CHARS, Claims
 from .attributes import CLIENT, METHOD, NETWORK, TARGET_ATTRIBUTES, common_attributes, session_attributes, target_of
 from .context import SESSION_START, in_session, links_to, start_of
@@ -62,8 +62,9 @@ class Calls:
         is_short = len(message.method) + len(name) + (0 if version is None else len(version)) <= _MAX_KEY
         call_of = self._cached if is_short else self._cached.__wrapped__
         client, trace = (None, None) if session is None else (session.client, session.trace)
+        meta = message.params.meta
         if client is None and (
-            message.params.client_info is not UNSET or CLIENT_INFO_KEY in (message.params.meta or ())
+            message.params.client_info is not UNSET or (meta is not None and meta.client_info is not UNSET)
         ):
             given = client_of(message)
             client = None if given is None else given[:MAX_CLIENT_CHARS]

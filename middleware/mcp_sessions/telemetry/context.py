@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import msgspec
+from msgspec import UNSET
 from opentelemetry import propagate
 from opentelemetry.context import Context, attach, create_key, detach, get_current, get_value, set_value
 from opentelemetry.trace import (
@@ -27,7 +28,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from .._protocol.jsonrpc import Message
+from .._protocol.jsonrpc import Message, Meta
 from .._protocol.strict_json import string
 from .._session.claims import RedactedRepr
 from ..errors import Refusal
@@ -101,7 +102,7 @@ def origin_of(message: Message, headers: Mapping[bytes, bytes]) -> Origin:
         named = {name: headers.get(name.encode(), b"").decode("latin-1") for name in _TRACE_CONTEXT}
         current = propagate.extract(named, current)
         transport = get_current_span(current).get_span_context()
-    sent = _carrier(message.meta)
+    sent = _carrier(message.params.meta)
     context = propagate.extract(sent, current) if sent else current
     caller = get_current_span(context).get_span_context()
     if _place(caller) == _place(transport):
@@ -109,16 +110,17 @@ def origin_of(message: Message, headers: Mapping[bytes, bytes]) -> Origin:
     return Origin(context, caller, transport, span if span.is_recording() else None)
 
 
-def has_trace_context(meta: Mapping[str, Any]) -> bool:
+def has_trace_context(meta: Meta) -> bool:
     """Whether a message's `_meta` brings a span or baggage."""
-    return "traceparent" in meta or "baggage" in meta
+    return meta.traceparent is not UNSET or meta.baggage is not UNSET
 
 
-def _carrier(meta: Mapping[str, Any] | None) -> dict[str, str]:
+def _carrier(meta: Meta | None) -> dict[str, str]:
     if meta is None or not has_trace_context(meta):
         return {}
     try:
-        return {name: string(meta[name]) or "" for name in _TRACE_CONTEXT if name in meta}
+        sent = {name: getattr(meta, name) for name in _TRACE_CONTEXT}
+        return {name: string(value) or "" for name, value in sent.items() if value is not UNSET}
     except Refusal:  # a lone surrogate
         return {}
 

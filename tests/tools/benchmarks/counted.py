@@ -2,7 +2,8 @@
 
 Everything is set up and warmed once. Then, for each subject, one child serves no request and another serves N: the
 difference between the two is what N requests take, and nothing of what Python takes to start is in it. Each child's
-process id is printed, since valgrind names its files by it.
+process id is printed, since valgrind names its files by it. Each subject is counted twice: as it is, and as a
+pass-through that serves the same request, since what its body takes to be read is not the middleware's.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -23,25 +26,35 @@ from .traffic import Visits, message
 WARM: Final = 30  # requests after which the interpreter has specialised what it will
 
 
-async def subjects() -> dict[str, Callable[[int], Coroutine[Any, Any, None]]]:
-    """Return what serves so many requests of each kind. The clock stands still, so that no run sees another time."""
+Serve = Callable[[int], Coroutine[Any, Any, None]]
+
+
+async def subjects() -> dict[str, dict[str, Serve]]:
+    """Return what serves so many requests of each kind, `bare` and `ours`. The clock stands still in all of them."""
     now = time.time()
-    app = ours.wrap(apps.trivial, clock=lambda: now)
-    bare = Visits.of(PassThrough(apps.trivial), message(session=await ours.created(app)))
-    return {
-        "pass-through": bare.serve,
-        **{row.name.removeprefix("ours, "): row.visits.serve for row in await kinds(clock=lambda: now)},
-        "session, traced": partial(traced, Visits.of(app, message(session=await ours.unnamed()))),
-    }
+    rows = {row.name.removeprefix("ours, "): row.visits for row in await kinds(clock=lambda: now)}
+    found = {name: {"bare": _bare(visits), "ours": visits.serve} for name, visits in rows.items()}
+    for name, spans in (("traced", "auto"), ("enriched", "enrich")):
+        wrapped = ours.wrap(apps.trivial, clock=lambda: now, spans=spans)
+        visits = Visits.of(wrapped, message(session=await ours.unnamed()))
+        found[f"session, {name}"] = {"bare": _bare(visits), "ours": partial(traced, visits, around=spans == "enrich")}
+    return found
 
 
-async def traced(visits: Visits, requests: int) -> None:
-    """Serve requests whose spans are recorded. What that sets up stays, so no other subject may follow."""
+def _bare(visits: Visits) -> Serve:
+    return replace(visits, app=PassThrough(apps.trivial)).serve
+
+
+async def traced(visits: Visits, requests: int, *, around: bool) -> None:
+    """Serve requests whose spans are recorded, below another one or not. What that sets up stays: these come last."""
     # Imported here, since all others run where OpenTelemetry's SDK was never imported.
+    from opentelemetry.trace import get_tracer
+
     from .traced import recording
 
     recording()
-    await visits.serve(requests)
+    with get_tracer(__name__).start_as_current_span("around") if around else nullcontext():
+        await visits.serve(requests)
 
 
 def main() -> None:
@@ -50,9 +63,10 @@ def main() -> None:
     found = asyncio.run(subjects())
     fork = multiprocessing.get_context("fork")
     for name in names or found:
-        asyncio.run(found[name](WARM))
-        for requests in (0, int(number)):
-            child = fork.Process(target=lambda serve, many: asyncio.run(serve(many)), args=(found[name], requests))
-            child.start()
-            child.join()
-            print(child.pid, requests, name, flush=True)
+        for way, serve in found[name].items():
+            asyncio.run(serve(WARM))
+            for requests in (0, int(number)):
+                child = fork.Process(target=lambda serve, many: asyncio.run(serve(many)), args=(serve, requests))
+                child.start()
+                child.join()
+                print(child.pid, requests, way, name, flush=True)

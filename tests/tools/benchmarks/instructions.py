@@ -1,8 +1,9 @@
 """Instructions per request, counted by valgrind: what tells two variants apart where times are too noisy.
 
 A count hardly differs between two runs, so the gate holds it: one that rose by more than 5 % over the committed
-baseline fails. What is held is the count beyond the pass-through's. The baseline is kept by Python version and kind
-of machine; the pass-through tells another build of the same Python, and counts are read in proportion to it.
+baseline fails, and so does one over its budget. What is held is the count beyond that of a pass-through that serves the
+same request. The baseline is kept by Python version and kind of machine; the pass-through tells another build of the
+same Python, and counts are read in proportion to it.
 """
 
 from __future__ import annotations
@@ -19,23 +20,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from .budgets import BUDGETS
 from .children import ROOT, environment
 from .report import Report, Table
 from .size import Size
-from .timing import PASS
 
 BASELINE: Final = Path(__file__).with_name("instructions.json")
 HERE: Final = f"{platform.python_implementation()} {'.'.join(platform.python_version_tuple()[:2])} {platform.machine()}"
 TOLERANCE: Final = 0.05
 MISSING: Final = "instructions: not counted, since valgrind is not installed (apt-get install valgrind)"
 PROGRAM: Final = "from tests.tools.benchmarks import counted; counted.main()"
-_COUNTED: Final = re.compile(r"^(\d+) (\d+) (.+)$", re.MULTILINE)
+_COUNTED: Final = re.compile(r"^(\d+) (\d+) (bare|ours) (.+)$", re.MULTILINE)
 _TOTAL: Final = re.compile(r"^summary: (\d+)", re.MULTILINE)
 
-Counts = Mapping[str, int]
+Counts = Mapping[str, Mapping[str, int]]
+"""By subject: the instructions of a request as it is (`ours`), and through a pass-through (`bare`)."""
 
 
-def count(size: Size) -> dict[str, int] | None:
+def count(size: Size) -> dict[str, dict[str, int]] | None:
     """Return the instructions per request of each subject, the harness included, or None without valgrind."""
     valgrind = shutil.which("valgrind")
     if valgrind is None:
@@ -46,21 +48,37 @@ def count(size: Size) -> dict[str, int] | None:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
         fixed = environment({**kept, "PYTHONHASHSEED": "0"})
         done = subprocess.run([*tool, *program], cwd=ROOT, env=fixed, stdout=subprocess.PIPE, text=True, check=True)
-        totals: dict[str, dict[int, int]] = {}
-        for process, requests, name in _COUNTED.findall(done.stdout):
-            totals.setdefault(name, {})[int(requests)] = int(_TOTAL.findall(Path(folder, process).read_text())[0])
-    return {name: round((of[size.counted] - of[0]) / size.counted) for name, of in totals.items()}
+        totals: dict[str, dict[str, dict[int, int]]] = {}
+        for process, requests, way, name in _COUNTED.findall(done.stdout):
+            of_way = totals.setdefault(name, {}).setdefault(way, {})
+            of_way[int(requests)] = int(_TOTAL.findall(Path(folder, process).read_text())[0])
+    many = size.counted
+    return {name: {way: round((of[many] - of[0]) / many) for way, of in ways.items()} for name, ways in totals.items()}
 
 
 def beyond(counts: Counts) -> dict[str, int]:
-    """Return what each subject takes more than the pass-through."""
-    return {name: number - counts[PASS] for name, number in counts.items() if name != PASS}
+    """Return what each subject takes more than its pass-through."""
+    return {name: of["ours"] - of["bare"] for name, of in counts.items()}
+
+
+def limits(baseline: Counts, counts: Counts) -> dict[str, float]:
+    """Return how much more each subject may take: its budget, and little more than the baseline."""
+    held = beyond(baseline)
+    builds = {name: counts[name]["bare"] / of["bare"] for name, of in baseline.items() if name in counts}
+    allowed = {name: held[name] * build * (1 + TOLERANCE) for name, build in builds.items()}
+    return {name: min(most, _BUDGETS.get(name, most) * builds[name]) for name, most in allowed.items()}
+
+
+_BUDGETS: Final = {
+    budget.figure.removeprefix("instructions/ours, ").removesuffix("/more"): budget.excepted or budget.limit
+    for budget in BUDGETS
+    if budget.figure.startswith("instructions/")
+}
 
 
 def risen(counts: Counts, baseline: Counts) -> list[str]:
-    """Return the counts that rose by more than the tolerance, as sentences."""
-    build = counts[PASS] / baseline[PASS]
-    allowed = {name: number * build * (1 + TOLERANCE) for name, number in beyond(baseline).items()}
+    """Return the counts that rose over what is allowed, as sentences."""
+    allowed = limits(baseline, counts)
     return [
         f"{name}: {number:,} instructions per request where at most {allowed[name]:,.0f} are allowed"
         for name, number in beyond(counts).items()
@@ -69,19 +87,24 @@ def risen(counts: Counts, baseline: Counts) -> list[str]:
 
 
 def table(counts: Counts, baseline: Counts | None) -> Table:
-    """Return the counts beside the baseline."""
-    held = {} if baseline is None else {**beyond(baseline), PASS: baseline[PASS]}
-    more = {PASS: counts[PASS], **beyond(counts)}
+    """Return the counts beside the baseline and the budgets."""
+    held, more = {} if baseline is None else beyond(baseline), beyond(counts)
     rows = [
-        (name, f"{number:,}", f"{more[name]:,}", f"{more[name] / held[name] - 1:+.1%}" if name in held else "none")
-        for name, number in counts.items()
+        (
+            name,
+            f"{of['ours']:,}",
+            f"{more[name]:,}",
+            f"{more[name] / held[name] - 1:+.1%}" if name in held else "none",
+            f"{_BUDGETS[name]:,.0f}" if name in _BUDGETS else "",
+        )
+        for name, of in counts.items()
     ]
     title = f"Instructions per request ({HERE}, valgrind)"
-    return Table(title, ("", "all", "beyond pass-through", "against baseline"), rows)
+    return Table(title, ("", "all", "beyond its pass-through", "against baseline", "budget"), rows)
 
 
-def _baselines() -> dict[str, dict[str, int]]:
-    kept: dict[str, dict[str, int]] = json.loads(BASELINE.read_text("utf-8"))
+def _baselines() -> dict[str, dict[str, dict[str, int]]]:
+    kept: dict[str, dict[str, dict[str, int]]] = json.loads(BASELINE.read_text("utf-8"))
     return kept
 
 

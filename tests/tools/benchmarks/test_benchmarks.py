@@ -26,7 +26,7 @@ from benchmarks.timing import Row, Times
 from benchmarks.traffic import Arrival, Visits, message
 
 TINY = SIZES["tiny"]
-BEFORE = {"pass-through": 100, "session": 300}
+BEFORE = {"session": {"bare": 100, "ours": 300}}
 ELSEWHERE = {"traced", "soak", "instructions"}  # need a process or a program of their own
 IN_PROCESS = [name for name in command.SECTIONS if name not in ELSEWHERE]
 
@@ -123,21 +123,23 @@ def test_instructions_are_counted_and_held(
     instructions.BASELINE.write_text("{}")
     assert command.main(["--size", "tiny", "--write-baseline"]) == 0
     kept = json.loads(instructions.BASELINE.read_text())[instructions.HERE]
-    assert kept["pass-through"] < kept["session"]
-    monkeypatch.setattr(instructions, "count", lambda *_: kept | {"session": 2 * kept["session"]})
+    assert kept["session"]["bare"] < kept["session"]["ours"]
+    doubled = {"session": {**kept["session"], "ours": 2 * kept["session"]["ours"]}}
+    monkeypatch.setattr(instructions, "count", lambda *_: kept | doubled)
     assert command.main(["--check"]) == 1
     assert "session: " in capsys.readouterr().out.splitlines()[-1]
     instructions.BASELINE.write_text("{}")
     assert command.main(["--check"]) == 0
     assert "no baseline" in capsys.readouterr().out
     more = command.run("instructions", TINY).figures["instructions/ours, session/more"]
-    assert more == 2 * kept["session"] - kept["pass-through"]
+    assert more == 2 * kept["session"]["ours"] - kept["session"]["bare"]
 
 
 def test_what_is_counted_runs_without_valgrind_too() -> None:
-    """Two children for each subject, with their process ids; in a process of its own, since the last are traced."""
-    lines = [line.split(" ", 2) for line in children.output(instructions.PROGRAM, "3").splitlines()]
-    assert [number for _, number, _ in lines] == ["0", "3"] * (len(lines) // 2)
+    """Four children for each subject, with their process ids; in a process of its own, since the last are traced."""
+    lines = [line.split(" ", 3) for line in children.output(instructions.PROGRAM, "3").splitlines()]
+    assert [number for _, number, *_ in lines] == ["0", "3"] * (len(lines) // 2)
+    assert [way for _, _, way, _ in lines] == ["bare", "bare", "ours", "ours"] * (len(lines) // 4)
     held = json.loads(instructions.BASELINE.read_text("utf-8"))["CPython 3.11 x86_64"]
     assert {name for *_, name in lines} == held.keys()
 
@@ -152,11 +154,18 @@ def test_a_missing_counter_fails_nothing(monkeypatch: pytest.MonkeyPatch, capsys
 
 def test_a_rise_of_more_than_five_per_cent_is_shown() -> None:
     """Beyond the pass-through, in proportion to it, and never for what the baseline does not know."""
-    assert instructions.risen({**BEFORE, "session": 310, "new": 10_000}, BEFORE) == []
-    assert instructions.risen({**BEFORE, "session": 311}, BEFORE) == [
+    new = {"bare": 100, "ours": 10_000}
+    assert instructions.risen({"session": {"bare": 100, "ours": 310}, "new": new}, BEFORE) == []
+    assert instructions.risen({"session": {"bare": 100, "ours": 311}}, BEFORE) == [
         "session: 211 instructions per request where at most 210 are allowed"
     ]
-    assert instructions.risen({name: 2 * number for name, number in BEFORE.items()}, BEFORE) == []
+    assert instructions.risen({"session": {"bare": 200, "ours": 600}}, BEFORE) == []
+
+
+def test_what_is_over_its_budget_is_shown() -> None:
+    """Also where the baseline is."""
+    over = {"no session named": {"bare": 100_000, "ours": 200_000}}
+    assert len(instructions.risen(over, over)) == 1
 
 
 def test_the_generated_parts_of_the_pages_are_replaced(reports: Mapping[str, Report], tmp_path: Path) -> None:
