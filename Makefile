@@ -20,7 +20,7 @@ help:  ## list the targets
 
 setup: $(STAMP)  ## create or update .venv, with everything for work on this repository
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml setup.py middleware/mcp_sessions/_native/reader.c
 	@echo "setting up .venv"
 	@$(PYTHON) -m venv --clear .venv
 	@$(VENV)/pip config list | grep -E '\.(index-url|no-index)=' > /dev/null || $(VENV)/pip install --quiet uv || true
@@ -31,8 +31,8 @@ $(STAMP): pyproject.toml
 test: setup  ## run the tests with the newest SDK and FastMCP, but for what takes minutes (ARGS="-k name" goes to pytest)
 	@$(NOX) -s quick -- $(ARGS)
 
-test-all: setup  ## run the tests with both generations of the SDK and FastMCP, as `make check` does
-	@$(NOX) -s legacy main -- $(ARGS)
+test-all: setup  ## run the tests with both generations of the SDK and FastMCP, and with both readers, as `make check` does
+	@$(NOX) -s legacy main reader -- $(ARGS)
 
 test-lowest: setup  ## run all tests with every dependency of the package at its lower bound
 	@$(NOX) -s lowest -- $(ARGS)
@@ -69,6 +69,7 @@ docs: setup  ## build the documentation; a warning is an error
 
 fuzz: setup  ## ten minutes of mutated tokens, bodies, streams, states, paths and URIs each (ARGS="--seconds 60 --jobs 2")
 	$(VENV)/python -m tests.tools.fuzz $(ARGS)
+	$(VENV)/python -m tests.tools.fuzz.sanitized
 
 demo: setup  ## a small server with sessions, and a client that uses it
 	@$(VENV)/python examples/demo.py
@@ -114,4 +115,5 @@ crash-trials: setup  ## 200 kills on each durable store, then faults of Redis (A
 clean:  ## remove what was built, and the virtual environments
 	rm -rf .venv .venv-* .nox .coverage .coverage.* build dist docs/_build \
 		.mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf middleware/*.egg-info middleware/mcp_sessions/_native/_reader.*so
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -55,6 +55,9 @@ FRAMEWORKS = (
     "tests/test_packaging.py",
 )
 
+# What reads requests and answers: `make check` runs it without the native reader, too (as it does all of `legacy`).
+READING = ("tests/corpus", "tests/native", "tests/protocol", "tests/server")
+
 # pyenv's shims start only the versions that it is set to; nox finds the others where they are installed.
 os.environ["PATH"] = os.pathsep.join([os.environ["PATH"], *map(str, sorted(PYENV.glob("3.*/bin")))])
 
@@ -73,10 +76,10 @@ def quick(session: nox.Session) -> None:
 
 @nox.session
 def legacy(session: nox.Session) -> None:
-    """The tests that meet a framework, with the older SDK and FastMCP; branches are measured."""
+    """The tests that meet a framework, with the older SDK and FastMCP and the reader in Python, branches measured."""
     session.chdir(ROOT)
     session.install(*REQUIREMENTS["legacy"])
-    run_pytest(session, "python", only=FRAMEWORKS, measured=True)
+    run_pytest(session, "python", only=FRAMEWORKS, measured=True, native=False)
 
 
 @nox.session(python=False)
@@ -85,11 +88,17 @@ def main(session: nox.Session) -> None:
     run_pytest(session, sys.executable, measured=True)
 
 
-@nox.session(python=False, requires=["legacy", "main"])
+@nox.session(python=False)
+def reader(session: nox.Session) -> None:
+    """The tests of what reads requests and answers, without the native reader; branches are measured."""
+    run_pytest(session, sys.executable, only=READING, measured=True, native=False)
+
+
+@nox.session(python=False, requires=["legacy", "main", "reader"])
 def coverage(session: nox.Session) -> None:
-    """Combine the branch coverage of `legacy` and `main`; below 100 % is a failure."""
+    """Combine the branch coverage of the three; below 100 % is a failure."""
     session.chdir(ROOT)
-    folders = [str(COVERAGE / name) for name in ("legacy", "main")]
+    folders = [str(COVERAGE / name) for name in ("legacy", "main", "reader")]
     for command in (["combine", "--quiet", *folders], ["report"]):
         session.run(sys.executable, "-m", "coverage", *command, env={"COVERAGE_FILE": str(ROOT / ".coverage")})
 
@@ -120,6 +129,7 @@ def run_pytest(
     only: tuple[str, ...] = (),
     without: tuple[str, ...] = (),
     measured: bool = False,
+    native: bool = True,
 ) -> None:
     """Run the tests in several processes, or in this one those that ARGS name by path.
 
@@ -130,6 +140,7 @@ def run_pytest(
         only: The paths to run, all if there are none.
         without: The paths to leave out.
         measured: Whether to measure the branches that run, into a folder of the session's own.
+        native: Whether the native reader runs, where it is built.
     """
     session.chdir(ROOT)
     if missing := [path for path in (*only, *without) if not (ROOT / path).exists()]:
@@ -140,6 +151,7 @@ def run_pytest(
         selection = [f"-n{WORKERS}", "--dist=loadfile", *only, *(f"--ignore={path}" for path in without)]
     variables: dict[str, str | None] = dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE"))
     variables["PYTHONHASHSEED"] = "0"  # the processes have to agree on the order of what a set holds
+    variables["MCP_SESSIONS_NATIVE"] = "1" if native else "0"
     command = ["pytest", "-q", "-p", "no:cacheprovider", *options, *selection, *session.posargs]
     if measured:
         shutil.rmtree(COVERAGE / session.name, ignore_errors=True)

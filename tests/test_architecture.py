@@ -13,16 +13,17 @@ PACKAGE = Path(__file__).resolve().parents[1] / "middleware" / "mcp_sessions"
 
 MAY_IMPORT = {
     "errors": (),
+    "_native": (),
     "_session": ("errors",),
     "_tokens": ("errors", "_session"),
-    "_protocol": ("errors", "_session"),
+    "_protocol": ("errors", "_native", "_session"),
     "stores": ("errors", "_session"),
     "telemetry": ("errors", "_session", "_protocol"),
     "client": ("errors", "_session", "_protocol"),
-    "_server": ("errors", "_session", "_protocol", "_tokens", "stores", "telemetry"),
+    "_server": ("errors", "_native", "_session", "_protocol", "_tokens", "stores", "telemetry"),
     "testing": ("errors", "_session", "stores"),
     "integrations": ("errors", "_session", "_tokens", "_server"),
-    "cli": ("errors", "_session", "_protocol", "_tokens", "stores", "telemetry", "_server"),
+    "cli": ("errors", "_native", "_session", "_protocol", "_tokens", "stores", "telemetry", "_server"),
 }
 PURE = {"_session", "_protocol"}
 IMPURE = {

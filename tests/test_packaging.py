@@ -18,6 +18,8 @@ import pytest
 from environments import INSTALLED, needs
 from packaging.requirements import Requirement
 
+from mcp_sessions._native import reader
+
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = needs("mcp>=2")
 
@@ -27,6 +29,7 @@ import json
 import sys
 
 from mcp_sessions import MCPSessionMiddleware
+from mcp_sessions._native import reader
 
 OPTIONAL = {"fastapi", "fastmcp", "httpx", "mcp", "redis"}
 
@@ -66,7 +69,7 @@ async def main():
     call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "t", "_meta": meta}}
     called = await post(app, call)
     same = called["result"]["_meta"]["io.modelcontextprotocol/session"]["sessionId"] == session["sessionId"]
-    print(json.dumps({"same": same, "optional": sorted(OPTIONAL.intersection(sys.modules))}))
+    print(json.dumps({"same": same, "optional": sorted(OPTIONAL.intersection(sys.modules)), "reader": reader()}))
 
 
 asyncio.run(main())
@@ -95,10 +98,16 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(built: Path) -> Path:
-    """The only wheel, which fits every platform."""
+    """The only wheel, which fits every Python on this platform."""
     (path,) = built.glob("*.whl")
-    assert path.name == f"mcp_sessions-{INSTALLED['mcp-sessions']}-py3-none-any.whl"
+    assert path.name.startswith(f"mcp_sessions-{INSTALLED['mcp-sessions']}-cp310-abi3-")
     return path
+
+
+def files(wheel: Path) -> set[str]:
+    """The files that a wheel installs, but for its metadata."""
+    with zipfile.ZipFile(wheel) as archive:
+        return {name for name in archive.namelist() if ".dist-info/" not in name}
 
 
 @pytest.fixture(scope="module")
@@ -122,11 +131,33 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_package_and_its_licence_alone(wheel: Path) -> None:
     """Every source file and `py.typed` ship; tests, examples and docs do not."""
     with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
-    package = ROOT / "middleware"
-    sources = {path.relative_to(package).as_posix() for path in (package / "mcp_sessions").rglob("*.py")}
-    assert {name for name in names if ".dist-info/" not in name} == sources | {"mcp_sessions/py.typed"}
-    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+        assert any(name.endswith(".dist-info/licenses/LICENSE") for name in archive.namelist())
+    assert files(wheel) == shipped() | {"mcp_sessions/_native/_reader.abi3.so"}
+
+
+def shipped() -> set[str]:
+    """The files of the package that are not built."""
+    package, kinds = ROOT / "middleware", {".py", ".html", ".typed"}
+    files = (path for path in (package / "mcp_sessions").rglob("*") if path.suffix in kinds)
+    return {path.relative_to(package).as_posix() for path in files}
+
+
+@pytest.mark.parametrize(
+    ("variables", "tag"), [({"MCP_SESSIONS_NATIVE": "0"}, "py3-none-any"), ({"CC": "false"}, "cp310-abi3-*")]
+)
+def test_the_native_reader_is_left_out_without_a_word(
+    variables: dict[str, str], tag: str, built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the wheel for every platform, and where no compiler works."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    (archive,) = built.glob("*.tar.gz")
+    with tarfile.open(archive) as source:
+        source.extractall(tmp_path, filter="data")
+    (folder,) = tmp_path.iterdir()
+    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path / "dist", folder)
+    (path,) = (tmp_path / "dist").glob(f"*-{tag}.whl")
+    assert files(path) == shipped()
 
 
 def test_the_source_archive_can_be_tested(built: Path) -> None:
@@ -135,7 +166,15 @@ def test_the_source_archive_can_be_tested(built: Path) -> None:
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     pages = {"CHANGELOG.md", "CODE_OF_CONDUCT.md", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md"}
-    gate = {".ci/run", ".github/workflows/tests.yml", "Makefile", "docs/conf.py", "pyproject.toml", "tests/noxfile.py"}
+    gate = {
+        ".ci/run",
+        ".github/workflows/tests.yml",
+        "Makefile",
+        "docs/conf.py",
+        "pyproject.toml",
+        "setup.py",
+        "tests/noxfile.py",
+    }
     assert pages | gate <= names
     assert not any("__pycache__" in name or name.startswith((".venv", "docs/_build")) for name in names)
 
@@ -166,5 +205,6 @@ def test_the_wheel_works_where_nothing_else_is_installed(python: Path, tmp_path:
     """With its own dependencies alone the wheel creates and echoes a session, and imports no optional library."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, "utf-8")
-    assert run(python, "-I", "-W", "error", program, cwd=tmp_path).strip() == '{"same": true, "optional": []}'
+    printed = run(python, "-I", "-W", "error", program, cwd=tmp_path).strip()
+    assert printed == f'{{"same": true, "optional": [], "reader": "{reader()}"}}'
     pip(python, "check")

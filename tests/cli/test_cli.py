@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 from clients import SECRET
+from environments import INSTALLED
 
 from mcp_sessions import cli
+from mcp_sessions._native import reader
 from mcp_sessions._session.claims import Claims, Principal
 from mcp_sessions._tokens import seal
 from mcp_sessions._tokens.jwt import Tokens
@@ -247,6 +249,11 @@ def test_help_is_no_error(run: Run) -> None:
     code, printed = run("--help")
     assert code == 0
     assert "keygen | inspect | verify | list | end | end-all" in printed
+
+
+def test_the_version_says_which_reader_runs(run: Run) -> None:
+    """It is a line that a bug report can hold."""
+    assert run("--version") == (0, f"mcp-sessions {INSTALLED['mcp-sessions']}, {reader()} reader\n")
 
 
 def test_the_package_is_the_command() -> None:

@@ -15,7 +15,7 @@ from opentelemetry import baggage, context
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 
 from mcp_sessions._protocol.headers import RequestHeaders
-from mcp_sessions._protocol.jsonrpc import SESSION_KEY, Message, parse
+from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._protocol.labels import (
     CONVERSATION,
     DEFAULT_CHAIN,
@@ -26,6 +26,7 @@ from mcp_sessions._protocol.labels import (
     baggage_member,
     propagated,
 )
+from mcp_sessions._protocol.members import SESSION_KEY
 from mcp_sessions._session.claims import SESSION, Claims, Correlation, looks_like_session_id
 from mcp_sessions._session.session import Session
 from mcp_sessions._tokens.jwt import Tokens

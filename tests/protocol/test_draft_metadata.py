@@ -12,7 +12,8 @@ from reasons import refused
 
 from mcp_sessions._protocol.decision import MAX_CACHED_BYTES, requested_session
 from mcp_sessions._protocol.draft import SessionMetadata, metadata, speaks_draft, with_state
-from mcp_sessions._protocol.jsonrpc import SESSION_KEY, Message, parse
+from mcp_sessions._protocol.jsonrpc import Message, parse
+from mcp_sessions._protocol.members import SESSION_KEY
 
 
 def message(meta: str) -> Message:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jsontext import Number, broken_texts, load, names, values, write
 
 from mcp_sessions._protocol import rewrite
-from mcp_sessions._protocol.jsonrpc import SESSION_KEY
+from mcp_sessions._protocol.members import SESSION_KEY
 from mcp_sessions.errors import StateTooLarge
 
 SESSION = b'{"sessionId":"header.claims.signature"}'

@@ -185,9 +185,8 @@ class Rules(msgspec.Struct, frozen=True):
 
     def passes(self, message: Message, headers: RequestHeaders) -> bool:
         """Whether a message concerns no session, so that it is forwarded as it came: `decide` would return `PASS`."""
-        meta = message.params.meta
         return not (
-            (meta is not None and meta.session is not UNSET)
+            message.session is not None
             or headers.session_id is not None
             or headers.cookie is not None
             or self.inspects_all
@@ -201,11 +200,14 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
     Raises:
         Refusal: The era is not served, the message contradicts itself or its header, or the table has a refusal.
     """
-    meta = message.params.meta
-    if rules.attaches and meta is not None and headers.session_id is None and message.method not in rules.subjects:
-        raw = meta.session
-        if raw is not UNSET and len(raw) <= MAX_CACHED_BYTES:
-            return _attached(bytes(raw))
+    if (
+        (raw := message.session) is not None
+        and rules.attaches
+        and headers.session_id is None
+        and len(raw) <= MAX_CACHED_BYTES
+        and message.method not in rules.subjects
+    ):
+        return _attached(raw)
     if rules.legacy_only and headers.is_modern:
         raise EraRefused
     return _decide(message, headers, rules)
@@ -213,7 +215,7 @@ def decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
 
 def _decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision:
     sep1364, header, metadata = rules.sep1364, headers.session_id, None
-    if message.params.meta is not None or sep1364 is not None:
+    if message.session is not None or sep1364 is not None:
         metadata = requested_session(message, sep1364)
     is_transport = contradicts = False
     if header is not None or sep1364 is not None:
@@ -237,7 +239,7 @@ def _decide(message: Message, headers: RequestHeaders, rules: Rules) -> Decision
     if cookie is not None:
         metadata, kind = cookie, COOKIE
         step = Step.UNTOUCHED if step is STABLE else step  # there is nothing to take out, and nothing to echo
-    elif sep1364 is not None and metadata is not None and not message.names_session:
+    elif sep1364 is not None and metadata is not None and message.session is None:
         kind = _kind_of_field(metadata, step, rules)
     elif step not in NEEDS_LIVE_SESSION:
         metadata = None
@@ -266,9 +268,8 @@ def list_step(lists: Lists | None, *, modern: bool) -> Step:
 
 def requested_session(message: Message, sep1364: Sep1364 | None) -> SessionMetadata | None:
     """Return the session that a message names in its body, unverified: by the draft, else by a dialect of SEP-1364."""
-    meta, metadata = message.params.meta, None
-    if meta is not None and meta.session is not UNSET:
-        raw = bytes(meta.session)
+    raw, metadata = message.session, None
+    if raw is not None:
         metadata = _attached(raw).metadata if len(raw) <= MAX_CACHED_BYTES else draft.parse_metadata(raw)
     return metadata if sep1364 is None else sep1364.requested_session(message, metadata)
 
@@ -287,7 +288,7 @@ def subject(message: Message, rules: Rules) -> Subject:
 def speaks_of_sessions(item: Message, rules: Rules) -> bool:
     """Whether an item of a batch names a session, is about one or needs one: batches are forwarded as they come."""
     about = subject(item, rules)
-    if about in ABOUT_SESSIONS or item.names_session:
+    if about in ABOUT_SESSIONS or item.session is not None:
         return True
     sep1364 = rules.sep1364
     is_named = sep1364 is not None and (sep1364.requires(item, about) or sep1364.named_id(item) is not None)
@@ -301,7 +302,7 @@ def _header(
     header = None if message.method == INITIALIZE else headers.session_id  # it begins anew, whatever it carries
     sep1364, kind = rules.sep1364, None
     field = None if sep1364 is None else sep1364.field(message)
-    if field is not None and not message.names_session:  # beside `_meta`, it is a session of the draft
+    if field is not None and message.session is None:  # beside `_meta`, it is a session of the draft
         kind = rules.kind_of(field)
     # Across the bridge, the server's own session is sealed in ours, beside which a session of a field can stand.
     may_name = field is None or (rules.bridges and kind == BESIDE)
@@ -310,7 +311,7 @@ def _header(
     if sep1364 is None or field is None:
         return False, False
     mirrors = sep1364.mirrors(field, kind, headers.first(SESSION_HEADER), is_ours=headers.session_id is not None)
-    if not mirrors and message.names_session:
+    if not mirrors and message.session is not None:
         raise refuse("session_header_mismatch")
     return False, not mirrors
 

@@ -9,14 +9,27 @@ from __future__ import annotations
 import re
 from enum import Enum
 from itertools import islice
-from typing import Final, Generic, Literal, TypeAlias, TypeVar
+from typing import Final, Generic, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import force_setattr
 
-from .._session.claims import RedactedRepr
+from .. import _native
 from ..errors import NOT_JSONRPC, InvalidRequest, refuse
+from .members import (
+    CLIENT_CAPABILITIES_KEY,
+    CLIENT_INFO_KEY,
+    NO_PARAMS,
+    PROTOCOL_VERSION_KEY,
+    READ,
+    RENAMED,
+    SESSION_KEY,
+    M,
+    Meta,
+    Params,
+    Value,
+)
 from .strict_json import (
     DECODE_ERRORS,
     SHORTEST_MEMBER,
@@ -24,17 +37,13 @@ from .strict_json import (
     check_level,
     check_utf8,
     is_all,
+    is_deeper,
     join,
     join_into,
     last_members,
     masked,
     string,
 )
-
-SESSION_KEY: Final = "io.modelcontextprotocol/session"
-PROTOCOL_VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
-CLIENT_INFO_KEY: Final = "io.modelcontextprotocol/clientInfo"
-CLIENT_CAPABILITIES_KEY: Final = "io.modelcontextprotocol/clientCapabilities"
 
 # The member of `params` that names what a method acts on.
 TARGETS: Final[dict[str, Literal["name", "uri"]]] = {
@@ -44,24 +53,11 @@ TARGETS: Final[dict[str, Literal["name", "uri"]]] = {
     "resources/subscribe": "uri",
     "resources/unsubscribe": "uri",
 }
-_READ: Final = {"name": "name", "uri": "uri", "clientInfo": "client_info"}  # the field of each in `Params`
-_RENAMED: Final = {"meta": "_meta", "protocol_version": "protocolVersion", "client_info": "clientInfo"}
-
 _ENVELOPE: Final = Names("jsonrpc", "id", "method", "params", "result", "error", "sessionId")
 _ONLY_VERSION: Final = Names("jsonrpc")  # of what may be no message at all
 _PARAMS: Final = Names(
-    *(*_READ, *_RENAMED.values(), "capabilities", "cursor", "sessionId", "mode", "descendants"), usual=("arguments",)
+    *(*READ, *RENAMED.values(), "capabilities", "cursor", "sessionId", "mode", "descendants"), usual=("arguments",)
 )
-_META_FIELDS: Final = {
-    SESSION_KEY: "session",
-    PROTOCOL_VERSION_KEY: "protocol_version",
-    CLIENT_INFO_KEY: "client_info",
-    CLIENT_CAPABILITIES_KEY: "client_capabilities",
-    "progressToken": "progress_token",
-    "traceparent": "traceparent",
-    "tracestate": "tracestate",
-    "baggage": "baggage",
-}
 _META: Final = Names(
     *(SESSION_KEY, PROTOCOL_VERSION_KEY, CLIENT_CAPABILITIES_KEY, "baggage"),
     usual=(CLIENT_INFO_KEY, "progressToken", "traceparent", "tracestate"),
@@ -73,11 +69,8 @@ _SPACE: Final = b" \t\n\r"
 _array = msgspec.json.Decoder(list[Raw]).decode
 _value = msgspec.json.Decoder(Raw).decode
 
-_Value: TypeAlias = Raw | UnsetType
 _Members: TypeAlias = "dict[str, Raw] | None"
 _Decoded: TypeAlias = "tuple[bytes, dict[str, Raw], dict[str, Raw], dict[str, Raw] | None]"
-_M = TypeVar("_M")
-
 _LABEL: Final = re.compile(r"[A-Za-z0-9_/$-]{0,64}")  # no dot, so no session id
 # Or a letter of it, escaped or in a form that folds to it.
 _MAY_BE_MESSAGE: Final = re.compile(
@@ -100,47 +93,6 @@ NOTIFICATION: Final = MessageKind.NOTIFICATION
 RESPONSE: Final = MessageKind.RESPONSE
 
 
-class Meta(
-    RedactedRepr,
-    msgspec.Struct,
-    omit_defaults=True,
-    frozen=True,
-    gc=False,
-    forbid_unknown_fields=True,
-    rename={field: name for name, field in _META_FIELDS.items()},
-):
-    """The members that the `_meta` of most requests has, each value as sent."""
-
-    protocol_version: _Value = UNSET
-    client_info: _Value = UNSET
-    client_capabilities: _Value = UNSET
-    session: _Value = UNSET
-    progress_token: _Value = UNSET
-    traceparent: _Value = UNSET
-    tracestate: _Value = UNSET
-    baggage: _Value = UNSET
-
-    @classmethod
-    def of(cls, members: dict[str, Raw]) -> Meta:
-        return cls(**{field: members[name] for name, field in _META_FIELDS.items() if name in members})
-
-
-class Params(RedactedRepr, msgspec.Struct, Generic[_M], omit_defaults=True, frozen=True, gc=False, rename=_RENAMED):
-    """The members that the `params` of MCP's common methods have, each value as sent."""
-
-    name: _Value = UNSET
-    uri: _Value = UNSET
-    arguments: _Value = UNSET
-    cursor: _Value = UNSET
-    protocol_version: _Value = UNSET
-    capabilities: _Value = UNSET
-    client_info: _Value = UNSET
-    meta: _M | None = None
-
-
-NO_PARAMS: Final[Params[Meta]] = Params()
-
-
 class Message(msgspec.Struct, frozen=True, gc=False):
     """One JSON-RPC message, read as far as sessions need it. (A dataclass would take ten times as long to make.)"""
 
@@ -148,7 +100,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     kind: MessageKind
     method: str = ""  # empty for a response
     given_id: int | str | Raw | UnsetType = UNSET  # read or as sent; UNSET unless this is a request
-    params: Params[Meta] = NO_PARAMS  # the common members
+    session: bytes | None = None  # what names its session in `params._meta`, well-formed or not, as sent
+    read_params: Params[Meta] | None = NO_PARAMS  # the common members; None until they are asked for
     field: Raw | None = None  # the top-level member `sessionId` as sent; MCP itself knows none
     has_rare_meta: bool = False  # whether `params._meta` has members beside the common ones
     decoded: _Decoded | None = None  # the body, and all members of it, its `params` and `_meta`, once it is taken apart
@@ -178,22 +131,28 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return None if self.given_id is UNSET else join(self.given_id)
 
     @property
+    def params(self) -> Params[Meta]:
+        """The common members of its `params`, values as sent."""
+        if self.read_params is None:  # it is a message of the common form, as the native reader has found
+            try:
+                force_setattr(self, "read_params", _common(self.body).params or NO_PARAMS)
+            except DECODE_ERRORS:
+                force_setattr(self, "read_params", _common_of(_with_rare_meta(self.body).params))
+                force_setattr(self, "has_rare_meta", True)
+        assert self.read_params is not None
+        return self.read_params
+
+    @property
     def meta(self) -> dict[str, Raw] | None:
         """Every member of `params._meta`, values as sent; None where absent or null."""
         return None if self.params.meta is None else self._read()[3]
-
-    @property
-    def names_session(self) -> bool:
-        """Whether `params._meta` names a session, well-formed or not."""
-        meta = self.params.meta
-        return meta is not None and meta.session is not UNSET
 
     @property
     def about(self) -> Raw | None:
         """JSON text of the name or URI that the message acts on, or None."""
         if self.method not in TARGETS:
             return None
-        found: _Value = getattr(self.params, TARGETS[self.method])
+        found: Value = getattr(self.params, TARGETS[self.method])
         return None if found is UNSET else found
 
     def target(self) -> str | None:
@@ -212,13 +171,13 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return [("kind", self.kind.value), ("method", self.label)]
 
 
-class _Envelope(msgspec.Struct, Generic[_M], omit_defaults=True, gc=False):
+class _Envelope(msgspec.Struct, Generic[M], omit_defaults=True, gc=False):
     """A request or notification as nearly every client writes it."""
 
     jsonrpc: Literal["2.0"]
     method: str
     id: int | str | UnsetType = UNSET
-    params: Params[_M] | None = None
+    params: Params[M] | None = None
 
 
 _common = msgspec.json.Decoder(_Envelope[Meta]).decode
@@ -232,14 +191,16 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 MAX_BATCH: Final = 100
+MAX_NESTING: Final = 1_000
 
 
-def parse(body: bytes, max_batch: int = MAX_BATCH) -> Message | Batch:
+def parse(body: bytes, max_batch: int = MAX_BATCH, max_nesting: int = MAX_NESTING) -> Message | Batch:
     """Read the body of one POST.
 
     Args:
         body: The whole body, already bounded in size.
         max_batch: Messages that a batch may hold.
+        max_nesting: Levels of arrays and objects in the body.
 
     Raises:
         ParseError: `not_json`, `not_utf8`, `byte_order_mark` or `nesting_too_deep`.
@@ -247,6 +208,14 @@ def parse(body: bytes, max_batch: int = MAX_BATCH) -> Message | Batch:
             `lone_surrogate`, `method_not_string`, `id_not_string_or_integer` or `params_not_object`.
         InvalidParams: `meta_not_object`.
     """
+    native = None if _native.read is None else _native.read(body, max_nesting)
+    if native is not None:  # of the common form, and read alike
+        method, given_id, session = native
+        if given_id is None:
+            return Message(body, NOTIFICATION, method, UNSET, session, None)
+        return Message(body, REQUEST, method, given_id, session, None)
+    if len(body) > max_nesting and is_deeper(body, max_nesting):
+        raise refuse("nesting_too_deep")
     if not body.isascii():
         check_utf8(body)
     # In one go where a message has common members only and each once, else level by level.
@@ -259,11 +228,12 @@ def parse(body: bytes, max_batch: int = MAX_BATCH) -> Message | Batch:
     # A null is not written again, and so comes out as too short, too.
     if not (len(body) - len(joined) < SHORTEST_MEMBER or is_all(body, found)):
         return _message(body)
-    params = found.params
+    params = NO_PARAMS if found.params is None else found.params
+    session = None if params.meta is None else params.meta.named
     if found.id is UNSET:
-        return Message(body, NOTIFICATION, found.method, UNSET, NO_PARAMS if params is None else params)
+        return Message(body, NOTIFICATION, found.method, UNSET, session, params)
     if found.id:
-        return Message(body, REQUEST, found.method, found.id, NO_PARAMS if params is None else params)
+        return Message(body, REQUEST, found.method, found.id, session, params)
     return _message(body)  # only their text distinguishes 0 and -0
 
 
@@ -277,11 +247,22 @@ def _rare(body: bytes, max_batch: int) -> Message | Batch:
     if given is None or given.meta is None or not is_all(body, found):
         return _message(body)
     _META.check(given.meta)
-    known = {name: getattr(given, name) for name in given.__struct_fields__}
-    params: Params[Meta] = Params(**{**known, "meta": Meta.of(given.meta)})
+    params = _common_of(given)
+    assert params.meta is not None
+    session = params.meta.named
     if found.id is UNSET:
-        return Message(body, NOTIFICATION, found.method, UNSET, params, has_rare_meta=True)
-    return Message(body, REQUEST, found.method, found.id, params, has_rare_meta=True) if found.id else _message(body)
+        return Message(body, NOTIFICATION, found.method, UNSET, session, params, has_rare_meta=True)
+    if found.id:
+        return Message(body, REQUEST, found.method, found.id, session, params, has_rare_meta=True)
+    return _message(body)  # only their text distinguishes 0 and -0
+
+
+def _common_of(given: Params[dict[str, Raw]] | None) -> Params[Meta]:
+    """Return the common members of `params` whose `_meta` has others, too."""
+    assert given is not None
+    assert given.meta is not None
+    known = {name: getattr(given, name) for name in given.__struct_fields__}
+    return Params(**{**known, "meta": Meta.of(given.meta)})
 
 
 def _other(body: bytes, max_batch: int) -> Message | Batch:
@@ -350,10 +331,10 @@ def _message(body: bytes) -> Message:
     given_id = UNSET if "id" not in envelope else _checked_id(envelope["id"])
     params = params or {}
     common = None if meta is None else Meta.of(meta)
-    read: Params[Meta] = Params(**{field: params[name] for name, field in _READ.items() if name in params}, meta=common)
+    read: Params[Meta] = Params(**{field: params[name] for name, field in READ.items() if name in params}, meta=common)
     kind = NOTIFICATION if given_id is UNSET else REQUEST
-    decoded = body, envelope, params, meta
-    return Message(body, kind, method, given_id, read, field, meta is not None, decoded)
+    decoded, session = (body, envelope, params, meta), None if common is None else common.named
+    return Message(body, kind, method, given_id, session, read, field, meta is not None, decoded)
 
 
 def _inner(outer: dict[str, Raw], name: str, wrong: str) -> _Members:

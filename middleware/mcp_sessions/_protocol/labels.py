@@ -17,7 +17,8 @@ from msgspec import UNSET, Raw
 from .._session.claims import MAX_CLIENT_CHARS, Correlation, looks_like_session_id
 from ..errors import ConfigurationError, Refusal
 from .draft import INITIALIZE
-from .jsonrpc import SESSION_KEY, Message
+from .jsonrpc import Message
+from .members import SESSION_KEY
 from .strict_json import DECODE_ERRORS, string
 
 

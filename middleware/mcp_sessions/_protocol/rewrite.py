@@ -12,8 +12,10 @@ from typing import Any, Final
 
 from msgspec import Raw
 
+from .. import _native
 from ..errors import Refusal
-from .jsonrpc import SESSION_KEY, Message, Meta
+from .jsonrpc import Message
+from .members import SESSION_KEY, Meta
 from .strict_json import DECODE_ERRORS, Names, join, last_members, read_object, string
 
 ENVELOPE_PREFIX: Final = "io.modelcontextprotocol/"
@@ -40,6 +42,7 @@ _SPELLINGS: Final = {
     b" ": (b'{"jsonrpc": "2.0", "id": %b, "result": {"', b'"_meta": %b}}'),
 }
 _AFTER_COLON: Final = slice(len('{"jsonrpc":'), len('{"jsonrpc":') + 1)
+_BEFORE_BOTH: Final = len("}}")
 _NEW_META: Final = b',"_meta":{"%b":' % SESSION_KEY.encode()
 _MORE_META: Final = b',"%b":' % SESSION_KEY.encode()
 
@@ -132,6 +135,10 @@ def echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> by
     Returns:
         The new message, or None where the response is not the success that answers the request.
     """
+    place = None if _native.place is None else _native.place(response, request_id)
+    if place is not None:
+        text = response if len(response) < COPIED else memoryview(response)
+        return b"".join((text[:-place], _NEW_META if place == _BEFORE_BOTH else _MORE_META, session(), b"}}}"))
     spelling = _SPELLINGS.get(response[_AFTER_COLON])
     if spelling is not None:
         opening = spelling[0] % request_id
@@ -226,9 +233,9 @@ def with_field(response: bytes, request_id: bytes, session_id: str) -> bytes | N
 
 def without_session(message: Message) -> bytes:
     """Return a message with the session taken out of `_meta`; an empty `_meta` stays."""
-    if message.meta is None or SESSION_KEY not in message.meta:
+    if message.session is None:
         return message.body
-    meta = {name: value for name, value in message.meta.items() if name != SESSION_KEY}
+    meta = {name: value for name, value in (message.meta or {}).items() if name != SESSION_KEY}
     return join({**message.envelope, "params": {**message.all_params, "_meta": meta}})
 
 

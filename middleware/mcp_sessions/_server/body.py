@@ -23,7 +23,6 @@ from .._protocol import jsonrpc
 from .._protocol.decision import speaks_of_sessions
 from .._protocol.headers import CODING, LENGTH, RequestHeaders
 from .._protocol.jsonrpc import Message
-from .._protocol.strict_json import is_deeper
 from ..errors import NOT_JSONRPC, InvalidRequest, refuse
 
 if TYPE_CHECKING:
@@ -78,10 +77,8 @@ def read_message(body: bytes, ctx: RequestContext) -> Message | None:
         Refusal: Another parser may read something else in the body, or it is a batch that concerns a session.
     """
     limits = ctx.runtime.limits
-    if len(body) > limits.nesting and is_deeper(body, limits.nesting):
-        raise refuse("nesting_too_deep")
     try:
-        parsed = jsonrpc.parse(body, limits.batch)
+        parsed = jsonrpc.parse(body, limits.batch, limits.nesting)
     except InvalidRequest as refusal:
         if ctx.strict or refusal.reason != NOT_JSONRPC:
             raise

@@ -13,6 +13,7 @@ from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
+from .._native import SWITCH
 from ..errors import ConfigurationError
 from . import forms
 from .forms import Form
@@ -72,7 +73,7 @@ def from_env(**options: Unpack[MiddlewareOptions]) -> MiddlewareOptions:
         ConfigurationError: A variable names no option, is empty or malformed; the message says what to write instead.
     """
     ours = [name for name in os.environ if name.startswith(PREFIX) and not SERVICE_LINK.fullmatch(name[len(PREFIX) :])]
-    found = {name: _setting(name) for name in sorted(ours)}
+    found = {name: _setting(name) for name in sorted(ours) if name != SWITCH}
     for name in sorted(os.environ):
         meant = PREFIX + name.removeprefix(SLIP)
         if name.startswith(SLIP) and meant in VARIABLES and name != OTHER_KEYS:

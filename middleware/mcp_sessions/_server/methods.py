@@ -17,8 +17,9 @@ from msgspec import Raw
 
 from .._protocol.decision import Step
 from .._protocol.draft import instant
-from .._protocol.jsonrpc import SESSION_KEY, Message
+from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
+from .._protocol.members import SESSION_KEY
 from .._protocol.sep1364 import FIELD_NAME, required_capabilities
 from .._session.claims import BESIDE, FIELD, MODES, SESSION, Kind, Principal
 from .._tokens.keys import base64url, from_base64url

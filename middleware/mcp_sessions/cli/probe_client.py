@@ -21,7 +21,7 @@ from threading import Lock, Thread
 from typing import Any, Final, Literal
 from urllib.parse import SplitResult, urlsplit
 
-from .._protocol.jsonrpc import CLIENT_CAPABILITIES_KEY, PROTOCOL_VERSION_KEY, SESSION_KEY
+from .._protocol.members import CLIENT_CAPABILITIES_KEY, PROTOCOL_VERSION_KEY, SESSION_KEY
 from .._protocol.sse import EventStream
 from ..errors import ConfigurationError, MCPSessionsError
 

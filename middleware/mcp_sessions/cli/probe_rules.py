@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from .._protocol.jsonrpc import SESSION_KEY
+from .._protocol.members import SESSION_KEY
 from .probe_client import Answer, ProbeClient
 
 NOT_FOUND: Final = -32043

@@ -18,7 +18,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from .._protocol.jsonrpc import SESSION_KEY
+from .._protocol.members import SESSION_KEY
 from . import messages
 from .jar import JarSync
 from .session import ClientError, Creation, HeldSession, Metadata, NoAnswer, NotOffered, Refused, SessionLost

@@ -11,8 +11,9 @@ from msgspec import UNSET, Raw
 from opentelemetry.context import Context
 from opentelemetry.trace import Link
 
-from .._protocol.jsonrpc import REQUEST, Message, Params
+from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.labels import client_of
+from .._protocol.members import Params
 from .._session.claims import MAX_CLIENT_CHARS, Claims
 from .attributes import CLIENT, METHOD, NETWORK, TARGET_ATTRIBUTES, common_attributes, session_attributes, target_of
 from .context import SESSION_START, in_session, links_to, start_of
@@ -81,7 +82,7 @@ def _make(  # noqa: PLR0917  # all of it is the key of a cache
     ref: str | None,
     trace: str | None,
 ) -> Call:
-    message = Message(b"", REQUEST, method, params=Params(name=Raw(name) if name else UNSET))
+    message = Message(b"", REQUEST, method, read_params=Params(name=Raw(name) if name else UNSET))
     label, target = message.label, target_of(message)
     span = label if target is None else f"{label} {target}"
     common = common_attributes(label, target, version, http_version)

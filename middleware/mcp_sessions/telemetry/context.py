@@ -28,7 +28,8 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from .._protocol.jsonrpc import Message, Meta
+from .._protocol.jsonrpc import Message
+from .._protocol.members import Meta
 from .._protocol.strict_json import string
 from .._session.claims import RedactedRepr
 from ..errors import Refusal

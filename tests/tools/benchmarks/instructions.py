@@ -17,8 +17,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final
+
+from mcp_sessions._native import SWITCH, reader
 
 from .budgets import BUDGETS
 from .children import ROOT, environment
@@ -28,6 +32,8 @@ from .size import Size
 BASELINE: Final = Path(__file__).with_name("instructions.json")
 HERE: Final = f"{platform.python_implementation()} {'.'.join(platform.python_version_tuple()[:2])} {platform.machine()}"
 TOLERANCE: Final = 0.05
+READERS: Final = {"0": "", **({"1": "native, "} if reader() == "native" else {})}
+"""What the switch is set to, and what that puts before the names of subjects; the native one where it is built."""
 MISSING: Final = "instructions: not counted, since valgrind is not installed (apt-get install valgrind)"
 PROGRAM: Final = "from tests.tools.benchmarks import counted; counted.main()"
 _COUNTED: Final = re.compile(r"^(\d+) (\d+) (bare|ours) (.+)$", re.MULTILINE)
@@ -38,19 +44,25 @@ Counts = Mapping[str, Mapping[str, int]]
 
 
 def count(size: Size) -> dict[str, dict[str, int]] | None:
-    """Return the instructions per request of each subject, the harness included, or None without valgrind."""
+    """Return the instructions per request of each subject by each reader, or None without valgrind."""
     valgrind = shutil.which("valgrind")
     if valgrind is None:
         return None
+    with ThreadPoolExecutor() as pool:
+        counted = pool.map(partial(_count, valgrind, size), READERS)
+        return {name: number for counts in counted for name, number in counts.items()}
+
+
+def _count(valgrind: str, size: Size, native: str) -> dict[str, dict[str, int]]:
     with tempfile.TemporaryDirectory() as folder:
         tool = [valgrind, "--tool=cachegrind", "--cache-sim=no", "--quiet", f"--cachegrind-out-file={folder}/%p"]
         program = [sys.executable, "-c", PROGRAM, str(size.counted), *size.subjects]
         kept = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
-        fixed = environment({**kept, "PYTHONHASHSEED": "0"})
+        fixed = environment({**kept, "PYTHONHASHSEED": "0", SWITCH: native})
         done = subprocess.run([*tool, *program], cwd=ROOT, env=fixed, stdout=subprocess.PIPE, text=True, check=True)
         totals: dict[str, dict[str, dict[int, int]]] = {}
         for process, requests, way, name in _COUNTED.findall(done.stdout):
-            of_way = totals.setdefault(name, {}).setdefault(way, {})
+            of_way = totals.setdefault(READERS[native] + name, {}).setdefault(way, {})
             of_way[int(requests)] = int(_TOTAL.findall(Path(folder, process).read_text())[0])
     many = size.counted
     return {name: {way: round((of[many] - of[0]) / many) for way, of in ways.items()} for name, ways in totals.items()}

@@ -18,7 +18,7 @@ from importlib import import_module
 from itertools import count, islice, takewhile
 from random import Random
 
-from . import jsonrpc, sse, state, tokens
+from . import jsonrpc, native, sse, state, tokens
 from .trials import BATCH, Disagreement, Trial, run
 
 
@@ -35,6 +35,7 @@ def _later(module: str) -> Trial:
 TARGETS: dict[str, Trial] = {
     "tokens": tokens.trial,
     "jsonrpc": jsonrpc.trial,
+    "native": native.trial,
     "sse": sse.trial,
     "state": state.trial,
     "paths": _later("paths"),

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, Final
 
 from mcp_sessions._protocol import jsonrpc
+from mcp_sessions._protocol.members import SESSION_KEY
 from mcp_sessions.errors import Refusal
 
 from .trials import Disagreement, mutate
@@ -23,7 +24,7 @@ OF_PARAMS: Final = {"name", "uri", "_meta", "clientInfo", "capabilities", "proto
 PREFIX: Final = "io.modelcontextprotocol/"
 READ: Final = [  # by level
     *(ENVELOPE, {*OF_PARAMS, "mode", "descendants"}),
-    {jsonrpc.SESSION_KEY, PREFIX + "protocolVersion", PREFIX + "clientCapabilities", "baggage"},
+    {SESSION_KEY, PREFIX + "protocolVersion", PREFIX + "clientCapabilities", "baggage"},
 ]
 TEXTS: Final = ["2.0", "tools/call", "resources/read", "ping", "", "\u00e9\U0001f600", '"\\', "\x7f", "\u05f5\u05f6"]
 LEAVES: Final[list[Any]] = [None, True, False, 0, -1, 1.5, 1e300, float("nan"), 2**70, *TEXTS]
@@ -47,7 +48,7 @@ def value(random: Random, depth: int = 0) -> Any:
 
 def message(random: Random) -> Any:
     """A message that is mostly right."""
-    params: Any = {"name": random.choice(TEXTS), "_meta": {jsonrpc.SESSION_KEY: {"sessionId": "x"}, "a": value(random)}}
+    params: Any = {"name": random.choice(TEXTS), "_meta": {SESSION_KEY: {"sessionId": "x"}, "a": value(random)}}
     made: dict[str, Any] = {
         "jsonrpc": "2.0",
         "id": random.choice((1, "a", -5, 2**70)),

@@ -15,14 +15,23 @@ from environments import require
 
 require("joserfc>=1")
 
-from fuzz import campaign, jose, jsonrpc, paths, sse, state, tokens, trials, uris
+from fuzz import campaign, jose, jsonrpc, native, paths, sanitized, sse, state, tokens, trials, uris
 from fuzz.trials import Disagreement
 
 ROOT = Path(__file__).resolve().parents[3]
 SEED = 1
 
 
-TRIALS = {"tokens": 8_000, "jsonrpc": 4_000, "sse": 4_000, "state": 4_000, "paths": 1_000, "uris": 4_000}
+TRIALS = {
+    "tokens": 8_000,
+    "jsonrpc": 4_000,
+    "native": 10_000,
+    "sse": 4_000,
+    "state": 4_000,
+    "paths": 1_000,
+    "uris": 4_000,
+}
+REACHED = {"tokens": 30, "jsonrpc": 10, "native": 16, "sse": 4, "state": 7, "paths": 30, "uris": 3}
 
 
 @cache
@@ -36,9 +45,7 @@ def test_no_input_is_judged_differently_from_the_oracle(target: str) -> None:
     """Some thousand inputs, always the same ones, and most of the outcomes among them."""
     outcomes = outcomes_of(target)
     assert outcomes.total() == TRIALS[target]
-    assert len(outcomes) >= {"tokens": 30, "jsonrpc": 10, "sse": 4, "state": 7, "paths": 30, "uris": 3}[target], (
-        outcomes
-    )
+    assert len(outcomes) >= REACHED[target], outcomes
 
 
 def test_the_same_seed_is_the_same_run() -> None:
@@ -91,6 +98,11 @@ def test_an_oracle_that_says_otherwise_is_a_failure(monkeypatch: pytest.MonkeyPa
         jsonrpc.judge(b"{")
     with pytest.raises(Disagreement, match="and the oracle says"):
         jsonrpc.judge(b'{"jsonrpc":"2.0","method":"a"}')
+    monkeypatch.setattr(native, "in_python", lambda _: None)
+    with pytest.raises(Disagreement, match="and Python says None: nesting 8"):
+        native.judge_request(b"{}", 8)
+    with pytest.raises(Disagreement, match="and Python says None: b'7'"):
+        native.judge_answer(b'{"jsonrpc":"2.0","id":7,"result":{"a":1}}', b"7")
     with pytest.raises(Disagreement, match=r"again: python -m tests\.tools\.fuzz --target jsonrpc --seed 7 --batch 3"):
         trials.run(jsonrpc.trial, "jsonrpc", 7, 3)
 
@@ -99,6 +111,22 @@ def test_what_only_some_parsers_read_may_be_refused() -> None:
     """A lone surrogate in what is read: the standard library takes it, and the package may not."""
     assert jsonrpc.judge(rb'{"jsonrpc":"2.0","method":"\ud800"}') == "lone_surrogate"
     assert jsonrpc.judge(b'{"jsonrpc":"2.0","result":' + b"[" * 995 + b"]" * 995 + b"}") in {"read", "nesting_too_deep"}
+
+
+def test_the_sanitizers_have_nothing_to_say(capfd: pytest.CaptureFixture[str]) -> None:
+    """About the native reader, over inputs that are always the same ones; the Makefile's `fuzz` gives it more."""
+    assert sanitized.main(2_000) == 0
+    assert "native, sanitized: 2,000 trials" in capfd.readouterr().out
+
+
+def test_what_a_sanitizer_says_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Here of a reader that looks beyond the end of every body."""
+    text, begin = sanitized.SOURCE.read_text("utf-8"), "    skip_space(t);\n    if (!open_object(t, 0, &envelope))"
+    assert text.count(begin) == 1
+    faulty = tmp_path / "reader.c"
+    faulty.write_text(text.replace(begin, f"    if (t->end[9] == 'x') return 0;\n{begin}"), "utf-8")
+    monkeypatch.setattr(sanitized, "SOURCE", faulty)
+    assert sanitized.main(10) == 1
 
 
 # --- the oracle for tokens -----------------------------------------------------------------------

@@ -1,0 +1,266 @@
+"""The native reader reads what nearly every peer writes, as the Python code does, and leaves the rest to it."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from mcp_sessions import _native
+from mcp_sessions._protocol import jsonrpc, rewrite
+from mcp_sessions._protocol.jsonrpc import Message
+from mcp_sessions._protocol.members import SESSION_KEY
+
+reader = pytest.importorskip("mcp_sessions._native._reader", reason="the native reader is not built")
+
+NAMED = b'{"sessionId": "x"}'
+CALL = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","_meta":{"%b": %b}}}'
+REQUEST = CALL % (SESSION_KEY.encode(), NAMED)
+ANSWER = b'{"jsonrpc":"2.0","id":7,"result":{"content":[]}}'
+MANY = b",".join(b'"n%d":0' % number for number in range(25))
+
+
+@pytest.fixture(autouse=True)
+def native(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let it run, also where the suite runs without it."""
+    monkeypatch.setattr(_native, "read", reader.read)
+    monkeypatch.setattr(_native, "place", reader.place)
+
+
+# --- requests ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "read"),
+    [
+        (REQUEST, ("tools/call", 7, NAMED)),
+        (b' { "method" : "ping" , "id" : "a\xc3\xa9" , "jsonrpc" : "2.0" } \n', ("ping", "a\u00e9", None)),
+        (b'{"jsonrpc":"2.0","method":"n","params":{}}', ("n", None, None)),
+        (b'{"jsonrpc":"2.0","id":-12,"method":"","params":{"_meta":{}}}', ("", -12, None)),
+        (b'{"jsonrpc":"2.0","id":%b,"method":"m"}' % (b"9" * 18), ("m", int("9" * 18), None)),
+        (CALL % (b"a", b'[{}, [-0.5e+7, "\\u00e9\\n\xf0\x9f\x98\x80"], {"b":[]}]'), ("tools/call", 7, None)),
+    ],
+)
+def test_a_message_of_the_common_form_is_read(
+    body: bytes, read: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not asked for stays unread; when it is, it is what the Python code reads."""
+    assert reader.read(body, 1_000) == read
+    message = jsonrpc.parse(body)
+    assert isinstance(message, Message)
+    assert message.read_params is None
+    found = message.params, message.meta, message.session
+    monkeypatch.setattr(_native, "read", None)
+    again = jsonrpc.parse(body)
+    assert isinstance(again, Message)
+    assert again.read_params is not None
+    assert found == (again.params, again.meta, again.session)
+
+
+ODD = {
+    "empty": b"",
+    "no object": b"[]",
+    "a byte order mark": b"\xef\xbb\xbf" + REQUEST,
+    "cut short": REQUEST[:-1],
+    "more than one": REQUEST + b"{}",
+    "a NUL": REQUEST + b"\0",
+    "a NUL inside": REQUEST.replace(b"echo", b"ec\0o"),
+    "a comma at the end": REQUEST[:-1] + b",}",
+    "no colon": b'{"jsonrpc" "2.0"}',
+    "no version": b'{"id":7,"method":"m"}',
+    "another version": b'{"jsonrpc":"1.0","id":7,"method":"m"}',
+    "no method": b'{"jsonrpc":"2.0","id":7}',
+    "an escaped method": b'{"jsonrpc":"2.0","id":7,"method":"\\u006d"}',
+    "another member": b'{"jsonrpc":"2.0","id":7,"method":"m","sessionId":"s"}',
+    "a member twice": b'{"jsonrpc":"2.0","id":7,"id":7,"method":"m"}',
+    "an escaped name": CALL % (b"\\u0061", b"0"),
+    "another alphabet": CALL % ("\u017f".encode(), b"0"),
+    "another case in params": REQUEST.replace(b'"name"', b'"Name"'),
+    "another case in _meta": CALL % (b"BAGGAGE", b"0"),
+    "many members": b'{"jsonrpc":"2.0","id":7,"method":"m","params":{%b}}' % MANY,
+    "params that are null": b'{"jsonrpc":"2.0","id":7,"method":"m","params":null}',
+    "an array of params": b'{"jsonrpc":"2.0","id":7,"method":"m","params":[]}',
+    "a _meta that is null": b'{"jsonrpc":"2.0","id":7,"method":"m","params":{"_meta":null}}',
+    **{
+        f"the id {text}": b'{"jsonrpc":"2.0","id":%b,"method":"m"}' % text.encode()
+        for text in ("0", "-0", "01", "1.0", "1e0", '""', '"\\u0061"', "null", "true", "9" * 19, "-", "[]")
+    },
+    **{
+        f"the value {text!r}": CALL % (b"a", text)
+        for text in (
+            *(b"", b"01", b"1.", b".5", b"1e", b"+1", b"-", b"nul", b"tru", b"NaN", b"[1,]", b"[1 2]", b"{,}", b"[}"),
+            *(b"{]", b'{"a"}', b'{"a" 1}', b"{1:1}", b'"', b'"\\', b'"\\x"', b'"\\u00g0"', b'"\\ud83d\\ude00"'),
+            *(b'"\x1f"', b'"\n"'),
+            *(b'"\x80"', b'"\xc0\x80"', b'"\xc2"', b'"\xe0\x80\x80"', b'"\xe2\x82"', b'"\xed\xa0\x80"', b'"\xff"'),
+            *(b'"\xf0\x80\x80\x80"', b'"\xf4\x90\x80\x80"', b'"\xf0\x9f\x98"', b"[" * 58 + b"]" * 58),
+        )
+    },
+}
+
+
+@pytest.mark.parametrize("body", ODD.values(), ids=ODD)
+def test_whatever_else_comes_is_left_to_python(body: bytes) -> None:
+    """Some of it is read there, and the rest is refused with the right error."""
+    assert reader.read(body, 1_000) is None
+
+
+def test_a_body_is_read_at_every_length_and_never_beyond_its_end() -> None:
+    """Only the whole of it is a message."""
+    assert [size for size in range(len(REQUEST) + 1) if reader.read(REQUEST[:size], 9) is not None] == [len(REQUEST)]
+
+
+@pytest.mark.parametrize(("value", "levels"), [(b"0", 3), (b"[]", 4), (b'{"a":[{}]}', 6), (b"[[[[0]]]]", 7)])
+def test_a_body_is_left_where_it_is_nested_too_deeply(value: bytes, levels: int) -> None:
+    """The limit is the deployment's; empty arrays and objects count, too."""
+    body = CALL % (b"a", value)
+    assert reader.read(body, levels) is not None
+    assert reader.read(body, levels - 1) is None
+    assert reader.read(body, -1) is None
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "place"),
+    [
+        (ANSWER, 2),
+        (b'{"jsonrpc": "2.0", "id": 7, "result": {"content": []}}', 2),
+        (b'{"jsonrpc":"2.0","id":7,"result":{"a":1,"_meta":{"b":2}}}', 3),
+        (b'{"jsonrpc": "2.0", "id": 7, "result": {"a": 1, "_meta": {"b": 2 }}}', 3),
+    ],
+)
+def test_the_place_of_a_session_in_an_answer_is_found(
+    answer: bytes, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer becomes what the Python code makes of it."""
+    assert reader.place(answer, b"7") == place
+    written = rewrite.echo(answer, b"7", lambda: NAMED)
+    monkeypatch.setattr(_native, "place", None)
+    assert written == rewrite.echo(answer, b"7", lambda: NAMED)
+
+
+RESULTS = {
+    "empty": b"{}",
+    "no object": b"[]",
+    "cache hints": b'{"a":1,"ttlMs":5}',
+    "a cache scope": b'{"a":1,"cacheScope":"public"}',
+    "another case": b'{"a":1,"_Meta":{"b":2}}',
+    "an empty _meta": b'{"a":1,"_meta":{}}',
+    "a _meta that is null": b'{"a":1,"_meta":null}',
+    "_meta before the end": b'{"_meta":{"b":2},"a":1}',
+    "space after _meta": b'{"a":1,"_meta":{"b":2} }',
+    "space before the value of _meta": b'{"a":1,"_meta": {"b":2}}',
+    "a session": b'{"a":1,"_meta":{"%b":0}}' % SESSION_KEY.encode(),
+    "_meta twice": b'{"_meta":{"b":2},"_meta":{"b":2}}',
+    "a flaw in _meta": b'{"a":1,"_meta":{"b":}}',
+    "a flaw": b'{"a":}',
+}
+
+
+@pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
+def test_an_answer_of_another_form_is_left_to_python(result: bytes) -> None:
+    assert reader.place(b'{"jsonrpc":"2.0","id":7,"result":%b}' % result, b"7") is None
+
+
+def test_what_does_not_answer_the_request_has_no_place_for_its_session() -> None:
+    """Neither has an answer with anything around it."""
+    assert reader.place(ANSWER, b"8") is None
+    assert reader.place(ANSWER, b"") is None
+    assert reader.place(ANSWER + b" ", b"7") is None
+    assert reader.place(b" " + ANSWER, b"7") is None
+    assert reader.place(ANSWER.replace(b"result", b"error"), b"7") is None
+    assert all(reader.place(ANSWER[:size], b"7") is None for size in range(len(ANSWER)))
+
+
+# --- the module ----------------------------------------------------------------------------------
+
+
+def test_what_is_no_text_is_left_to_python() -> None:
+    """It takes bytes alone, and a limit that is a number."""
+    assert reader.read(bytearray(REQUEST), 9) is None
+    assert reader.read(REQUEST) is None
+    assert reader.place(ANSWER) is None
+    assert reader.place(ANSWER, "7") is None
+    assert reader.place(None, b"7") is None
+    with pytest.raises(TypeError):
+        reader.read(REQUEST, "9")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [lambda: reader.read(REQUEST, 9), lambda: reader.read(REQUEST[1:], 9), lambda: reader.place(ANSWER, b"7")],
+    ids=["a request", "an odd one", "an answer"],
+)
+def test_nothing_is_kept_of_what_was_read(call: Callable[[], object]) -> None:
+    """After 20,000 calls there are as many references and bytes as after 100."""
+    for _ in range(100):
+        call()
+    counts = [sys.getrefcount(None), sys.getrefcount(7)]
+    tracemalloc.start()
+    gc.collect()
+    before = tracemalloc.get_traced_memory()[0]
+    for _ in range(20_000):
+        call()
+    gc.collect()
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown < 10_000
+    after = [sys.getrefcount(None), sys.getrefcount(7)]
+    assert all(abs(late - early) < 10_000 for early, late in zip(counts, after, strict=True))
+
+
+def test_memory_that_runs_out_is_an_error_and_no_crash() -> None:
+    """Each allocation fails in its turn."""
+    testing = pytest.importorskip("_testcapi", reason="this Python has no tests of its own")
+    outcomes = set[str]()
+    for number in range(12):
+        found = None
+        testing.set_nomemory(number, number + 1)
+        try:
+            found = reader.read(REQUEST, 9)
+        except MemoryError:
+            outcomes.add("out of memory")
+        finally:
+            testing.remove_mem_hooks()
+        outcomes.update(["read"] if found == ("tools/call", 7, NAMED) else [])
+    assert outcomes == {"out of memory", "read"}
+
+
+@pytest.mark.parametrize(("written", "runs"), [("0", "python"), ("false", "python"), ("1", "native"), ("", "native")])
+def test_a_variable_switches_it_off(written: str, runs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read once, when the package is imported."""
+    monkeypatch.setenv(_native.SWITCH, written)
+    ended = subprocess.run(
+        [sys.executable, "-c", "from mcp_sessions._native import reader; print(reader())"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert ended.stdout.strip() == runs
+
+
+def test_without_it_the_python_code_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine where it was not built."""
+    monkeypatch.setitem(sys.modules, "mcp_sessions._native._reader", None)
+    with pytest.raises(ImportError):
+        import_module("mcp_sessions._native._reader")
+    monkeypatch.setattr(_native, "read", None)
+    assert _native.reader() == "python"
+    message = jsonrpc.parse(REQUEST)
+    assert isinstance(message, Message)
+    assert message.session == NAMED
+    assert message.read_params is not None
+
+
+def test_it_stays_short_enough_to_be_read() -> None:
+    """It is one file of C."""
+    source = Path(_native.__file__).with_name("reader.c").read_text("utf-8")
+    assert source.count("\n") < 500
+    assert max(map(len, source.splitlines())) <= 120
