@@ -83,7 +83,7 @@ bench-check: setup  ## count instructions, and fail where there are more than in
 bench-baseline: setup  ## count instructions, and keep them as the baseline
 	$(VENV)/python -m tests.tools.benchmarks --write-baseline
 
-bench-docs: setup  ## measure everything, and put it into docs/performance.md
+bench-docs: setup  ## measure everything, and put it into docs/performance.md and docs/project/benchmarks.md
 	$(VENV)/python -m tests.tools.benchmarks --write-docs
 
 .PHONY: release clients compatibility conformance demo-cluster crash-trials observe

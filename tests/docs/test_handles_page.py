@@ -129,8 +129,8 @@ def refusals() -> dict[str, str]:
 
 def test_every_error_is_on_the_page() -> None:
     """The page lists exactly the errors that are raised, with their reasons."""
-    table = {row[2]: row[1].strip("`") for row in rows("What a model is told")}
-    assert table.pop("the same: nobody learns which it was") == "unknown"
+    table = {row[2]: row[1].strip("`") for row in rows("Error messages")}
+    assert table.pop("the same message") == "unknown"
     assert table == refusals()
 
 

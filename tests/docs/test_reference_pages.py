@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from collections import defaultdict
 from importlib import import_module
 from importlib.metadata import requires
 from pathlib import Path
 from typing import Any, get_args
 
-import generated
+import diagrams
 import pytest
 from environments import needs
 from generated import DOCS
-from lifecycle_page import COMMAND, LIVE, PAGE, WAYS, names, picture, ways
+from lifecycle import LIVE, WAYS, names, ways
 from packaging.requirements import Requirement
 
 from mcp_sessions._session.events import Fact
@@ -99,29 +99,32 @@ class TestAPIPage:
         assert len(DOCUMENTED) == len(set(DOCUMENTED))
 
 
-class TestConceptsPage:
-    """`docs/concepts.md` shows the life of a session as the code defines it."""
+class TestDiagrams:
+    """The diagrams are drawn from the code, and the life of a session is that of the decision table."""
 
-    def test_the_picture_is_generated_from_the_code(self, tmp_path: Path) -> None:
-        """The picture is what `python tests/support/lifecycle_page.py` writes."""
-        copy = tmp_path / "concepts.md"
-        shutil.copy(PAGE, copy)
-        subprocess.run([sys.executable, "tests/support/lifecycle_page.py", str(copy)], check=True, cwd=PAGE.parents[1])
-        assert generated.part(PAGE, COMMAND) == generated.part(copy, COMMAND) == picture()
+    def test_the_committed_drawings_are_those_of_the_code(self, tmp_path: Path) -> None:
+        """Rewrite them with `python tests/support/diagrams.py`."""
+        subprocess.run([sys.executable, "tests/support/diagrams.py", str(tmp_path)], check=True, cwd=DOCS.parent)
+        for name, drawn in diagrams.DIAGRAMS.items():
+            file = f"{name}.svg"
+            assert (DOCS / "images" / file).read_text("utf-8") == (tmp_path / file).read_text("utf-8") == drawn
 
-    def test_every_standing_is_in_the_picture(self) -> None:
-        """The picture has every standing that a store can report."""
+    def test_every_drawing_is_on_a_page_and_legible_on_a_phone(self) -> None:
+        """A drawing is not much wider than a phone, and well-formed."""
+        shown = "".join(page.read_text("utf-8") for page in DOCS.glob("*.md"))
+        for name, drawn in diagrams.DIAGRAMS.items():
+            assert f"](images/{name}.svg)" in shown
+            assert int(ET.fromstring(drawn).attrib["width"]) <= 480
+
+    def test_every_standing_is_in_the_life_of_a_session(self) -> None:
+        """It has every standing that a store can report."""
         assert {LIVE, *(standing.value for standing in WAYS)} == {standing.value for standing in Standing}
 
     def test_a_session_that_is_over_stays_refused(self) -> None:
         """Nothing leads back to a live session, and only its owner learns the reason."""
         assert {after for _, after, _ in ways()} == {LIVE, "ended", "expired", "lost"}
         assert {before for before, _, _ in ways()} == {"[*]", LIVE}
-        assert names() == [
-            'state "ended<br/>-32043, reason ended" as ended',
-            'state "expired<br/>-32043, reason expired" as expired',
-            'state "lost<br/>-32043" as lost',
-        ]
+        assert names() == {"ended": "-32043, reason ended", "expired": "-32043, reason expired", "lost": "-32043"}
 
 
 class TestDependenciesPage:

@@ -15,7 +15,7 @@ from apps import Server
 from clients import SECRET, Client
 from environments import needs
 from redis_servers import PROGRAM
-from settings_page import COMMAND, PAGE, PARAMETERS, settings_table
+from settings_page import COMMAND, PAGE, PARAMETERS, settings_list
 from starlette.applications import Starlette
 from starlette.routing import Route
 
@@ -33,6 +33,7 @@ from mcp_sessions._server.environment import (
     OTHER_KEYS,
     PREFIX,
     SERVICE_LINK,
+    SETTINGS,
     VARIABLES,
     from_env,
     variable,
@@ -236,8 +237,9 @@ def _added(**given: Any) -> Any:
 
 def test_every_default_can_be_written(environ: pytest.MonkeyPatch) -> None:
     """What the page shows as a default is that default, and the middleware takes it."""
-    for row in settings_table().splitlines()[2:]:
-        name, default = (cell.strip().strip("`") for cell in (row.split(" | ")[0][2:], row.split(" | ")[2]))
+    shown = re.findall(r"^`(MCP_SESSIONS_\w+)`(?: = `(.*)`)?$", settings_list(), re.MULTILINE)
+    assert {name for name, _ in shown} == {variable(setting) for setting in SETTINGS}
+    for name, default in shown:
         if default:
             environ.setenv(name, default)
     read: dict[str, Any] = {**from_env()}
@@ -250,9 +252,9 @@ def test_every_default_can_be_written(environ: pytest.MonkeyPatch) -> None:
 # --- the page ------------------------------------------------------------------------------------
 
 
-def test_the_documentation_is_the_table(tmp_path: Path) -> None:
+def test_the_documentation_lists_the_settings(tmp_path: Path) -> None:
     """Rewrite the page with `python tests/support/settings_page.py`."""
-    assert generated.part(PAGE, COMMAND) == settings_table()
+    assert generated.part(PAGE, COMMAND) == settings_list()
     copy = shutil.copy(PAGE, tmp_path)
     subprocess.run([sys.executable, "tests/support/settings_page.py", str(copy)], check=True, cwd=PAGE.parents[1])
     assert Path(copy).read_text("utf-8") == PAGE.read_text("utf-8")

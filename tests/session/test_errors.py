@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import generated
 import pytest
-from refusals import CASES, Case, errors_page, protocol_page
+from refusals import CASES, COMMAND, Case, decisions, errors_page
 
 from mcp_sessions import errors
 from mcp_sessions._session.reasons import REASONS
@@ -123,8 +125,9 @@ def test_state_that_is_too_large_says_by_how_much() -> None:
 
 def test_the_documentation_is_the_table(tmp_path: Path) -> None:
     """Rewrite the pages with `python tests/support/refusals.py docs`."""
-    command = [sys.executable, str(ROOT / "tests" / "support" / "refusals.py"), str(tmp_path)]
-    subprocess.run(command, check=True, cwd=ROOT)
-    for name, page in (("errors.md", errors_page()), ("protocol.md", protocol_page())):
-        assert (tmp_path / name).read_text("utf-8") == page
-        assert (ROOT / "docs" / name).read_text("utf-8") == page
+    shutil.copy(ROOT / "docs" / "wire.md", tmp_path)
+    subprocess.run([sys.executable, "tests/support/refusals.py", str(tmp_path)], check=True, cwd=ROOT)
+    for name in ("errors.md", "wire.md"):
+        assert (tmp_path / name).read_text("utf-8") == (ROOT / "docs" / name).read_text("utf-8")
+    assert (tmp_path / "errors.md").read_text("utf-8") == errors_page()
+    assert generated.part(ROOT / "docs" / "wire.md", COMMAND) == decisions()

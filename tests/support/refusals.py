@@ -1,6 +1,6 @@
 """Every refusal that can reach a client, in one table that the tests run and the documentation shows.
 
-`python tests/support/refusals.py docs` writes `errors.md` and `protocol.md` into the folder that it is given.
+`python tests/support/refusals.py docs` writes `errors.md` and the decision table of `wire.md` in the folder `docs`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import generated
 from apps import Server, sessions
 from clients import SESSION_KEY, Answer, Client, Clock, Header, Incoming, call, chunks, http
 from starlette.types import Message
@@ -25,6 +26,7 @@ from mcp_sessions.errors import REFUSALS, Refusal, refuse
 from mcp_sessions.stores.base import Standing
 from mcp_sessions.stores.memory import MemoryStore
 
+COMMAND = "python tests/support/refusals.py docs"
 FIRST: Mapping[str, Any] = {"dialects": [SEP1364Create()]}
 Attempt = Callable[[Client], Awaitable[Answer]]
 
@@ -232,10 +234,10 @@ NOT_FOUND = (-32043, 200, 200)
 CASES = [
     Case(errors.ParseError(), "the body is not JSON", *PARSE, body("{")),
     Case(refuse("not_utf8"), "the body is not UTF-8", *PARSE, body(b'{"a":"\xff"}')),
-    Case(refuse("byte_order_mark"), "a byte order mark comes first", *PARSE, body(b"\xef\xbb\xbf{}")),
-    Case(refuse("nesting_too_deep"), "100,000 arrays in each other", *PARSE, body(b'{"a":' + b"[" * 100_000)),
+    Case(refuse("byte_order_mark"), "a leading byte order mark", *PARSE, body(b"\xef\xbb\xbf{}")),
+    Case(refuse("nesting_too_deep"), "100,000 nested arrays", *PARSE, body(b'{"a":' + b"[" * 100_000)),
     Case(refuse("body_cut_short"), "the client left before the end", *PARSE, receiving({"type": "http.disconnect"})),
-    Case(refuse("not_jsonrpc"), "JSON, but no JSON-RPC 2.0", *INVALID, body('{"id":1,"method":"ping"}')),
+    Case(refuse("not_jsonrpc"), "JSON, but not JSON-RPC 2.0", *INVALID, body('{"id":1,"method":"ping"}')),
     Case(refuse("duplicate_member"), "`method` is given twice", *INVALID, message('"method":"a","method":"b"')),
     Case(refuse("member_case"), "`Method` instead of `method`", *INVALID, message('"id":1,"Method":"ping"')),
     Case(refuse("method_not_string"), "`method` is a number", *INVALID, message('"id":1,"method":1')),
@@ -312,7 +314,7 @@ CASES = [
     ),
     Case(
         refuse("fork_mode_unknown"),
-        "`sessions/fork` with no `mode`, or one that there is not",
+        "`sessions/fork` without `mode`, or with an unknown one",
         *PARAMS,
         forking({"mode": "clone"}),
     ),
@@ -324,7 +326,7 @@ CASES = [
     ),
     Case(
         refuse("cursor_unknown"),
-        "`sessions/list` with a cursor that is none",
+        "`sessions/list` with an unknown cursor",
         *PARAMS,
         lambda client: client.send("sessions/list", {"cursor": "next"}),
         TRACKED,
@@ -339,7 +341,7 @@ CASES = [
     ),
     Case(
         refuse("capabilities_missing"),
-        "`sessions/create` with capabilities that are no object (SEP-1364)",
+        "`sessions/create` with capabilities that are not an object (SEP-1364)",
         *PARAMS,
         speaking({"capabilities": []}, method="sessions/create"),
         FIRST,
@@ -393,7 +395,7 @@ CASES = [
         carrying(None),
         {"era": "legacy"},
     ),
-    Case(errors.SessionNotFound(), "unknown, forged or somebody else's", *NOT_FOUND, carrying(UNKNOWN)),
+    Case(errors.SessionNotFound(), "unknown, forged or another caller's", *NOT_FOUND, carrying(UNKNOWN)),
     Case(errors.SessionNotFound(), "the same, on a notification", -32043, 400, 400, carrying(UNKNOWN, id=None)),
     Case(
         errors.SessionNotFound(),
@@ -406,17 +408,17 @@ CASES = [
     ),
     Case(
         errors.SessionNotFound(http_status=404),
-        "a transport session in `Mcp-Session-Id` that is over, or was never one",
+        "a transport session in `Mcp-Session-Id` that has ended, or never existed",
         -32043,
         404,
         None,
         hung_up,
     ),
-    Case(errors.SessionExpired(), "one's own, past its end", *NOT_FOUND, expired, {"lifetime": 60, "clock": CLOCK}),
-    Case(errors.SessionEnded(), "one's own, deleted", *NOT_FOUND, ended),
+    Case(errors.SessionExpired(), "the caller's own, expired", *NOT_FOUND, expired, {"lifetime": 60, "clock": CLOCK}),
+    Case(errors.SessionEnded(), "the caller's own, deleted", *NOT_FOUND, ended),
     Case(
         errors.SessionRequired(),
-        "none, where `require=` asks for one",
+        "no session, where `require=` asks for one",
         -31044,
         200,
         200,
@@ -425,7 +427,7 @@ CASES = [
     ),
     Case(
         refuse("cookie_jar_shared"),
-        "none, since two clients share one cookie jar, where `require=` asks for one",
+        "no session, since two clients share one cookie jar, where `require=` asks for one",
         -31044,
         None,
         200,
@@ -452,7 +454,7 @@ CASES = [
     ),
     Case(
         errors.CreateRefused(),
-        "`on_create` refused, here in words of its own",
+        "`on_create` raised `CreateRefused`",
         -31045,
         200,
         200,
@@ -530,15 +532,15 @@ def _reasons() -> list[str]:
     return lines
 
 
-def protocol_page() -> str:
-    """Return `docs/protocol.md`."""
+def decisions() -> str:
+    """Return the decision table, a part of `docs/wire.md`."""
     columns = list(Carries)
     heading = " | ".join(carries.value for carries in columns)
     rows = [
         f"| {about.value} | {' | '.join(_outcome(TABLE[about][carries]) for carries in columns)} |" for about in TABLE
     ]
     table = [f"| the message is | {heading} |", "|" + "---|" * (len(columns) + 1), *rows]
-    return "\n".join([_PROTOCOL, *table, _LISTS, *map(_choice, LISTS), ""])
+    return "\n".join([*table, _LISTS, *map(_choice, LISTS)])
 
 
 def _choice(lists: Lists) -> str:
@@ -553,25 +555,25 @@ def _status(status: int | None) -> str:
 
 def _outcome(step: Step | str) -> str:
     if isinstance(step, str):
-        return f"refuse: *{REFUSALS[step].message}*"
+        return f"refuse with `{REFUSALS[step].refusal.code}`"
     return "as the option `lists` says" if step is Step.LIST else step.value
 
 
 _ERRORS = """\
-# Errors
+# Refusals
 
-Every refusal that can reach a client. The tests send each of these requests through the middleware, in each era that
-has it, and compare the answer with this page.
+Every refusal that can reach a client. The tests send each of these requests in each era and compare the answers with
+this table.
 
-`error.data.sessionId` repeats the id that was sent with "Session not found". Only the owner of an authentic session
-that is over also gets `error.data.reason`, `"expired"` or `"ended"`; to everybody else unknown, forged, foreign,
-expired and deleted sessions look alike. A request that is under way when its session is deleted gets that error, too,
-where it is answered by an event stream. A refused notification or posted response is answered with HTTP 400 or
-above and the id `null`, and so is a body that could not be read as one message. With 429 and 503 comes `Retry-After`.
-At 503 it is not known whether the session lives, so it must not be given up.
-
-A session state that cannot be kept is not a refusal of the request: the application gets the exception where it writes,
-and only a value that grew unnoticed makes the answer an error, `-32603`, with the size and the limit.
+- "Session not found" repeats the id in `error.data.sessionId`. Only the owner of a session that is over also gets
+  `error.data.reason`, `"expired"` or `"ended"`: to others, unknown, forged, foreign, expired and deleted sessions look
+  alike.
+- A call that is answered by an event stream gets this error, too, when its session is deleted meanwhile.
+- A refused notification or posted response is answered with HTTP 400 or above and the id `null`; so is a body that
+  cannot be read as one message.
+- 429 and 503 carry `Retry-After`. After a 503 the session may well be alive: keep it.
+- State that cannot be stored raises an exception in the application. A value that grew unnoticed turns the answer into
+  `-32603`, with the size and the limit.
 
 | code | HTTP, legacy era | HTTP, modern era | when | message |
 |---|---|---|---|---|"""
@@ -579,21 +581,14 @@ and only a value that grew unnoticed makes the answer an error, `-32603`, with t
 _REASONS = """
 ## Reasons
 
-A client never learns why exactly it is refused. The log, spans and metrics do, by `mcp_sessions.reason`. A claim of a
-token that is not as it should be is named, as in `token_claim_exp`, and is of the kind of `token_claims`."""
+Clients do not learn the exact reason. Logs, spans and metrics have it, as `mcp_sessions.reason`. A malformed claim of a
+token is named, as in `token_claim_exp`, and belongs to `token_claims`."""
 
 _ENDS = """
-A session ends for one of these, or for a reason that your code gives:
+A session ends for one of these reasons, or for one that your code gives:
 
-| reason | what it means |
+| reason | meaning |
 |---|---|"""
-
-_PROTOCOL = """\
-# Decisions
-
-What happens to a message, by what it is and what it carries. The middleware reads this very table; before it deletes,
-attaches or takes out a session, that session must verify.
-"""
 
 _LISTS = """
 Lists are `tools/list`, `prompts/list`, `resources/list`, `resources/templates/list` and `server/discover`.
@@ -605,4 +600,4 @@ Lists are `tools/list`, `prompts/list`, `resources/list`, `resources/templates/l
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     (folder / "errors.md").write_text(errors_page(), "utf-8")
-    (folder / "protocol.md").write_text(protocol_page(), "utf-8")
+    generated.replace(folder / "wire.md", COMMAND, decisions())

@@ -1,4 +1,4 @@
-"""The table of `docs/settings.md`, generated from the code: forms, defaults and descriptions of the options.
+"""The settings of `docs/settings.md`, generated from the code: forms, defaults and descriptions of the options.
 
 python tests/support/settings_page.py [PAGE]
 """
@@ -24,6 +24,15 @@ from mcp_sessions._server.options import GROUPS
 COMMAND = "python tests/support/settings_page.py"
 PAGE = generated.DOCS / "settings.md"
 UNITS = {"d": 86400, "h": 3600, "m": 60}
+FIRST = ("keys", "store", "lifetime", "idle_timeout", "require", "tracked", "audience", "path")
+WORDS = {
+    DURATION.words: " A duration.",
+    "a whole number": "",
+    "`true` or `false`": "",
+    "text": "",
+    "at least 16 characters": " At least 16 characters.",
+}
+"""How forms are written that the page explains once."""
 PARAMETERS = inspect.signature(MCPSessionMiddleware).parameters
 
 
@@ -64,14 +73,27 @@ def default(setting: str, form: Form) -> str:
     return f"`{','.join(value) if isinstance(value, tuple) else value}`"
 
 
-def settings_table() -> str:
-    """Return the table."""
+def entry(setting: str, known: dict[str, str]) -> str:
+    """Return a setting as a term with its default, and what it is and how it is written."""
+    form, value = SETTINGS[setting], default(setting, SETTINGS[setting])
+    written = WORDS.get(form.words, f" Written as {form.words}.")
+    if set(re.findall(r"\w+", form.words)) - {"or"} <= set(re.findall(r"\w+", known[setting])):
+        written = ""  # the description has the choices
+    return f"`{variable(setting)}`{f' = {value}' if value else ''}\n: {known[setting]}.{written}"
+
+
+def settings_list() -> str:
+    """Return definition lists: the settings that matter first, the other options, then each group."""
     known = descriptions()
-    rows: list[tuple[str, ...]] = [
-        (f"`{variable(option)}`", form.words, default(option, form), known[option]) for option, form in SETTINGS.items()
-    ]
-    return generated.table(("variable", "written as", "default", "what it is"), rows)
+    plain = [setting for setting in SETTINGS if "." not in setting and setting not in FIRST]
+    parts = {"The eight that matter first": FIRST, "Behaviour": plain}
+    for group, kind in GROUPS.items():
+        fields = [setting for setting in SETTINGS if setting.startswith(f"{group}.")]
+        parts[f"`{group}={kind.__name__}(...)`"] = fields
+    return "\n\n".join(
+        "\n\n".join((f"### {title}", *(entry(one, known) for one in settings))) for title, settings in parts.items()
+    )
 
 
 if __name__ == "__main__":
-    generated.replace(Path(sys.argv[1]) if sys.argv[1:] else PAGE, COMMAND, settings_table())
+    generated.replace(Path(sys.argv[1]) if sys.argv[1:] else PAGE, COMMAND, settings_list())

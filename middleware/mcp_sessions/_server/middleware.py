@@ -68,10 +68,10 @@ class MCPSessionMiddleware:
 
     Args:
         app: The application to wrap.
-        keys: What sessions are signed and sealed with: one secret of at least 32 bytes, several (the first signs, all
+        keys: The secrets that sign and seal sessions: one secret of at least 32 bytes, several (the first signs, all
             verify), `"env:NAME"`, `"file:PATH"`, or a `KeyRing`. None makes a key that dies with the process.
         path: The MCP endpoint, relative to where this is mounted. None means every path; then only JSON is inspected.
-        audience: Whom the sessions are for. Give each server its own where several share keys.
+        audience: The deployment that the sessions are for. Give each server its own where several share keys.
         lifetime: Seconds from creation to the absolute end, or a `timedelta`.
         idle_timeout: Seconds without a request after which a session ends, or a `timedelta`. None means that only
             `lifetime` counts.
@@ -81,7 +81,7 @@ class MCPSessionMiddleware:
             authentication of the SDK, FastMCP or Starlette left on the scope.
         admission: `"ask"` lets the wrapped server's own guards judge a caller before we answer; `"own"` trusts the
             guards outside of this middleware.
-        store: Where ended sessions are remembered, and what sessions keep on the server: `"memory:"` (one process),
+        store: Where ended sessions, state and data are stored: `"memory:"` (one process),
             `"sqlite:PATH"` (one machine), `"redis://..."` or `"postgresql://..."` (many machines), or a `Store`.
         on_store_error: `"refuse"` a request whose session is not known to be alive, or `"allow"` it, with a warning in
             the log, unless `require` asks for a session there.
@@ -94,7 +94,7 @@ class MCPSessionMiddleware:
             if the worker that ran it died or lost the store; else it runs only where a session is deleted. It is
             stopped after 50 seconds.
         dialects: Further ways in which clients may refer to sessions, beside the draft and the transport header:
-            `SEP1364Create()` and `SEP1364Initialize()`, the two alternatives of SEP-1364. See `docs/dialects.md`.
+            `SEP1364Create()` and `SEP1364Initialize()`, the two alternatives of SEP-1364. See `docs/wire.md`.
         transport: `"auto"` gives clients without session support one by the transport's own header, `"off"` gives
             them none; a `TransportSessions` says more.
         wire: What is spoken with clients: a `Wire`.

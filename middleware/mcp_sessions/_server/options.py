@@ -63,7 +63,7 @@ class _Checked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TransportSessions(_Checked):
-    """Sessions for clients that know nothing of sessions but the transport's own (`transport=`)."""
+    """Sessions for clients that do not name sessions themselves (`transport=`)."""
 
     header: Flag = True
     """Whether clients of the legacy era whose server names no transport session get one of ours by `Mcp-Session-Id`;
@@ -73,7 +73,7 @@ class TransportSessions(_Checked):
     client, and none where two MCP clients share an HTTP client; `"shared"` takes all that share one for one
     conversation; never with keys that die with the process."""
     lifetime: Lifetime = 30 * DAY  # seconds
-    """Seconds from its beginning to the end of such a session, or a `timedelta`. Clients that name it in the header do
+    """Seconds from the creation of such a session to its end, or a `timedelta`. Clients that name it in the header do
     not begin anew when it is gone, so let it be long."""
     bridge: Flag = False
     """Whether clients of a server that keeps transport sessions of its own see our ids in their place, with the
@@ -85,15 +85,15 @@ class Tracking(_Checked):
     """How sessions are recorded in the store (`tracked=`)."""
 
     sweep_interval: Duration = 5  # seconds
-    """Seconds between two looks for sessions that expired or stood idle, where tracked."""
+    """Seconds between two sweeps for expired and idle sessions, where tracked."""
     silence: LifetimeOrNone = DAY  # seconds
-    """Seconds without a request after which a recorded session ends where `idle_timeout` sets none: most clients never
+    """Seconds without a request after which a recorded session ends if `idle_timeout` is not set: most clients never
     delete theirs. None leaves it to its lifetime."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Wire(_Checked):
-    """What is spoken with clients (`wire=`)."""
+    """The protocol with clients (`wire=`)."""
 
     era: Annotated[Era, forms.word(Era)] = "any"
     """`"any"` serves both eras; `"legacy"` makes clients use the handshake, so that those which could do without a
@@ -105,7 +105,7 @@ class Wire(_Checked):
     """What clients may ask beyond the draft: `"fork"`, and where sessions are tracked `"list"` and `"end_all"`. What is
     not named goes to the wrapped server, as any method does."""
     issuer: Name = "mcp-sessions"
-    """Who mints the sessions."""
+    """The issuer that session ids name."""
     not_found_code: Code = -32043
     """JSON-RPC code of "Session not found"."""
     required_code: Code = -31044
@@ -114,7 +114,7 @@ class Wire(_Checked):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits(_Checked):
-    """What one process will hold, in bytes, seconds or counts (`limits=`)."""
+    """Limits of one process, in bytes, seconds or counts (`limits=`)."""
 
     body_bytes: Whole = 4 * MEBIBYTE
     """Bytes that a request body may have."""
@@ -193,9 +193,9 @@ class Telemetry(_Checked):
     watch: forms.Directory = None
     """The directory in which `mcp-sessions watch` finds the workers of this machine, or None."""
     inspector: forms.Address = None
-    """Where a page shows live sessions and calls, as in `127.0.0.1:8787`, or None."""
+    """The address of a page that shows live sessions and calls, or None."""
     inspector_token: forms.Secret = field(default=None, repr=False)
-    """The password of that page, with any name of a user; needed where its address is not a loopback one."""
+    """The password of that page, with any user name; required unless the address is a loopback one."""
 
 
 GROUPS: Final[Mapping[str, type]] = {

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import anyio
+import generated
 import pytest
 from environments import require
 
@@ -168,23 +169,28 @@ def test_what_is_over_its_budget_is_shown() -> None:
     assert len(instructions.risen(over, over)) == 1
 
 
-def test_the_generated_part_of_the_page_is_replaced(reports: Mapping[str, Report], tmp_path: Path) -> None:
-    """What stands around it stays; the plot that it shows is there and is SVG."""
-    (tmp_path / page.PAGE).write_text(f"before\n{page.BEGIN}\nold\n{page.END}\nafter\n")
+def test_the_generated_parts_of_the_pages_are_replaced(reports: Mapping[str, Report], tmp_path: Path) -> None:
+    """The text around them stays; the plot is SVG, and stays where a run has not measured it."""
+    full, short = tmp_path / page.PAGE, tmp_path / page.SHORT
+    full.parent.mkdir()
+    for path in (full, short):
+        path.write_text(f"before\n<!-- begin: written by `{page.COMMAND}` -->\nold\n<!-- end -->\nafter\n")
     for report in (reports["trivial"], Report([Table("One", ("", "us"), [("row", "1")])])):
         page.write(report, [Table("First", ("",), [])], "the last one", tmp_path)
-    written = (tmp_path / page.PAGE).read_text()
-    assert written.startswith(f"before\n{page.BEGIN}\n\nMeasured on ")
-    assert written.endswith(f"### One\n\n|  | us |\n| --- | ---: |\n| row | 1 |\n\n{page.END}\nafter\n")
-    assert f"]({page.PLOT})" in written
+    assert generated.part(full, page.COMMAND).startswith("Measured on ")
+    assert full.read_text().startswith("before\n")
+    assert full.read_text().endswith("### One\n\n|  | us |\n| --- | ---: |\n| row | 1 |\n\n<!-- end -->\nafter\n")
+    assert [row.split(" | ")[0] for row in generated.part(short, page.COMMAND).splitlines()[2:8]] == [
+        f"| {shown}" for shown in page.SHOWN.values()
+    ]
+    assert f"]({page.PLOT})" in short.read_text()
     assert ET.parse(tmp_path / page.PLOT).getroot().tag.endswith("svg")
     assert "a &lt; b" in page.bars("", {"a < b": 1.0})
 
 
-def test_the_page_has_its_generated_part() -> None:
+def test_the_pages_have_their_generated_parts() -> None:
     """`--write-docs` finds where to write."""
-    text = (page.DOCS / page.PAGE).read_text("utf-8")
-    assert text.count(page.BEGIN) == text.count(page.END) == 1
+    assert all(generated.part(generated.DOCS / name, page.COMMAND) for name in (page.PAGE, page.SHORT))
 
 
 def test_a_section_is_run_by_its_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

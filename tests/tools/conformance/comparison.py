@@ -19,7 +19,7 @@ from .columns import COLUMNS, ECHOED, Column
 from .suite import Outcome
 
 COMMAND: Final = "make conformance ARGS=--write-docs"
-PAGE: Final = "compatibility.md"
+PAGE: Final = "project/conformance.md"
 Results = Mapping[str, Mapping[str, Mapping[str, Outcome]]]
 """Outcomes by requirement set, column and scenario."""
 

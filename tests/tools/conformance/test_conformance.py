@@ -137,10 +137,11 @@ def test_a_failure_by_design_is_not_a_difference(monkeypatch: pytest.MonkeyPatch
 
 def test_the_page_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The table is written between the page's comments, and the rest is unchanged."""
-    shutil.copy(PAGE, tmp_path)
+    page = tmp_path / comparison.PAGE
+    page.parent.mkdir()
+    shutil.copy(PAGE, page)
     found = Recorded({"ping": GOOD, "pong": Outcome((("pong", "SKIPPED"),))})
     assert compared(monkeypatch, tmp_path, found, "--write-docs") == 0
-    page = tmp_path / comparison.PAGE
     assert generated.part(page, comparison.COMMAND).splitlines()[-5:] == [
         "| scenario | bare | ours |",
         "| --- | --- | --- |",

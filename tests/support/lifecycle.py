@@ -1,17 +1,12 @@
-"""The picture of a session's life in `docs/concepts.md`, drawn from the decision table and a store's standings.
-
-python tests/support/lifecycle_page.py [PAGE]
+"""The life of a session, from the decision table and a store's standings, as `docs/images/lifecycle.svg` shows it.
 
 A state is an answer to requests, so two ways to end that a client cannot distinguish are one state.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
-import generated
 from clients import START
 
 from mcp_sessions._protocol.decision import NEEDS_LIVE_SESSION, TABLE, Carries, Step
@@ -20,8 +15,6 @@ from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions.errors import SessionEnded, SessionExpired, SessionNotFound
 from mcp_sessions.stores.base import Standing
 
-COMMAND = "python tests/support/lifecycle_page.py"
-PAGE = generated.DOCS / "concepts.md"
 CLAIMS = Claims(kind=SESSION, kid="a", jti="life", issued_at=START, expires_at=START + 1)
 LIVE = Standing.LIVE.value
 WAYS = {
@@ -60,24 +53,14 @@ def ways() -> Iterator[tuple[str, str, str]]:
     yield LIVE, SessionExpired.reason, LIFETIME
 
 
-def arrows() -> list[str]:
-    """Return all ways between two states as one arrow, since several would be drawn on top of each other."""
+def arrows() -> dict[tuple[str, str], list[str]]:
+    """Return all causes by the two states between which they lead."""
     found: dict[tuple[str, str], list[str]] = {}
     for before, after, by in ways():
-        found.setdefault((before, after), []).append(by)
-    return [f"{before} --> {after}: {'<br/>'.join(by)}" for (before, after), by in found.items()]
+        found.setdefault((before, after), []).extend(by.split(", "))
+    return found
 
 
-def names() -> list[str]:
+def names() -> dict[str, str]:
     """Return the states in which a session is over, with the answer to every request from then on."""
-    over = {state(refusal): answer(refusal) for refusal in (refusal_of(one, CLAIMS) for one in WAYS)}
-    return [f'state "{name}<br/>{text}" as {name}' for name, text in over.items()]
-
-
-def picture() -> str:
-    """Return the diagram."""
-    return "\n".join(["```mermaid", "stateDiagram-v2", *(f"    {line}" for line in [*names(), *arrows()]), "```"])
-
-
-if __name__ == "__main__":
-    generated.replace(Path(sys.argv[1]) if sys.argv[1:] else PAGE, COMMAND, picture())
+    return {state(refusal): answer(refusal) for refusal in (refusal_of(one, CLAIMS) for one in WAYS)}
