@@ -114,6 +114,8 @@ def names_by_errand(spans: Sequence[ReadableSpan]) -> dict[str, dict[str, set[tu
     for span in spans:
         errand, maker = errand_of(span, spans), span.instrumentation_scope
         named = tuple((span.attributes or {}).get(attribute) for attribute in NAMES)
+        if named[0] and named[1] is None and is_before_the_session(span):  # the span below has it
+            named = (named[0], named[0], named[2])
         if errand is not None and maker is not None and (any(named) or not is_before_the_session(span)):
             found[errand][maker.name].add(named)
     return found
