@@ -146,4 +146,4 @@ class TestDependenciesPage:
         """The row of `dev` names its requirements beside those of the other extras."""
         cell = CELLS["dev"]
         assert cell.startswith("all of these, ")
-        assert ASKED_FOR["dev"] == listed(cell) | {"mcp-sessions"}
+        assert ASKED_FOR["dev"] == listed(cell) | {"mcp-sessions", "fastmcp"}
