@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import Histogram, InMemoryMetricReader
 from starlette.types import Scope
 
-from mcp_sessions import CreateRefused, Session
+from mcp_sessions import CreateRefused, Session, __version__
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionUsed
 from mcp_sessions._session.reasons import ENDS, REASONS
@@ -22,6 +22,7 @@ from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.stores.base import Record
 from mcp_sessions.stores.memory import MemoryStore
 from mcp_sessions.telemetry import metrics
+from mcp_sessions.telemetry.attributes import SCHEMA_URL
 from mcp_sessions.telemetry.metrics import OPERATION_BUCKETS, SESSION_BUCKETS, SessionMetrics
 from mcp_sessions.telemetry.outcome import SUCCESS, Outcome, listed_tools
 
@@ -35,11 +36,14 @@ class Meter:
         self._reader = InMemoryMetricReader()
         self.provider = MeterProvider([self._reader], shutdown_on_exit=False)
 
-    def found(self) -> dict[str, Any]:
+    def scoped(self) -> Sequence[Any]:
         data = self._reader.get_metrics_data()
         assert data is not None
         (resource,) = data.resource_metrics
-        return {metric.name: metric for scope in resource.scope_metrics for metric in scope.metrics}
+        return resource.scope_metrics
+
+    def found(self) -> dict[str, Any]:
+        return {metric.name: metric for scope in self.scoped() for metric in scope.metrics}
 
     def points(self, name: str) -> dict[tuple[tuple[str, Any], ...], Any]:
         return {tuple(sorted(point.attributes.items())): point for point in self.found()[name].data.data_points}
@@ -50,6 +54,12 @@ def meter() -> Iterator[Meter]:
     meter = Meter()
     yield meter
     meter.provider.shutdown()
+
+
+def test_metrics_say_by_which_version_and_conventions_they_are(meter: Meter) -> None:
+    SessionMetrics(meter.provider)
+    (scoped,) = meter.scoped()
+    assert (scoped.scope.version, scoped.scope.schema_url) == (__version__, SCHEMA_URL)
 
 
 def message(method: str, name: str | None = None) -> Message:

@@ -26,11 +26,13 @@ from .attributes import (
     OPERATION,
     PROTOCOL_VERSION,
     REASON,
+    SCHEMA_URL,
     SCOPE,
     STATUS_CODE,
     TARGET_ATTRIBUTES,
     TOOL,
     TOOL_ERROR,
+    package_version,
     target_of,
 )
 from .outcome import Outcome
@@ -80,7 +82,7 @@ class SessionMetrics:
     """
 
     def __init__(self, meter_provider: MeterProvider | None = None) -> None:
-        meter = get_meter(SCOPE, meter_provider=meter_provider)
+        meter = get_meter(SCOPE, package_version(), meter_provider, SCHEMA_URL)
         self._meter: Final = meter
         self._created: Final = meter.create_counter(CREATED, "{session}", "Sessions that were created")
         self._ended: Final = meter.create_counter(ENDED, "{session}", "Sessions that ended, by reason")

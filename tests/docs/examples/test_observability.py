@@ -64,7 +64,11 @@ class Prometheus(Program):
 
     def __init__(self, folder: Path, target: int) -> None:
         port, config = free_port(), folder / "prometheus.json"
-        scrape = {"job_name": "shop", "static_configs": [{"targets": [f"127.0.0.1:{target}"]}]}
+        scrape = {
+            "job_name": "shop",
+            "metrics_path": "/metrics/",
+            "static_configs": [{"targets": [f"127.0.0.1:{target}"]}],
+        }
         config.write_text(json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": [scrape]}), "utf-8")
         command: list[str | Path] = [install("prometheus"), "--config.file", config, "--storage.tsdb.path", folder]
         super().__init__("prometheus", folder, [*command, f"--web.listen-address=127.0.0.1:{port}"], port)
