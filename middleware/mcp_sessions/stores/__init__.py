@@ -112,7 +112,7 @@ class TimeoutStore(Delegating):
         for name in CHANGES:
             self._limits[name] += _told(store, "patience", 0.0)
         self._reopening = 3 * seconds
-        self.where = _told(store, "where", type(store).__name__)
+        self.where: str = _told(store, "where", type(store).__name__)
         self._noted: dict[str, float] = {}  # when each fault was logged last
         self._knows_live: Callable[..., bool] = getattr(store, "knows_live", lambda *_, **__: False)
 

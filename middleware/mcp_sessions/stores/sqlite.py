@@ -84,7 +84,7 @@ class SQLiteStore(ByName):
             if not is_right:
                 raise ConfigurationError(rule)
         self._path = checked_path(path)
-        self.where = f"SQLite file {self._path}"  # for the log
+        self.where: str = f"SQLite file {self._path}"  # for the log
         self._clock = clock
         self._full_log = FullLog()
         shared = SharedFile(self._path, max_bytes)

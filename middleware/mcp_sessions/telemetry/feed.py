@@ -193,7 +193,7 @@ class Feed:
     def __init__(self, where: str, clock: Callable[[], float]) -> None:
         self.clock: Final = clock
         self.directory: Final = directory(where)
-        self.worker = ""
+        self.worker: str = ""
         self._is_ours: Final = self.directory != Path(where)
         self._board: Final = Board()
         self._lock: Final = Lock()
@@ -314,8 +314,8 @@ class Connection:
 
     def __init__(self, path: Path) -> None:
         self.socket: Final = socket.socket(socket.AF_UNIX)
-        self.worker = ""
-        self.is_ended = False
+        self.worker: str = ""
+        self.is_ended: bool = False
         self._rest = b""
         try:
             self.socket.connect(str(path))
