@@ -513,13 +513,13 @@ def errors_page() -> str:
     for begins, (code, usual) in _MALFORMED.items():
         cases = {case.refusal.reason: case for case in reversed(CASES) if case.client_message.startswith(begins)}
         rows = [_malformed(case, begins, usual) for case in reversed(cases.values())]
-        lines.append(f'\n### `{code}`: "{begins} ..."\n\nHTTP {usual}, unless a row says otherwise.\n')
+        lines.append(f'\n## `{code}`: "{begins} ..."\n\nHTTP {usual}, unless a row says otherwise.\n')
         lines.append(generated.table(("reason", "message"), rows))
     others = [case for case in CASES if not case.client_message.startswith(tuple(_MALFORMED))]
     coded = [
         (f"`{case.code}`", _http(case), f"`{case.refusal.reason}`", case.when, case.client_message) for case in others
     ]
-    lines += ["\n### Other codes\n", generated.table(("code", "HTTP", "reason", "when", "message"), coded)]
+    lines += ["\n## Other codes\n", generated.table(("code", "HTTP", "reason", "when", "message"), coded)]
     return "\n".join([*lines, _REASONS, *_reasons(), _ENDS, *(f"| `{why}` | {ENDS[why]} |" for why in ENDS), ""])
 
 
@@ -602,8 +602,8 @@ _SMELLS = {"no": "", "in numbers": " Many within a minute suggest an attack.", "
 _REASONS = """
 ## Reasons
 
-Clients do not learn the exact reason. Logs, spans and metrics have it, as `mcp_sessions.reason`. A malformed claim of a
-token is named, as in `token_claim_exp`, and is treated like `token_claims`."""
+Clients do not learn the exact reason. Logs, spans and metrics have it, as `mcp_sessions.reason`. A malformed token
+claim is named, as in `token_claim_exp`, and treated like `token_claims`."""
 
 _ENDS = """
 ## Ends
