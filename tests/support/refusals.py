@@ -509,26 +509,45 @@ CASES = [
 
 def errors_page() -> str:
     """Return `docs/errors.md`."""
-    rows = [
-        f"| `{case.code}` | {_status(case.legacy)} | {_status(case.modern)} | {case.when} | {case.client_message} |"
-        for case in CASES
+    lines = [_ERRORS]
+    for begins, (code, usual) in _MALFORMED.items():
+        cases = {case.refusal.reason: case for case in reversed(CASES) if case.client_message.startswith(begins)}
+        rows = [_malformed(case, begins, usual) for case in reversed(cases.values())]
+        lines.append(f'\n## `{code}`: "{begins} ..."\n\nHTTP {usual}, unless a row says otherwise.\n')
+        lines.append(generated.table(("reason", "message"), rows))
+    others = [case for case in CASES if not case.client_message.startswith(tuple(_MALFORMED))]
+    coded = [
+        (f"`{case.code}`", _http(case), f"`{case.refusal.reason}`", case.when, case.client_message) for case in others
     ]
-    return "\n".join(
-        [_ERRORS, *rows, _REASONS, *_reasons(), _ENDS, *(f"| `{why}` | {ENDS[why]} |" for why in ENDS), ""]
-    )
+    lines += ["\n## Other codes\n", generated.table(("code", "HTTP", "reason", "when", "message"), coded)]
+    return "\n".join([*lines, _REASONS, *_reasons(), _ENDS, *(f"| `{why}` | {ENDS[why]} |" for why in ENDS), ""])
+
+
+def _malformed(case: Case, begins: str, usual: str) -> tuple[str, str]:
+    """Return the reason, and the message's end with the HTTP status where it is not the usual one."""
+    http = "" if _http(case) == usual else f" (HTTP {_http(case)})"
+    return f"`{case.refusal.reason}`", f"{case.client_message.removeprefix(begins).strip()}{http}"
+
+
+def _http(case: Case) -> str:
+    """Return the HTTP status, by era where the eras differ."""
+    if case.legacy == case.modern:
+        return str(case.legacy)
+    eras = {"legacy": case.legacy, "modern": case.modern}
+    return ", ".join(f"{status} {era}" for era, status in eras.items() if status is not None)
 
 
 def _reasons() -> list[str]:
-    """Return a table for each remedy, with one row for all claims of a token."""
+    """Return a section for each remedy, whose table has what the tables of refusals lack."""
+    shown = {case.refusal.reason for case in CASES}
     lines: list[str] = []
-    for (fault, remedy, smells), reasons in groupby(REASONS, lambda reason: REASONS[reason][1:]):
-        lines += [
-            f"\nFault: **{fault}**. Attack: **{smells}**. To do: {remedy}.\n",
-            "| reason | meaning |",
-            "|---|---|",
-        ]
-        rows = [f"| `{reason}` | {REASONS[reason].means} |" for reason in reasons]
-        lines += [row for row in rows if "token_claim_" not in row]
+    for (fault, remedy, smells), group in groupby(REASONS, lambda reason: REASONS[reason][1:]):
+        reasons = [reason for reason in group if "token_claim_" not in reason]
+        above = ", ".join(f"`{reason}`" for reason in reasons if reason in shown)
+        rows = [(f"`{reason}`", REASONS[reason].means) for reason in reasons if reason not in shown]
+        lines.append(f"\n**Fault: {fault}.**{_SMELLS[smells]} To do: {remedy}.")
+        lines += [f"\nAbove: {above}."] * bool(above)
+        lines += ["", generated.table(("reason", "meaning"), rows)] * bool(rows)
     return lines
 
 
@@ -549,10 +568,6 @@ def _choice(lists: Lists) -> str:
     return f'| `"{lists}"` | {LISTS[lists].value} | {", ".join(default)} |'
 
 
-def _status(status: int | None) -> str:
-    return "" if status is None else str(status)
-
-
 def _outcome(step: Step | str) -> str:
     if isinstance(step, str):
         return f"refuse with `{REFUSALS[step].refusal.code}`"
@@ -562,29 +577,37 @@ def _outcome(step: Step | str) -> str:
 _ERRORS = """\
 # Refusals
 
-Every refusal that can reach a client. The tests send each of these requests in each era and compare the answers with
-this table.
+Every refusal that can reach a client. The tests provoke each of them in both eras and compare the answers with these
+tables.
 
 - "Session not found" repeats the id in `error.data.sessionId`. Only the owner of a session that is over also gets
-  `error.data.reason`, `"expired"` or `"ended"`: to others, unknown, forged, foreign, expired and deleted sessions look
-  alike.
-- A call that is answered by an event stream gets this error, too, when its session is deleted meanwhile.
-- A refused notification or posted response is answered with HTTP 400 or above and the id `null`; so is a body that
+  `error.data.reason`, `"expired"` or `"ended"`. A call whose session is deleted while its event stream is open gets the
+  same error.
+- A refused notification or posted response is answered with HTTP 400 or above and the id `null`, as is a body that
   cannot be read as one message.
-- 429 and 503 carry `Retry-After`. After a 503 the session may well be alive: keep it.
-- State that cannot be stored raises an exception in the application. A value that grew unnoticed turns the answer into
-  `-32603`, with the size and the limit.
+- 429 and 503 carry `Retry-After`. After a 503 the session may still be alive: keep it.
+- State that cannot be stored raises an exception in the application. If a value is changed in place
+  and becomes too large, the answer is `-32603`, with the size and the limit."""
 
-| code | HTTP, legacy era | HTTP, modern era | when | message |
-|---|---|---|---|---|"""
+_MALFORMED = {
+    "Parse error:": (-32700, "400"),
+    "Invalid request:": (-32600, "400"),
+    "Invalid params:": (-32602, "200 legacy, 400 modern"),
+    "Header mismatch:": (-32020, "400"),
+}
+"""How the messages of these codes begin, and their usual HTTP status."""
+
+_SMELLS = {"no": "", "in numbers": " Many within a minute suggest an attack.", "yes": " **Suspect an attack.**"}
 
 _REASONS = """
 ## Reasons
 
-Clients do not learn the exact reason. Logs, spans and metrics have it, as `mcp_sessions.reason`. A malformed claim of a
-token is named, as in `token_claim_exp`, and belongs to `token_claims`."""
+Clients do not learn the exact reason. Logs, spans and metrics have it, as `mcp_sessions.reason`. A malformed token
+claim is named, as in `token_claim_exp`, and treated like `token_claims`."""
 
 _ENDS = """
+## Ends
+
 A session ends for one of these reasons, or for one that your code gives:
 
 | reason | meaning |

@@ -69,7 +69,7 @@ class MCPSessionMiddleware:
     Args:
         app: The application to wrap.
         keys: The secrets that sign and seal sessions: one secret of at least 32 bytes, several (the first signs, all
-            verify), `"env:NAME"`, `"file:PATH"`, or a `KeyRing`. None makes a key that dies with the process.
+            verify), `"env:NAME"`, `"file:PATH"`, or a `KeyRing`. None creates a random key for this process.
         path: The MCP endpoint, relative to where this is mounted. None means every path; then only JSON is inspected.
         audience: The deployment that the sessions are for. Give each server its own where several share keys.
         lifetime: Seconds from creation to the absolute end, or a `timedelta`.
@@ -80,7 +80,7 @@ class MCPSessionMiddleware:
         principal: A function of the ASGI scope that returns who a request is authenticated as. None reads what the
             authentication of the SDK, FastMCP or Starlette left on the scope.
         admission: `"ask"` lets the wrapped server's own guards judge a caller before we answer; `"own"` trusts the
-            guards outside of this middleware.
+            guards outside this middleware.
         store: Where ended sessions, state and data are stored: `"memory:"` (one process),
             `"sqlite:PATH"` (one machine), `"redis://..."` or `"postgresql://..."` (many machines), or a `Store`.
         on_store_error: `"refuse"` a request whose session is not known to be alive, or `"allow"` it, with a warning in
@@ -93,13 +93,13 @@ class MCPSessionMiddleware:
             may still run. Where sessions are tracked it runs once per session in the whole deployment, and again only
             if the worker that ran it died or lost the store; else it runs only where a session is deleted. It is
             stopped after 50 seconds.
-        dialects: Further ways in which clients may refer to sessions, beside the draft and the transport header:
+        dialects: Further ways for clients to name sessions, besides the draft, the header and the cookie:
             `SEP1364Create()` and `SEP1364Initialize()`, the two alternatives of SEP-1364. See `docs/wire.md`.
-        transport: `"auto"` gives clients without session support one by the transport's own header, `"off"` gives
-            them none; a `TransportSessions` says more.
-        wire: What is spoken with clients: a `Wire`.
-        limits: What one process will hold: a `Limits`.
-        telemetry: What is traced, counted and reported of sessions: a `Telemetry`.
+        transport: `"auto"` gives clients without session support a session by header or cookie, `"off"` gives them
+            none; a `TransportSessions` sets more.
+        wire: The protocol with clients: a `Wire`.
+        limits: The limits of one process: a `Limits`.
+        telemetry: Traces, metrics and reports about sessions: a `Telemetry`.
         clock: Unix seconds. For tests.
 
     Raises:

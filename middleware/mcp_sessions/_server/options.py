@@ -66,18 +66,17 @@ class TransportSessions(_Checked):
     """Sessions for clients that do not name sessions themselves (`transport=`)."""
 
     header: Flag = True
-    """Whether clients of the legacy era whose server names no transport session get one of ours by `Mcp-Session-Id`;
-    never with keys that die with the process."""
+    """Whether legacy clients of a stateless server get a session by `Mcp-Session-Id`; never with random keys."""
     cookie: Annotated[Cookies, forms.COOKIES] = True
-    """Whether clients of the modern era that keep cookies get a session by a cookie: `True` gives one to each HTTP
-    client, and none where two MCP clients share an HTTP client; `"shared"` takes all that share one for one
-    conversation; never with keys that die with the process."""
+    """Whether modern clients that keep cookies get a session by cookie: `True` gives one to each HTTP client, and none
+    where two MCP clients share an HTTP client; `"shared"` treats all that share one as one conversation; never with
+    random keys."""
     lifetime: Lifetime = 30 * DAY  # seconds
-    """Seconds from the creation of such a session to its end, or a `timedelta`. Clients that name it in the header do
-    not begin anew when it is gone, so let it be long."""
+    """Seconds from the creation of such a session to its end, or a `timedelta`. Keep it long: clients that name it in
+    the header do not reconnect when it has ended."""
     bridge: Flag = False
-    """Whether clients of a server that keeps transport sessions of its own see our ids in their place, with the
-    server's sealed inside. See "The bridge" in the documentation of dialects."""
+    """Whether clients of a stateful server see our ids in place of its own, which are sealed inside. See "The bridge"
+    in the wire format."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,10 +84,10 @@ class Tracking(_Checked):
     """How sessions are recorded in the store (`tracked=`)."""
 
     sweep_interval: Duration = 5  # seconds
-    """Seconds between two sweeps for expired and idle sessions, where tracked."""
+    """Seconds between sweeps for expired and idle sessions."""
     silence: LifetimeOrNone = DAY  # seconds
-    """Seconds without a request after which a recorded session ends if `idle_timeout` is not set: most clients never
-    delete theirs. None leaves it to its lifetime."""
+    """Seconds without a request after which a recorded session ends if `idle_timeout` is not set: clients often
+    never delete theirs. None leaves only its lifetime."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,14 +95,14 @@ class Wire(_Checked):
     """The protocol with clients (`wire=`)."""
 
     era: Annotated[Era, forms.word(Era)] = "any"
-    """`"any"` serves both eras; `"legacy"` makes clients use the handshake, so that those which could do without a
-    transport session get one, too."""
+    """`"any"` serves both eras; `"legacy"` makes clients that speak both fall back to the handshake, and so get a
+    transport session."""
     lists: Annotated[Lists | None, forms.word_or_none(Lists)] = None
     """Whether lists may vary by session: `"stable"` (they cannot), `"session"` or `"untouched"`. None takes the era's
     default: stable in the modern one, session before."""
     extensions: Annotated[Collection[str], forms.words(tuple(EXTENSIONS))] = tuple(EXTENSIONS)
-    """What clients may ask beyond the draft: `"fork"`, and where sessions are tracked `"list"` and `"end_all"`. What is
-    not named goes to the wrapped server, as any method does."""
+    """Methods offered beyond the draft: `"fork"`, and where sessions are tracked `"list"` and `"end_all"`. Others are
+    forwarded to the wrapped server, as any method is."""
     issuer: Name = "mcp-sessions"
     """The issuer that session ids name."""
     not_found_code: Code = -32043
@@ -125,11 +124,11 @@ class Limits(_Checked):
     nesting: Whole = 1_000
     """Levels of nested arrays and objects in a body, at most what the interpreter's recursion limit leaves."""
     event_bytes: Whole = 64 * MEBIBYTE
-    """Bytes of one event in a response stream that are held to be changed."""
+    """Bytes of one event in a response stream that may be buffered."""
     token_bytes: Annotated[int, forms.whole(TYPICAL_TOKEN_BYTES)] = MAX_TOKEN_BYTES
     """Bytes that a session id may have."""
     token_cache: Annotated[int, forms.whole(0)] = 10_000
-    """Verified tokens that are remembered; 0 remembers none."""
+    """Verified tokens to cache; 0 caches none."""
     state_bytes: Whole = 4096
     """Bytes that a session's sealed state may have."""
     data_bytes: Whole = MEBIBYTE
@@ -137,11 +136,11 @@ class Limits(_Checked):
     value_bytes: Whole = 64 * KIBIBYTE
     """Bytes that one value in it may have, as JSON."""
     store_timeout: Duration = 0.25  # seconds
-    """Seconds within which the store must answer; a request that needs it is refused with HTTP 503 after that. To
-    create a tracked session or to delete one takes up to three answers."""
+    """Seconds within which the store must answer; a request that needs it is refused with HTTP 503 after that.
+    Creating or deleting a tracked session takes up to three answers."""
     sessions_per_principal: WholeOrNone = 10_000
-    """Sessions of one principal that may be recorded at once, where tracked; the next one is refused. Callers without a
-    principal are not counted, nor is anything where it is None."""
+    """Sessions of one principal that may be recorded at once, where tracked; the next one is refused. Sessions without
+    a principal are not counted; None sets no limit."""
     forks_per_session: WholeOrNone = 1_000
     """Forks of one session, of all generations, that may be recorded at once, where tracked; None sets no limit."""
     data_bytes_per_principal: WholeOrNone = 16 * MEBIBYTE
@@ -162,30 +161,29 @@ def _metrics(option: str, value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Telemetry(_Checked):
-    """What is traced, counted and reported of sessions (`telemetry=`)."""
+    """Traces, metrics and reports about sessions (`telemetry=`)."""
 
     spans: Annotated[Spans, forms.word(Spans)] = "auto"
     """Which span a message gets, where the application has set a tracer provider: `"auto"` a server span by
-    OpenTelemetry's conventions, unless the wrapped server makes its own, which is stamped then; `"server"` and
-    `"internal"` always one of that kind; `"enrich"` none, only the span around is stamped; `"off"` no span at all."""
+    OpenTelemetry's conventions, unless the wrapped server makes its own, which then gets the attributes; `"server"` and
+    `"internal"` always one of that kind; `"enrich"` none, but the current span gets the attributes; `"off"` nothing."""
     trace: Annotated[Trace, forms.word(Trace)] = "request"
     """`"request"`: messages belong to their callers' traces and link to the start of their session; `"session"`: each
     session is one trace, and its messages link to their callers."""
     metrics: Annotated["SessionMetrics | None", Form(check=_metrics)] = None
-    """A `SessionMetrics`, which counts and times, or None."""
+    """A `SessionMetrics`, or None for no metrics."""
     redact: Annotated[Redact | None, forms.FUNCTION] = None
-    """Writes the arguments and results of tool calls on our spans, as this function leaves them: it is called with
-    `"arguments"` or `"result"`, the tool's name and the value, and returns what may be written. None writes nothing."""
+    """Records the arguments and results of tool calls on our spans, as this function redacts them: it is called with
+    `"arguments"` or `"result"`, the tool's name and the value, and returns what to record. None records nothing."""
     user: Annotated[User | None, forms.FUNCTION] = None
-    """Says who sends a request on our spans and on those of the wrapped server: this function is called with the
-    `Principal` of a request, and what it returns is `user.id`; `client.address` is written with it. None writes
-    neither."""
+    """Records the user on our spans and on those of the wrapped server: this function is called with the `Principal` of
+    a request and returns its `user.id`; `client.address` is recorded, too. None records neither."""
     correlate: Annotated[bool | Sequence[str | Source] | None, forms.CORRELATE] = None
     """Where clients without session support name their conversation, as hosts do: `True` looks in the usual places, a
     sequence such as `["meta:openai/session", "header:x-conversation-id"]` in these, in order. What is found is a label
     on `session.correlation`, else on `scope["mcp_correlation"]`; it selects no data and satisfies no policy."""
     propagate: Annotated[bool | str | None, forms.PROPAGATE] = None
-    """Which member of W3C baggage names the session to what the application calls in turn: `True` for
+    """Which member of W3C baggage names the session to the services that the application calls: `True` for
     `gen_ai.conversation.id`, or its name. Forwarded messages have it in `_meta`: the session's `ref`, else what
     `correlate` found."""
     listen: Annotated[Listener | None, forms.FUNCTION] = None

@@ -1,7 +1,7 @@
 """Every reason for which a request is refused or a session ends, as logs, spans and metrics have it, and what to do.
 
-A client never sees them. `docs/errors.md` shows this table; metrics count each reason from 0 on, and the log warns of
-those that smell of an attack.
+A client never sees them. `docs/errors.md` shows this table; metrics count each reason from 0, and the log warns of
+those that suggest an attack.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Fault = Literal["client", "caller", "keys", "deployment", "application", "store"
 application's code, in the store, or nowhere."""
 
 Smell = Literal["no", "in numbers", "yes"]
-"""Whether it smells of an attack: never, where many come within a minute, or each time."""
+"""Whether it suggests an attack: never, when many come within a minute, or each time."""
 
 
 class Reason(NamedTuple):
@@ -27,7 +27,7 @@ class Reason(NamedTuple):
 
 
 _Rows = Mapping[str, str]
-_MEND: Final = "mend the client: the answer says what is wrong"
+_MEND: Final = "fix the client; the answer says what is wrong"
 _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
     (
         "client",
@@ -68,7 +68,7 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
     ),
     (
         "client",
-        f"{_MEND}; look for a proxy that changes requests, and in numbers for a scanner",
+        f"{_MEND}; look for a proxy that changes requests, or a scanner if there are many",
         "in numbers",
         {
             "nesting_too_deep": "arrays or objects nested beyond `Limits.nesting`",
@@ -90,7 +90,7 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
     ),
     (
         "caller",
-        "take the session for stolen: ask its owner, end it by its ref, look where its id may have leaked",
+        "treat the session as stolen: ask its owner, end it by its ref, and find out where its id leaked",
         "yes",
         {
             "token_principal": "an authentic session id, used by a caller that it does not belong to",
@@ -99,7 +99,7 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
     ),
     (
         "caller",
-        "a single one is stale or mistyped; many are guesses: limit their address in front of the server",
+        "ignore a single stale or mistyped id; many are guesses: rate-limit their address in front of the server",
         "in numbers",
         {
             "token_shape": "not the shape of a session id",
@@ -124,7 +124,7 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
     ),
     (
         "keys",
-        "give all servers the same `keys=`, with the former key behind the present one until its sessions are over",
+        "give all servers the same `keys=`, with the old key after the new one until its sessions are over",
         "in numbers",
         {
             "token_key_unknown": "signed with a key that this server does not have",
@@ -137,7 +137,7 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
     ),
     (
         "deployment",
-        "set the clocks of all servers by NTP",
+        "synchronize the clocks of all servers",
         "no",
         {
             "token_from_the_future": "issued over a minute ahead of this server's clock",
@@ -146,7 +146,7 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
     ),
     (
         "deployment",
-        "give all workers one store that lasts, as the log says",
+        "give all workers one persistent store, as the log says",
         "no",
         {
             "begun_in_another_process": "its state lies in another process's memory",
@@ -155,7 +155,7 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
     ),
     (
         "none",
-        "the client begins anew",
+        "none; the client creates another session",
         "no",
         {
             "expired": "past its lifetime or its idle timeout",
@@ -176,13 +176,13 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
     ),
     (
         "application",
-        "look at the application's `on_create`; the log has its traceback",
+        "fix the application's `on_create`; the log has its traceback",
         "no",
         {"create_refused": "`on_create` refused, in its own words", "on_create_failed": "`on_create` raised an error"},
     ),
     (
         "store",
-        "look at the store: the log has its place and the cause, once a minute",
+        "check the store; the log has its address and the cause, once a minute",
         "no",
         {
             "store_unavailable": "the store does not answer",
@@ -204,7 +204,7 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
     ),
     (
         "store",
-        "give it room: nothing is evicted, so what is new is refused until something ends",
+        "give it more room; nothing is evicted, so new sessions and data are refused until something ends",
         "no",
         {
             "store_full": "it holds as much as it may",
@@ -215,7 +215,7 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
     ),
     (
         "deployment",
-        "mend the store's URL or its set-up",
+        "correct the store's URL or its configuration",
         "no",
         {
             "store_forbidden": "it refuses this user",
