@@ -425,3 +425,10 @@ async def test_no_log_line_of_a_whole_flow_holds_the_token(modern: bool, caplog:
     assert len(caplog.messages) > 5
     for secret in (*session["sessionId"].split("."), state.rpartition(".")[2]):
         assert secret[:16] not in caplog.text
+
+
+async def test_a_state_that_is_too_long_to_remember_is_opened_each_time() -> None:
+    client, text = Client(sessions(Server())), "x" * 2000
+    held = (await client.tool("remember", session=await client.create(), text=text)).session
+    for _ in range(2):
+        assert (await client.tool("remember", session=held)).result["content"] == {"text": text}

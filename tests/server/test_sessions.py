@@ -13,7 +13,7 @@ from clients import SECRET, START, Clock
 from mcp_sessions._server.operator import Sessions
 from mcp_sessions._session.claims import AUDIENCE, Claims, Principal, utc
 from mcp_sessions._tokens.keys import KeyRing
-from mcp_sessions.errors import ConfigurationError
+from mcp_sessions.errors import ConfigurationError, StoreUnavailable
 from mcp_sessions.stores.base import Record, Standing, Store
 from mcp_sessions.stores.memory import MemoryStore
 from mcp_sessions.stores.sqlite import SQLiteStore
@@ -75,6 +75,18 @@ def deployment() -> Deployment:
 
 
 # --- of ------------------------------------------------------------------------------------------
+
+
+async def test_a_check_asks_the_store(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It returns where the store answers, whatever it holds, and else raises what a request would."""
+    await deployment.sessions.check()
+
+    async def away(_ref: str) -> None:
+        raise StoreUnavailable("store_timeout")
+
+    monkeypatch.setattr(deployment.store, "find", away)
+    with pytest.raises(StoreUnavailable):
+        await deployment.sessions.check()
 
 
 async def test_a_principal_s_sessions_are_listed_oldest_first(deployment: Deployment) -> None:

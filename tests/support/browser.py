@@ -43,8 +43,7 @@ class Browser:
     def _call(self, method: str, path: str, body: object = None) -> Any:
         self._connection.request(method, path, None if method == "GET" else json.dumps(body or {}))
         answer = json.load(self._connection.getresponse())["value"]
-        if isinstance(answer, dict) and "error" in answer:
-            raise AssertionError(answer["message"])
+        assert not (isinstance(answer, dict) and "error" in answer), answer
         return answer
 
     def open(self, url: str) -> None:

@@ -195,9 +195,8 @@ def _error_for(fastmcp: Any, mcp: Any) -> type[Any]:
 
         def __init__(self, code: int) -> None:
             Exception.__init__(self, NEEDED)
-            self.__dict__.update(code=code, message=NEEDED, client_message=NEEDED, ref=None)
-            if mcp is not None:
-                self.error = mcp.ErrorData(code=code, message=NEEDED)
+            error = None if mcp is None else mcp.ErrorData(code=code, message=NEEDED)
+            self.__dict__.update(code=code, message=NEEDED, client_message=NEEDED, ref=None, error=error)
 
     SessionRequiredHere.__name__ = SessionRequiredHere.__qualname__ = SessionRequired.__name__
     return SessionRequiredHere

@@ -86,7 +86,7 @@ class Workers:
         """Let go of them all."""
         self._selector.close()
         for connection in self._connected.values():
-            connection.socket.close()
+            connection.socket.close()  # pragma: no cover  # where it is ended before the workers are
 
     def events(self) -> Iterator[Event | str]:
         """Yield what comes within a short time; a text is the name of a worker that has gone."""

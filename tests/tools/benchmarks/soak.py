@@ -58,6 +58,11 @@ class Client:
                 await asyncio.sleep(PAUSE)
         await self.ask(message("sessions/delete", {}, session=self.session), b'"result"', "sessions/delete")
 
+    async def flood(self) -> None:
+        """Be refused: the server counts refusals of a kind for a minute, in a task that is not to be one more later."""
+        self.session = {"sessionId": await begun(self._port)}
+        await VISITS[2](self)
+
     async def ask(self, body: bytes, proof: bytes, method: str = "tools/call") -> None:
         """Send a request, and wait for its answer."""
         prove("a client", await ask(self._port, raw(body, method=method)), proof)
@@ -86,6 +91,7 @@ async def soak(size: Size) -> Report:
     """Let clients visit for so many seconds."""
     with served("uvicorn") as port:
         clients = [Client(port, number) for number in range(size.clients)]
+        await Client(port, 0).flood()
         counts = [(0, await census(port))]
         for _ in range(PARTS):
             end = time.monotonic() + size.soak / PARTS

@@ -59,5 +59,5 @@ def run(built: str, number: int) -> None:
     print(f"native, sanitized: {counted.total():,} trials", *counted.most_common(), sep="\n  ")
 
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # pragma: no cover  # the tests call main
     sys.exit(main(*map(int, sys.argv[1:2])))
