@@ -19,14 +19,14 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "client.md").read_text("u
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 SHOWN = [shown.splitlines() for shown in re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)]
 COUNTED, CONVERSATIONS, KEPT, FORKED = SHOWN
-NEW_SDK, OLD_SDK, EITHER = needs("mcp>=2"), needs("mcp<2"), needs("mcp")
+NEW_SDK, OLD_SDK = needs("mcp>=2"), needs("mcp<2")
 CASES = [
     pytest.param(block, shown, marks=mark, id=str(number))
     for number, (block, shown, mark) in enumerate(
         zip(
             BLOCKS,
-            (COUNTED, COUNTED, COUNTED, CONVERSATIONS, KEPT, FORKED),
-            (NEW_SDK, OLD_SDK, EITHER, NEW_SDK, NEW_SDK, NEW_SDK),
+            (COUNTED, COUNTED, CONVERSATIONS, KEPT, FORKED),
+            (NEW_SDK, OLD_SDK, NEW_SDK, NEW_SDK, NEW_SDK),
             strict=True,
         )
     )
