@@ -54,9 +54,8 @@ format-check: setup  ## the format alone
 lint: setup  ## the linter alone
 	$(VENV)/ruff check .
 
-types: setup  ## mypy, strict, on the package, the tests and the examples, and the types that users see
+types: setup  ## mypy, strict, on the package, the tests and the examples; tests/test_types.py has the types that users see
 	$(VENV)/mypy
-	$(VENV)/python -m pytest -q tests/test_types.py
 
 architecture: setup  ## the house rules: floors, cycles, lengths, imports
 	$(VENV)/python -m pytest -q tests/test_architecture.py
