@@ -244,7 +244,7 @@ def test_on_a_terminal_it_is_in_colours(feed: Feed) -> None:
     with watching(str(feed.directory), stdout=end):
         os.close(end)
         written = b""
-        while b" running, " not in written:
+        while not (b"created" in written and b" running, " in written):
             written += os.read(terminal, 1000)
     os.close(terminal)
     assert b"\x1b[1mses_a\x1b[0m\r\n  \x1b[2m08:00:00  web-1:42\x1b[0m  \x1b[32mcreated\x1b[0m" in written

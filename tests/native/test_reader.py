@@ -203,9 +203,9 @@ def test_nothing_is_kept_of_what_was_read(call: Callable[[], object]) -> None:
     """After 20,000 calls there are as many references and bytes as after 100."""
     for _ in range(100):
         call()
+    gc.collect()
     counts = [sys.getrefcount(None), sys.getrefcount(7)]
     tracemalloc.start()
-    gc.collect()
     before = tracemalloc.get_traced_memory()[0]
     for _ in range(20_000):
         call()

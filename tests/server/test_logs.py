@@ -192,7 +192,7 @@ async def test_a_stolen_id_is_a_warning_at_once(caplog: pytest.LogCaptureFixture
     assert warnings(caplog) == [f"refused 1 request of session {ref} that smells of an attack (token_principal 1"]
     (record,) = of(caplog, "smells of an attack")
     assert extras(record)[0] == ref
-    assert record.getMessage().endswith("look where its id may have leaked")
+    assert record.getMessage().endswith("find out where its id leaked")
 
 
 async def test_a_flood_of_forged_ids_is_a_warning_and_a_few_are_none(caplog: pytest.LogCaptureFixture) -> None:
