@@ -5,7 +5,6 @@ Where it cannot be installed, the test is skipped, or fails where `CI` is set.
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 import subprocess
@@ -84,10 +83,6 @@ class Browser:
     def errors(self) -> list[str]:
         """Return what the page has written to the console since the last call, violations of its policy included."""
         return [one["message"] for one in self._call("POST", f"{self._session}/se/log", {"type": "browser"})]
-
-    def picture(self) -> bytes:
-        """Return the window as a PNG."""
-        return base64.b64decode(self._call("GET", f"{self._session}/screenshot"))
 
     def close(self) -> None:
         self._call("DELETE", self._session)
