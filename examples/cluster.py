@@ -123,9 +123,10 @@ class Program:
             await anyio.sleep(POLL)
 
     async def end(self) -> None:
-        """End the process and what it started; they finish what they are doing, or are killed after a while."""
+        """End the process, which ends what it started; what is left of its group after a while is killed."""
+        with suppress(ProcessLookupError):  # it may have ended already
+            self._process.terminate()  # it alone: a worker that is ended twice may not finish what it is doing
         with suppress(ProcessLookupError):  # which is how it shows that all of the group have ended
-            os.killpg(self.pid, signal.SIGTERM)
             with anyio.move_on_after(PATIENCE, shield=True):
                 await self._process.wait()
                 while True:

@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "_server": ("errors", "_native", "_session", "_protocol", "_tokens", "stores", "telemetry"),
     "testing": ("errors", "_session", "stores"),
     "integrations": ("errors", "_session", "_tokens", "_server"),
-    "cli": ("errors", "_native", "_session", "_protocol", "_tokens", "stores", "telemetry", "_server"),
+    "_cli": ("errors", "_native", "_session", "_protocol", "_tokens", "stores", "telemetry", "_server"),
 }
 PURE = {"_session", "_protocol"}
 IMPURE = {

@@ -12,7 +12,7 @@ import pytest
 from clients import SECRET
 from environments import INSTALLED
 
-from mcp_sessions import cli
+from mcp_sessions import _cli as cli
 from mcp_sessions._native import reader
 from mcp_sessions._session.claims import Claims, Principal
 from mcp_sessions._tokens import seal

@@ -10,7 +10,7 @@ import anyio
 import pytest
 from clients import SECRET
 
-from mcp_sessions import cli
+from mcp_sessions import _cli as cli
 from mcp_sessions._session.claims import Claims, Principal
 from mcp_sessions._tokens.keys import KeyRing
 from mcp_sessions.stores.base import Record, Standing, Store

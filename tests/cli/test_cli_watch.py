@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from mcp_sessions import cli
-from mcp_sessions.cli.watch import Screen
-from mcp_sessions.telemetry.feed import Created, Ended, Feed, encode, event_in, sockets
+from mcp_sessions import _cli as cli
+from mcp_sessions._cli.watch import Screen
+from mcp_sessions.telemetry._feed import Created, Ended, Feed, encode, event_in, sockets
 
 AT = 1_800_000_000  # 08:00:00 in Greenwich
 WORKER = "web-1:42"

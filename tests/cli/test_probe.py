@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from faulty import OFFERS, Faulty, Reply, json_reply, listening
 
-from mcp_sessions import cli
-from mcp_sessions.cli.probe import Report, probe
-from mcp_sessions.cli.probe_client import MAX_BYTES, PATIENCE, Wire
-from mcp_sessions.cli.probe_rules import RULES
+from mcp_sessions import _cli as cli
+from mcp_sessions._cli.probe import Report, probe
+from mcp_sessions._cli.probe_client import MAX_BYTES, PATIENCE, Wire
+from mcp_sessions._cli.probe_rules import RULES
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "probe.md").read_text("utf-8")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from faulty import OFFERS, Faulty, listening
 
-from mcp_sessions.cli.probe import Report, probe
-from mcp_sessions.cli.probe_client import Wire
-from mcp_sessions.cli.probe_rules import RULES
+from mcp_sessions._cli.probe import Report, probe
+from mcp_sessions._cli.probe_client import Wire
+from mcp_sessions._cli.probe_rules import RULES
 
 NAMES = [rule.name for rule in RULES]
 GONE = {"replay", "delete-again"}

@@ -16,8 +16,8 @@ import pytest
 from clients import LEGACY, MODERN, SESSION_KEY
 from faulty import CAPABILITIES_KEY, VERSION_KEY, Answering, Faulty, Reply, json_reply, listening
 
-from mcp_sessions.cli.probe import Report, probe
-from mcp_sessions.cli.probe_client import Unanswered, Wire
+from mcp_sessions._cli.probe import Report, probe
+from mcp_sessions._cli.probe_client import Unanswered, Wire
 
 
 class Recorder:

@@ -11,8 +11,9 @@ import anyio.lowlevel
 import pytest
 
 from mcp_sessions import ConfigurationError
-from mcp_sessions.client import ClientError, NoAnswer, sessions, with_sessions
-from mcp_sessions.client.session import Metadata
+from mcp_sessions.client import ClientError, NoAnswer, with_sessions
+from mcp_sessions.client import _sessions as sessions
+from mcp_sessions.client._session import Metadata
 
 from .scripted import Server, calling, error
 

@@ -20,9 +20,9 @@ import pytest
 
 from mcp_sessions import ConfigurationError
 from mcp_sessions.client import JarUnreadable, SessionJar
-from mcp_sessions.client import jar as jar_module
-from mcp_sessions.client.jar import JarKey
-from mcp_sessions.client.session import Metadata
+from mcp_sessions.client import _jar as jar_module
+from mcp_sessions.client._jar import JarKey
+from mcp_sessions.client._session import Metadata
 
 HERE = JarKey("https://host:443/mcp", "")
 ANN = JarKey("https://host:443/mcp", "ann")
@@ -189,9 +189,9 @@ async def test_a_file_of_a_newer_version_is_left_where_it_is(tmp_path: Path) -> 
 PROGRAM = """
 import asyncio, sys
 from mcp_sessions.client import SessionJar
-from mcp_sessions.client.session import Metadata
-from mcp_sessions.client import jar as jar_module
-from mcp_sessions.client.jar import JarKey
+from mcp_sessions.client._session import Metadata
+from mcp_sessions.client import _jar as jar_module
+from mcp_sessions.client._jar import JarKey
 
 async def main(path, who):
     jar = SessionJar(path)

@@ -14,8 +14,8 @@ import pytest
 from integration.wire import SESSION_KEY
 from mcp_sessions import ConfigurationError
 from mcp_sessions.client import ClientSessions, JarUnreadable, NoAnswer, SessionJar, with_sessions
-from mcp_sessions.client.jar import JarKey
-from mcp_sessions.client.session import Metadata
+from mcp_sessions.client._jar import JarKey
+from mcp_sessions.client._session import Metadata
 
 from .scripted import Server, calling, error, session_of
 

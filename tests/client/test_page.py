@@ -11,7 +11,8 @@ from environments import needs
 
 from integration.servers import CELLS
 from mcp_sessions import client
-from mcp_sessions.client import jar, sessions
+from mcp_sessions.client import _jar as jar
+from mcp_sessions.client import _sessions as sessions
 
 from .peers import served
 

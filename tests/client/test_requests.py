@@ -8,7 +8,8 @@ import anyio
 import pytest
 
 from integration.wire import SESSION_KEY
-from mcp_sessions.client import router, with_sessions
+from mcp_sessions.client import _router as router
+from mcp_sessions.client import with_sessions
 
 from .scripted import HEADERS, OFFER, Answer, Server, calling, echoing, error, item, session_of
 

@@ -82,7 +82,7 @@ async def test_real_clients_create_and_delete_in_the_programs_trace(cell: Cell) 
 PROGRAM = """
 import sys
 from dataclasses import dataclass
-from mcp_sessions.client import messages
+from mcp_sessions.client import _messages as messages
 
 @dataclass
 class Message:

@@ -9,8 +9,8 @@ import anyio
 import pytest
 
 from mcp_sessions.client import NoAnswer, NotOffered, SessionJar, with_sessions
-from mcp_sessions.client.jar import JarKey
-from mcp_sessions.client.session import Metadata
+from mcp_sessions.client._jar import JarKey
+from mcp_sessions.client._session import Metadata
 
 from .scripted import LOST, OFFER, Rule, Server, calling, error, session_of
 

@@ -8,8 +8,8 @@ import pytest
 from anyio import to_thread
 from starlette.types import ASGIApp
 
-from mcp_sessions.cli.probe import Report, probe
-from mcp_sessions.cli.probe_client import Wire
+from mcp_sessions._cli.probe import Report, probe
+from mcp_sessions._cli.probe_client import Wire
 
 from .servers import CELLS, Cell, bare, wrapped
 from .serving import serving

@@ -17,7 +17,7 @@ from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import DataError, DataGone, DataNotInteger, DataTooLarge
 from mcp_sessions.stores.base import Record, Standing, Store, resolution
-from mcp_sessions.testing.contract import START, Clock
+from mcp_sessions.testing._contract import START, Clock
 
 STEPS = 400
 LEASE = 50

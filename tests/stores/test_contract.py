@@ -21,7 +21,7 @@ from mcp_sessions.stores.memory import MemoryStore
 from mcp_sessions.stores.postgres import PostgresStore
 from mcp_sessions.stores.redis import RedisStore
 from mcp_sessions.stores.sqlite import SQLiteStore
-from mcp_sessions.testing.contract import Clock, Fixtures
+from mcp_sessions.testing._contract import Clock, Fixtures
 from mcp_sessions.testing.store_contract import SharedStoreContract, StoreContract
 
 Make = Callable[[], Store]

@@ -15,7 +15,7 @@ from mcp_sessions._session.claims import Claims
 from mcp_sessions.stores.base import Standing, Store
 from mcp_sessions.stores.postgres import PostgresStore
 from mcp_sessions.stores.sqlite import SQLiteStore
-from mcp_sessions.testing.contract import at_once, revoke
+from mcp_sessions.testing._contract import at_once, revoke
 
 NOW = int(time.time())
 MANY = [Claims(kind="session", kid="k", jti=f"{n:022}", issued_at=NOW, expires_at=NOW + 3600) for n in range(100)]

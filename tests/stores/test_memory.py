@@ -10,7 +10,7 @@ from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import DataGone, DataTooLarge, StoreFull
 from mcp_sessions.stores.base import VALUE_COST, Ended, Reach, Record, Standing
 from mcp_sessions.stores.memory import MemoryStore
-from mcp_sessions.testing.contract import revoke
+from mcp_sessions.testing._contract import revoke
 
 HOUR = 3600
 LATER = START + HOUR

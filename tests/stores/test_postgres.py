@@ -24,10 +24,11 @@ from reasons import refused
 import debian
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions.errors import ConfigurationError
-from mcp_sessions.stores import TimeoutStore, make, postgres_tables
+from mcp_sessions.stores import TimeoutStore, make
+from mcp_sessions.stores import _postgres_tables as postgres_tables
 from mcp_sessions.stores.base import Record, Standing
 from mcp_sessions.stores.postgres import Durability, PostgresStore, cause
-from mcp_sessions.testing.contract import DAY, LATER, START, Clock, at_once, claim, namespace, revoke, session
+from mcp_sessions.testing._contract import DAY, LATER, START, Clock, at_once, claim, namespace, revoke, session
 
 PASSWORD = "a-password-of-the-store"
 Make = Callable[..., PostgresStore]

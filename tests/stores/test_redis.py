@@ -29,10 +29,10 @@ from redis_servers import HOST, Server, serving
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import ConfigurationError, DataGone, DataNotInteger, DataTooLarge, StoreFull, StoreUnavailable
+from mcp_sessions.stores._redis_connection import reason_of
 from mcp_sessions.stores.base import Ended, Record, Standing
 from mcp_sessions.stores.redis import RedisStore
-from mcp_sessions.stores.redis_connection import reason_of
-from mcp_sessions.testing.contract import revoke
+from mcp_sessions.testing._contract import revoke
 
 
 @dataclass(frozen=True)
@@ -632,7 +632,7 @@ async def test_a_worker_that_dies_between_the_steps_of_a_revocation_loses_nothin
     one = claims()
     await tracked.register(Record.of(one))
     with monkeypatch.context() as fault:
-        fault.setattr("mcp_sessions.stores.redis_scripts.REVOKE", None)
+        fault.setattr("mcp_sessions.stores._redis_scripts.REVOKE", None)
         with pytest.raises(TypeError):
             await revoke(tracked, one)
     clock: Any = tracked._clock

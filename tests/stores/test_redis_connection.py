@@ -12,9 +12,9 @@ import pytest
 
 from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.stores import TimeoutStore
+from mcp_sessions.stores._redis_connection import RedisConnection
+from mcp_sessions.stores._redis_durability import Promise
 from mcp_sessions.stores.base import Store
-from mcp_sessions.stores.redis_connection import RedisConnection
-from mcp_sessions.stores.redis_durability import Promise
 
 PING = ("PING",)
 PROMISE = Promise("warn", 0, 1)

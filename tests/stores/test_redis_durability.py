@@ -19,12 +19,13 @@ from mcp_sessions._server.streams import Streams
 from mcp_sessions._session.claims import Claims
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions.errors import ConfigurationError, StoreFull, StoreUnavailable
-from mcp_sessions.stores import make, redis_clients
+from mcp_sessions.stores import _redis_clients as redis_clients
+from mcp_sessions.stores import make
+from mcp_sessions.stores._redis_connection import cause_of
+from mcp_sessions.stores._redis_durability import Promise
 from mcp_sessions.stores.base import Standing
 from mcp_sessions.stores.redis import RedisStore
-from mcp_sessions.stores.redis_connection import cause_of
-from mcp_sessions.stores.redis_durability import Promise
-from mcp_sessions.testing.contract import revoke
+from mcp_sessions.testing._contract import revoke
 
 LATER = 1_900_000_000
 ONE = Claims(kind="session", kid="k", jti="one", issued_at=LATER, expires_at=LATER + 3600)

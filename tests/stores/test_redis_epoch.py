@@ -16,11 +16,11 @@ from redis_servers import Server, serving
 
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions.errors import ConfigurationError, StoreUnavailable
-from mcp_sessions.stores import redis_durability
+from mcp_sessions.stores import _redis_durability as redis_durability
+from mcp_sessions.stores._redis_durability import ServerInfo
 from mcp_sessions.stores.base import Record, Standing
 from mcp_sessions.stores.redis import RedisStore
-from mcp_sessions.stores.redis_durability import ServerInfo
-from mcp_sessions.testing.contract import revoke
+from mcp_sessions.testing._contract import revoke
 
 LIVE, ENDED, LOST = Standing.LIVE, Standing.ENDED, Standing.LOST
 KEEPS: dict[str, Any] = {"appendonly": "yes", "appendfsync": "always"}

@@ -20,9 +20,10 @@ import pytest
 from clients import START, Clock
 
 from mcp_sessions.errors import ConfigurationError, StoreFull, StoreUnavailable
-from mcp_sessions.stores import sqlite_file, sqlite_tables
-from mcp_sessions.stores.sqlite_file import Setting, SQLiteFile
-from mcp_sessions.stores.sqlite_shared import SharedFile
+from mcp_sessions.stores import _sqlite_file as sqlite_file
+from mcp_sessions.stores import _sqlite_tables as sqlite_tables
+from mcp_sessions.stores._sqlite_file import Setting, SQLiteFile
+from mcp_sessions.stores._sqlite_shared import SharedFile
 
 NOBODY = 65534
 PATIENT, HASTY = 60, 1  # seconds to wait for a lock

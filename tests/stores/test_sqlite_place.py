@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mcp_sessions.errors import ConfigurationError
-from mcp_sessions.stores import sqlite_file
+from mcp_sessions.stores import _sqlite_file as sqlite_file
 
 
 @pytest.fixture

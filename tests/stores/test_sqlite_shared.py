@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_sessions.stores import sqlite_shared
-from mcp_sessions.stores.sqlite_shared import PAGE, SharedFile, _slot
+from mcp_sessions.stores import _sqlite_shared as sqlite_shared
+from mcp_sessions.stores._sqlite_shared import PAGE, SharedFile, _slot
 
 ONE, OTHER = _slot("one"), _slot("other")
 PATIENCE = 60

@@ -21,13 +21,14 @@ from clients import START, Client, Clock
 from mcp_sessions._session.claims import Claims
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.errors import PrincipalDataTooLarge, StoreFull, TooManySessions
-from mcp_sessions.stores import postgres_tables, redis_data
+from mcp_sessions.stores import _postgres_tables as postgres_tables
+from mcp_sessions.stores import _redis_data as redis_data
 from mcp_sessions.stores.base import ANONYMOUS, Record, Store
 from mcp_sessions.stores.memory import MemoryStore
 from mcp_sessions.stores.postgres import PostgresStore
 from mcp_sessions.stores.redis import RedisStore
 from mcp_sessions.stores.sqlite import SQLiteStore
-from mcp_sessions.testing.contract import at_once
+from mcp_sessions.testing._contract import at_once
 
 LATER = START + 3600
 ALICE, BOB = "alice".ljust(22, "A"), "bob".ljust(22, "A")

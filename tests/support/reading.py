@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from mcp_sessions.telemetry.feed import event_in, sockets
+from mcp_sessions.telemetry._feed import event_in, sockets
 
 PATIENCE = 60  # seconds for a line, on a loaded machine
 

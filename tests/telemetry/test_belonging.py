@@ -19,8 +19,8 @@ from stateful import Stateful
 
 from mcp_sessions import CreateRefused, EndedSession, Session
 from mcp_sessions._session.claims import Principal
-from mcp_sessions.telemetry import spans as message_spans
-from mcp_sessions.telemetry.attributes import server_ref
+from mcp_sessions.telemetry import _spans as message_spans
+from mcp_sessions.telemetry._attributes import server_ref
 
 NAMES = ("session.id", "mcp.session.id")
 INITIALIZE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}}

@@ -12,7 +12,7 @@ from clients import Client
 from opentelemetry.sdk.trace import ReadableSpan
 from recorded import process_wide
 
-from mcp_sessions.telemetry.detect import Content, Redact
+from mcp_sessions.telemetry._detect import Content, Redact
 
 NAMES = ("gen_ai.tool.call.arguments", "gen_ai.tool.call.result")
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from reading import PATIENCE, Reader
 
-from mcp_sessions.telemetry import feed as feeds
-from mcp_sessions.telemetry.feed import Began, Board, Call, Created, Ended, Feed, LiveSession, Refused, Worker, sockets
+from mcp_sessions.telemetry import _feed as feeds
+from mcp_sessions.telemetry._feed import Began, Board, Call, Created, Ended, Feed, LiveSession, Refused, Worker, sockets
 
 WORKER = "host:1"
 REF = "ses_a"

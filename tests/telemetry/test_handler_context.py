@@ -19,8 +19,8 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, get_current_span,
 
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._server.placement import reachable
-from mcp_sessions.telemetry.frameworks import SCOPE_KEY, store_context, wrap_handlers
-from mcp_sessions.telemetry.recorder import Telemetry
+from mcp_sessions.telemetry._frameworks import SCOPE_KEY, store_context, wrap_handlers
+from mcp_sessions.telemetry._recorder import Telemetry
 
 pytestmark = needs("mcp<2")
 

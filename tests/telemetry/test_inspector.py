@@ -24,8 +24,8 @@ from failing import Failing
 
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware
 from mcp_sessions.stores.memory import MemoryStore
-from mcp_sessions.telemetry import inspector as inspecting
-from mcp_sessions.telemetry.feed import Began, Feed
+from mcp_sessions.telemetry import _inspector as inspecting
+from mcp_sessions.telemetry._feed import Began, Feed
 
 TOKEN = "a-token-of-the-operator"
 SECONDS = 60  # after which a test that hangs fails

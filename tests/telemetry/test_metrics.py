@@ -21,10 +21,10 @@ from mcp_sessions._session.reasons import ENDS, REASONS
 from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.stores.base import Record
 from mcp_sessions.stores.memory import MemoryStore
-from mcp_sessions.telemetry import metrics
-from mcp_sessions.telemetry.attributes import SCHEMA_URL
-from mcp_sessions.telemetry.metrics import OPERATION_BUCKETS, SESSION_BUCKETS, SessionMetrics
-from mcp_sessions.telemetry.outcome import SUCCESS, Outcome, listed_tools
+from mcp_sessions.telemetry import _metrics as metrics
+from mcp_sessions.telemetry._attributes import SCHEMA_URL
+from mcp_sessions.telemetry._metrics import OPERATION_BUCKETS, SESSION_BUCKETS, SessionMetrics
+from mcp_sessions.telemetry._outcome import SUCCESS, Outcome, listed_tools
 
 DAY = 86_400
 

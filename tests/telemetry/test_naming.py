@@ -10,7 +10,7 @@ from apps import Server, sessions
 from clients import Client
 
 from mcp_sessions._protocol.jsonrpc import Message, parse
-from mcp_sessions.telemetry.attributes import common_attributes, message_attributes, target_of
+from mcp_sessions.telemetry._attributes import common_attributes, message_attributes, target_of
 
 HTTP = {"network.transport": "tcp", "network.protocol.name": "http"}
 

@@ -23,7 +23,7 @@ from integration.servers import CELLS, bare
 from integration.wire import Client as Wire
 from integration.wire import lifespan
 from mcp_sessions import CreateRefused, Session
-from mcp_sessions.telemetry.detect import Trace
+from mcp_sessions.telemetry._detect import Trace
 
 CELL = next(cell for cell in CELLS if cell.json and not cell.stateful)
 PARAMS = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}}

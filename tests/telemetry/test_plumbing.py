@@ -27,7 +27,7 @@ from recorded import process_wide
 
 from integration.servers import CELLS, FRAMEWORKS, bare
 from mcp_sessions import SEP1364Create
-from mcp_sessions.stores.hidden import hidden
+from mcp_sessions.stores._hidden import hidden
 from mcp_sessions.stores.postgres import PostgresStore
 from mcp_sessions.stores.redis import RedisStore
 from mcp_sessions.stores.sqlite import SQLiteStore

@@ -28,7 +28,7 @@ from recorded import Recorder
 from mcp_sessions import Session, current_session
 from mcp_sessions._session.session import session_variable
 from mcp_sessions.telemetry import SessionSpanProcessor
-from mcp_sessions.telemetry.attributes import has_foreign_session_id
+from mcp_sessions.telemetry._attributes import has_foreign_session_id
 
 Attributes = dict[str, dict[str, Any]]
 OURS = "session.id", "mcp.session.id"

@@ -17,11 +17,11 @@ from recorded import Recorder
 
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._session.claims import Claims
-from mcp_sessions.telemetry.calls import Call
-from mcp_sessions.telemetry.detect import Spans
-from mcp_sessions.telemetry.outcome import Outcome, RequestTelemetry
-from mcp_sessions.telemetry.processor import SessionSampler, SessionSpanProcessor
-from mcp_sessions.telemetry.spans import Tracing
+from mcp_sessions.telemetry._calls import Call
+from mcp_sessions.telemetry._detect import Spans
+from mcp_sessions.telemetry._outcome import Outcome, RequestTelemetry
+from mcp_sessions.telemetry._processor import SessionSampler, SessionSpanProcessor
+from mcp_sessions.telemetry._spans import Tracing
 
 CALLER = f"00-{0xCA:032x}-{0xC1:016x}-01"
 START = f"00-{0x5E:032x}-{0x51:016x}-01"

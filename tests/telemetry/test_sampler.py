@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceState, set_span_in_context
 
 from mcp_sessions import Session
-from mcp_sessions.telemetry.processor import SessionSampler, share
+from mcp_sessions.telemetry._processor import SessionSampler, share
 
 REFS = [f"ses_{number:024x}" for number in range(2_000)]
 

@@ -19,9 +19,9 @@ from opentelemetry.trace import (
 from recorded import Recorder
 
 from mcp_sessions._session.claims import Claims
-from mcp_sessions.telemetry.context import below, start_of
-from mcp_sessions.telemetry.detect import Trace
-from mcp_sessions.telemetry.spans import Tracing
+from mcp_sessions.telemetry._context import below, start_of
+from mcp_sessions.telemetry._detect import Trace
+from mcp_sessions.telemetry._spans import Tracing
 
 REMOTE = NonRecordingSpan(SpanContext(1, 1, is_remote=True, trace_flags=TraceFlags(1)))
 CLAIMS = Claims(kind="session", kid="k", jti="a", issued_at=0, expires_at=99, client="wire 1.0", parent="ses_0")

@@ -28,7 +28,7 @@ from .._protocol.strict_json import join, members
 from .._session.claims import Claims
 from .._session.events import RequestRefused
 from ..errors import EraRefused, InvalidParams, Refusal, SessionEnded, SessionExpired, SessionNotFound
-from ..telemetry.detect import is_traced
+from ..telemetry._detect import is_traced
 from .body import Replay
 from .context import RequestContext
 from .sessions import ActiveSession, refused_claims
@@ -230,7 +230,7 @@ async def _ask(app: ASGIApp, question: Scope, receive: Receive, found: Answer) -
     if not is_traced():
         await app(question, receive, found)
         return
-    from ..telemetry.frameworks import untraced
+    from ..telemetry._frameworks import untraced
 
     with untraced():
         await app(question, receive, found)

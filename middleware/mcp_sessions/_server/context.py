@@ -23,10 +23,10 @@ from .._protocol.strict_json import string
 from .._session.claims import Correlation, RedactedRepr
 from .._session.session import Session, correlation_variable
 from ..errors import Refusal
-from ..telemetry.detect import attributes_of
+from ..telemetry._detect import attributes_of
 
 if TYPE_CHECKING:
-    from ..telemetry.outcome import RequestTelemetry
+    from ..telemetry._outcome import RequestTelemetry
     from .runtime import Runtime
     from .sessions import ActiveSession
 

@@ -20,7 +20,7 @@ from .._session.session import find_session
 from .streams import start
 
 if TYPE_CHECKING:
-    from ..telemetry.recorder import Telemetry
+    from ..telemetry._recorder import Telemetry
     from .runtime import Runtime
 
 SESSION_ID: Final = "session.id"

@@ -33,7 +33,7 @@ from .runtime import Runtime
 from .sessions import LATE, ActiveSession, check_capabilities, end_of
 
 if TYPE_CHECKING:
-    from ..telemetry.spans import Start
+    from ..telemetry._spans import Start
     from .options import OnCreate
 
 AUTHORIZATION: Final = b"authorization"

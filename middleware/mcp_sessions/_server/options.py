@@ -20,14 +20,14 @@ from .._session.session import EndedSession, Session
 from .._tokens.keyfile import Keys
 from ..errors import ConfigurationError
 from ..stores.base import Store
-from ..telemetry.detect import Redact, Spans, Trace, User
+from ..telemetry._detect import Redact, Spans, Trace, User
 from . import forms
 from .forms import Code, Duration, Flag, Form, Lifetime, LifetimeOrNone, Name, Seconds, Whole, WholeOrNone
 from .principal import PrincipalOf
 
 if TYPE_CHECKING:
     from .._protocol.sep1364 import Dialect
-    from ..telemetry.metrics import SessionMetrics
+    from ..telemetry._metrics import SessionMetrics
 
 F = TypeVar("F", bound=Callable[..., None])
 

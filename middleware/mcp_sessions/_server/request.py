@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from starlette.types import Message as ASGIMessage
     from starlette.types import Send
 
-    from ..telemetry.outcome import RequestTelemetry
+    from ..telemetry._outcome import RequestTelemetry
 
 CONFIRMATION: Final = "notifications/initialized"
 _EARLY: Final = frozenset({"initialize", "ping"})

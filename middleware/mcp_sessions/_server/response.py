@@ -29,7 +29,7 @@ from .resumption import StreamGuard
 from .sessions import ActiveSession
 
 if TYPE_CHECKING:
-    from ..telemetry.outcome import RequestTelemetry
+    from ..telemetry._outcome import RequestTelemetry
 
 Headers = list[tuple[bytes, bytes]]
 INTERNAL_ERROR: Final = -32603

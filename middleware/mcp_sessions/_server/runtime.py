@@ -30,10 +30,10 @@ from .._tokens.keyfile import is_ephemeral, key_source
 from .._tokens.keys import KeyRing
 from ..errors import CreateLimited, Refusal, SessionNotFound, SessionRequired
 from ..stores import base
+from ..stores._turns import Turns
 from ..stores.base import ANONYMOUS, LIVE, Reach, Standing, Store
 from ..stores.memory import MemoryStore
-from ..stores.turns import Turns
-from ..telemetry.detect import is_traced
+from ..telemetry._detect import is_traced
 from . import placement, principal
 from .census import Census
 from .context import Conversation, PendingInitialized
@@ -47,8 +47,8 @@ from .streams import Streams
 
 if TYPE_CHECKING:
     from .._protocol.sep1364 import Sep1364
-    from ..telemetry.feed import Feed
-    from ..telemetry.recorder import Telemetry
+    from ..telemetry._feed import Feed
+    from ..telemetry._recorder import Telemetry
     from .watched import Watched
 
 _PROCESS: Final = secrets.token_bytes(16)
@@ -279,8 +279,8 @@ def _telemetry(app: ASGIApp, options: Options, feed: Feed | None) -> tuple[Calla
 
     @cache
     def telemetry() -> Telemetry:
-        from ..telemetry.attributes import Who
-        from ..telemetry.recorder import Telemetry
+        from ..telemetry._attributes import Who
+        from ..telemetry._recorder import Telemetry
 
         return Telemetry(
             partial(placement.reachable, app, options.path),
@@ -299,7 +299,7 @@ def _telemetry(app: ASGIApp, options: Options, feed: Feed | None) -> tuple[Calla
 
 
 def _feed(where: str, clock: Callable[[], float]) -> Feed:
-    from ..telemetry.feed import Feed
+    from ..telemetry._feed import Feed
 
     return Feed(where, clock)
 

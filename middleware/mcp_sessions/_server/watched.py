@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from ..errors import ConfigurationError, StoreUnavailable
-from ..telemetry.feed import Feed, LiveSession
-from ..telemetry.inspector import Inspector, Roster
+from ..telemetry._feed import Feed, LiveSession
+from ..telemetry._inspector import Inspector, Roster
 from .forms import is_loopback
 from .lifecycle import LEASE, Terminator
 from .operator import PAGE, Sessions

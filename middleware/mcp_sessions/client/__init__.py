@@ -4,8 +4,8 @@ sessions = with_sessions(streamable_http_client(url), SessionJar("sessions.json"
 async with Client(sessions) as client: ...
 """
 
-from .jar import SessionJar
-from .session import (
+from ._jar import SessionJar
+from ._session import (
     ClientError,
     HeldSession,
     JarUnreadable,
@@ -16,7 +16,7 @@ from .session import (
     SessionLost,
     SessionPage,
 )
-from .sessions import ClientSessions, fastmcp_transport, with_sessions
+from ._sessions import ClientSessions, fastmcp_transport, with_sessions
 
 __all__ = [
     "ClientError",

@@ -18,8 +18,8 @@ import anyio
 
 from .._session.claims import Claims
 from ..errors import ConfigurationError, MCPSessionsError, StoreUnavailable
+from ._hidden import hidden
 from .base import LIVE, METHODS, Delegating, Reach, Standing, Store
-from .hidden import hidden
 from .memory import MemoryStore
 
 logger: Final = logging.getLogger("mcp_sessions")

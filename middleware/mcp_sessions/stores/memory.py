@@ -19,8 +19,8 @@ from .._session.claims import Claims
 from .._session.data import Namespace
 from ..errors import StoreFull, refuse
 from . import base
+from ._memory_data import MINUTE, DataOfAll, ExpiryIndex
 from .base import FIRST, LIVE, Ended, Filling, FullLog, Position, Reach, Record, Standing
-from .memory_data import MINUTE, DataOfAll, ExpiryIndex
 
 _LOOKS: Final = 200  # at records, between which others have their turn
 _SPAN: Final = 3600  # seconds of expiry that share one set of revocations

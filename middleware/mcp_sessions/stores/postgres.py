@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 import anyio
 
 from ..errors import ConfigurationError, StoreFull, StoreUnavailable
+from ._hidden import call_hidden
+from ._postgres_tables import Transaction, migrate, sweep
+from ._sql import outcome
 from .base import ByName, Forgotten, FullLog, Reach
-from .hidden import call_hidden
-from .postgres_tables import Transaction, migrate, sweep
-from .sql import outcome
 
 if TYPE_CHECKING:
     from psycopg import Connection

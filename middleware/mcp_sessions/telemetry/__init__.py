@@ -7,8 +7,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .metrics import SessionMetrics
-    from .processor import SessionLogFilter, SessionSampler, SessionSpanProcessor
+    from ._metrics import SessionMetrics
+    from ._processor import SessionLogFilter, SessionSampler, SessionSpanProcessor
 
 __all__ = ["SessionLogFilter", "SessionMetrics", "SessionSampler", "SessionSpanProcessor"]
 
@@ -16,4 +16,4 @@ __all__ = ["SessionLogFilter", "SessionMetrics", "SessionSampler", "SessionSpanP
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(".metrics" if name == "SessionMetrics" else ".processor", __name__), name)
+    return getattr(import_module("._metrics" if name == "SessionMetrics" else "._processor", __name__), name)

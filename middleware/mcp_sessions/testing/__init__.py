@@ -26,7 +26,7 @@ __all__ = ["session_for_test"]
 with suppress(ImportError):
     from pytest import register_assert_rewrite  # noqa: PT013
 
-    register_assert_rewrite("mcp_sessions.testing.contract", "mcp_sessions.testing.store_contract")
+    register_assert_rewrite("mcp_sessions.testing._contract", "mcp_sessions.testing.store_contract")
 
 
 @contextmanager

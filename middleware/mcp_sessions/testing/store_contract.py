@@ -17,7 +17,7 @@ import pytest
 from .._session.claims import AUDIENCE
 from ..errors import DataGone, DataNotInteger, DataTooLarge
 from ..stores.base import Ended, Record, Standing, Store
-from .contract import (
+from ._contract import (
     ALICE,
     BOB,
     DAY,
@@ -35,7 +35,7 @@ from .contract import (
     revoke,
     session,
 )
-from .tenants import AccountContract, TenantContract
+from ._tenants import AccountContract, TenantContract
 
 MOST = 2**63 - 1
 SUMS: list[tuple[bytes | None, int, int | None]] = [

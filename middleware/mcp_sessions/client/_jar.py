@@ -24,8 +24,8 @@ from anyio import to_thread
 
 from .._session.claims import RedactedRepr
 from ..errors import ConfigurationError
-from .session import HeldSession, JarUnreadable, Metadata
-from .transport import server_of, url_of
+from ._session import HeldSession, JarUnreadable, Metadata
+from ._transport import server_of, url_of
 
 logger: Final = logging.getLogger("mcp_sessions")
 

@@ -31,7 +31,7 @@ from .._protocol.draft import INITIALIZE
 from .._protocol.jsonrpc import RESPONSE, Message
 from .._session.claims import Claims, RedactedRepr
 from ..errors import Refusal
-from .attributes import (
+from ._attributes import (
     CALL,
     CLIENT,
     DURATION,
@@ -51,8 +51,8 @@ from .attributes import (
     session_attributes,
     with_foreign_marker,
 )
-from .calls import Call, Calls
-from .context import (
+from ._calls import Call, Calls
+from ._context import (
     SESSION_START,
     TRACEPARENT,
     TRANSPORT,
@@ -73,8 +73,8 @@ from .context import (
     with_server_span,
     with_session,
 )
-from .detect import Spans, Trace, is_traced, takes_spans
-from .outcome import OperationListener, Outcome, RedactedContents, RequestTelemetry, content, fail
+from ._detect import Spans, Trace, is_traced, takes_spans
+from ._outcome import OperationListener, Outcome, RedactedContents, RequestTelemetry, content, fail
 
 # By the option: the kind of span for what is forwarded to the wrapped server, and for what we answer ourselves.
 _KINDS: Final[dict[Spans, tuple[SpanKind | None, SpanKind | None]]] = {

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from ..errors import ConfigurationError
-from .redis_scripts import EPOCH, Command, Keys, Word
+from ._redis_scripts import EPOCH, Command, Keys, Word
 
 logger: Final = logging.getLogger("mcp_sessions")
 _TICK: Final = 1e-6  # seconds, by which an epoch that follows another at once is later

@@ -17,11 +17,11 @@ import msgspec
 
 from .._session.claims import Mode
 from ..errors import ConfigurationError
-from . import messages
-from .jar import JarSync, SessionJar
-from .router import OnLost, Rules, SessionRouter
-from .session import ClientError, HeldSession, NoAnswer, SessionPage
-from .transport import ClientWriteStream, Connection, Transport, connector
+from . import _messages as messages
+from ._jar import JarSync, SessionJar
+from ._router import OnLost, Rules, SessionRouter
+from ._session import ClientError, HeldSession, NoAnswer, SessionPage
+from ._transport import ClientWriteStream, Connection, Transport, connector
 
 LEAVE_TIMEOUT: Final = 2.0  # seconds that leaving a connection may spend on deleting sessions
 SESSION_NOT_FOUND: Final = -32043

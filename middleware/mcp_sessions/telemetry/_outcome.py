@@ -24,9 +24,9 @@ from opentelemetry.trace import Span, StatusCode
 from .._protocol.jsonrpc import Message
 from .._session.claims import RedactedRepr
 from ..errors import Refusal
-from .attributes import ERROR_TYPE, MAX_NAME, REASON, STATUS_CODE, TOOL_ERROR, server_ref, target_of
-from .context import request_context
-from .detect import Content, Redact
+from ._attributes import ERROR_TYPE, MAX_NAME, REASON, STATUS_CODE, TOOL_ERROR, server_ref, target_of
+from ._context import request_context
+from ._detect import Content, Redact
 
 _CONTENT_ATTRIBUTES: Final[dict[Content, str]] = {
     "arguments": "gen_ai.tool.call.arguments",

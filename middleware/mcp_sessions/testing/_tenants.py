@@ -11,7 +11,7 @@ from .._session.claims import AUDIENCE
 from .._session.data import Namespace
 from ..errors import PrincipalDataTooLarge, TooManySessions
 from ..stores.base import VALUE_COST, Record, Store
-from .contract import ALICE, BOB, LATER, START, Clock, Fixtures, RecordContract, at_once, revoke, session
+from ._contract import ALICE, BOB, LATER, START, Clock, Fixtures, RecordContract, at_once, revoke, session
 
 
 @pytest.mark.anyio

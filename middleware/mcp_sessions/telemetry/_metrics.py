@@ -17,7 +17,7 @@ from .._protocol.headers import HANDSHAKE_VERSIONS
 from .._protocol.jsonrpc import Message
 from .._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted
 from .._session.reasons import ENDS, REASONS
-from .attributes import (
+from ._attributes import (
     CALL,
     ERROR_TYPE,
     EXECUTE_TOOL,
@@ -35,7 +35,7 @@ from .attributes import (
     package_version,
     target_of,
 )
-from .outcome import Outcome
+from ._outcome import Outcome
 
 CREATED: Final = "mcp_sessions.session.created"
 ENDED: Final = "mcp_sessions.session.ended"

@@ -20,8 +20,8 @@ from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from ..errors import ConfigurationError
-from . import messages
-from .session import Metadata, NoAnswer, Refused
+from . import _messages as messages
+from ._session import Metadata, NoAnswer, Refused
 
 Transport = AbstractAsyncContextManager[Any]
 

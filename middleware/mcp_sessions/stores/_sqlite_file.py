@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from ..errors import ConfigurationError, StoreFull, StoreUnavailable
-from .sqlite_shared import PAGE, SHARE, SharedFile
-from .sqlite_tables import check, create, epoch_of, raise_epoch
+from ._sqlite_shared import PAGE, SHARE, SharedFile
+from ._sqlite_tables import check, create, epoch_of, raise_epoch
 
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection, float], T]  # reads or changes, at a time in Unix seconds

@@ -26,7 +26,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from .._session.claims import RedactedRepr
 from ..errors import StoreUnavailable
-from . import feed as events
+from . import _feed as events
 
 _MAX_HEAD: Final = 16_384  # bytes; browsers send the cookies of all ports of a host
 _MAX_BODY: Final = 256  # bytes

@@ -15,8 +15,8 @@ from .._protocol.jsonrpc import REQUEST, Message
 from .._protocol.labels import client_of
 from .._protocol.members import Params
 from .._session.claims import MAX_CLIENT_CHARS, Claims
-from .attributes import CLIENT, METHOD, NETWORK, TARGET_ATTRIBUTES, common_attributes, session_attributes, target_of
-from .context import SESSION_START, in_session, links_to, start_of
+from ._attributes import CLIENT, METHOD, NETWORK, TARGET_ATTRIBUTES, common_attributes, session_attributes, target_of
+from ._context import SESSION_START, in_session, links_to, start_of
 
 _CALLS: Final = 2048  # of 1 to 2 KB each
 _MAX_KEY: Final = 512  # of what a client wrote, together

@@ -24,7 +24,7 @@ from opentelemetry.trace import get_current_span
 from .._protocol.jsonrpc import TARGETS, Message
 from .._session.claims import Principal, looks_like_session_id
 from ..errors import Refusal
-from .detect import User
+from ._detect import User
 
 SCOPE: Final = "mcp_sessions"
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"

@@ -15,9 +15,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ..errors import ConfigurationError, StoreFull, StoreUnavailable
-from .redis_clients import Single, retrieve
-from .redis_durability import Promise
-from .redis_scripts import Command, in_full
+from ._redis_clients import Single, retrieve
+from ._redis_durability import Promise
+from ._redis_scripts import Command, in_full
 
 logger: Final = logging.getLogger("mcp_sessions")
 Values = dict[str, bytes | None]

@@ -13,15 +13,15 @@ from .._protocol.jsonrpc import Message
 from .._session.claims import Claims
 from .._session.events import Fact, SessionDeleted
 from ..errors import Refusal
-from .attributes import Who, process_aliases
-from .context import hook_of
-from .detect import Redact, Spans, Trace, is_traced
-from .feed import Feed
-from .frameworks import makes_server_spans, servers, store_context, wrap_handlers
-from .metrics import SessionMetrics
-from .outcome import RedactedContents, RequestTelemetry
-from .spans import Start, Tracing
-from .watch import Watch
+from ._attributes import Who, process_aliases
+from ._context import hook_of
+from ._detect import Redact, Spans, Trace, is_traced
+from ._feed import Feed
+from ._frameworks import makes_server_spans, servers, store_context, wrap_handlers
+from ._metrics import SessionMetrics
+from ._outcome import RedactedContents, RequestTelemetry
+from ._spans import Start, Tracing
+from ._watch import Watch
 
 
 class Telemetry:

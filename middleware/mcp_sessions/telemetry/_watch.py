@@ -11,10 +11,10 @@ from typing import Final
 from .._protocol.jsonrpc import Message
 from .._session.claims import Claims
 from .._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted
-from . import feed as events
-from .attributes import target_of
-from .feed import Feed
-from .outcome import Outcome
+from . import _feed as events
+from ._attributes import target_of
+from ._feed import Feed
+from ._outcome import Outcome
 
 _EVENTFUL: Final = frozenset(
     {"session/create", "session/delete", "sessions/create", "sessions/delete", "sessions/fork", "terminate"}

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from ..errors import ConfigurationError
-from ..telemetry.feed import (
+from ..telemetry._feed import (
     Began,
     Board,
     Call,

@@ -19,10 +19,10 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from .._protocol.members import SESSION_KEY
-from . import messages
-from .jar import JarSync
-from .session import ClientError, Creation, HeldSession, Metadata, NoAnswer, NotOffered, Refused, SessionLost
-from .transport import GONE, Connection
+from . import _messages as messages
+from ._jar import JarSync
+from ._session import ClientError, Creation, HeldSession, Metadata, NoAnswer, NotOffered, Refused, SessionLost
+from ._transport import GONE, Connection
 
 OnLost = Literal["raise", "recreate"]
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from ..errors import ConfigurationError
-from .redis_durability import Epoch, ask
-from .redis_scripts import Command
+from ._redis_durability import Epoch, ask
+from ._redis_scripts import Command
 
 INSTALL: Final = "store='redis://...' needs a driver: pip install \"mcp-sessions[redis]\""
 NOT_A_URL: Final = (

@@ -17,7 +17,7 @@ from opentelemetry.trace import Link, SpanKind, TraceState, get_current_span
 from opentelemetry.util.types import Attributes
 
 from .._session.session import Session, current_both, find_session
-from .attributes import (
+from ._attributes import (
     CLIENT,
     MCP_SESSION_ID,
     SCOPE,
@@ -28,8 +28,8 @@ from .attributes import (
     process_aliases,
     session_attributes,
 )
-from .context import SESSION_START, current_ref, hook_in, links_to, server_span_in, session_in, start_of
-from .detect import attributes_of
+from ._context import SESSION_START, current_ref, hook_in, links_to, server_span_in, session_in, start_of
+from ._detect import attributes_of
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor

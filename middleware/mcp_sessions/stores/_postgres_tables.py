@@ -18,8 +18,8 @@ from .._session.claims import Claims
 from .._session.data import Namespace
 from ..errors import ConfigurationError, refuse
 from . import base
+from ._sql import Item, SQLTransaction
 from .base import FIRST, LIVE, VALUE_COST, Ended, Position, Record, Standing, size_of
-from .sql import Item, SQLTransaction
 
 if TYPE_CHECKING:
     from psycopg import Connection, Cursor
