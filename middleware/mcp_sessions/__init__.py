@@ -33,9 +33,8 @@ from .errors import (
 
 if TYPE_CHECKING:
     from ._protocol.sep1364 import SEP1364Create, SEP1364Initialize
-    from ._server.environment import from_env
     from ._server.operator import Sessions
-    from ._server.options import Limits, Telemetry, Tracking, TransportSessions, Wire
+    from ._server.options import Limits, Telemetry, Tracking, TransportSessions, Wire, from_env
     from ._session.claims import Claims
     from ._session.data import Data
     from ._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted, SessionUsed
@@ -121,7 +120,7 @@ _WHEN_ASKED_FOR: Final = MappingProxyType(
         "TransportSessions": "_server.options",
         "Wire": "_server.options",
         "add_sessions": "integrations.starlette",
-        "from_env": "_server.environment",
+        "from_env": "_server.options",
     }
 )
 

@@ -17,7 +17,7 @@ import anyio
 from .._session.events import Fact, Listener, RequestRefused, SessionCreated, SessionDeleted
 from .._session.reasons import REASONS, Reason
 from .._session.session import find_session
-from .streams import start
+from .background import start
 
 if TYPE_CHECKING:
     from ..telemetry._recorder import Telemetry

@@ -24,7 +24,6 @@ from . import forms, placement
 from .answers import refuse_bodyless
 from .context import RequestContext
 from .cookies import take_cookie
-from .environment import from_env
 from .forms import Seconds
 from .lifecycle import Services
 from .logs import log_start
@@ -41,7 +40,7 @@ from .options import (
     Tracking,
     TransportSessions,
     Wire,
-    names_moved,
+    from_env,
 )
 from .paths import Place, Routing
 from .principal import PrincipalOf, from_scope
@@ -108,7 +107,6 @@ class MCPSessionMiddleware:
 
     _is_at_endpoint: ClassVar[bool] = False  # whether all requests here are for the endpoint, whatever their path
 
-    @names_moved
     def __init__(
         self,
         app: ASGIApp | ASGI3Application,

@@ -28,9 +28,9 @@ from .cookies import new_cookie
 from .current import ABSENCE_KEY, Absence, Why, absence_variable, note_absence
 from .methods import METHODS, MethodCall
 from .response import ResponseFilter, Rewrite
-from .resumption import Origin, StreamGuard
 from .rewrites import passing_filter, rewrites_for
 from .sessions import ActiveSession, open_others, open_session, refused_claims
+from .streams import Origin, StreamGuard
 
 if TYPE_CHECKING:
     from starlette.types import Message as ASGIMessage

@@ -35,21 +35,20 @@ from ..stores.base import ANONYMOUS, LIVE, Reach, Standing, Store
 from ..stores.memory import MemoryStore
 from ..telemetry._detect import is_traced
 from . import placement, principal
-from .census import Census
+from .background import Census
 from .context import Conversation, PendingInitialized
 from .forms import as_seconds
 from .lifecycle import Sweeper, Terminator
 from .logs import Facts
 from .options import Limits, OnCreate, Options
 from .principal import ReadPrincipal
-from .resumption import Events
-from .streams import Streams
+from .streams import Events, Streams
 
 if TYPE_CHECKING:
     from .._protocol.sep1364 import Sep1364
     from ..telemetry._feed import Feed
     from ..telemetry._recorder import Telemetry
-    from .watched import Watched
+    from .operator import Watched
 
 _PROCESS: Final = secrets.token_bytes(16)
 
@@ -209,13 +208,44 @@ def _sep1364(options: Options) -> tuple[Sep1364 | None, PendingInitialized | Non
 
 def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
     """Return the fields of the store, of what ends sessions, and of where facts go."""
-    limits, tracked, clock = options.limits, options.tracked, options.clock
-    where = options.telemetry.watch or options.telemetry.inspector
-    feed = None if where is None else _feed(where, clock)
+    given, feed = options.telemetry, None
+    if (where := given.watch or given.inspector) is not None:
+        from ..telemetry._feed import Feed
+
+        feed = Feed(where, options.clock)
     tells, telemetry = _telemetry(app, options, feed)
-    emit = Facts(options.telemetry.listen, tells, telemetry)
-    store = stores.make(options.store, clock=clock, timeout=as_seconds(limits.store_timeout))
-    turns = Turns()
+    emit = Facts(given.listen, tells, telemetry)
+    store = stores.make(options.store, clock=options.clock, timeout=as_seconds(options.limits.store_timeout))
+    namespace, data = _places(store, options)
+    streams = Streams(store)
+
+    def hook(ref: str) -> AbstractContextManager[object]:
+        return telemetry().hook(ref) if tells() else nullcontext()
+
+    terminator = Terminator(store, streams, on_end=options.on_end, emit=emit, data=data, clock=options.clock, hook=hook)
+    return {
+        **_services(options, terminator, feed, lambda number: telemetry().alive(number)),
+        "store": store,
+        "origin": _origin(store, options.store),
+        "tracked": options.tracked is not None,
+        "streams": streams,
+        "events": Events(),
+        "terminator": terminator,
+        "namespace": namespace,
+        "data": data,
+        "status_now": store.status_now if type(store) is MemoryStore and options.tracked is None else None,
+        "tells": tells,
+        "counts": given.metrics is not None,
+        "telemetry": telemetry,
+        "hook": hook,
+        "listen": given.listen,
+        "emit": emit,
+    }
+
+
+def _places(store: Store, options: Options) -> tuple[Callable[..., Namespace], Callable[..., Data]]:
+    """Return what gives a session's place in the store, and its data there, for its `ref`, end and subject."""
+    limits, turns = options.limits, Turns()
 
     def namespace(owner: str, until: int, subject: str | None = None) -> Namespace:
         if subject is None:
@@ -224,41 +254,29 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
 
     def data(owner: str, until: int, subject: str | None = None) -> Data:
         place = namespace(owner, until, subject=subject)
-        return Data(store, place, clock=clock, max_value_bytes=limits.value_bytes, turns=turns)
+        return Data(store, place, clock=options.clock, max_value_bytes=limits.value_bytes, turns=turns)
 
-    streams = Streams(store)
-    hook = partial(_hook, tells, telemetry)
-    terminator = Terminator(store, streams, on_end=options.on_end, emit=emit, data=data, clock=clock, hook=hook)
+    return namespace, data
+
+
+def _services(
+    options: Options, terminator: Terminator, feed: Feed | None, report: Callable[[int | None], object]
+) -> dict[str, Any]:
+    """Return the fields of what works beside requests."""
+    tracked, store, audience = options.tracked, terminator.store, options.audience
     silence = None if tracked is None else tracked.silence
     idle = next((as_seconds(one) for one in (options.idle_timeout, silence) if one is not None), None)
-    sweeper = None
+    sweeper = census = watched = None
     if tracked is not None:
-        interval = as_seconds(tracked.sweep_interval)
-        sweeper = Sweeper(store, terminator, options.audience, None if idle is None else int(idle), interval)
-    census = None
-    if tracked is not None and options.telemetry.metrics is not None:
-        census = Census(store, options.audience, lambda number: telemetry().alive(number))
-    return {
-        "watched": None if feed is None else _watched(options, feed, terminator),
-        "store": store,
-        "census": census,
-        "origin": _origin(store, options.store),
-        "tracked": tracked is not None,
-        "streams": streams,
-        "events": Events(),
-        "terminator": terminator,
-        "idle_timeout": idle,
-        "sweeper": sweeper,
-        "namespace": namespace,
-        "data": data,
-        "status_now": store.status_now if type(store) is MemoryStore and tracked is None else None,
-        "tells": tells,
-        "counts": options.telemetry.metrics is not None,
-        "telemetry": telemetry,
-        "hook": hook,
-        "listen": options.telemetry.listen,
-        "emit": emit,
-    }
+        whole, interval = None if idle is None else int(idle), as_seconds(tracked.sweep_interval)
+        sweeper = Sweeper(store, terminator, audience, whole, interval)
+        if options.telemetry.metrics is not None:
+            census = Census(store, audience, report)
+    if feed is not None:
+        from .operator import Watched
+
+        watched = Watched(options, feed, terminator)
+    return {"idle_timeout": idle, "sweeper": sweeper, "census": census, "watched": watched}
 
 
 def _origin(store: Store, given: str | Store) -> str | None:
@@ -267,10 +285,6 @@ def _origin(store: Store, given: str | Store) -> str | None:
         return None
     memory = store if isinstance(given, str) else given
     return hashlib.blake2s(b"%b%d" % (_PROCESS, id(memory)), digest_size=8).hexdigest()
-
-
-def _hook(tells: Callable[[], bool], telemetry: Callable[[], Telemetry], ref: str) -> AbstractContextManager[object]:
-    return telemetry().hook(ref) if tells() else nullcontext()
 
 
 def _telemetry(app: ASGIApp, options: Options, feed: Feed | None) -> tuple[Callable[[], bool], Callable[[], Telemetry]]:
@@ -296,18 +310,6 @@ def _telemetry(app: ASGIApp, options: Options, feed: Feed | None) -> tuple[Calla
     if given.metrics is not None or feed is not None:
         return lambda: True, telemetry
     return bool if given.spans == "off" else is_traced, telemetry
-
-
-def _feed(where: str, clock: Callable[[], float]) -> Feed:
-    from ..telemetry._feed import Feed
-
-    return Feed(where, clock)
-
-
-def _watched(options: Options, feed: Feed, terminator: Terminator) -> Watched:
-    from .watched import Watched
-
-    return Watched(options, feed, terminator)
 
 
 WINDOW: Final = 60  # seconds

@@ -24,9 +24,9 @@ from .answers import Answer, may_delete, refuse_bodyless, refuse_request, refuse
 from .body import Replay
 from .context import Bridged, BridgedInitialize, RequestContext
 from .response import ResponseFilter
-from .resumption import Origin, StreamGuard
 from .rewrites import TranslateIds, passing_filter
 from .sessions import ActiveSession, open_transport, refusal_of
+from .streams import Origin, StreamGuard
 
 LAST_EVENT_ID: Final = b"last-event-id"
 _METHOD_NOT_ALLOWED: Final = 405

@@ -201,7 +201,7 @@ class Tokens:
     def kind(self, ring: KeyRing, token: str) -> Kind | None:
         """Return the kind of a token, or None where it is not authentic; nothing else is checked."""
         try:
-            return self._found(ring, token).claims.kind if len(token) <= self._max_bytes else None
+            return self.authentic(ring, token).kind
         except SessionNotFound:
             return None
 
@@ -224,7 +224,7 @@ class Tokens:
         """
         if not len(token) <= self._max_bytes:
             raise SessionNotFound("token_size")
-        return self._authenticate(ring, token).claims
+        return self._found(ring, token).claims
 
     def _authenticate(self, ring: KeyRing, token: str) -> VerifiedToken:
         segments = _SHAPE.fullmatch(token)
