@@ -43,7 +43,7 @@ MEMBERS = {
 MODULES = "mcp_sessions mcp_sessions.client mcp_sessions.telemetry mcp_sessions.testing".split()
 """The modules from which users import, but for the integrations, which need their framework."""
 
-WHEN_ASKED_FOR = ["_server.operator", "integrations.handles", "_tokens.handles", "integrations.handle_types"]
+WHEN_ASKED_FOR = ["_server.operator", "integrations.handles", "_tokens.handles"]
 
 
 def test_the_public_names_are_these() -> None:

@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from ._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted, SessionUsed
     from ._tokens.handles import Handle, HandleError
     from ._tokens.keys import Key
-    from .integrations.handle_types import HandleOf
-    from .integrations.handles import Handles
+    from .integrations.handles import HandleOf, Handles
     from .integrations.starlette import add_sessions
     from .stores.base import Record, Standing
 
@@ -102,7 +101,7 @@ _WHEN_ASKED_FOR: Final = MappingProxyType(
         "Fact": "_session.events",
         "Handle": "_tokens.handles",
         "HandleError": "_tokens.handles",
-        "HandleOf": "integrations.handle_types",
+        "HandleOf": "integrations.handles",
         "Handles": "integrations.handles",
         "Key": "_tokens.keys",
         "Limits": "_server.options",

@@ -294,8 +294,6 @@ def _descendants(run: ProbeRun) -> str | None:
 
 @dataclass(frozen=True)
 class Rule:
-    """One thing that has to hold."""
-
     says: str
     clause: str  # that asks for it
     check: Callable[[ProbeRun], str | None]
@@ -303,7 +301,6 @@ class Rule:
 
     @property
     def name(self) -> str:
-        """The name in reports."""
         return self.check.__name__.removeprefix("_").replace("_", "-")
 
 

@@ -198,7 +198,6 @@ def _secret(option: str, value: Any) -> Any:
 
 
 def word(literal: Any) -> Form:
-    """Return the form of one word of a `Literal`."""
     allowed = get_args(literal)
     *others, last = (f"`{one}`" for one in allowed)
     check = _must_be(f"one of {', '.join(map(repr, allowed))}", lambda value: value in allowed)
@@ -206,14 +205,11 @@ def word(literal: Any) -> Form:
 
 
 def word_or_none(literal: Any) -> Form:
-    """Return the form of one word of a `Literal`, or None."""
     form = word(literal)
     return Form(form.words, _or_none(form.check))
 
 
 def words(allowed: tuple[str, ...]) -> Form:
-    """Return the form of several words out of some, or none."""
-
     def accepts(value: Any) -> bool:
         return isinstance(value, (tuple, list, set, frozenset)) and all(one in allowed for one in value)
 
@@ -226,7 +222,6 @@ def _duration(least: float) -> Form:
 
 
 def whole(least: float) -> Form:
-    """Return the form of a whole number that is not less than `least`."""
     return Form("a whole number", _whole(least), int)
 
 

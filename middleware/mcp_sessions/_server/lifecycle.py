@@ -207,7 +207,6 @@ class Terminator:
             _log.error(text, ended.ref, self.patience, extra=about(ended.ref))
 
     async def forget(self, ref: str) -> None:
-        """Purge the data of a session that is over; where the store does not answer, as soon as it does."""
         with anyio.CancelScope(shield=True):
             try:
                 await self.store.purge(ref)
@@ -305,7 +304,6 @@ class Services:
             one.start()
 
     async def stopping(self) -> None:
-        """Stop what works, before the application stops."""
         for one in self.beside:
             await one.stop()
 

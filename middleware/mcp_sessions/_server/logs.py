@@ -50,7 +50,6 @@ _log.addFilter(_join)  # of the package's own logger, so that it sees all lines 
 
 
 def log_start(path: str | None, runtime: Runtime) -> None:
-    """Log where sessions begin, where they are kept, and by which keys."""
     clients = [
         "by _meta",
         *(["by Mcp-Session-Id"] if runtime.transport or runtime.bridges else []),
@@ -146,7 +145,6 @@ class _Flood:
         self.refs: Final[set[str | None]] = set()
 
     def warn(self) -> None:
-        """Write the line, which names a session where there is but one."""
         ref = self.refs.pop() if len(self.refs) == 1 else None
         of, requests = "" if ref is None else f" of session {ref}", sum(self.counts.values())
         reasons = ", ".join(f"{reason} {count}" for reason, count in self.counts.items())

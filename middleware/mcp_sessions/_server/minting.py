@@ -54,7 +54,6 @@ class NewSession:
             await self.active.runtime.store.admit(self.active.claims)
 
     def commit(self) -> None:
-        """Announce that it is complete."""
         claims, runtime = self.active.claims, self.active.runtime
         if self.start is not None:
             runtime.telemetry().created(claims, self.start)
@@ -129,7 +128,6 @@ async def initialize_session(
     *,
     capabilities: bytes | None = None,
 ) -> ActiveSession:
-    """Mint the session that an `initialize` begins; see `mint`."""
     with nullcontext() if ctx.telemetry is None else ctx.telemetry.current():
         return await mint(
             ctx.runtime,

@@ -292,7 +292,6 @@ class Watched:
             start(self._inspector.run)
 
     async def stop(self) -> None:
-        """Close both."""
         if self._inspector is not None:
             self._inspector.stop()
         self._feed.close()

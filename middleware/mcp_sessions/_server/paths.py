@@ -43,7 +43,6 @@ class Routing:
         self._in_doubt: Final[Place] = "below" if guards else "elsewhere"
 
     def place(self, scope: Scope) -> Place:
-        """Return where a request is; one that carries nothing of MCP's is elsewhere."""
         if scope["method"] != "POST" and _CARRIED.isdisjoint(name for name, _ in scope["headers"]):
             return "elsewhere"
         try:

@@ -2,20 +2,17 @@
 
 Authentication must not be inside of it, since a session is bound to its user, nor a second middleware of ours for the
 same endpoint. The application is walked along what its routes may serve at the MCP path, without running its code. The
-number of workers is read where Uvicorn, Gunicorn and Hypercorn have it, in the command line and the environment.
+number of workers is read from the settings of Uvicorn, Gunicorn or Hypercorn.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-import os
-import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from itertools import islice
-from pathlib import PurePath
 from types import CellType, FrameType, FunctionType, MemberDescriptorType, MethodType
 from typing import Any, Final, cast
 
@@ -53,7 +50,6 @@ _log: Final = logging.getLogger("mcp_sessions")
 
 
 def authenticates(app: object, endpoint: str | None) -> bool:
-    """Whether authentication takes place inside of `app`, on the way to the endpoint."""
     return any(_is_a(part, "AuthenticationMiddleware") for part in parts(app, endpoint))
 
 
@@ -79,7 +75,6 @@ def log_unserved(app: object, endpoint: str | None) -> None:
 
 
 def log_stateful(app: object, endpoint: str | None) -> None:
-    """Log where the wrapped server names transport sessions of its own, in place of ours."""
     if any(manager.stateless is False for manager in managers(reachable(app, endpoint))):
         _log.warning(STATEFUL)
 
@@ -119,7 +114,6 @@ def _may_answer(part: object) -> bool:
 
 
 def _posts(app: object) -> Iterator[str]:
-    """Yield the full paths of the routes that take POST; a router that is mounted twice is looked into once."""
     seen: set[int] = set()
     ahead = [(app, "")]
     for part, above in ahead:
@@ -222,19 +216,12 @@ FORGETS: Final = (
 )
 
 
-def fault(
-    *,
-    random_keys: bool,
-    memory_store: bool,
-    keeps_state: bool,
-    argv: Sequence[str] = (),
-    environ: Mapping[str, str] | None = None,
-) -> str | None:
+def fault(*, random_keys: bool, memory_store: bool, keeps_state: bool) -> str | None:
     """Return why several workers must not serve these options, with the remedy; None where they may.
 
     `keeps_state` says whether there are sessions whose state is in the store.
     """
-    count = workers(argv or sys.argv, os.environ if environ is None else environ)
+    count = workers()
     if count > 1 and random_keys:
         return RANDOM_KEYS.format(count=count)
     if count > 1 and memory_store and keeps_state:
@@ -244,37 +231,6 @@ def fault(
     elif memory_store and not random_keys:
         _log.warning(FORGETS)
     return None
-
-
-def workers(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Return how many worker processes the server starts: by its settings, or its command line and environment."""
-    return _running_workers() or _announced_workers(argv, environ)
-
-
-def _running_workers() -> int | None:
-    """Return the number in the settings of the server below us on the stack, which files and code can set, too."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001  # `inspect.stack` reads the source of every frame
-    while frame is not None:
-        if (where := _SETTINGS.get((frame.f_globals.get("__name__"), frame.f_code.co_name))) is not None:
-            settings = frame.f_locals["self"].cfg if where == "self.cfg" else frame.f_locals[where]
-            return 1 if getattr(settings, "should_reload", False) else cast(int, settings.workers)
-        frame = frame.f_back
-    return None
-
-
-def _announced_workers(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    server, arguments = _server(argv), list(argv[1:])
-    if _reloads(server, arguments, environ):
-        return 1  # as Uvicorn does with both
-    asked = [_given(arguments) if server else None]
-    if server == "gunicorn":
-        asked.append(_given(_split(environ.get("GUNICORN_CMD_ARGS", ""))))
-    if server == "uvicorn":
-        asked.append(environ.get("UVICORN_WORKERS"))
-    if server != "hypercorn":
-        asked.append(environ.get("WEB_CONCURRENCY"))
-    number = next((number for number in asked if number), "")
-    return int(number) if number.isdecimal() else 1
 
 
 # Where a worker process has its server's settings: module and function, and the variable there.
@@ -287,38 +243,15 @@ _SETTINGS: Final[Mapping[tuple[object, str], str]] = {
 }
 
 
-def _server(argv: Sequence[str]) -> str:
-    """Return the server that a command line starts, or "" for another program; `-m` names the package's folder."""
-    program = PurePath(argv[0] if argv else "")
-    name = program.parent.name if program.name == "__main__.py" else program.name.removesuffix(".exe")
-    return name if name in {"uvicorn", "gunicorn", "hypercorn", "fastapi"} else ""
-
-
-def _reloads(server: str, arguments: list[str], environ: Mapping[str, str]) -> bool:
-    if server == "fastapi":
-        return "--reload" in arguments or ("dev" in arguments[:1] and "--no-reload" not in arguments)
-    asked = environ.get("UVICORN_RELOAD", "").lower() in {"1", "true", "t", "yes", "y", "on"}
-    return server == "uvicorn" and ("--reload" in arguments or asked)
-
-
-def _given(arguments: list[str]) -> str | None:
-    """Return the last number of workers in the arguments, in any of the ways to write it."""
-    found = None
-    for place, argument in enumerate(arguments):
-        if argument in {"--workers", "-w"}:
-            found = "".join(arguments[place + 1 : place + 2])
-        elif argument.startswith("--workers="):
-            found = argument.removeprefix("--workers=")
-        elif argument.startswith("-w") and argument[2:].removeprefix("=").isdecimal():
-            found = argument[2:].removeprefix("=")
-    return found
-
-
-def _split(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:  # Gunicorn will say what is wrong with it
-        return []
+def workers() -> int:
+    """Return how many worker processes there are, by the settings of the server below us on the stack."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001  # `inspect.stack` reads the source of every frame
+    while frame is not None:
+        if (where := _SETTINGS.get((frame.f_globals.get("__name__"), frame.f_code.co_name))) is not None:
+            settings = frame.f_locals["self"].cfg if where == "self.cfg" else frame.f_locals[where]
+            return 1 if getattr(settings, "should_reload", False) else cast(int, settings.workers)
+        frame = frame.f_back
+    return 1
 
 
 # --- the deployment's codes ----------------------------------------------------------------------

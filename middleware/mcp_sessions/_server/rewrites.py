@@ -44,8 +44,6 @@ class Advertise(Rewrite, kw_only=True):
 
 
 class EchoSession(Rewrite, kw_only=True):
-    """The session in the metadata of the answer."""
-
     is_repeatable: ClassVar[bool] = True
     session: ActiveSession
 
@@ -238,5 +236,4 @@ def _naming(ctx: RequestContext, message: Message) -> list[Rewrite]:
 async def begin_session(
     ctx: RequestContext, message: Message, kind: Kind, server_id: str | None = None
 ) -> ActiveSession:
-    """Mint the session that an `initialize` begins, and keep what its client can do."""
     return await initialize_session(ctx, message, kind, server_id, capabilities=capabilities(message))

@@ -101,7 +101,6 @@ class Runtime(msgspec.Struct, frozen=True):
     clock: Callable[[], float]
 
     def status(self, claims: Claims) -> Awaitable[Standing]:
-        """Return the status of a verified session."""
         if self.tracked:
             touched = self.store.touch(claims, idle_timeout=self.whole_idle_timeout)
             return touched if claims.root is None else self._fork_status(claims, touched)
@@ -112,12 +111,10 @@ class Runtime(msgspec.Struct, frozen=True):
         return None if self.idle_timeout is None else int(self.idle_timeout)
 
     async def _fork_status(self, claims: Claims, touched: Awaitable[Standing]) -> Standing:
-        """Return the status of a recorded fork: its record may lag where its lineage has ended."""
         standing = await touched
         return standing if standing is not LIVE else await self.store.status(lineage.mark(claims))
 
     def code(self, refusal: Refusal) -> int:
-        """Return the JSON-RPC code of a refusal in this deployment."""
         if isinstance(refusal, SessionNotFound):
             return self.not_found_code
         return self.required_code if isinstance(refusal, SessionRequired) else refusal.code
@@ -171,7 +168,6 @@ def make_runtime(app: ASGIApp, options: Options) -> Runtime:
 
 
 def _wire(options: Options, *, kind_of: Callable[[str], Kind | None], **rules: bool) -> dict[str, Any]:
-    """Return the fields that decide on messages, and what clients learn of it."""
     policy, wire = Policy(options.require), options.wire
     offered = decision.offered(wire.extensions, tracked=options.tracked is not None)
     sep1364, unconfirmed, capability = _sep1364(options)
@@ -262,7 +258,6 @@ def _places(store: Store, options: Options) -> tuple[Callable[..., Namespace], C
 def _services(
     options: Options, terminator: Terminator, feed: Feed | None, report: Callable[[int | None], object]
 ) -> dict[str, Any]:
-    """Return the fields of what works beside requests."""
     tracked, store, audience = options.tracked, terminator.store, options.audience
     silence = None if tracked is None else tracked.silence
     idle = next((as_seconds(one) for one in (options.idle_timeout, silence) if one is not None), None)

@@ -108,7 +108,6 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         return await self.runtime.store.read(self._namespace, CAPABILITIES_KEY)
 
     async def end(self, reason: str, *, descendants: bool = False) -> None:
-        """Make every worker refuse it."""
         self.ended_by_own_request = True  # before the store knows: this request's stream may be looked at meanwhile
         try:
             if descendants:  # first, so that a caller who learns of a failure can try again
@@ -330,7 +329,6 @@ def end_of(claims: Claims, runtime: Runtime, last_seen: int) -> int:
 
 
 def check_state(payload: bytes, limit: int) -> None:
-    """Check that a state may be sealed in so many bytes, or raise `StateTooLarge`."""
     size = seal.sealed_size(len(payload))
     if size > limit:
         raise StateTooLarge(size, limit)
@@ -343,7 +341,6 @@ def check_capabilities(value: bytes, ref: str | None = None) -> None:
 
 
 def refusal_of(standing: Standing, claims: Claims) -> SessionNotFound:
-    """Return the refusal of a request whose session is not live."""
     if standing is Standing.LOST:
         return SessionNotFound("store_lost", ref=claims.ref)
     return SessionExpired(ref=claims.ref) if standing is Standing.IDLE else SessionEnded(ref=claims.ref)

@@ -66,14 +66,12 @@ class Streams:
         """Whether the store did not answer when it was last asked how the sessions are."""
 
     def add(self, stream: Stream) -> None:
-        """Register a stream that has opened."""
         self._open.setdefault(stream.claims.ref, []).append(stream)
         if not self._watching:
             self._watching = True
             start(self._watch)
 
     def remove(self, stream: Stream) -> None:
-        """Forget a stream that has closed, or was forgotten before."""
         ref = stream.claims.ref
         left = [other for other in self._open.get(ref, ()) if other is not stream]
         if left:

@@ -70,7 +70,6 @@ async def handle_other(ctx: RequestContext) -> None:
 
 
 async def _delete(ctx: RequestContext, session: ActiveSession) -> None:
-    """End a transport session whose client is done with it."""
     # Behind the bridge, a server that has forgotten its own has nothing left to end.
     if await may_delete(ctx, frozenset() if ctx.bridge is None else frozenset({_GONE})):
         ctx.runtime.streams.leave(session.claims.ref)
@@ -121,7 +120,6 @@ async def _serve_stream(ctx: RequestContext, transport: str | None, listening: O
 
 
 async def _check_live(ctx: RequestContext, claims: Claims) -> None:
-    """Check that a session lives, or raise what its request is refused with."""
     status = await ctx.runtime.status(claims)
     if status is not LIVE:
         raise refusal_of(status, claims)
@@ -130,7 +128,6 @@ async def _check_live(ctx: RequestContext, claims: Claims) -> None:
 
 
 def _is_owned(ctx: RequestContext, claims: Claims) -> bool:
-    """Whether a session belongs to the caller."""
     runtime, principal = ctx.runtime, ctx.runtime.principal(ctx.scope)
     if principal is None or claims.subject is None:
         return principal is None and claims.subject is None

@@ -156,11 +156,8 @@ def encode_state(values: dict[str, Any]) -> bytes:
     try:
         return data.encode(values)
     except ValueError as error:
-        raise StateNotJSON(f"session state must be JSON: {error}{_place(values)}") from error
-
-
-def _place(values: dict[str, Any]) -> str:
-    return next((f", under {key!r}" for key, value in values.items() if not _is_json(value)), "")
+        place = next((f", under {key!r}" for key, value in values.items() if not _is_json(value)), "")
+        raise StateNotJSON(f"session state must be JSON: {error}{place}") from error
 
 
 def _is_json(value: object) -> bool:

@@ -138,7 +138,6 @@ def server_of(url: str) -> str:
 
 
 def url_of(transport: Any) -> str | None:
-    """Return the URL that a transport was made with, or None where it does not show."""
     shown = getattr(transport, "url", None)
     given = (*getattr(transport, "args", ()), *getattr(transport, "kwds", {}).values())
     texts = (one for one in (shown, *given) if isinstance(one, str))

@@ -54,7 +54,6 @@ def add_exception_handlers(app: Starlette) -> None:
 
 
 async def answer_refusal(request: Request, refusal: Exception) -> Response:
-    """Return the JSON-RPC error of a refusal."""
     assert isinstance(refusal, Refusal)
     error = {"code": code_of(refusal, request.scope), "message": refusal.client_message}
     answer = {"jsonrpc": "2.0", "id": await _id(request), "error": error}
