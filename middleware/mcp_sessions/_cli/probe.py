@@ -59,11 +59,7 @@ def _probe(arguments: argparse.Namespace) -> int:
 
 
 def probe(wire: Wire) -> Report:
-    """Examine a server in each era that it speaks.
-
-    Raises:
-        ConfigurationError: The server redirects its callers.
-    """
+    """Examine a server in each era that it speaks, or raise `ConfigurationError` where it redirects its callers."""
     report = Report(wire.url)
     try:
         for connect in (connect_legacy, connect_modern):

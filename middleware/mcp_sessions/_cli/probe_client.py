@@ -96,10 +96,7 @@ class Wire:
     def send(self, message: Mapping[str, Any] | None, headers: Mapping[str, str], *, verb: str = "POST") -> Answer:
         """Send a message, with these headers beside those of every request, and read the answer.
 
-        Raises:
-            Unanswered: No answer came, or none that can be read.
-            Exhausted: No more may be sent.
-            ConfigurationError: The server redirects.
+        Raises `Unanswered`, `Exhausted`, or `ConfigurationError` where the server redirects.
         """
         seconds = self._spend()
         address = (self._parts.hostname or "", self._parts.port)

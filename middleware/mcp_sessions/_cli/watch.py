@@ -104,12 +104,7 @@ class Workers:
 
 
 class Screen:
-    """Events as lines, each below the name of its session.
-
-    Args:
-        session: The only session to be shown, or None for all.
-        is_terminal: Whether colours and a line of figures at the end can be shown.
-    """
+    """Events as lines, each below the name of its session: of one session, or with None of all."""
 
     def __init__(self, session: str | None, *, is_terminal: bool) -> None:
         self._only: Final = session

@@ -53,12 +53,7 @@ async def _logged(work: Callable[[], Awaitable[Any]]) -> None:
 
 
 class Service(ABC):
-    """Work that one elected worker repeats until the server stops.
-
-    Args:
-        store: Holds the election.
-        election: Its name there.
-    """
+    """Work that one elected worker, by an election of this name in the store, repeats until the server stops."""
 
     def __init__(self, store: Store, election: str) -> None:
         self._store: Final = store
@@ -109,11 +104,7 @@ class Service(ABC):
 class Census(Service):
     """Counts the recorded sessions of an audience.
 
-    Args:
-        store: Where they are recorded.
-        audience: Whom they are for.
-        report: Receives their number; None where another worker reports, or the store does not answer.
-        interval: Seconds between two counts.
+    `report` receives their number; None where another worker reports, or the store does not answer.
     """
 
     def __init__(

@@ -72,9 +72,8 @@ class Terminator:
     async def end(self, claims: Claims, reason: str) -> None:
         """End a session before its time; the reason is for the log and for `on_end`.
 
-        Raises:
-            StoreFull: The store did not take it, so the session still lives.
-            StoreUnavailable: It may have ended. This worker goes on asking, so that it ends and `on_end` runs.
+        Raises `StoreFull` where it still lives, and `StoreUnavailable` where it may have ended: this worker then goes
+        on asking, so that it ends and `on_end` runs.
         """
         with anyio.CancelScope(shield=True):  # a client that leaves now must not leave the session half ended
             try:
@@ -102,12 +101,9 @@ class Terminator:
                 return
 
     async def end_below(self, root: Claims, *, tracked: bool) -> None:
-        """End all forks of a lineage. The root itself lives on, and can have no more.
+        """End all forks of a lineage, or raise `StoreUnavailable`. The root itself lives on, and can have no more.
 
         Where its forks are recorded, as `tracked` says, one of the servers runs `on_end` for each, soon.
-
-        Raises:
-            StoreUnavailable: The store did not take it. Some forks may live.
         """
         await self._revoke(ROOT_ENDED, lineage.mark(root))
         if tracked:
@@ -116,10 +112,8 @@ class Terminator:
     async def end_all(self, subjects: Sequence[str], *, audience: str, lasts: float) -> None:
         """End all sessions of a principal, by the names that stores have for it; none lasts for more seconds.
 
-        One write ends those from before this second, and those of this second are ended by name.
-
-        Raises:
-            StoreUnavailable: The store did not take it, or more sessions came all the time. Some may live.
+        One write ends those from before this second, and those of this second are ended by name. With
+        `StoreUnavailable`, also where more sessions came all the time, some may live.
         """
         for subject in subjects:
             moment = int(self.clock())
@@ -134,11 +128,7 @@ class Terminator:
             await self.tidy(partial(listed, cut_off=True), ENDED_ALL)
 
     async def tidy(self, listed: Listed, reason: str) -> None:
-        """End by name what is refused already, so that its `on_end` runs: a page now, the rest off the request.
-
-        Raises:
-            StoreUnavailable: The store did not take it; what the records hold is freed when they expire.
-        """
+        """End by name what is refused already, so that its `on_end` runs: a page now, the rest off the request."""
         if await self._end_page(listed, reason) == TIDIED:
             start(partial(self._tidy_later, listed, reason))
 
@@ -250,11 +240,7 @@ class Sweeper(Service):
         return self.interval
 
     async def sweep(self) -> bool:
-        """Claim some of what has ended and finish it; return whether there may be more.
-
-        Raises:
-            StoreUnavailable: The store did not answer; the next sweep continues.
-        """
+        """Claim some of what has ended and finish it; return whether there may be more."""
         if not await self._lead(LEASE):
             return False
         batch = await self.store.claim_ended(
@@ -288,11 +274,7 @@ class Services:
     _active: int = field(default=0, init=False)  # lifespans that run now
 
     async def open(self) -> None:
-        """Open the store before the application starts, which it does even if the store does not answer yet.
-
-        Raises:
-            ConfigurationError: The store is set up wrongly; the message says the remedy.
-        """
+        """Open the store before the application starts, which it does even if the store does not answer yet."""
         try:
             await self.store.open()
         except StoreUnavailable as error:
@@ -317,11 +299,7 @@ class Services:
 
     @asynccontextmanager
     async def around(self, context: Callable[[Any], Async[Any]], app: object) -> AsyncIterator[Any]:
-        """Run a router's `lifespan_context` with ours around it; of several (an app mounted twice) the last ends ours.
-
-        Raises:
-            ConfigurationError: The store is set up wrongly; the message says the remedy.
-        """
+        """Run a router's `lifespan_context` with ours around it; of several (an app mounted twice) the last ends it."""
         await self.open()
         self._active += 1
         try:

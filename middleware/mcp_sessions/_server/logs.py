@@ -72,15 +72,9 @@ def log_start(path: str | None, runtime: Runtime) -> None:
 
 
 class Facts:
-    """Takes each fact to the log, to telemetry and to the application's `listen`.
+    """Takes each fact to the log, to telemetry (where `tells` says so) and to the application's `listen`.
 
     Creations, ends and refusals are lines at INFO; refusals that smell of an attack are warnings, too.
-
-    Args:
-        listen: The application's listener, or None.
-        tells: Whether telemetry records anything now.
-        telemetry: Returns the recorder.
-        seconds: Between two warnings of one kind.
     """
 
     def __init__(

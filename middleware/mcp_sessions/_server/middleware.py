@@ -1,7 +1,7 @@
 """The ASGI middleware: it sorts requests by path and method and passes each to its handler.
 
 Everything below the endpoint is inspected, too: a mounted server may answer there (`Mount("/mcp", app)`), and a request
-that only the server sees would evade every policy. Other paths are followed through the application's routes (`paths`).
+that only the server sees would evade every policy. Other paths are followed through the application's routes (`placement`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..stores.base import Reach, Store
 from . import forms, placement
 from .answers import refuse_bodyless
 from .context import RequestContext
-from .cookies import take_cookie
+from .current import with_codes
 from .forms import Seconds
 from .lifecycle import Services
 from .logs import log_start
@@ -42,9 +42,10 @@ from .options import (
     Wire,
     from_env,
 )
-from .paths import Place, Routing
+from .placement import Place, Routing
 from .principal import PrincipalOf, from_scope
 from .request import handle_labelled_post, handle_post
+from .rewrites import take_cookie
 from .runtime import make_runtime
 from .transport import cross, handle_get_or_delete, handle_other
 
@@ -159,7 +160,7 @@ class MCPSessionMiddleware:
 
     @cached_property
     def _server(self) -> ASGIApp:
-        return placement.with_codes(self.app, self._options.code)
+        return with_codes(self.app, self._options.code)
 
     @cached_property
     def fault(self) -> str | None:

@@ -260,16 +260,7 @@ def _is_whole(principal: Principal) -> bool:
 
 
 class Watched:
-    """What shows a middleware's sessions live.
-
-    Args:
-        options: The middleware's.
-        feed: Its feed.
-        terminator: Ends sessions that are not recorded.
-
-    Raises:
-        ConfigurationError: Other machines could reach the inspector without a token.
-    """
+    """What shows a middleware's sessions live."""
 
     def __init__(self, options: Options, feed: Feed, terminator: Terminator) -> None:
         self._feed: Final = feed

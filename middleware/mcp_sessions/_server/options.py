@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, cas
 
 from starlette.types import Scope
 
-from .._native import SWITCH
+from .._protocol._native import SWITCH
 from .._protocol.decision import EXTENSIONS, Lists
 from .._protocol.labels import Source
 from .._protocol.policy import Require

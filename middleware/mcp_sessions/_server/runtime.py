@@ -121,11 +121,7 @@ class Runtime(msgspec.Struct, frozen=True):
 
 
 def make_runtime(app: ASGIApp, options: Options) -> Runtime:
-    """Return what the requests of a middleware share, for the wrapped application and the checked options.
-
-    Raises:
-        ConfigurationError: An option names what cannot be had; the message says what to write instead.
-    """
+    """Return what the requests of a middleware share, for the wrapped application and the checked options."""
     limits, transport, clock = options.limits, options.transport, options.clock
     ring = key_source(options.keys)
     tokens = Tokens(
@@ -321,11 +317,7 @@ class CreateLimit(msgspec.Struct):
     created: dict[str | None, int] = {}
 
     def spend(self, subject: str | None, *, now: float) -> None:
-        """Count a session of a caller, who is None if anonymous, at a time in Unix seconds.
-
-        Raises:
-            CreateLimited: The caller has no more in this window; `retry_after` is the rest of it in seconds.
-        """
+        """Count a session of a caller, who is None if anonymous, or raise `CreateLimited`; `now` is Unix seconds."""
         window = int(now // WINDOW)
         if window != self.window:
             self.window, self.created = window, {}

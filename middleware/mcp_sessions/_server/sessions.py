@@ -209,10 +209,7 @@ async def open_session(
 ) -> ActiveSession:
     """Return the live session that a request names; with `fail_open` also where the store does not answer.
 
-    Raises:
-        SessionNotFound: It does not verify, belongs to another caller, or is over.
-        StateUnreadable: The state that came with it is not this session's.
-        StoreUnavailable: The store did not answer.
+    Raises `SessionNotFound`, `StateUnreadable` where the state is not this session's, or `StoreUnavailable`.
     """
     now = runtime.clock()
     known = runtime.tokens.known(runtime.ring(now), metadata.session_id, now, principal, kind)
@@ -268,9 +265,8 @@ def _unsealed(state: str, known: VerifiedToken, runtime: Runtime, now: float) ->
 async def open_others(ctx: RequestContext, decision: Decision) -> ActiveSession | None:
     """Return the live session that a header or a field names, and let the request cross the bridge.
 
-    Raises:
-        Refusal: As `open_session`, with 404 for a transport session; or `session_header_mismatch`: The header
-            contradicts the body, whose session is the caller's, or names no session that ever was the caller's.
+    Raises as `open_session`, with 404 for a transport session; or `session_header_mismatch`: the header contradicts
+    the body, whose session is the caller's, or names no session that ever was the caller's.
     """
     session, named, fail_open = None, decision.metadata, decision.fail_open
     if named is not None and decision.kind != SESSION:

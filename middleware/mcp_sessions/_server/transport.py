@@ -23,12 +23,12 @@ from ..stores.base import LIVE
 from .answers import Answer, may_delete, refuse_bodyless, refuse_request, refuse_unread, send_refusal, send_status
 from .body import Replay
 from .context import Bridged, BridgedInitialize, RequestContext
+from .placement import LAST_EVENT_ID
 from .response import ResponseFilter
 from .rewrites import TranslateIds, passing_filter
 from .sessions import ActiveSession, open_transport, refusal_of
 from .streams import Origin, StreamGuard
 
-LAST_EVENT_ID: Final = b"last-event-id"
 _METHOD_NOT_ALLOWED: Final = 405
 _GONE: Final = 404  # what a server answers for a stream or a session that it does not have
 _OF_A_BODY: Final = frozenset({b"content-length", b"content-type", b"transfer-encoding", b"accept-encoding"})

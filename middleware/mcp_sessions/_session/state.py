@@ -69,9 +69,7 @@ class State(MutableMapping[str, Any]):
     def close(self) -> bytes | None:
         """Refuse further writes and return the JSON object to seal, or None where nothing changed.
 
-        Raises:
-            StateTooLarge: A nested value grew past the limit.
-            StateNotJSON: A nested value has no JSON form.
+        A nested value that has no JSON form, or grew past the limit, raises `StateNotJSON` or `StateTooLarge`.
         """
         self.shut()
         return self.changes()

@@ -257,9 +257,6 @@ class JarSync:
 
     The jar is read when a connection is made, and written when a change would be missed after a crash. A jar that
     cannot be read stops the connection; one that cannot be written later is logged, since calls must not fail with it.
-
-    Attributes:
-        written: What the jar holds, as far as is known here.
     """
 
     def __init__(self, jar: SessionJar | None, *, server: str | None, identity: str) -> None:

@@ -12,8 +12,7 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 
-from .._server.current import session_required
-from .._server.placement import code_of
+from .._server.current import code_of, session_required
 from .._session.session import Session
 from ..errors import ConfigurationError, Refusal
 
