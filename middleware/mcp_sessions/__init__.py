@@ -96,35 +96,24 @@ __version__ = "0.1.0"
 
 _WHEN_ASKED_FOR: Final = MappingProxyType(
     {
-        "Claims": "_session.claims",
-        "Data": "_session.data",
-        "Fact": "_session.events",
-        "Handle": "_tokens.handles",
-        "HandleError": "_tokens.handles",
-        "HandleOf": "integrations.handles",
-        "Handles": "integrations.handles",
-        "Key": "_tokens.keys",
-        "Limits": "_server.options",
-        "Record": "stores.base",
-        "RequestRefused": "_session.events",
-        "SEP1364Create": "_protocol.sep1364",
-        "SEP1364Initialize": "_protocol.sep1364",
-        "SessionCreated": "_session.events",
-        "SessionDeleted": "_session.events",
-        "SessionUsed": "_session.events",
-        "Sessions": "_server.operator",
-        "Standing": "stores.base",
-        "Telemetry": "_server.options",
-        "Tracking": "_server.options",
-        "TransportSessions": "_server.options",
-        "Wire": "_server.options",
-        "add_sessions": "integrations.starlette",
-        "from_env": "_server.options",
+        "_protocol.sep1364": ("SEP1364Create", "SEP1364Initialize"),
+        "_server.operator": ("Sessions",),
+        "_server.options": ("Limits", "Telemetry", "Tracking", "TransportSessions", "Wire", "from_env"),
+        "_session.claims": ("Claims",),
+        "_session.data": ("Data",),
+        "_session.events": ("Fact", "RequestRefused", "SessionCreated", "SessionDeleted", "SessionUsed"),
+        "_tokens.handles": ("Handle", "HandleError"),
+        "_tokens.keys": ("Key",),
+        "integrations.handles": ("HandleOf", "Handles"),
+        "integrations.starlette": ("add_sessions",),
+        "stores.base": ("Record", "Standing"),
     }
 )
+"""What most servers do without, by the module that has it."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHEN_ASKED_FOR:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_WHEN_ASKED_FOR[name]}", __name__), name)
+    for module, names in _WHEN_ASKED_FOR.items():
+        if name in names:
+            return getattr(import_module(f".{module}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

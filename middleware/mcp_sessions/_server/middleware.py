@@ -1,7 +1,7 @@
 """The ASGI middleware: it sorts requests by path and method and passes each to its handler.
 
 Everything below the endpoint is inspected, too: a mounted server may answer there (`Mount("/mcp", app)`), and a request
-that only the server sees would evade every policy. Other paths are followed through the application's routes (`placement`).
+that only the server sees would evade every policy. `placement` follows other paths through the application's routes.
 """
 
 from __future__ import annotations

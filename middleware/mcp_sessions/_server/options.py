@@ -16,7 +16,6 @@ from starlette.types import Scope
 
 from .._protocol._native import SWITCH
 from .._protocol.decision import EXTENSIONS, Lists
-from .._protocol.labels import Source
 from .._protocol.policy import Require
 from .._session.claims import MAX_TOKEN_BYTES
 from .._session.events import Listener
@@ -182,7 +181,7 @@ class Telemetry(_Checked):
     user: Annotated[User | None, forms.FUNCTION] = None
     """Records the user on our spans and on those of the wrapped server: this function is called with the `Principal` of
     a request and returns its `user.id`; `client.address` is recorded, too. None records neither."""
-    correlate: Annotated[bool | Sequence[str | Source] | None, forms.CORRELATE] = None
+    correlate: Annotated[bool | Sequence[str] | None, forms.CORRELATE] = None
     """Where clients without session support name their conversation, as hosts do: `True` looks in the usual places, a
     sequence such as `["meta:openai/session", "header:x-conversation-id"]` in these, in order. What is found is a label
     on `session.correlation`, else on `scope["mcp_correlation"]`; it selects no data and satisfies no policy."""
