@@ -19,7 +19,7 @@ from mcp.server.mcpserver import Resolve
 from mcp.server.mcpserver.exceptions import ToolError
 
 from mcp_sessions import Session, add_sessions, require_session
-from mcp_sessions.integrations.starlette import lifespan_of
+from mcp_sessions.integrations import lifespan_of
 
 CurrentSession = Annotated[Session, Resolve(require_session)]
 PRICES = {"pen": 3, "book": 12}

@@ -12,17 +12,17 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "middleware" / "mcp_sessions"
 
 MAY_IMPORT = {
-    "errors": (),
-    "_session": ("errors",),
-    "_tokens": ("errors", "_session"),
-    "_protocol": ("errors", "_session"),
-    "stores": ("errors", "_session"),
-    "telemetry": ("errors", "_session", "_protocol"),
-    "client": ("errors", "_session", "_protocol"),
-    "_server": ("errors", "_session", "_protocol", "_tokens", "stores", "telemetry"),
-    "testing": ("errors", "_session", "stores"),
-    "integrations": ("errors", "_session", "_tokens", "_server"),
-    "_cli": ("errors", "_session", "_protocol", "_tokens", "stores", "telemetry", "_server"),
+    "_errors": (),
+    "_session": ("_errors",),
+    "_tokens": ("_errors", "_session"),
+    "_protocol": ("_errors", "_session"),
+    "stores": ("_errors", "_session"),
+    "telemetry": ("_errors", "_session", "_protocol"),
+    "client": ("_errors", "_session", "_protocol"),
+    "_server": ("_errors", "_session", "_protocol", "_tokens", "stores", "telemetry"),
+    "testing": ("_errors", "_session", "stores"),
+    "integrations": ("_errors", "_session", "_tokens", "_server"),
+    "_cli": ("_errors", "_session", "_protocol", "_tokens", "stores", "telemetry", "_server"),
 }
 PURE = {"_session", "_protocol"}
 IMPURE = {

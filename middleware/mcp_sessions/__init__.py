@@ -10,13 +10,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from ._server.current import current_session, require_session
-from ._server.middleware import MCPSessionMiddleware
-from ._session.claims import Correlation, Principal
-from ._session.session import EndedSession, Session, current_correlation
-from ._session.state import State
-from ._tokens.keys import KeyRing
-from .errors import (
+from ._errors import (
     ConfigurationError,
     CreateRefused,
     DataError,
@@ -30,6 +24,12 @@ from .errors import (
     StateNotJSON,
     StateTooLarge,
 )
+from ._server.current import current_session, require_session
+from ._server.middleware import MCPSessionMiddleware
+from ._session.claims import Correlation, Principal
+from ._session.session import EndedSession, Session, current_correlation
+from ._session.state import State
+from ._tokens.keys import KeyRing
 
 if TYPE_CHECKING:
     from ._protocol.sep1364 import SEP1364Create, SEP1364Initialize
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from ._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted, SessionUsed
     from ._tokens.handles import Handle, HandleError
     from ._tokens.keys import Key
-    from .integrations.handles import HandleOf, Handles
-    from .integrations.starlette import add_sessions
-    from .stores.base import Record, Standing
+    from .integrations._handles import HandleOf, Handles
+    from .integrations._starlette import add_sessions
+    from .stores._base import Record, Standing
 
 __all__ = [
     "Claims",
@@ -104,9 +104,9 @@ _WHEN_ASKED_FOR: Final = MappingProxyType(
         "_session.events": ("Fact", "RequestRefused", "SessionCreated", "SessionDeleted", "SessionUsed"),
         "_tokens.handles": ("Handle", "HandleError"),
         "_tokens.keys": ("Key",),
-        "integrations.handles": ("HandleOf", "Handles"),
-        "integrations.starlette": ("add_sessions",),
-        "stores.base": ("Record", "Standing"),
+        "integrations._handles": ("HandleOf", "Handles"),
+        "integrations._starlette": ("add_sessions",),
+        "stores._base": ("Record", "Standing"),
     }
 )
 """What most servers do without, by the module that has it."""

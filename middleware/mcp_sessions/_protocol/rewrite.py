@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from ..errors import Refusal
+from .._errors import Refusal
 from . import _native
 from .jsonrpc import Message
 from .members import SESSION_KEY, Meta

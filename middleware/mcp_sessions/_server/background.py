@@ -18,8 +18,8 @@ from typing import Any, Final
 import anyio
 from anyio.lowlevel import checkpoint
 
-from ..errors import StoreUnavailable
-from ..stores.base import Record, Store
+from .._errors import StoreUnavailable
+from ..stores._base import Record, Store
 
 INTERVAL: Final = 10.0  # seconds between two counts
 TERM: Final = 2.5  # intervals after which another worker counts in place of one that died

@@ -17,11 +17,11 @@ import anyio
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
+from .._errors import ConfigurationError, StoreUnavailable
 from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, Principal, utc
 from .._tokens.keyfile import Keys, key_source
-from ..errors import ConfigurationError, StoreUnavailable
 from ..stores import make
-from ..stores.base import FIRST, Reach, Record, Store
+from ..stores._base import FIRST, Reach, Record, Store
 from ..telemetry._feed import Feed, LiveSession
 from ..telemetry._inspector import Inspector, Roster
 from . import forms

@@ -17,6 +17,7 @@ from urllib.parse import quote
 from starlette.types import Message as ASGIMessage
 from starlette.types import Scope
 
+from .._errors import DataError, Refusal, SessionNotFound, StateError, StoreUnavailable
 from .._protocol import cookies, rewrite
 from .._protocol.cookies import SHARED_JAR
 from .._protocol.decision import ADVERTISING
@@ -27,7 +28,6 @@ from .._protocol.sep1364 import agrees_on_version, capabilities, field
 from .._session.claims import BESIDE, COOKIE, FIELD, SESSION, TRANSPORT, Kind
 from .._session.events import RequestRefused
 from .._tokens import seal
-from ..errors import DataError, Refusal, SessionNotFound, StateError, StoreUnavailable
 from .answers import refuse_at_once, refused_body
 from .context import BridgedInitialize, RequestContext, named_ids
 from .minting import initialize_session

@@ -17,11 +17,11 @@ import anyio
 import msgspec
 from anyio.lowlevel import checkpoint
 
+from .._errors import DataError, DataGone, Refusal, SessionEnded, StateError, StoreUnavailable
 from .._protocol import rewrite
 from .._session.claims import SESSION, Claims
-from ..errors import DataError, DataGone, Refusal, SessionEnded, StateError, StoreUnavailable
-from ..stores import base
-from ..stores.base import Standing, Store
+from ..stores import _base as base
+from ..stores._base import Standing, Store
 from .background import start
 
 if TYPE_CHECKING:

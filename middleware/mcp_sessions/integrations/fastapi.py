@@ -12,9 +12,9 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 
+from .._errors import ConfigurationError, Refusal
 from .._server.current import code_of, session_required
 from .._session.session import Session
-from ..errors import ConfigurationError, Refusal
 
 __all__ = ["add_exception_handlers", "optional_session", "require_session"]
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from types import EllipsisType, MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar
 
+from .._errors import ConfigurationError
 from .._server import forms
 from .._server.forms import Seconds
 from .._server.principal import from_scope
@@ -21,7 +22,6 @@ from .._session.claims import Principal
 from .._session.session import Session, find_session, framework_scope
 from .._tokens.handles import Handle, HandleError, Holder, check_type, make_id, mint, pattern, verify
 from .._tokens.keyfile import Keys, key_source
-from ..errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Host, Mount, Route
 
+from .._errors import ConfigurationError, Refusal
 from .._server.middleware import MCPSessionMiddleware
 from .._server.options import EndpointOptions
 from .._server.placement import MISPLACED
-from ..errors import ConfigurationError, Refusal
 from .fastapi import answer_refusal
 
 if TYPE_CHECKING:
