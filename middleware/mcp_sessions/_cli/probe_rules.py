@@ -164,14 +164,8 @@ def _malformed(run: ProbeRun) -> str | None:
     return _unless(answer.code == INVALID_PARAMS, answer)
 
 
-def _unknown(run: ProbeRun) -> str | None:
-    run.session("A")
-    session_id = secrets.token_urlsafe(24)
-    return _unless_not_found(run.use({"sessionId": session_id}), session_id)
-
-
-def _forged(run: ProbeRun) -> str | None:
-    session_id = _forged_id(run.session("A"))
+def _not_found(run: ProbeRun, make_id: Callable[[Session], str]) -> str | None:
+    session_id = make_id(run.session("A"))
     return _unless_not_found(run.use({"sessionId": session_id}), session_id)
 
 
@@ -314,8 +308,18 @@ RULES: Final = (
     ),
     Rule("parallel", "parallel requests get their own session", "draft: Using Sessions 1, 3", _parallel),
     Rule("malformed", "a sessionId that is not text is refused, -32602", "draft: Schema", _malformed),
-    Rule("unknown", "an unknown session is not found, -32043", "draft: Schema", _unknown),
-    Rule("forged", "a forged session is not found, -32043", "draft: Schema, Data Types", _forged),
+    Rule(
+        "unknown",
+        "an unknown session is not found, -32043",
+        "draft: Schema",
+        lambda run: _not_found(run, lambda _: secrets.token_urlsafe(24)),
+    ),
+    Rule(
+        "forged",
+        "a forged session is not found, -32043",
+        "draft: Schema, Data Types",
+        lambda run: _not_found(run, _forged_id),
+    ),
     Rule("alike", "unknown and forged look alike", "draft: Data Types (hijacking)", _alike),
     Rule("oversized", "an id that is far too long is refused", "draft: Data Types (hijacking)", _oversized),
     Rule(

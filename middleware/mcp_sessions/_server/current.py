@@ -166,7 +166,8 @@ def require_session() -> Session:
 def session_required(scope: Mapping[str, Any] | None) -> SessionRequired:
     """Log why a request has no session, and return the error, given its ASGI scope where that is known."""
     _explain(scope)
-    refusal: SessionRequired = _error()(code_of(SessionRequired(), scope))
+    error = _error_for(sys.modules.get("fastmcp.exceptions"), sys.modules.get("mcp.shared.exceptions"))
+    refusal: SessionRequired = error(code_of(SessionRequired(), scope))
     return refusal
 
 
@@ -179,13 +180,9 @@ def _explain(scope: Mapping[str, Any] | None) -> None:
         warn_once((absence.client, why), "%s has no session: %s; %s", absence.client, why, remedy)
 
 
-def _error() -> type[Any]:
-    """Return the class of `SessionRequired` that the frameworks which are imported take for an error of theirs."""
-    return _error_for(sys.modules.get("fastmcp.exceptions"), sys.modules.get("mcp.shared.exceptions"))
-
-
 @cache
 def _error_for(fastmcp: Any, mcp: Any) -> type[Any]:
+    """Return the class of `SessionRequired` that the frameworks which are imported take for an error of theirs."""
     of_fastmcp = () if fastmcp is None else (fastmcp.FastMCPError,)
     of_sdk = () if mcp is None else (getattr(mcp, "MCPError", None) or mcp.McpError,)
 

@@ -61,7 +61,9 @@ class _Checked:
 
     def __post_init__(self) -> None:
         prefix = next((f"{group}." for group, kind in GROUPS.items() if isinstance(self, kind)), "")
-        forms.check_fields(self, prefix)
+        for one in fields(self):  # type: ignore[arg-type]  # each option object is a dataclass
+            checked = forms.form_of(type(self), one.name).check(prefix + one.name, getattr(self, one.name))
+            object.__setattr__(self, one.name, checked)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,7 +102,7 @@ class Wire(_Checked):
     era: Annotated[Era, forms.word(Era)] = "any"
     """`"any"` serves both eras; `"legacy"` makes clients that speak both fall back to the handshake, and so get a
     transport session."""
-    lists: Annotated[Lists | None, forms.word_or_none(Lists)] = None
+    lists: Annotated[Lists | None, forms.word(Lists, or_none=True)] = None
     """Whether lists may vary by session: `"stable"` (they cannot), `"session"` or `"untouched"`. None takes the era's
     default: stable in the modern one, session before."""
     extensions: Annotated[Collection[str], forms.words(tuple(EXTENSIONS))] = tuple(EXTENSIONS)

@@ -292,7 +292,8 @@ class Routing:
             return self._in_doubt
         if way.end is None:
             return "elsewhere"
-        path, endpoint, is_same = way.path.rstrip("/"), self._endpoint, way.serves(self._own)
+        path, endpoint = way.path.rstrip("/"), self._endpoint
+        is_same = _endpoint_of(way.end) is _endpoint_of(self._own)  # perhaps by another route
         if path.startswith(endpoint + "/"):
             return "below"
         if isinstance(way.end, Route):
@@ -317,10 +318,6 @@ class _Way(NamedTuple):
 
     path: str
     end: object
-
-    def serves(self, other: object) -> bool:
-        """Whether it leads to the same server as another end, perhaps by another route."""
-        return _endpoint_of(self.end) is _endpoint_of(other)
 
 
 def _endpoint_of(end: object) -> object:
@@ -376,8 +373,5 @@ def _inner(part: Any, scope: dict[str, Any]) -> Any:
 def _keeps_path(part: Any) -> bool:
     """Whether a part is certain to pass requests on with the path that they came with."""
     runs = type(part).handle if isinstance(part, BaseRoute) else type(part).__call__
-    return all(_package(function) in _KEEP_PATHS for function in (runs, getattr(part, "dispatch_func", runs)))
-
-
-def _package(function: object) -> str:
-    return (getattr(function, "__module__", None) or "").partition(".")[0]
+    modules = [getattr(one, "__module__", None) or "" for one in (runs, getattr(part, "dispatch_func", runs))]
+    return all(module.partition(".")[0] in _KEEP_PATHS for module in modules)

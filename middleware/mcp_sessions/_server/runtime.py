@@ -27,7 +27,7 @@ from .._session.claims import Claims, Kind
 from .._session.data import Data, Namespace
 from .._session.events import Fact, Listener
 from .._tokens.jwt import Tokens
-from .._tokens.keyfile import is_ephemeral, key_source
+from .._tokens.keyfile import key_source
 from .._tokens.keys import KeyRing
 from ..stores import _base as base
 from ..stores._base import ANONYMOUS, LIVE, Reach, Standing, Store
@@ -131,7 +131,7 @@ def make_runtime(app: ASGIApp, options: Options) -> Runtime:
         max_bytes=limits.token_bytes,
     )
     # Clients do not begin anew when their transport session is gone, so none is named that dies with the process.
-    lasts = not is_ephemeral(options.keys)
+    lasts = not ring(clock()).ephemeral
     names_transport = transport.header and lasts
     conversation = Conversation.of(options.telemetry.correlate, options.telemetry.propagate)
     return Runtime(
