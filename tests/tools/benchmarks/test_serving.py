@@ -28,8 +28,8 @@ async def test_a_session_is_used_on_every_server_and_loop(anyio_backend: str, se
 
 
 def test_nothing_stays_of_what_clients_leave() -> None:
-    """After ten seconds of it no task and no descriptor is left; the slope of the memory is printed."""
-    report = command.run("soak", replace(TINY, soak=10))
+    """After some of it no task and no descriptor is left; the slope of the memory is printed."""
+    report = command.run("soak", replace(TINY, soak=2))
     assert report.figures["soak/requests"] > len(soak.VISITS)
     assert report.figures["soak/tasks more"] <= 0
     assert report.figures["soak/descriptors more"] <= 0
