@@ -33,7 +33,6 @@ SLOW = (
     "tests/docs/examples",
     "tests/tools/frameworks",
     "tests/tools/fuzz",
-    "tests/integration/test_cluster.py",
     "tests/integration/test_javascript_clients.py",
     "tests/integration/test_typescript_sessions.py",
     "tests/support/test_leaks.py",
