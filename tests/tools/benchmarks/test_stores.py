@@ -35,10 +35,9 @@ def test_what_an_entry_weighs_is_seen_from_many() -> None:
 
 def test_a_store_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     """One row for each number of workers; what is swept is swept once."""
-    load.main(["--store", "redis://", "--workers", "1", "2", "--seconds", "0.2", "--sessions", "30"])
-    _, _, *rows = capsys.readouterr().out.splitlines()
-    table = [row.strip("| ").split(" | ") for row in rows]
-    assert [row[:2] + row[4:6] for row in table] == [["`redis://`", workers, "0", "30"] for workers in "12"]
+    load.main(["--store", "redis://", "--workers", "2", "--seconds", "0.2", "--sessions", "30"])
+    row = capsys.readouterr().out.splitlines()[-1].strip("| ").split(" | ")
+    assert row[:2] + row[4:6] == ["`redis://`", "2", "0", "30"]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
