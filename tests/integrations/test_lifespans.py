@@ -184,22 +184,15 @@ async def test_the_start_says_that_a_stateful_server_hides_our_sessions(
 
 
 class Store(MemoryStore):
-    """Notes when it is opened, looked into and closed.
+    """Notes when it is opened, looked into and closed."""
 
-    Args:
-        trouble: Raised when it is opened.
-    """
-
-    def __init__(self, trouble: Exception | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.steps: list[str] = []
-        self._trouble = trouble
         self.swept = anyio.Event()
 
     async def open(self) -> None:
         self.steps.append("open")
-        if self._trouble is not None:
-            raise self._trouble
 
     async def close(self) -> None:
         self.steps.append("close")
@@ -233,15 +226,6 @@ async def test_the_store_lives_as_long_as_the_application(
         "lifespan.shutdown.complete",
     ]
     assert store.steps == ["open", "close"]
-
-
-async def test_a_store_that_is_set_up_wrongly_stops_the_start() -> None:
-    store = Store(ConfigurationError("use appendonly"))
-    message = await started(
-        add_sessions(Starlette(routes=[Route("/mcp", StreamableHTTPASGIApp())]), keys=SECRET, store=store)
-    )
-    assert message["type"] == "lifespan.startup.failed"
-    assert "use appendonly" in message["message"]
 
 
 async def test_a_mounted_application_that_is_started_with_the_outer_one_starts_once(
