@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from .. import _native
 from .._session.claims import RedactedRepr
 
 HANDSHAKE_VERSIONS: Final = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
@@ -42,13 +43,28 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
     """
 
     headers: Sequence[Header]  # as ASGI has them, names in lower case
-    by_name: dict[bytes, bytes]  # the last copy of each
+    places: tuple[int, int] | None = None  # by the native reader, where no header concerns a session or the body
+    found: dict[bytes, bytes] | None = None  # the last copy of each, once that was asked for
     session_id: str | None = None  # the `Mcp-Session-Id` where it is one of ours, once that was looked at
     cookie: str | None = None  # the value of our cookie where it counts, once that was looked at
 
     @classmethod
     def of(cls, headers: Sequence[Header]) -> RequestHeaders:
-        return cls(headers, dict(headers))
+        return cls(headers, None if _native.head is None else _native.head(headers))
+
+    @property
+    def by_name(self) -> dict[bytes, bytes]:
+        """The last copy of each."""
+        if self.found is None:
+            self.found = dict(self.headers)
+        return self.found
+
+    @property
+    def agent(self) -> bytes:
+        """What the client calls itself, the last copy."""
+        if self.places is None:
+            return self.by_name.get(b"user-agent", b"")
+        return self.headers[self.places[1]][1] if self.places[1] >= 0 else b""
 
     def all(self, name: bytes) -> list[str]:
         """Return every copy of a header, in order."""
@@ -59,6 +75,15 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
         if name not in self.by_name:
             return None
         return self.by_name[name].decode("latin-1") if len(self.by_name) == len(self.headers) else self.all(name)[0]
+
+    def uncoded(self, headers: Sequence[Header]) -> Sequence[Header]:
+        """Return these headers, edited or not, without what asks for compression."""
+        if self.places is not None and headers is self.headers:
+            kept, place = list(headers), self.places[0]
+            if place >= 0:
+                del kept[place]
+            return kept
+        return self.without(ACCEPT_CODING, headers) if ACCEPT_CODING in self.by_name else headers
 
     def without(self, name: bytes, headers: Sequence[Header]) -> list[Header]:
         """Return these headers, edited or not, without any copy of one."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from .. import _native
 from .._protocol import decision
 from .._protocol.cookies import COOKIE
 from .._protocol.headers import SESSION_HEADER, RequestHeaders
@@ -193,11 +194,12 @@ class MCPSessionMiddleware:
             raise ConfigurationError(self.fault)
         if self._has_services:
             self.services.started()
-        runtime, headers = self._options, RequestHeaders(scope["headers"], dict(scope["headers"]))
+        given, read = scope["headers"], _native.head
+        runtime, headers = self._options, RequestHeaders(given, None if read is None else read(given))
         ctx = RequestContext(runtime, self._server, scope, receive, send, headers, where == "endpoint")
         if runtime.bridges:
             ctx.app = partial(cross, ctx, ctx.app)
-        if SESSION_HEADER in headers.by_name or COOKIE in headers.by_name:
+        if headers.places is None and (SESSION_HEADER in headers.by_name or COOKIE in headers.by_name):
             try:
                 self._take_session(ctx)
             except Refusal as refusal:
