@@ -90,7 +90,10 @@ def main(session: nox.Session) -> None:
 
 @nox.session(python=False)
 def reader(session: nox.Session) -> None:
-    """The tests of what reads requests and answers, without the native reader; branches are measured."""
+    """The tests of what reads requests and answers, without the native reader; branches are measured.
+
+    Only `_protocol` and `_server` ask it. All else gets what they have read, and the same from both readers.
+    """
     run_pytest(session, sys.executable, only=READING, measured=True, native=False)
 
 

@@ -76,26 +76,24 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
             return None
         return self.by_name[name].decode("latin-1") if len(self.by_name) == len(self.headers) else self.all(name)[0]
 
-    def uncoded(self, headers: Sequence[Header]) -> Sequence[Header]:
-        """Return these headers, edited or not, without what asks for compression."""
-        if self.places is not None and headers is self.headers:
-            kept, place = list(headers), self.places[0]
-            if place >= 0:
-                del kept[place]
+    def without_coding(self, headers: Sequence[Header]) -> Sequence[Header]:
+        """Return these headers, edited or not, without what asks for a compressed answer."""
+        kept, places = list(headers), self.places
+        if places is not None and headers is self.headers:
+            if places[0] >= 0:
+                del kept[places[0]]
             return kept
-        return self.without(ACCEPT_CODING, headers) if ACCEPT_CODING in self.by_name else headers
-
-    def without(self, name: bytes, headers: Sequence[Header]) -> list[Header]:
-        """Return these headers, edited or not, without any copy of one."""
-        if len(self.by_name) == len(self.headers):  # none is repeated, so it is found in a third of the time
-            kept = list(headers)
+        by_name = self.found or self.by_name
+        if ACCEPT_CODING not in by_name:
+            return headers
+        if len(by_name) == len(self.headers):  # none is repeated, so it is found in a third of the time
             try:
-                kept.remove((name, self.by_name[name]))
-            except (KeyError, ValueError):  # it is gone already, or pairs are not tuples
+                kept.remove((ACCEPT_CODING, by_name[ACCEPT_CODING]))
+            except ValueError:  # it is gone already, or pairs are not tuples
                 pass
             else:
                 return kept
-        return edit(headers, drop=(name,))
+        return edit(headers, drop=(ACCEPT_CODING,))
 
     @property
     def session_ids(self) -> list[str]:

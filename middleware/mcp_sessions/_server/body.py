@@ -50,9 +50,10 @@ def read_body(receive: Receive, headers: RequestHeaders, max_bytes: int, timeout
             or as it arrives; `body_timeout`; or `body_cut_short`, the client left before the end.
     """
     if headers.places is None or max_bytes < _FEW:  # else there is no coding, and a length of few digits
-        if CODING in headers.by_name and (headers.content_encoding or "identity").strip().lower() != "identity":
+        by_name = headers.found or headers.by_name
+        if CODING in by_name and (headers.content_encoding or "identity").strip().lower() != "identity":
             raise refuse("content_encoding")
-        declared = headers.by_name.get(LENGTH)  # the last copy, since servers refuse a second one
+        declared = by_name.get(LENGTH)  # the last copy, since servers refuse a second one
         if declared is not None and (len(declared) > _FEW_DIGITS or max_bytes < _FEW):  # else it is below it
             _check_length(declared, max_bytes)
     if not _HAS_TIMEOUT or ("trio" in sys.modules and not _is_on_asyncio()):  # where no timer can begin later

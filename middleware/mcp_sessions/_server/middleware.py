@@ -194,12 +194,13 @@ class MCPSessionMiddleware:
             raise ConfigurationError(self.fault)
         if self._has_services:
             self.services.started()
-        given, read = scope["headers"], _native.head
-        runtime, headers = self._options, RequestHeaders(given, None if read is None else read(given))
+        runtime, given = self._options, scope["headers"]
+        places = None if _native.head is None else _native.head(given)
+        headers = RequestHeaders(given, places, dict(given) if places is None else None)
         ctx = RequestContext(runtime, self._server, scope, receive, send, headers, where == "endpoint")
         if runtime.bridges:
             ctx.app = partial(cross, ctx, ctx.app)
-        if headers.places is None and (SESSION_HEADER in headers.by_name or COOKIE in headers.by_name):
+        if headers.found is not None and (SESSION_HEADER in headers.found or COOKIE in headers.found):
             try:
                 self._take_session(ctx)
             except Refusal as refusal:

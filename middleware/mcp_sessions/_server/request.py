@@ -192,7 +192,7 @@ def _response_filter(
         rewrites = rewrites_for(ctx, message, session, echoed)
     if echoed is None and not rewrites:
         return passing_filter(ctx)
-    scope["headers"] = ctx.headers.uncoded(scope["headers"])  # what is compressed cannot be changed
+    scope["headers"] = ctx.headers.without_coding(scope["headers"])  # what is compressed cannot be changed
     if scope.get("extensions"):
         ctx.keep_body_here()
     return ResponseFilter(

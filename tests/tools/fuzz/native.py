@@ -7,6 +7,7 @@ reader leaves to Python is counted apart, so that the count shows how much it wa
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -80,6 +81,7 @@ VALUES: Final = (
     b"Application/JSON",
 )
 
+logging.getLogger("mcp_sessions").addHandler(logging.NullHandler())  # else each compressed response would be a line
 T = TypeVar("T")
 
 
@@ -218,7 +220,8 @@ def judge_answer(text: bytes, request_id: bytes) -> str:
 def _head(given: list[Header]) -> tuple[Any, ...]:
     """Return what requests ask of their headers: whether more is to be looked at may differ between readers."""
     headers = RequestHeaders.of(given)
-    return headers.agent, list(headers.uncoded(given)), list(headers.uncoded(given[1:])), headers.by_name
+    edited = [list(headers.without_coding(each)) for each in (given, given[1:])]
+    return headers.agent, edited, headers.by_name
 
 
 def _kept(given: list[Header]) -> tuple[Any, ...]:
