@@ -19,11 +19,9 @@ from integration.servers import FRAMEWORKS, Cell
 from integration.serving import Peer, peer, serving
 from integration.wire import Client, lifespan
 from mcp_sessions import MCPSessionMiddleware, add_sessions
+from mcp_sessions._errors import ConfigurationError
 from mcp_sessions._tokens.handles import Handle
-from mcp_sessions.errors import ConfigurationError
-from mcp_sessions.integrations import handle_types
-from mcp_sessions.integrations.handle_types import HandleOf
-from mcp_sessions.integrations.handles import Handles
+from mcp_sessions.integrations._handles import HandleOf, Handles, _Installed
 
 from .servers import DEADLINE, ERAS, KEYS, bearer, made
 
@@ -228,7 +226,7 @@ def test_the_short_form_is_the_long_one(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(ValidationError, match="not one of your basket handles"):
         there.validate_python(handle)
     HANDLES.install()
-    monkeypatch.setattr(handle_types._Installed, "type", None)
+    monkeypatch.setattr(_Installed, "type", None)
     with pytest.raises(ConfigurationError, match=re.escape('HandleOf["basket"] needs handles: call Handles(')):
         HandleOf["basket"]
 
@@ -266,7 +264,7 @@ def test_a_handle_may_be_a_field_of_a_model() -> None:
 
 def test_pydantic_is_imported_for_who_uses_it_alone() -> None:
     program = (
-        "import sys; from mcp_sessions.integrations.handles import Handles; "
+        "import sys; from mcp_sessions.integrations._handles import Handles; "
         f"h = Handles({KEYS!r}); h.install(); h.type('basket'); h.verify('basket', h.mint('basket')); "
         "print(sorted({'pydantic', 'pydantic_core', 'mcp', 'fastmcp'} & set(sys.modules)))"
     )

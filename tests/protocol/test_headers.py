@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcp_sessions import _native
+from mcp_sessions._protocol import _native
 from mcp_sessions._protocol.headers import HANDSHAKE_VERSIONS, LENGTH, RequestHeaders
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 from clients import START
 
+from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import lifecycle as room
 from mcp_sessions._server.lifecycle import Terminator
 from mcp_sessions._server.streams import Streams
@@ -18,9 +20,8 @@ from mcp_sessions._session.claims import AUDIENCE, SESSION, Claims, utc
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.events import Fact, SessionDeleted
 from mcp_sessions._session.session import EndedSession
-from mcp_sessions.errors import StoreUnavailable
-from mcp_sessions.stores.base import Record, Standing
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores._base import Record, Standing
+from mcp_sessions.stores._memory import MemoryStore
 
 END = START + 3600
 TRACE = f"00-{1:032x}-{2:016x}-01"
@@ -242,7 +243,7 @@ class TestForgetting:
         monkeypatch.setattr(room, "TRIES", 2)
         worker = Worker(Store())
         worker.store.away = 3
-        await worker.terminator._forget_later(CLAIMS.ref)
+        await worker.terminator._insist(partial(worker.store.purge, CLAIMS.ref))
         assert (worker.store.away, worker.store.finished) == (1, [])
 
     async def test_nor_is_an_end_or_what_is_freed_after_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +251,7 @@ class TestForgetting:
         monkeypatch.setattr(room, "TRIES", 2)
         worker, asked = Worker(Store()), list[int]()
         worker.store.away = 3
-        await worker.terminator._end_later(CLAIMS, "deleted")
+        await worker.terminator._insist(partial(worker.terminator._end, CLAIMS, "deleted"))
         assert worker.store.away == 1
 
         async def listed(*, limit: int) -> list[Record]:

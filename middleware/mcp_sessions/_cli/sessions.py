@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import anyio
 
+from .._errors import ConfigurationError
 from .._server.operator import Sessions
 from .._session.claims import AUDIENCE, Principal, utc
-from ..errors import ConfigurationError
 from . import terminal
 
 _NOT_FOUND: Final = "no such session is recorded and alive; the servers record sessions with tracked=True"
@@ -32,7 +32,6 @@ _WHOSE: Final = (
 
 
 def add_commands(commands: Any) -> None:
-    """Add `list`, `end` and `end-all` to a parser's commands."""
     listing = _add(commands, "list", "show recorded sessions: a principal's, or all", _list)
     listing.add_argument("--count", action="store_true", help="say how many there are, and nothing else")
     ending = _add(commands, "end", "end one recorded session, by its public name", _end)

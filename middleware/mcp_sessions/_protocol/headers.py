@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from .. import _native
 from .._session.claims import RedactedRepr
+from . import _native
 
 HANDSHAKE_VERSIONS: Final = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
 """The legacy era: these versions, or no version header at all. Any other version is modern."""

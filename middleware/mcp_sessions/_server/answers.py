@@ -19,6 +19,7 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
+from .._errors import EraRefused, InvalidParams, Refusal, SessionEnded, SessionExpired, SessionNotFound
 from .._protocol import decision, rewrite
 from .._protocol.headers import HANDSHAKE_VERSIONS, SESSION_HEADER, Header, edit
 from .._protocol.jsonrpc import REQUEST, Message
@@ -27,7 +28,6 @@ from .._protocol.sse import EventStream
 from .._protocol.strict_json import join, members
 from .._session.claims import Claims
 from .._session.events import RequestRefused
-from ..errors import EraRefused, InvalidParams, Refusal, SessionEnded, SessionExpired, SessionNotFound
 from ..telemetry._detect import is_traced
 from .body import Replay
 from .context import RequestContext
@@ -81,11 +81,7 @@ async def refuse(
 ) -> None:
     """Answer a message with the error that its session, or the lack of one, deserves.
 
-    Args:
-        ctx: The request.
-        message: The message.
-        refusal: What it deserves.
-        renew: Gives the header that names another session to its client, or None.
+    `renew` gives the header that names another session to its client, or None.
     """
     if await preflight(ctx, message, _also_admitted(ctx)):
         header = None if renew is None else await renew()

@@ -11,6 +11,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from .._errors import Refusal, SessionNotFound, StoreUnavailable
 from .._protocol import rewrite
 from .._protocol.decision import ADVERTISING, ANSWERED, ATTACH, CANCELLED, ECHOES, PASS, STABLE, Decision, decide
 from .._protocol.draft import INITIALIZE
@@ -20,17 +21,15 @@ from .._protocol.strict_json import join
 from .._session.claims import COOKIE, SESSION, looks_like_session_id
 from .._session.events import SessionUsed
 from .._session.session import Session, correlation_variable, session_variable
-from ..errors import Refusal, SessionNotFound, StoreUnavailable
 from .answers import answer, notify, refuse, refuse_at_once, refuse_unread, refused_body
 from .body import Replay, read_body, read_message
 from .context import Bridged, RequestContext, named_ids
-from .cookies import new_cookie
 from .current import ABSENCE_KEY, Absence, Why, absence_variable, note_absence
 from .methods import METHODS, MethodCall
 from .response import ResponseFilter, Rewrite
-from .resumption import Origin, StreamGuard
-from .rewrites import passing_filter, rewrites_for
+from .rewrites import new_cookie, passing_filter, rewrites_for
 from .sessions import ActiveSession, open_others, open_session, refused_claims
+from .streams import Origin, StreamGuard
 
 if TYPE_CHECKING:
     from starlette.types import Message as ASGIMessage

@@ -20,14 +20,13 @@ from anyio.lowlevel import checkpoint
 from starlette.types import Message as ASGIMessage
 from starlette.types import Send
 
-from .. import _native
-from .._protocol import rewrite
+from .._errors import Refusal, StateError
+from .._protocol import _native, rewrite
 from .._protocol.headers import SESSION_HEADER
 from .._protocol.sse import EventStream
 from .._session.claims import Claims, RedactedRepr
-from ..errors import Refusal, StateError
-from .resumption import StreamGuard
 from .sessions import ActiveSession
+from .streams import StreamGuard
 
 if TYPE_CHECKING:
     from ..telemetry._outcome import RequestTelemetry

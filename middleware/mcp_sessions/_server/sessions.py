@@ -14,19 +14,7 @@ from typing import Final
 
 import msgspec
 
-from .._protocol import draft
-from .._protocol.decision import Decision
-from .._protocol.draft import SessionMetadata
-from .._session import claims
-from .._session.claims import MAX_CLOCK_SKEW, SESSION, TRANSPORT, Claims, Kind, Principal, RedactedRepr
-from .._session.data import Data, Namespace
-from .._session.session import Session
-from .._session.state import State, UnreadableState
-from .._tokens import seal
-from .._tokens.jwt import MAX_REMEMBERED_CHARS, VerifiedToken
-from .._tokens.keys import KeyRing
-from .._tokens.seal import UnsealedState
-from ..errors import (
+from .._errors import (
     DataGone,
     DataTooLarge,
     PrincipalDataTooLarge,
@@ -39,7 +27,19 @@ from ..errors import (
     StoreUnavailable,
     refuse,
 )
-from ..stores.base import LIVE, Standing
+from .._protocol import draft
+from .._protocol.decision import Decision
+from .._protocol.draft import SessionMetadata
+from .._session import claims
+from .._session.claims import MAX_CLOCK_SKEW, SESSION, TRANSPORT, Claims, Kind, Principal, RedactedRepr
+from .._session.data import Data, Namespace
+from .._session.session import Session
+from .._session.state import RequestState, UnreadableState
+from .._tokens import seal
+from .._tokens.jwt import MAX_REMEMBERED_CHARS, VerifiedToken
+from .._tokens.keys import KeyRing
+from .._tokens.seal import UnsealedState
+from ..stores._base import LIVE, Standing
 from .context import Bridged, RequestContext
 from .current import warn_once
 from .logs import about
@@ -77,7 +77,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     known: VerifiedToken | None = None  # what is remembered of the token; None for a new session
     ended_by_own_request: bool = False  # so that the request goes on when its session ends
     unread: str | None = None  # why its state could not be read from the store
-    opened: State | None = None  # its state, once it was looked at
+    opened: RequestState | None = None  # its state, once it was looked at
     is_shut: bool = False  # the response has left, so that nothing changes any more
 
     @property
@@ -86,11 +86,13 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         return Session(self)
 
     @property
-    def state(self) -> State:
+    def state(self) -> RequestState:
         """The state that its client carried, or that the store has for it; the latter may be out of reach."""
         if self.opened is None:
             check = partial(check_state, limit=self.runtime.limits.state_bytes)  # and nothing that leads back here
-            self.opened = State(self.payload, check=check) if self.unread is None else UnreadableState(self.unread)
+            self.opened = (
+                RequestState(self.payload, check=check) if self.unread is None else UnreadableState(self.unread)
+            )
             if self.is_shut:
                 self.opened.shut()
         return self.opened
@@ -108,7 +110,6 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         return await self.runtime.store.read(self._namespace, CAPABILITIES_KEY)
 
     async def end(self, reason: str, *, descendants: bool = False) -> None:
-        """Make every worker refuse it."""
         self.ended_by_own_request = True  # before the store knows: this request's stream may be looked at meanwhile
         try:
             if descendants:  # first, so that a caller who learns of a failure can try again
@@ -210,10 +211,7 @@ async def open_session(
 ) -> ActiveSession:
     """Return the live session that a request names; with `fail_open` also where the store does not answer.
 
-    Raises:
-        SessionNotFound: It does not verify, belongs to another caller, or is over.
-        StateUnreadable: The state that came with it is not this session's.
-        StoreUnavailable: The store did not answer.
+    Raises `SessionNotFound`, `StateUnreadable` where the state is not this session's, or `StoreUnavailable`.
     """
     now = runtime.clock()
     known = runtime.tokens.known(runtime.ring(now), metadata.session_id, now, principal, kind)
@@ -269,9 +267,8 @@ def _unsealed(state: str, known: VerifiedToken, runtime: Runtime, now: float) ->
 async def open_others(ctx: RequestContext, decision: Decision) -> ActiveSession | None:
     """Return the live session that a header or a field names, and let the request cross the bridge.
 
-    Raises:
-        Refusal: As `open_session`, with 404 for a transport session; or `session_header_mismatch`: The header
-            contradicts the body, whose session is the caller's, or names no session that ever was the caller's.
+    Raises as `open_session`, with 404 for a transport session; or `session_header_mismatch`: the header contradicts
+    the body, whose session is the caller's, or names no session that ever was the caller's.
     """
     session, named, fail_open = None, decision.metadata, decision.fail_open
     if named is not None and decision.kind != SESSION:
@@ -330,7 +327,6 @@ def end_of(claims: Claims, runtime: Runtime, last_seen: int) -> int:
 
 
 def check_state(payload: bytes, limit: int) -> None:
-    """Check that a state may be sealed in so many bytes, or raise `StateTooLarge`."""
     size = seal.sealed_size(len(payload))
     if size > limit:
         raise StateTooLarge(size, limit)
@@ -343,7 +339,6 @@ def check_capabilities(value: bytes, ref: str | None = None) -> None:
 
 
 def refusal_of(standing: Standing, claims: Claims) -> SessionNotFound:
-    """Return the refusal of a request whose session is not live."""
     if standing is Standing.LOST:
         return SessionNotFound("store_lost", ref=claims.ref)
     return SessionExpired(ref=claims.ref) if standing is Standing.IDLE else SessionEnded(ref=claims.ref)

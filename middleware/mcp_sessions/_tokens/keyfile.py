@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from ..errors import ConfigurationError
+from .._errors import ConfigurationError
 from .keys import REMEDY, KeyRing
 
 Keys = None | str | bytes | Sequence[str | bytes] | KeyRing
@@ -24,11 +24,6 @@ LOOK_EVERY: Final = 1.0  # seconds between looks at a key file
 logger = logging.getLogger("mcp_sessions")
 
 _PEM_BLOCK: Final = re.compile(r"^[ \t]*-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTALL | re.MULTILINE)
-
-
-def is_ephemeral(keys: Keys) -> bool:
-    """Whether keys die with the process."""
-    return keys is None or (isinstance(keys, KeyRing) and keys.ephemeral)
 
 
 def key_source(keys: Keys, *, environ: Mapping[str, str] = os.environ) -> KeySource:

@@ -26,8 +26,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from jwt.algorithms import Algorithm, ECAlgorithm, HMACAlgorithm, OKPAlgorithm
 from jwt.exceptions import InvalidKeyError
 
+from .._errors import ConfigurationError, SessionNotFound
 from .._session.claims import Principal
-from ..errors import ConfigurationError, SessionNotFound
 
 AlgorithmName = Literal["HS256", "EdDSA", "ES256"]
 CipherName = Literal["state", "bridge"]
@@ -107,8 +107,7 @@ class Key:
     def subject(self, principal: Principal | None) -> str | None:
         """Return the principal as tokens name it: a keyed hash of 22 characters, or None for an anonymous request.
 
-        Raises:
-            SessionNotFound: This is a public key, under which no principal has a name.
+        Under a public key no principal has a name: `SessionNotFound`.
         """
         if principal is None:
             return None

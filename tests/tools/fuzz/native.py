@@ -14,14 +14,13 @@ from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
 
-from mcp_sessions import _native
-from mcp_sessions._protocol import jsonrpc, rewrite
+from mcp_sessions._errors import Refusal
+from mcp_sessions._protocol import _native, jsonrpc, rewrite
 from mcp_sessions._protocol.cookies import COOKIE
 from mcp_sessions._protocol.headers import ACCEPT_CODING, CODING, LENGTH, SESSION_HEADER, Header, RequestHeaders
 from mcp_sessions._protocol.jsonrpc import RESPONSE, Message
 from mcp_sessions._protocol.members import SESSION_KEY
 from mcp_sessions._server.response import ResponseFilter
-from mcp_sessions.errors import Refusal
 
 from . import jsonrpc as bodies
 from .trials import Disagreement, mutate

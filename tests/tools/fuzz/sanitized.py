@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-SOURCE: Final = ROOT / "middleware" / "mcp_sessions" / "_native" / "reader.c"
-MODULE: Final = "mcp_sessions._native._reader"
+SOURCE: Final = ROOT / "middleware" / "mcp_sessions" / "_protocol" / "_native" / "reader.c"
+MODULE: Final = "mcp_sessions._protocol._native._reader"
 FLAGS: Final = (
     "-std=c99 -Wall -Wextra -Wno-unused-parameter -Werror -O1 -g -shared -fPIC -fno-omit-frame-pointer".split()
 )
