@@ -1,10 +1,16 @@
-"""What `MemoryStore` keeps of all sessions' data, and the index by which what is over is found without a scan."""
+"""The indexes of `MemoryStore`, and what it keeps of all sessions' data.
+
+The garbage collector stops the event loop to walk over containers, but not over what holds only atoms: tuples of
+strings, dicts of strings and numbers, structs with `gc=False`. All that is kept for each session is of these.
+"""
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from itertools import chain, dropwhile, takewhile
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -14,44 +20,88 @@ from ..errors import StoreFull
 from .base import ANONYMOUS, VALUE_COST, check_principal, check_size, size_of
 
 MINUTE: Final = 60  # seconds between two times of forgetting
-_SLACK: Final = 1000  # entries that an index may hold in vain
+FORGOTTEN: Final = 1000  # sessions whose data is dropped at once
+_BLOCK: Final = 64  # names that a change copies at the most
+
+
+class SortedNames:
+    """Names in order, in tuples of a few dozen."""
+
+    def __init__(self) -> None:
+        self._blocks: list[tuple[str, ...]] = []  # none is empty
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
+        """Return the names in blocks, as they are now."""
+        return iter(tuple(self._blocks))
+
+    @property
+    def first(self) -> str | None:
+        return self._blocks[0][0] if self._blocks else None
+
+    def add(self, name: str) -> None:
+        n, at = self._place(name)
+        block = self._blocks[n] if self._blocks else ()
+        block = (*block[:at], name, *block[at:])
+        half = len(block) // 2
+        self._blocks[n : n + 1] = [block] if len(block) <= _BLOCK else [block[:half], block[half:]]
+
+    def remove(self, name: str) -> None:
+        n, at = self._place(name)
+        block = self._blocks[n]
+        self._blocks[n : n + 1] = [(*block[:at], *block[at + 1 :])] if len(block) > 1 else []
+
+    def after(self, name: str, end: str) -> Iterator[str]:
+        """Yield the names after one and before `end`; nothing may change meanwhile."""
+        n, _ = self._place(name)
+        names = chain.from_iterable(self._blocks[place] for place in range(n, len(self._blocks)))
+        return takewhile(end.__gt__, dropwhile(name.__ge__, names))
+
+    def count(self, first: str, end: str) -> int:
+        """Return how many names there are from `first` on and before `end`."""
+        (n, at), (last, until) = self._place(first), self._place(end)
+        return sum(map(len, self._blocks[n:last])) + until - at
+
+    def _place(self, name: str) -> tuple[int, int]:
+        """Return where a name stands, or would: the block, and the place in it."""
+        n = max(bisect_right(self._blocks, name, key=itemgetter(0)) - 1, 0)
+        return n, bisect_left(self._blocks[n], name) if self._blocks else 0
 
 
 class ExpiryIndex:
-    """Names, each with the moment at which to look at it."""
+    """Names, each with the moment at which to look at it, in Unix seconds."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, str]] = []
+        self._names = SortedNames()
         self._moments: dict[str, float] = {}
 
     def put(self, name: str, moment: float) -> None:
-        before = self._moments.get(name)
+        self.remove(name)
         self._moments[name] = moment
-        if before is not None and before <= moment:
-            return  # the entry that is there is moved when its moment comes
-        heapq.heappush(self._heap, (moment, name))
-        if len(self._heap) > 2 * len(self._moments) + _SLACK:
-            self._heap = [(moment, name) for name, moment in self._moments.items()]
-            heapq.heapify(self._heap)
+        self._names.add(_at(name, moment))
 
     def remove(self, name: str) -> None:
-        del self._moments[name]  # what the heap holds of it is passed over
+        if (moment := self._moments.pop(name, None)) is not None:
+            self._names.remove(_at(name, moment))
+
+    def moment(self, name: str) -> float:
+        return self._moments.get(name, 0)
 
     def expired(self, now: float) -> str | None:
-        """Return a name whose moment has come, an early one, or None. It stays until it is moved."""
-        while self._heap and self._heap[0][0] <= now:
-            name = self._heap[0][1]
-            moment = self._moments.get(name)
-            if moment is None:
-                heapq.heappop(self._heap)
-            elif moment <= now:
-                return name
-            else:
-                heapq.heapreplace(self._heap, (moment, name))
-        return None
+        """Return the name whose moment came first, or None where none has come. It stays until it is moved."""
+        first = self._names.first
+        if first is None or self._moments[first[_DIGITS:]] > now:
+            return None
+        return first[_DIGITS:]
 
 
-class _Values(msgspec.Struct):
+_DIGITS: Final = 18  # of a moment that is sorted as text
+
+
+def _at(name: str, moment: float) -> str:
+    return f"{moment:0{_DIGITS}.6f}{name}"
+
+
+class _Values(msgspec.Struct, gc=False):
     items: dict[str, bytes] = msgspec.field(default_factory=dict)
     ends: dict[str, float] = msgspec.field(default_factory=dict)  # of those values that end before the session
     size: int = 0
@@ -128,13 +178,20 @@ class DataOfAll:
             self._add(values.subject, -values.cost)
             self._ends.remove(owner)
 
-    def forget(self, over: float, *, keep: Callable[[str], object]) -> None:
-        """Drop the data of sessions that ended by themselves before a moment, but those that are to be kept."""
-        while (owner := self._ends.expired(over)) is not None:
+    def forget(self, over: float, *, keep: Callable[[str], object]) -> bool:
+        """Drop the data of some sessions that ended by themselves before a moment, but those that are to be kept.
+
+        Returns:
+            Whether those were all.
+        """
+        for _ in range(FORGOTTEN):
+            if (owner := self._ends.expired(over)) is None:
+                return True
             if keep(owner):
                 self._ends.put(owner, over + MINUTE)
             else:
                 self.drop(owner)
+        return False
 
     def _remove(self, values: _Values, key: str) -> None:
         values.ends.pop(key, None)
