@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..errors import ConfigurationError, StoreUnavailable
+from .._errors import ConfigurationError, StoreUnavailable
 from ..telemetry._feed import Feed, LiveSession
 from ..telemetry._inspector import Inspector, Roster
 from .forms import is_loopback

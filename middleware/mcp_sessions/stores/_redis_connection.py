@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import suppress
 from typing import Any, Final
 
-from ..errors import ConfigurationError, StoreFull, StoreUnavailable
+from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from ._redis_clients import Single, retrieve
 from ._redis_durability import Promise
 from ._redis_scripts import Command, in_full

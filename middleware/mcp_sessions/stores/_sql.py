@@ -12,7 +12,7 @@ import anyio
 from anyio.lowlevel import current_token
 
 from .._session.data import Namespace
-from .base import LIVE, Standing, added, check_size, size_of
+from ._base import LIVE, Standing, added, check_size, size_of
 
 T = TypeVar("T")
 CallSoon = Callable[[Callable[[], object]], object]

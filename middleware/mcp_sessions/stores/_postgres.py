@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
 import anyio
 
-from ..errors import ConfigurationError, StoreFull, StoreUnavailable
+from .._errors import ConfigurationError, StoreFull, StoreUnavailable
+from ._base import ByName, Forgotten, FullLog, Reach
 from ._hidden import call_hidden
 from ._postgres_tables import Transaction, migrate, sweep
 from ._sql import outcome
-from .base import ByName, Forgotten, FullLog, Reach
 
 if TYPE_CHECKING:
     from psycopg import Connection
