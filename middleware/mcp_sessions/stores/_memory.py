@@ -25,6 +25,7 @@ from ._memory_data import MINUTE, DataOfAll, ExpiryIndex, SortedNames
 _LOOKS: Final = 20  # at records, between which others have their turn
 _SPAN: Final = 3600  # seconds of expiry whose revocations are forgotten together
 _DIGITS: Final = 11  # of a session's beginning in a list
+_SEP: Final = "\x1f"
 _END: Final = "~"  # comes after all names of a list
 
 
@@ -215,31 +216,34 @@ class MemoryStore:
         self, subject: str, *, audience: str, after: Position = FIRST, limit: int | None = None, cut_off: bool = False
     ) -> list[Record]:
         alive_after = (0 if cut_off else self._revoked.moment_of(subject, audience), "")
-        return await self._page(self._listed, f"{audience}\0{subject}\0", max(after, alive_after), limit, cut_off)
+        listing = f"{audience}{_SEP}{subject}{_SEP}"
+        first = _name(listing, max(after, alive_after))
+        return await self._page(self._listed, first, listing + _END, limit, cut_off)
 
     async def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
-        return await self._page(self._forks, f"{root}\0", after, limit)
+        return await self._page(self._forks, _name(f"{root}{_SEP}", after), f"{root}{_SEP}{_END}", limit)
 
     async def _report_full(self) -> None:
         if self._full_log.is_due(self._clock()):
             of_each = Counter[str]()
             for block in self._listed:
-                of_each.update(listing for name in block if (listing := name.rpartition("\0")[0])[-1] != "\0")
+                of_each.update(listing for name in block if (listing := name.rpartition(_SEP)[0])[-1] != _SEP)
                 await cancel_shielded_checkpoint()
             most = max(of_each.values(), default=0)
             self._full_log.log(Filling(len(self._records), most, self._data.bytes, self._data.most))
 
     async def roster(self, *, audience: str, cursor: str = "", limit: int) -> tuple[list[Record], str]:
-        await cancel_shielded_checkpoint()  # who walks over all of them leaves others their turn
-        listing = f"{audience}\0"
-        names = list(islice(self._listed.after(cursor or listing, listing + _END), limit))
-        found = [record for name in names if (record := self._found(_ref(name))) is not None]
-        return found, names[-1] if len(names) == limit else ""
+        listing = f"{audience}{_SEP}"
+        found = await self._page(self._listed, cursor or listing, listing + _END, limit)
+        if len(found) < limit:
+            return found, ""
+        (_, of), *_ = self._lists(found[-1])
+        return found, _name(of, found[-1].position)
 
     async def count(self, *, audience: str) -> int | None:
         if self._revoked.moment_of(None, audience):  # those on the list that it ended are not counted apart
             return None
-        return self._listed.count(f"{audience}\0", f"{audience}\0{_END}")
+        return self._listed.count(f"{audience}{_SEP}", f"{audience}{_SEP}{_END}")
 
     async def find(self, ref: str) -> Record | None:
         return self._found(ref)
@@ -285,13 +289,13 @@ class MemoryStore:
         return None if is_over else kept.current()
 
     async def _page(
-        self, names: SortedNames, listing: str, after: Position, limit: int | None, cut_off: bool = False
+        self, names: SortedNames, name: str, end: str, limit: int | None, cut_off: bool = False
     ) -> list[Record]:
+        """Return the first records that live from after a name to before an end."""
         found: list[Record] = []
-        name = _name(listing, after)
         while True:
             at_once = _LOOKS if limit is None else min(limit - len(found), _LOOKS)
-            page = list(islice(names.after(name, listing + _END), at_once))
+            page = list(islice(names.after(name, end), at_once))
             found += [record for name in page if (record := self._found(_ref(name), cut_off)) is not None]
             if len(page) < at_once or len(found) == limit:
                 return found
@@ -299,8 +303,8 @@ class MemoryStore:
             name = page[-1]
 
     def _lists(self, one: Record | _Kept) -> list[tuple[SortedNames, str]]:
-        of_all = (self._listed, f"{one.audience}\0{one.subject or ''}\0")
-        return [of_all] if one.root is None else [of_all, (self._forks, f"{one.root}\0")]
+        of_all = (self._listed, f"{one.audience}{_SEP}{one.subject or ''}{_SEP}")
+        return [of_all] if one.root is None else [of_all, (self._forks, f"{one.root}{_SEP}")]
 
     def _unlist(self, kept: _Kept) -> None:
         for names, listing in self._lists(kept):
@@ -371,4 +375,4 @@ def _name(listing: str, position: Position) -> str:
 
 
 def _ref(name: str) -> str:
-    return name.rpartition("\0")[2][_DIGITS:]
+    return name.rpartition(_SEP)[2][_DIGITS:]

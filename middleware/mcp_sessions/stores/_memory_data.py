@@ -1,16 +1,15 @@
 """The indexes of `MemoryStore`, and what it keeps of all sessions' data.
 
-The garbage collector stops the event loop to walk over containers, but not over what holds only atoms: tuples of
-strings, dicts of strings and numbers, structs with `gc=False`. All that is kept for each session is of these.
+The garbage collector stops the event loop to walk over containers, but not over dicts of texts and numbers and structs
+with `gc=False`: all that is kept for each session is of these. It walks a list, a set and, when it is new, a tuple.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterator
 from itertools import chain, dropwhile, takewhile
-from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -20,51 +19,51 @@ from .._session.data import Namespace
 from ._base import ANONYMOUS, VALUE_COST, check_principal, check_size, size_of
 
 MINUTE: Final = 60  # seconds between two times of forgetting
-FORGOTTEN: Final = 1000  # sessions whose data is dropped at once
-_BLOCK: Final = 64  # names that a change copies at the most
+FORGOTTEN: Final = 250  # sessions whose data is dropped at once
+_BLOCK: Final = 40  # names that a change copies at the most
 
 
 class SortedNames:
-    """Names in order, in tuples of a few dozen."""
+    """Names in order, some dozen to a text, in lines. A name's letters sort behind a line's end."""
 
     def __init__(self) -> None:
-        self._blocks: list[tuple[str, ...]] = []  # none is empty
+        self._blocks: list[str] = []
 
-    def __iter__(self) -> Iterator[tuple[str, ...]]:
+    def __iter__(self) -> Iterator[list[str]]:
         """Return the names in blocks, as they are now."""
-        return iter(tuple(self._blocks))
+        return (block.split("\n") for block in tuple(self._blocks))
 
     @property
     def first(self) -> str | None:
-        return self._blocks[0][0] if self._blocks else None
+        return self._blocks[0].split("\n", 1)[0] if self._blocks else None
 
     def add(self, name: str) -> None:
-        n, at = self._place(name)
-        block = self._blocks[n] if self._blocks else ()
-        block = (*block[:at], name, *block[at:])
-        half = len(block) // 2
-        self._blocks[n : n + 1] = [block] if len(block) <= _BLOCK else [block[:half], block[half:]]
+        n, names = self._block(name)
+        insort(names, name)
+        half = len(names) // 2 if len(names) > _BLOCK else len(names)
+        self._blocks[n : n + 1] = ["\n".join(part) for part in (names[:half], names[half:]) if part]
 
     def remove(self, name: str) -> None:
-        n, at = self._place(name)
-        block = self._blocks[n]
-        self._blocks[n : n + 1] = [(*block[:at], *block[at + 1 :])] if len(block) > 1 else []
+        n, names = self._block(name)
+        names.remove(name)
+        self._blocks[n : n + 1] = ["\n".join(names)] if names else []
 
     def after(self, name: str, end: str) -> Iterator[str]:
         """Yield the names after one and before `end`; nothing may change meanwhile."""
-        n, _ = self._place(name)
-        names = chain.from_iterable(self._blocks[place] for place in range(n, len(self._blocks)))
-        return takewhile(end.__gt__, dropwhile(name.__ge__, names))
+        n, names = self._block(name)
+        others = (self._blocks[place].split("\n") for place in range(n + 1, len(self._blocks)))
+        return takewhile(end.__gt__, dropwhile(name.__ge__, chain(names, chain.from_iterable(others))))
 
     def count(self, first: str, end: str) -> int:
         """Return how many names there are from `first` on and before `end`."""
-        (n, at), (last, until) = self._place(first), self._place(end)
-        return sum(map(len, self._blocks[n:last])) + until - at
+        (n, names), (last, others) = self._block(first), self._block(end)
+        between = sum(block.count("\n") + 1 for block in self._blocks[n:last])
+        return between + bisect_left(others, end) - bisect_left(names, first)
 
-    def _place(self, name: str) -> tuple[int, int]:
-        """Return where a name stands, or would: the block, and the place in it."""
-        n = max(bisect_right(self._blocks, name, key=itemgetter(0)) - 1, 0)
-        return n, bisect_left(self._blocks[n], name) if self._blocks else 0
+    def _block(self, name: str) -> tuple[int, list[str]]:
+        """Return the names among which one stands, or would, and their place."""
+        n = max(bisect_right(self._blocks, f"{name}\v") - 1, 0)  # also behind a block that begins with it
+        return n, self._blocks[n].split("\n") if self._blocks else []
 
 
 class ExpiryIndex:
