@@ -130,7 +130,9 @@ class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
             return
         # `in` would take twice as long: it first asks whether it is given a number.
         may_fail = text.find(b'"error"') >= 0 or (text.find(b'"isError"') >= 0 and text.find(b"true") >= 0)
-        outcome = _read_outcome(text) if may_fail or self.contents is not None else None
+        if not may_fail and self.contents is None:
+            return
+        outcome = _read_outcome(text) if may_fail or b'"method"' in text else SUCCESS
         if outcome is None:
             return
         if self.contents is not None and outcome.code is None:
