@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import anyio
@@ -46,10 +47,10 @@ class Store(MemoryStore):
         self._answer()
         return await super().revoke(ref, audience=audience, expires_at=expires_at, reason=reason, lease=lease)
 
-    async def purge(self, ref: str) -> None:
+    async def purge(self, *refs: str) -> None:
         self._answer()
-        await super().purge(ref)
-        self.finished.append(ref)
+        await super().purge(*refs)
+        self.finished += refs
         self.has_finished.set()
 
 
@@ -242,7 +243,7 @@ class TestForgetting:
         monkeypatch.setattr(room, "TRIES", 2)
         worker = Worker(Store())
         worker.store.away = 3
-        await worker.terminator._forget_later(CLAIMS.ref)
+        await worker.terminator._try_again(partial(worker.store.purge, CLAIMS.ref))
         assert (worker.store.away, worker.store.finished) == (1, [])
 
     async def test_nor_is_an_end_or_what_is_freed_after_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +251,7 @@ class TestForgetting:
         monkeypatch.setattr(room, "TRIES", 2)
         worker, asked = Worker(Store()), list[int]()
         worker.store.away = 3
-        await worker.terminator._end_later(CLAIMS, "deleted")
+        await worker.terminator._try_again(partial(worker.terminator.end_record, Record.of(CLAIMS), "deleted"))
         assert worker.store.away == 1
 
         async def listed(*, limit: int) -> list[Record]:

@@ -28,7 +28,7 @@ from .._session.data import Data
 from .._session.events import Fact, SessionDeleted
 from .._session.session import EndedSession
 from ..errors import StoreFull, StoreUnavailable
-from ..stores.base import Record, Store
+from ..stores.base import Ended, Record, Store
 from .census import Census
 from .logs import about
 from .streams import Streams, start
@@ -79,26 +79,23 @@ class Terminator:
         """
         with anyio.CancelScope(shield=True):  # a client that leaves now must not leave the session half ended
             try:
-                await self._end(claims, reason)
-            except StoreFull:
-                raise
-            except StoreUnavailable:
-                start(partial(self._end_later, claims, reason))
+                await self.end_record(Record.of(claims), reason)
+            except StoreUnavailable as error:
+                if not isinstance(error, StoreFull):
+                    start(partial(self._try_again, partial(self.end_record, Record.of(claims), reason)))
                 raise
 
-    async def _end(self, claims: Claims, reason: str) -> None:
-        is_first = await self.store.revoke(
-            claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason=reason, lease=LEASE
-        )
-        await self.streams.end(claims.ref)
-        if is_first:
-            await self.finish(claims.ref, claims.issued_at, claims.expires_at, reason, claims.trace)
+    async def end_record(self, one: Record, reason: str) -> bool:
+        """End a session, and return whether this call did."""
+        if is_first := await self._revoke(reason, one, lease=LEASE):
+            await self.finish(Ended(one, reason))
+        return is_first
 
-    async def _end_later(self, claims: Claims, reason: str) -> None:
+    async def _try_again(self, call: Callable[[], Awaitable[object]]) -> None:
         for _ in range(TRIES):
             await anyio.sleep(self.pause)
             with suppress(StoreUnavailable):
-                await self._end(claims, reason)
+                await call()
                 return
 
     async def end_below(self, root: Claims, *, tracked: bool) -> None:
@@ -156,8 +153,7 @@ class Terminator:
 
     async def _end_page(self, listed: Listed, reason: str) -> int:
         """End some listed sessions, side by side, and return how many there were."""
-        page = await listed(limit=TIDIED)
-        failed: list[StoreUnavailable] = []
+        page, failed = await listed(limit=TIDIED), list[StoreUnavailable]()
 
         async def end(record: Record) -> None:
             try:
@@ -172,55 +168,82 @@ class Terminator:
             raise failed[0]
         return len(page)
 
-    async def _revoke(self, reason: str, one: Record | Claims) -> None:
-        """End a session. Where it is recorded, the first worker that sweeps runs `on_end`."""
-        await self.store.revoke(one.ref, audience=one.audience, expires_at=one.expires_at, reason=reason, lease=0)
+    async def _revoke(self, reason: str, one: Record | Claims, *, lease: float = 0) -> bool:
+        """End a session. Where it is recorded, the first worker that sweeps after the lease runs `on_end`."""
+        until = one.expires_at
+        is_first = await self.store.revoke(one.ref, audience=one.audience, expires_at=until, reason=reason, lease=lease)
         await self.streams.end(one.ref)
+        return is_first
 
-    async def finish(self, ref: str, created_at: int, expires_at: int, reason: str, trace: str | None) -> None:
-        """Report a session that has ended and is this worker's to finish, run `on_end` for it, and purge it.
+    async def finish(self, *batch: Ended) -> None:
+        """Report sessions that have ended and are this worker's to finish, run `on_end` for each, and purge them.
 
-        The times are Unix seconds: of its creation, and of its token's own end, beyond which it has not lived.
+        Plain functions run in turn, and cost no task; all others run side by side. What is over is purged together.
         """
-        ended_at = min(int(self.clock()), expires_at)
+        over: list[str] = []
+        running, ran = 0, anyio.Event()
+
+        async def wait(outcome: Awaitable[object], ref: str) -> None:
+            nonlocal running
+            await self._wait(outcome, ref)
+            over.append(ref)
+            running -= 1
+            ran.set()
+
+        async with anyio.create_task_group() as group:
+            try:
+                for ended in batch:
+                    self._report(ended.record, ended.reason)
+                    ref = ended.record.ref
+                    with self.hook(ref):
+                        outcome = self._call(ended.record, ended.reason)
+                        if inspect.isawaitable(outcome):
+                            running += 1
+                            group.start_soon(wait, outcome, ref)
+                        else:
+                            over.append(ref)
+                    if len(batch) > 1:
+                        await anyio.lowlevel.checkpoint()  # requests have their turn
+            finally:  # also where a listener raises: what has run must not run again
+                while running or over:
+                    if not over:
+                        await ran.wait()
+                    refs, over, ran = over, [], anyio.Event()
+                    await self.forget(*refs)
+
+    def _report(self, one: Record, reason: str) -> None:
+        lasted = min(int(self.clock()), one.expires_at) - one.created_at  # it has not lived beyond its token
         if reason != NOT_BEGUN:
-            self.emit(SessionDeleted(ref, reason, max(ended_at - created_at, 0), trace))
-        if self.on_end is not None:
-            ended = EndedSession(ref, utc(created_at), utc(expires_at), self.data(ref, expires_at))
-            with _logging_errors(ref), self.hook(ref):
-                outcome = self.on_end(ended, reason)
-                if inspect.isawaitable(outcome):  # a plain function has run, and costs no task
-                    await self._wait(outcome, ended)
-        await self.forget(ref)
+            self.emit(SessionDeleted(one.ref, reason, max(lasted, 0), one.trace))
 
-    async def _wait(self, outcome: Awaitable[object], ended: EndedSession) -> None:
-        async def wait() -> None:
-            with _logging_errors(ended.ref):
+    def _call(self, one: Record, reason: str) -> object:
+        if self.on_end is None:
+            return None
+        data, (begun, until) = self.data(one.ref, one.expires_at), map(utc, (one.created_at, one.expires_at))
+        with _logging_errors(one.ref):
+            return self.on_end(EndedSession(one.ref, begun, until, data), reason)
+
+    async def _wait(self, outcome: Awaitable[object], ref: str) -> None:
+        try:
+            with anyio.move_on_after(self.patience) as scope, _logging_errors(ref):
                 await outcome
-
-        with anyio.move_on_after(self.patience) as scope:
-            # In a task of its own: on asyncio, awaiting a task that was cancelled cancels the waiter, too.
-            async with anyio.create_task_group() as group:
-                group.start_soon(wait)
+        except anyio.get_cancelled_exc_class():
+            # On asyncio, awaiting a task that was cancelled raises the same as being cancelled.
+            if anyio.current_effective_deadline() == -math.inf:
+                raise
         if scope.cancelled_caught:
-            text = "on_end of session %s stopped: it took more than %g s"
-            _log.error(text, ended.ref, self.patience, extra=about(ended.ref))
+            _log.error("on_end of session %s stopped: it took more than %g s", ref, self.patience, extra=about(ref))
 
-    async def forget(self, ref: str) -> None:
-        """Purge the data of a session that is over; where the store does not answer, as soon as it does."""
+    async def forget(self, *refs: str) -> None:
+        """Purge the data of sessions that are over; where the store does not answer, as soon as it does."""
         with anyio.CancelScope(shield=True):
             try:
-                await self.store.purge(ref)
+                await self.store.purge(*refs)
             except StoreUnavailable:
-                _log.warning("data of ended session %s stays: store unavailable, trying again", ref, extra=about(ref))
-                start(partial(self._forget_later, ref))
-
-    async def _forget_later(self, ref: str) -> None:
-        for _ in range(TRIES):
-            await anyio.sleep(self.pause)
-            with suppress(StoreUnavailable):
-                await self.store.purge(ref)
-                return
+                text = "data of ended session %s stays: store unavailable, trying again"
+                for ref in refs:
+                    _log.warning(text, ref, extra=about(ref))
+                start(partial(self._try_again, partial(self.store.purge, *refs)))
 
 
 @contextmanager
@@ -254,10 +277,7 @@ class Sweeper:
             start(self._run)
 
     async def stop(self) -> None:
-        """Give up the lead, finish what was claimed, and claim no more.
-
-        A hook that is cut off would run again elsewhere.
-        """
+        """Give up the lead, and finish what was claimed: a hook that is cut off would run again elsewhere."""
         if self._is_running:
             self._stopping.set()
             await self._give_up()
@@ -266,7 +286,14 @@ class Sweeper:
     async def _run(self) -> None:
         try:
             while not self._stopping.is_set():
-                if not await self._took_all():
+                is_more = False
+                try:
+                    is_more = await self.sweep()
+                except StoreUnavailable as error:
+                    _log.warning("sweep postponed: store unavailable (%s)", error.reason)
+                except Exception as error:  # noqa: BLE001  # a listener that raises must not end the sweeping
+                    _log.error("sweep postponed: %s", type(error).__name__)
+                if not is_more:
                     with anyio.move_on_after(self.interval):
                         await self._stopping.wait()
             await self._give_up()  # the lead of a sweep that began before
@@ -274,36 +301,17 @@ class Sweeper:
             self._is_running = False
             self._stopped.set()
 
-    async def _took_all(self) -> bool:
-        try:
-            return await self.sweep()
-        except StoreUnavailable as error:
-            _log.warning("sweep postponed: store unavailable (%s)", error.reason)
-        except Exception as error:  # noqa: BLE001  # a listener that raises must not end the sweeping
-            _log.error("sweep postponed: %s", type(error).__name__)
-        return False
-
     async def sweep(self) -> bool:
-        """Claim some of what has ended and finish it; return whether there may be more.
-
-        Raises:
-            StoreUnavailable: The store did not answer; the next sweep continues.
-        """
+        """Claim some of what has ended and finish it; return whether there may be more."""
         self._leads = await self.store.elect(self._worker, audience=self.audience, seconds=LEASE)
         if not self._leads:
             return False
         batch = await self.store.claim_ended(
             audience=self.audience, idle_timeout=self.idle_timeout, lease=LEASE, limit=SWEEP_BATCH
         )
-        is_full = len(batch) == SWEEP_BATCH
-        if is_full:  # while the hooks run here, other workers take what is left
+        if is_full := len(batch) == SWEEP_BATCH:  # while the hooks run here, other workers take what is left
             await self._give_up()
-        async with anyio.create_task_group() as group:
-            for ended in batch:
-                one = ended.record
-                group.start_soon(
-                    self.terminator.finish, one.ref, one.created_at, one.expires_at, ended.reason, one.trace
-                )
+        await self.terminator.finish(*batch)
         return is_full
 
     async def _give_up(self) -> None:
@@ -329,11 +337,7 @@ class Services:
     _active: int = field(default=0, init=False)  # lifespans that run now
 
     async def open(self) -> None:
-        """Open the store before the application starts, which it does even if the store does not answer yet.
-
-        Raises:
-            ConfigurationError: The store is set up wrongly; the message says the remedy.
-        """
+        """Open the store before the application starts, which it does even if the store does not answer yet."""
         try:
             await self.store.open()
         except StoreUnavailable as error:
@@ -359,11 +363,7 @@ class Services:
 
     @asynccontextmanager
     async def around(self, context: Callable[[Any], Async[Any]], app: object) -> AsyncIterator[Any]:
-        """Run a router's `lifespan_context` with ours around it; of several (an app mounted twice) the last ends ours.
-
-        Raises:
-            ConfigurationError: The store is set up wrongly; the message says the remedy.
-        """
+        """Run a router's `lifespan_context` with ours around it; the last of several ends ours."""
         await self.open()
         self._active += 1
         try:

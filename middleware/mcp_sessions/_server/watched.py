@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from ..errors import ConfigurationError, StoreUnavailable
+from ..stores.base import Record
 from ..telemetry._feed import Feed, LiveSession
 from ..telemetry._inspector import Inspector, Roster
 from .forms import is_loopback
-from .lifecycle import LEASE, Terminator
+from .lifecycle import Terminator
 from .operator import PAGE, Sessions
 from .options import Options
 from .streams import start
@@ -80,12 +81,6 @@ class Watched:
         if self._tracked:
             operator = Sessions(store=self._terminator.store, audience=self._audience)
             return await operator.end(session.ref, reason=ENDED_BY_INSPECTOR)
-        ref, created_at, expires_at = session.ref, int(session.created_at), int(session.expires_at)
-        terminator, reason = self._terminator, ENDED_BY_INSPECTOR
-        is_first = await terminator.store.revoke(
-            ref, audience=self._audience, expires_at=expires_at, reason=reason, lease=LEASE
-        )
-        await terminator.streams.end(ref)
-        if is_first:
-            await terminator.finish(ref, created_at, expires_at, reason, None)
-        return is_first
+        created_at, expires_at = int(session.created_at), int(session.expires_at)
+        record = Record(session.ref, None, created_at, expires_at, created_at, audience=self._audience)
+        return await self._terminator.end_record(record, ENDED_BY_INSPECTOR)

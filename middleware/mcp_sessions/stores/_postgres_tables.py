@@ -85,7 +85,11 @@ MIGRATIONS: tuple[tuple[int, str], ...] = (
 Workers of that older version go on during and after a migration, which therefore only adds.
 """
 
-_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('~.' || %s, 0))"
+# In the same order everywhere, so that two that want several do not wait for each other.
+_LOCK: Final = """
+    SELECT pg_advisory_xact_lock(hashtextextended('~.' || name, 0))
+    FROM (SELECT unnest(%s::text[]) AS name ORDER BY 1) AS names
+"""
 # The catalog itself is asked, since what functions such as `to_regclass` know may be from before the lock.
 _HAS_TABLES: Final = """
     SELECT 1 FROM pg_class JOIN pg_namespace AS space ON space.oid = relnamespace
@@ -221,7 +225,7 @@ def migrate(connection: Connection[Any], schema: str, *, fence: int) -> bool:
     if version < known:
         with connection.transaction():
             run("SET LOCAL statement_timeout = 0")
-            run(_LOCK, "facts")
+            run(_LOCK, ["facts"])
             version, oldest = versions()  # another worker may have migrated meanwhile
             run("SET LOCAL lock_timeout = '2s'")  # a migration that waits for a table keeps others from it
             if run("SELECT 1 FROM pg_namespace WHERE nspname = '~'").fetchone() is None:
@@ -261,10 +265,10 @@ class Transaction(SQLTransaction):
         return self.connection.execute(sql.replace("~", self._schema).encode(), values)
 
     @contextmanager
-    def _alone_with(self, ref: str) -> Iterator[None]:
-        """Be the only one that changes a session until what was changed is committed."""
+    def _alone_with(self, *refs: str) -> Iterator[None]:
+        """Be the only one that changes some sessions until what was changed is committed."""
         with self.connection.pipeline(), self.connection.transaction():
-            self._run(_LOCK, (ref,))
+            self._run(_LOCK, (list(refs),))
             yield
 
     def status(self, claims: Claims) -> Standing:
@@ -348,10 +352,10 @@ class Transaction(SQLTransaction):
             taken = self._run(_CLAIM, {**bounds, "until": self.now + lease, "refs": [ref for (ref,) in due]}).fetchall()
         return [Ended(Record(*record), reason) for *record, reason in taken]
 
-    def purge(self, ref: str) -> None:
-        with self._alone_with(ref):
-            self._run("DELETE FROM ~.records WHERE ref = %s", (ref,))
-            self._run("DELETE FROM ~.items WHERE owner = %s", (ref,))
+    def purge(self, *refs: str) -> None:
+        with self._alone_with(*refs):
+            self._run("DELETE FROM ~.records WHERE ref = ANY(%s)", (list(refs),))
+            self._run("DELETE FROM ~.items WHERE owner = ANY(%s)", (list(refs),))
 
     def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
         return self._run(_ELECT, (audience, worker, self.now + seconds, self.now)).rowcount == 1

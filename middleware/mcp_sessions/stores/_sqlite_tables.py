@@ -164,6 +164,7 @@ _FORGET: Final = (
         SELECT subject, audience FROM cut_offs WHERE until <= ? LIMIT ?
     )""",
 )
+_OF_ONE: Final = (("records", "ref"), ("items", "owner"), ("shelves", "owner"))  # where items are counted
 _ROWS_OF_ONE: Final = 10  # that a session may have in a table, where a sweep deletes whole sessions
 
 
@@ -298,10 +299,11 @@ class Transaction(SQLTransaction):
     def _lease(self, ref: str, reason: str, lease: float) -> None:
         self._execute("UPDATE records SET reason = ?, lease_until = ? WHERE ref = ?", (reason, self.now + lease, ref))
 
-    def purge(self, ref: str) -> None:
-        self._move(ref)
-        for table, column in (("records", "ref"), ("items", "owner"), ("shelves", "owner")):  # items are counted there
-            self._execute(f"DELETE FROM {table} WHERE {column} = ?", (ref,))
+    def purge(self, *refs: str) -> None:
+        for ref in refs:
+            self._move(ref)
+            for table, column in _OF_ONE:
+                self._execute(f"DELETE FROM {table} WHERE {column} = ?", (ref,))
 
     def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
         values = (audience, worker, self.now + seconds, self.now)

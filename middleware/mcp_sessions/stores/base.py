@@ -207,8 +207,8 @@ class Records(Protocol):
             StoreFull: There is no room to keep that they ended.
         """
 
-    async def purge(self, ref: str) -> None:
-        """Delete an ended session's record and its data: its `on_end` has run. The revocation stays."""
+    async def purge(self, *refs: str) -> None:
+        """Delete the records and the data of ended sessions: their `on_end` has run. The revocations stay."""
 
     async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
         """Return whether this worker, by a name of its own, is the one that sweeps for so many seconds from now on.
