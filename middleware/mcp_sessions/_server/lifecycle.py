@@ -224,12 +224,12 @@ class Terminator:
             return self.on_end(EndedSession(one.ref, begun, until, data), reason)
 
     async def _wait(self, outcome: Awaitable[object], ref: str) -> None:
+        scope = anyio.CancelScope(deadline=anyio.current_time() + self.patience)
         try:
-            with anyio.move_on_after(self.patience) as scope, _logging_errors(ref):
+            with scope, _logging_errors(ref):
                 await outcome
         except anyio.get_cancelled_exc_class():
-            # On asyncio, awaiting a task that was cancelled raises the same as being cancelled.
-            if anyio.current_effective_deadline() == -math.inf:
+            if anyio.current_effective_deadline() == -math.inf:  # else asyncio's way to say that what it awaited was
                 raise
         if scope.cancelled_caught:
             _log.error("on_end of session %s stopped: it took more than %g s", ref, self.patience, extra=about(ref))

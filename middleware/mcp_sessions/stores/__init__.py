@@ -37,8 +37,8 @@ BACKGROUND: Final = 0  # for calls that no request waits for: start, stop, sweep
 ROUND_TRIPS: Final[Mapping[str, int]] = {  # how many answers of the store each method waits for at the most
     # `open` the first time; a later one is a request's, which may take three round trips.
     **dict.fromkeys(("open", "close", "revoke_before", "find", "roster", "count", "claim_ended", "elect"), BACKGROUND),
-    **dict.fromkeys(("admit", "status", "statuses", "touch", "read", "write", "compare_and_swap", "add"), 1),
-    **dict.fromkeys(("revoke", "register", "sessions", "forks", "purge", "copy"), 3),
+    **dict.fromkeys(("status", "statuses", "touch", "read", "write", "compare_and_swap", "add"), 1),
+    **dict.fromkeys(("admit", "revoke", "register", "sessions", "forks", "purge", "copy"), 3),
 }
 CHANGES: Final = frozenset({"revoke", "register", "write", "compare_and_swap", "add", "copy"})
 """What may also wait until a disk or a replica has it, where a store says for how long (`patience`, in seconds)."""

@@ -79,6 +79,7 @@ MIGRATIONS: tuple[tuple[int, str], ...] = (
             FOR EACH ROW EXECUTE FUNCTION ~.count_item();
         """,
     ),
+    (1, "CREATE TABLE ~.admitted (ref text PRIMARY KEY, expires_at bigint NOT NULL)"),
 )
 """Of each version of the tables the oldest one whose code can use them, too, and how they are made from those before.
 
@@ -99,7 +100,9 @@ _LOOK: Final = """
     SELECT EXISTS (SELECT FROM ~.revoked WHERE ref = asked.ref) OR EXISTS (
             SELECT FROM ~.cut_offs AS cut
             WHERE cut.subject IN ('', asked.subject) AND cut.audience = asked.audience AND moment > asked.issued_at
-        ) OR reason IS NOT NULL, (SELECT fence FROM ~.facts), seen_at
+        ) OR reason IS NOT NULL, (
+            SELECT fence <= asked.issued_at OR EXISTS (SELECT FROM ~.admitted WHERE ref = asked.ref) FROM ~.facts
+        ), seen_at
     FROM unnest(%s::text[], %s::text[], %s::text[], %s::bigint[]) WITH ORDINALITY
         AS asked (ref, subject, audience, issued_at, place) LEFT JOIN ~.records AS kept USING (ref) ORDER BY place
 """
@@ -196,6 +199,7 @@ _FILLING: Final = """
 _ROWS_AT_ONCE: Final = 1000
 _FORGET: Final = (
     "DELETE FROM ~.revoked WHERE ref IN (SELECT ref FROM ~.revoked WHERE expires_at <= %s LIMIT %s)",
+    "DELETE FROM ~.admitted WHERE ref IN (SELECT ref FROM ~.admitted WHERE expires_at <= %s LIMIT %s)",
     """DELETE FROM ~.cut_offs WHERE (subject, audience) IN (
         SELECT subject, audience FROM ~.cut_offs WHERE until <= %s LIMIT %s
     )""",
@@ -281,10 +285,11 @@ class Transaction(SQLTransaction):
         """Return the statuses, and the last use of those that are recorded."""
         asked = zip(*((one.ref, one.subject, one.audience, one.issued_at) for one in claims), strict=True)
         rows = self._run(_LOOK, [list(column) for column in asked]).fetchall() if claims else []
-        return [
-            (self._standing(ended, fence, one.issued_at), seen_at)
-            for one, (ended, fence, seen_at) in zip(claims, rows, strict=True)
-        ]
+        return [(self._standing(ended, is_known), seen_at) for ended, is_known, seen_at in rows]
+
+    def admit(self, claims: Claims) -> None:
+        values = (claims.ref, claims.expires_at)
+        self._run("INSERT INTO ~.admitted (ref, expires_at) VALUES (%s, %s) ON CONFLICT DO NOTHING", values)
 
     def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:  # noqa: ARG002  # a record knows it
         values = {"ref": ref, "expires_at": expires_at, "mark": self._mark, "reason": reason}

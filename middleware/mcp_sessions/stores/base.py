@@ -99,8 +99,8 @@ class Revocations(Protocol):
     async def admit(self, claims: Claims) -> None:
         """Note a new session before its id leaves, where its date does not tell it from those that were lost.
 
-        Tokens are dated to the second, so a store that lost data in this very second has to know which sessions began
-        after it. All others have nothing to note.
+        Tokens are dated to the second, so a store that lost data, or is new, in this very second has to know which
+        sessions began after it. All others have nothing to note.
         """
 
     async def status(self, claims: Claims) -> Standing:
