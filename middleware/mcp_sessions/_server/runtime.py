@@ -32,7 +32,6 @@ from ..errors import CreateLimited, Refusal, SessionNotFound, SessionRequired
 from ..stores import base
 from ..stores._turns import Turns
 from ..stores.base import ANONYMOUS, LIVE, Reach, Standing, Store
-from ..stores.memory import MemoryStore
 from ..telemetry._detect import is_traced
 from . import placement, principal
 from .census import Census
@@ -75,7 +74,7 @@ class Runtime(msgspec.Struct, frozen=True):
     census: Census | None  # only where they are counted, too
     on_create: OnCreate | None
     namespace: Callable[..., Namespace]  # a session's place in the store, given its `ref`, end, subject
-    status_now: Callable[[Claims], Standing] | None  # what the store answers, where it need not be awaited
+    status_now: Callable[[Claims], Standing | None] | None  # what the store answers without a wait, or None
     data: Callable[..., Data]  # its data, given the same; the end is in Unix seconds
     origin: str | None  # names the store where no other process sees what it holds, else None
     keys_last: bool  # whether the keys outlive this process
@@ -251,7 +250,7 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
         "sweeper": sweeper,
         "namespace": namespace,
         "data": data,
-        "status_now": store.status_now if type(store) is MemoryStore and tracked is None else None,
+        "status_now": getattr(store, "status_now", None) if tracked is None else None,
         "tells": tells,
         "counts": options.telemetry.metrics is not None,
         "telemetry": telemetry,

@@ -302,9 +302,8 @@ class SQLiteFile:
         """
         known = self._identity
         replaced = known is not None and found is not None and known.file != found.file
-        next_second = math.ceil(
-            self._setting.clock()
-        )  # what a file that vanished was given in this one is lost as well
+        now = self._setting.clock()
+        next_second = math.ceil(now) if known is None else math.floor(now) + 1
         with self._shared.turn(), _transaction(connection):
             self._shared.move(None)
             made = create(connection, epoch=next_second)
