@@ -29,8 +29,7 @@ from mcp.server.auth.settings import AuthSettings
 from mcp.server.mcpserver.exceptions import ToolError
 
 from demo import conclude
-from mcp_sessions import KeyRing
-from mcp_sessions.integrations.handles import Handles
+from mcp_sessions import Handles, KeyRing
 from session_client import ToolFailed, answer
 from stage import Differs
 from timeline import Timeline

@@ -1,7 +1,7 @@
 """A store of your own, as small as one can be: dicts in one process, looked through from end to end.
 
 Between two `await`s nothing else runs, so each method here is one atomic step. With a database it is a transaction that
-locks the session. `mcp_sessions.testing.store_contract` is what it has to pass:
+locks the session. `mcp_sessions.testing` is what it has to pass:
 
     class TestDictStore(StoreContract):
         @pytest.fixture
@@ -16,11 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mcp_sessions import Claims, DataGone
-from mcp_sessions._session.data import Namespace
-from mcp_sessions.errors import refuse
-from mcp_sessions.stores import base
-from mcp_sessions.stores.base import FIRST, Ended, Position, Reach, Record, Standing
+from mcp_sessions import Claims, DataGone, stores
+from mcp_sessions.stores import FIRST, Ended, Namespace, Position, Reach, Record, Standing, refuse
 
 
 @dataclass
@@ -97,9 +94,9 @@ class DictStore:
             return standing
         if kept is None:
             return Standing.LOST
-        if not now < base.idle_at(kept.seen_at, idle_timeout):
+        if not now < stores.idle_at(kept.seen_at, idle_timeout):
             return Standing.IDLE
-        if base.is_touch_due(kept.seen_at, now, idle_timeout):
+        if stores.is_touch_due(kept.seen_at, now, idle_timeout):
             kept.seen_at = now
         return Standing.LIVE
 
@@ -139,7 +136,7 @@ class DictStore:
             if kept.reason is None and kept.record.expires_at <= now:
                 reason, is_due = "expired", True
             elif kept.reason is None:
-                reason, is_due = "idle", base.idle_at(kept.seen_at, idle_timeout) <= now
+                reason, is_due = "idle", stores.idle_at(kept.seen_at, idle_timeout) <= now
             else:
                 reason, is_due = kept.reason, kept.leased_until <= now
             if is_due and kept.record.audience == audience and len(claimed) < limit:
@@ -178,7 +175,7 @@ class DictStore:
         items = self._items(namespace)
         value, expires_at = items.get(key, (None, None))
         self._change(namespace, items)
-        total = base.added(value, by)
+        total = stores.added(value, by)
         self._change(namespace, {**items, key: (b"%d" % total, expires_at)})
         return total
 
@@ -191,16 +188,16 @@ class DictStore:
             raise DataGone("the session has ended; its data can no longer be changed")
         kept = {key: item for key, item in items.items() if item[0] is not None}
         size = _size(kept)
-        base.check_size(namespace, size)
+        stores.check_size(namespace, size)
         self.subjects[namespace.owner] = namespace.subject
         if namespace.subject is not None:
             of = [items for owner, items in self.data.items() if self.subjects[owner] == namespace.subject]
-            before = sum(_size(items) + len(items) * base.VALUE_COST for items in of)
+            before = sum(_size(items) + len(items) * stores.VALUE_COST for items in of)
             own = self.data.get(namespace.owner, {})
-            more = size - _size(own) + (len(kept) - len(own)) * base.VALUE_COST
-            base.check_principal(namespace, before, more)
+            more = size - _size(own) + (len(kept) - len(own)) * stores.VALUE_COST
+            stores.check_principal(namespace, before, more)
         self.data[namespace.owner] = kept
 
 
 def _size(items: dict[str, Any]) -> int:
-    return sum(base.size_of(key, value) for key, (value, _) in items.items())
+    return sum(stores.size_of(key, value) for key, (value, _) in items.items())

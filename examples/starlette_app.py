@@ -18,7 +18,7 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_sessions import MCPSessionMiddleware, require_session
-from mcp_sessions.integrations.lifespans import lifespan_of
+from mcp_sessions.integrations import lifespan_of
 
 mcp = MCPServer("greeter")
 

@@ -34,10 +34,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 import mcp_sessions
 from mcp_sessions import Session
+from mcp_sessions._errors import REFUSALS, ConfigurationError, SessionNotFound
 from mcp_sessions._session.claims import SESSION, TYP, Claims, looks_like_session_id
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing, base64url, from_base64url
-from mcp_sessions.errors import REFUSALS, ConfigurationError, SessionNotFound
 
 NOW: Final = 1_800_000_000
 NOT_FOUND: Final = -32043

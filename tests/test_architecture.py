@@ -12,18 +12,18 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "middleware" / "mcp_sessions"
 
 MAY_IMPORT = {
-    "errors": (),
+    "_errors": (),
     "_native": (),
-    "_session": ("errors",),
-    "_tokens": ("errors", "_session"),
-    "_protocol": ("errors", "_native", "_session"),
-    "stores": ("errors", "_session"),
-    "telemetry": ("errors", "_session", "_protocol"),
-    "client": ("errors", "_session", "_protocol"),
-    "_server": ("errors", "_native", "_session", "_protocol", "_tokens", "stores", "telemetry"),
-    "testing": ("errors", "_session", "stores"),
-    "integrations": ("errors", "_session", "_tokens", "_server"),
-    "_cli": ("errors", "_native", "_session", "_protocol", "_tokens", "stores", "telemetry", "_server"),
+    "_session": ("_errors",),
+    "_tokens": ("_errors", "_session"),
+    "_protocol": ("_errors", "_native", "_session"),
+    "stores": ("_errors", "_session"),
+    "telemetry": ("_errors", "_session", "_protocol"),
+    "client": ("_errors", "_session", "_protocol"),
+    "_server": ("_errors", "_native", "_session", "_protocol", "_tokens", "stores", "telemetry"),
+    "testing": ("_errors", "_session", "stores"),
+    "integrations": ("_errors", "_session", "_tokens", "_server"),
+    "_cli": ("_errors", "_native", "_session", "_protocol", "_tokens", "stores", "telemetry", "_server"),
 }
 PURE = {"_session", "_protocol"}
 IMPURE = {

@@ -10,13 +10,7 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from ._server.current import current_session, require_session
-from ._server.middleware import MCPSessionMiddleware
-from ._session.claims import Correlation, Principal
-from ._session.session import EndedSession, Session, current_correlation
-from ._session.state import State
-from ._tokens.keys import KeyRing
-from .errors import (
+from ._errors import (
     ConfigurationError,
     CreateRefused,
     DataError,
@@ -30,6 +24,12 @@ from .errors import (
     StateNotJSON,
     StateTooLarge,
 )
+from ._server.current import current_session, require_session
+from ._server.middleware import MCPSessionMiddleware
+from ._session.claims import Correlation, Principal
+from ._session.session import EndedSession, Session, current_correlation
+from ._session.state import State
+from ._tokens.keys import KeyRing
 
 if TYPE_CHECKING:
     from ._protocol.sep1364 import SEP1364Create, SEP1364Initialize
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from ._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted, SessionUsed
     from ._tokens.handles import Handle, HandleError
     from ._tokens.keys import Key
-    from .integrations.handle_types import HandleOf
-    from .integrations.handles import Handles
-    from .integrations.starlette import add_sessions
-    from .stores.base import Record, Standing
+    from .integrations._handle_types import HandleOf
+    from .integrations._handles import Handles
+    from .integrations._starlette import add_sessions
+    from .stores._base import Record, Standing
 
 __all__ = [
     "Claims",
@@ -103,11 +103,11 @@ _WHEN_ASKED_FOR: Final = MappingProxyType(
         "Fact": "_session.events",
         "Handle": "_tokens.handles",
         "HandleError": "_tokens.handles",
-        "HandleOf": "integrations.handle_types",
-        "Handles": "integrations.handles",
+        "HandleOf": "integrations._handle_types",
+        "Handles": "integrations._handles",
         "Key": "_tokens.keys",
         "Limits": "_server.options",
-        "Record": "stores.base",
+        "Record": "stores._base",
         "RequestRefused": "_session.events",
         "SEP1364Create": "_protocol.sep1364",
         "SEP1364Initialize": "_protocol.sep1364",
@@ -115,12 +115,12 @@ _WHEN_ASKED_FOR: Final = MappingProxyType(
         "SessionDeleted": "_session.events",
         "SessionUsed": "_session.events",
         "Sessions": "_server.operator",
-        "Standing": "stores.base",
+        "Standing": "stores._base",
         "Telemetry": "_server.options",
         "Tracking": "_server.options",
         "TransportSessions": "_server.options",
         "Wire": "_server.options",
-        "add_sessions": "integrations.starlette",
+        "add_sessions": "integrations._starlette",
         "from_env": "_server.environment",
     }
 )

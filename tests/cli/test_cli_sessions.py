@@ -13,8 +13,8 @@ from clients import SECRET
 from mcp_sessions import _cli as cli
 from mcp_sessions._session.claims import Claims, Principal
 from mcp_sessions._tokens.keys import KeyRing
-from mcp_sessions.stores.base import Record, Standing, Store
-from mcp_sessions.stores.sqlite import SQLiteStore
+from mcp_sessions.stores._base import Record, Standing, Store
+from mcp_sessions.stores._sqlite import SQLiteStore
 
 NOW = 1_800_000_000  # 2027-01-15T08:00:00Z
 KEYS = ("--keys", "env:SESSION_KEYS")

@@ -20,11 +20,11 @@ from lifecycle import LIVE, WAYS, names, ways
 from packaging.requirements import Requirement
 
 from mcp_sessions._session.events import Fact
-from mcp_sessions.stores.base import Standing, Store
-from mcp_sessions.stores.memory import MemoryStore
-from mcp_sessions.stores.postgres import PostgresStore
-from mcp_sessions.stores.redis import RedisStore
-from mcp_sessions.stores.sqlite import SQLiteStore
+from mcp_sessions.stores._base import Standing, Store
+from mcp_sessions.stores._memory import MemoryStore
+from mcp_sessions.stores._postgres import PostgresStore
+from mcp_sessions.stores._redis import RedisStore
+from mcp_sessions.stores._sqlite import SQLiteStore
 
 DOCUMENTED = re.findall(r"^\.\. auto\w+:: ([\w.]+)", (DOCS / "api.md").read_text("utf-8"), re.MULTILINE)
 

@@ -23,9 +23,9 @@ from json_corpus import CASES, EXPLAINED, GROUPS, GUARDED, GUARDED_WITH_A, OPEN,
 from leaks import RECORDER
 
 from mcp_sessions import MCPSessionMiddleware, Telemetry, current_session
+from mcp_sessions._errors import Refusal
 from mcp_sessions._protocol import decision, jsonrpc
 from mcp_sessions._session.events import Fact, RequestRefused
-from mcp_sessions.errors import Refusal
 
 from .servers import DEADLINE, FRAMEWORKS, KEYS
 from .wire import SESSION_KEY, Client, Reply, lifespan

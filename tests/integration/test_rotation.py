@@ -54,7 +54,7 @@ import os
 import signal
 import sys
 
-import apps, mcp_sessions, mcp_sessions.stores.redis, mcp_sessions.stores.sqlite, redis.asyncio  # once for all
+import apps, mcp_sessions, mcp_sessions.stores._redis, mcp_sessions.stores._sqlite, redis.asyncio  # once for all
 import uvicorn
 
 for _ in range({count}):

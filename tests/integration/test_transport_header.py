@@ -12,8 +12,8 @@ import anyio
 import pytest
 
 from mcp_sessions import Session
+from mcp_sessions._errors import CreateRefused
 from mcp_sessions._session.events import Fact, SessionCreated, SessionDeleted
-from mcp_sessions.errors import CreateRefused
 
 from .servers import CELLS, DEADLINE, STATEFUL, Cell, Hall, running, wrapped
 from .serving import Peer, peer, serving

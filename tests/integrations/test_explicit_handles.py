@@ -21,15 +21,15 @@ from mcp.server.auth.provider import AccessToken
 from sources import Made, claims_of
 from starlette.requests import Request
 
+from mcp_sessions._errors import ConfigurationError
 from mcp_sessions._session.claims import Principal
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.session import Session, session_variable
 from mcp_sessions._tokens.handles import HandleError
 from mcp_sessions._tokens.keys import KeyRing
-from mcp_sessions.errors import ConfigurationError
-from mcp_sessions.integrations import handle_types
-from mcp_sessions.integrations.handles import DATA_KEY, Handles, current_principal
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.integrations import _handle_types as handle_types
+from mcp_sessions.integrations._handles import DATA_KEY, Handles, current_principal
+from mcp_sessions.stores._memory import MemoryStore
 
 NEW = "Qe8pZt4yUw6rNb2mKc0xVh5jLs7dFg1a"
 DAY = 86_400

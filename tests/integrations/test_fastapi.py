@@ -15,8 +15,8 @@ from starlette.types import ASGIApp
 
 import mcp_sessions
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, Session, add_sessions
+from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server.current import NEEDED
-from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.integrations.fastapi import add_exception_handlers, optional_session, require_session
 
 Required = Annotated[Session, Depends(require_session)]

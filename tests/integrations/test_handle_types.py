@@ -19,11 +19,11 @@ from integration.servers import FRAMEWORKS, Cell
 from integration.serving import Peer, peer, serving
 from integration.wire import Client, lifespan
 from mcp_sessions import MCPSessionMiddleware, add_sessions
+from mcp_sessions._errors import ConfigurationError
 from mcp_sessions._tokens.handles import Handle
-from mcp_sessions.errors import ConfigurationError
-from mcp_sessions.integrations import handle_types
-from mcp_sessions.integrations.handle_types import HandleOf
-from mcp_sessions.integrations.handles import Handles
+from mcp_sessions.integrations import _handle_types as handle_types
+from mcp_sessions.integrations._handle_types import HandleOf
+from mcp_sessions.integrations._handles import Handles
 
 from .servers import DEADLINE, ERAS, KEYS, bearer, made
 
@@ -266,7 +266,7 @@ def test_a_handle_may_be_a_field_of_a_model() -> None:
 
 def test_pydantic_is_imported_for_who_uses_it_alone() -> None:
     program = (
-        "import sys; from mcp_sessions.integrations.handles import Handles; "
+        "import sys; from mcp_sessions.integrations._handles import Handles; "
         f"h = Handles({KEYS!r}); h.install(); h.type('basket'); h.verify('basket', h.mint('basket')); "
         "print(sorted({'pydantic', 'pydantic_core', 'mcp', 'fastmcp'} & set(sys.modules)))"
     )

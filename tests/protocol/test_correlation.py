@@ -14,6 +14,7 @@ from msgspec import Raw
 from opentelemetry import baggage, context
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 
+from mcp_sessions._errors import ConfigurationError, SessionNotFound
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._protocol.labels import (
@@ -31,7 +32,6 @@ from mcp_sessions._session.claims import SESSION, Claims, Correlation, looks_lik
 from mcp_sessions._session.session import Session
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing
-from mcp_sessions.errors import ConfigurationError, SessionNotFound
 
 NOW = 1_800_000_000
 RING = KeyRing(["vB1kTn0RzJmYwq3uXo7sLd5cHf9aGe2i"])

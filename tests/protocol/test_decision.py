@@ -11,6 +11,7 @@ from clients import OFFERED, SECRET, SESSION_KEY, START
 from deciding import headers, rules
 from reasons import refused
 
+from mcp_sessions._errors import EraRefused, Refusal
 from mcp_sessions._protocol import decision
 from mcp_sessions._protocol.cookies import SHARED_JAR
 from mcp_sessions._protocol.decision import (
@@ -44,7 +45,6 @@ from mcp_sessions._protocol.sep1364 import Sep1364, SEP1364Create, SEP1364Initia
 from mcp_sessions._session.claims import COOKIE, SESSION, Claims
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing
-from mcp_sessions.errors import EraRefused, Refusal
 
 RING = KeyRing([SECRET])
 OURS = Tokens(issuer="i", audience="a").mint(

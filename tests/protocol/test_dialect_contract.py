@@ -12,10 +12,10 @@ from clients import Answer, Clock
 from tongues import TONGUES, Alternative1, Draft, Tongue, TransportHeader
 
 from mcp_sessions import CreateRefused, EndedSession, Principal, SEP1364Create, SEP1364Initialize, Session
+from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server.options import DAY
-from mcp_sessions.errors import StoreUnavailable
-from mcp_sessions.stores.base import Standing
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores._base import Standing
+from mcp_sessions.stores._memory import MemoryStore
 
 GONE = -32043
 

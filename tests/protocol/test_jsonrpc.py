@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from jsontext import Number, Object, load, names, seeds, texts, values, write
 from reasons import refused
 
+from mcp_sessions._errors import ParseError, Refusal
 from mcp_sessions._protocol import jsonrpc
 from mcp_sessions._protocol.jsonrpc import Batch, Message, MessageKind, parse
 from mcp_sessions._protocol.strict_json import members
-from mcp_sessions.errors import ParseError, Refusal
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":%b}'
 

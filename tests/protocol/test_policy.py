@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import AnyUrl, ValidationError
 
+from mcp_sessions._errors import ConfigurationError
 from mcp_sessions._protocol.jsonrpc import TARGETS
 from mcp_sessions._protocol.policy import (
     DISCOVERY_METHODS,
@@ -19,7 +20,6 @@ from mcp_sessions._protocol.policy import (
     PolicyRequest,
     Require,
 )
-from mcp_sessions.errors import ConfigurationError
 
 SESSION_METHODS = ["sessions/create", "sessions/delete", "sessions/anything"]
 unread = partial(pytest.fail, "a rule read a name that it does not depend on")

@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from jsontext import Number, broken_texts, load, names, values, write
 
+from mcp_sessions._errors import StateTooLarge
 from mcp_sessions._protocol import rewrite
 from mcp_sessions._protocol.members import SESSION_KEY
-from mcp_sessions.errors import StateTooLarge
 
 SESSION = b'{"sessionId":"header.claims.signature"}'
 MEMBER = b'"%b":%b' % (SESSION_KEY.encode(), SESSION)

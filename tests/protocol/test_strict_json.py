@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from jsontext import broken_texts, load, seeds, write
 from reasons import refused
 
+from mcp_sessions._errors import Refusal
 from mcp_sessions._protocol.strict_json import is_deeper, last_members, members, string
-from mcp_sessions.errors import Refusal
 
 
 def test_members_are_the_slices_of_one_object() -> None:

@@ -14,7 +14,7 @@ from clients import LEGACY, Client, Header
 
 from mcp_sessions import Session, TransportSessions, current_session
 from mcp_sessions._server import current
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores._memory import MemoryStore
 
 DISCOVER = "server/discover"
 CLIENT_INFO = "io.modelcontextprotocol/clientInfo"

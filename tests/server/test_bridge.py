@@ -18,10 +18,10 @@ from starlette.types import Receive, Scope, Send
 from stateful import HEADER, Stateful
 
 from mcp_sessions import MCPSessionMiddleware, Principal, Session
+from mcp_sessions._errors import CreateRefused, StoreUnavailable
 from mcp_sessions._server.context import Bridged as Crossing
 from mcp_sessions._server.options import DAY
 from mcp_sessions._session.events import Fact, RequestRefused, SessionDeleted
-from mcp_sessions.errors import CreateRefused, StoreUnavailable
 
 DEADLINE = 30  # seconds after which a test that hangs fails
 

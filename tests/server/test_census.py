@@ -15,9 +15,9 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from mcp_sessions import MCPSessionMiddleware
+from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import census
-from mcp_sessions.errors import StoreUnavailable
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.telemetry import SessionMetrics
 
 GAUGE = "mcp_sessions.session.active"

@@ -12,6 +12,7 @@ import anyio
 import pytest
 from clients import START
 
+from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import lifecycle as room
 from mcp_sessions._server.lifecycle import Terminator
 from mcp_sessions._server.streams import Streams
@@ -19,9 +20,8 @@ from mcp_sessions._session.claims import AUDIENCE, SESSION, Claims, utc
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.events import Fact, SessionDeleted
 from mcp_sessions._session.session import EndedSession
-from mcp_sessions.errors import StoreUnavailable
-from mcp_sessions.stores.base import Record, Standing
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores._base import Record, Standing
+from mcp_sessions.stores._memory import MemoryStore
 
 END = START + 3600
 TRACE = f"00-{1:032x}-{2:016x}-01"

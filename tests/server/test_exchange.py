@@ -15,8 +15,8 @@ from starlette.types import Message, Receive, Scope, Send
 from streaming import Streaming
 
 from mcp_sessions import Session, current_session
+from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._session.events import Fact, SessionUsed
-from mcp_sessions.errors import StoreUnavailable
 
 LISTS = ["tools/list", "prompts/list", "resources/list", "resources/templates/list", "server/discover"]
 

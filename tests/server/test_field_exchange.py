@@ -13,9 +13,9 @@ from failing import Failing
 from sep1364 import OWN, SERVES, Speaker, Stateful
 
 from mcp_sessions import EndedSession, Principal, SEP1364Create, SEP1364Initialize, Session
+from mcp_sessions._errors import DataGone
 from mcp_sessions._server.options import DAY
-from mcp_sessions.errors import DataGone
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores._memory import MemoryStore
 
 BESIDE: Header = (b"mcp-session-id", OWN.encode())
 NOT_FOUND, REQUIRED, INVALID, MISMATCH = -32043, -31044, -32602, -32020

@@ -11,9 +11,9 @@ from failing import Failing
 from starlette.types import Scope
 
 from mcp_sessions import EndedSession, MCPSessionMiddleware, Session
+from mcp_sessions._errors import CreateRefused
 from mcp_sessions._session.events import Fact, SessionCreated
-from mcp_sessions.errors import CreateRefused
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores._memory import MemoryStore
 
 
 async def put(session: Session | None, arguments: dict[str, Any]) -> Any:

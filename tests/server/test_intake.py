@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from reasons import refused
 from starlette.types import Message, Receive
 
+from mcp_sessions._errors import Refusal
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._server.body import Replay, read_body
-from mcp_sessions.errors import Refusal
 
 DISCONNECT: Message = {"type": "http.disconnect"}
 

@@ -10,7 +10,7 @@ from clients import Incoming
 from starlette.types import Message, Receive, Scope, Send
 
 from mcp_sessions._server.lifecycle import Services
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores._memory import MemoryStore
 
 STARTUP, SHUTDOWN = {"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}
 

@@ -14,6 +14,7 @@ from reasons import refused
 from starlette.types import Message
 from trio.testing import MockClock
 
+from mcp_sessions._errors import CreateLimited, Refusal, SessionNotFound
 from mcp_sessions._protocol.headers import RequestHeaders
 from mcp_sessions._protocol.jsonrpc import MAX_BATCH, parse
 from mcp_sessions._server.body import read_body
@@ -23,8 +24,7 @@ from mcp_sessions._session.events import Fact, RequestRefused
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing
 from mcp_sessions._tokens.seal import sealed_size
-from mcp_sessions.errors import CreateLimited, Refusal, SessionNotFound
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores._memory import MemoryStore
 
 # --- sessions created ----------------------------------------------------------------------------
 

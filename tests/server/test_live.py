@@ -10,17 +10,17 @@ from clients import START, Clock
 from failing import Failing
 from living import ALICE, BOB, SCOPE, mint, named, options_of, reopen
 
-from mcp_sessions._protocol.draft import SessionMetadata
-from mcp_sessions._server import minting
-from mcp_sessions._server.options import HOUR
-from mcp_sessions._server.sessions import ActiveSession
-from mcp_sessions._session.claims import TRANSPORT, Principal, utc
-from mcp_sessions.errors import (
+from mcp_sessions._errors import (
     SessionEnded,
     SessionExpired,
     SessionNotFound,
     StoreUnavailable,
 )
+from mcp_sessions._protocol.draft import SessionMetadata
+from mcp_sessions._server import minting
+from mcp_sessions._server.options import HOUR
+from mcp_sessions._server.sessions import ActiveSession
+from mcp_sessions._session.claims import TRANSPORT, Principal, utc
 
 
 async def test_a_request_leaves_nothing_to_the_garbage_collector() -> None:

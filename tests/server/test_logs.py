@@ -18,10 +18,10 @@ from recorded import process_wide
 from started import start
 
 from mcp_sessions import KeyRing, Principal, SEP1364Create, Session, TransportSessions
+from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server.logs import MANY, Facts
 from mcp_sessions._session.events import RequestRefused, SessionDeleted
-from mcp_sessions.errors import StoreUnavailable
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.telemetry import SessionLogFilter
 
 DEADLINE = 30  # seconds after which a test that hangs fails

@@ -24,11 +24,11 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware
+from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server.middleware import route_path
 from mcp_sessions._session.session import EndedSession
-from mcp_sessions.errors import StoreUnavailable
-from mcp_sessions.stores.base import Record
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores._base import Record
+from mcp_sessions.stores._memory import MemoryStore
 
 FORM: list[Header] = [(b"content-type", b"application/x-www-form-urlencoded")]
 JSON: list[Header] = [(b"content-type", b"application/json")]

@@ -14,14 +14,14 @@ from failing import Failing
 from living import ALICE, PARAMS, SCOPE, mint, named, options_of, reopen
 from starlette.types import Scope
 
+from mcp_sessions._errors import CreateFailed, CreateRefused, StoreUnavailable
 from mcp_sessions._server import minting
 from mcp_sessions._server.minting import _warn_of_unseen_principals
 from mcp_sessions._server.options import HOUR
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.events import Fact
 from mcp_sessions._session.session import Session
-from mcp_sessions.errors import CreateFailed, CreateRefused, StoreUnavailable
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores._memory import MemoryStore
 
 
 async def test_every_session_is_another() -> None:

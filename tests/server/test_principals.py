@@ -16,10 +16,10 @@ from starlette.types import Scope
 from stateful import Stateful
 
 from mcp_sessions import SEP1364Create, SEP1364Initialize
+from mcp_sessions._errors import ConfigurationError
 from mcp_sessions._server import minting
 from mcp_sessions._server.principal import from_scope, reader
 from mcp_sessions._session.claims import Kind, Principal
-from mcp_sessions.errors import ConfigurationError
 
 
 def user_with(**token: Any) -> SimpleNamespace:

@@ -14,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message, Send
 
+from mcp_sessions._errors import CreateRefused, StoreUnavailable
 from mcp_sessions._server import response as responder_module
 from mcp_sessions._server.answers import respond, send_refusal
 from mcp_sessions._server.response import ResponseFilter, Rewrite
 from mcp_sessions._server.resumption import Events, Origin, StreamGuard
 from mcp_sessions._server.streams import Streams
 from mcp_sessions._session.claims import SESSION, Claims
-from mcp_sessions.errors import CreateRefused, StoreUnavailable
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores._memory import MemoryStore
 
 JSON = (b"content-type", b"application/json")
 EVENTS = (b"content-type", b"text/event-stream; charset=utf-8")

@@ -13,11 +13,11 @@ from failing import Failing
 from streaming import SECRET_RESULT, Streaming
 
 from mcp_sessions import Session
+from mcp_sessions._errors import StateClosed
 from mcp_sessions._server.options import DAY, HOUR
 from mcp_sessions._server.resumption import Events, Origin
 from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions._session.events import Fact, RequestRefused
-from mcp_sessions.errors import StateClosed
 
 TRANSPORT: Header = (b"mcp-session-id", b"the-server-s-own")
 DEADLINE = 30  # seconds after which a test that hangs fails

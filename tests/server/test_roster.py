@@ -9,9 +9,9 @@ import pytest
 from apps import Server, sessions
 from clients import SECRET, SESSION_KEY, START, Client, Clock
 
+from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import lifecycle, methods
-from mcp_sessions.errors import StoreUnavailable
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores._memory import MemoryStore
 
 NEW = "the secret that signs from now on, at least 32 bytes"
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from clients import SECRET, START, Clock
 
+from mcp_sessions._errors import ConfigurationError, StoreUnavailable
 from mcp_sessions._server.operator import Sessions
 from mcp_sessions._session.claims import AUDIENCE, Claims, Principal, utc
 from mcp_sessions._tokens.keys import KeyRing
-from mcp_sessions.errors import ConfigurationError, StoreUnavailable
-from mcp_sessions.stores.base import Record, Standing, Store
-from mcp_sessions.stores.memory import MemoryStore
-from mcp_sessions.stores.sqlite import SQLiteStore
+from mcp_sessions.stores._base import Record, Standing, Store
+from mcp_sessions.stores._memory import MemoryStore
+from mcp_sessions.stores._sqlite import SQLiteStore
 
 OLD = "the secret that signed before, at least 32 bytes"
 ALICE = Principal(client_id="web", issuer="https://id.example", subject="alice")

@@ -9,7 +9,7 @@ from apps import Server, sessions
 from clients import Client
 
 from mcp_sessions import Session
-from mcp_sessions.errors import StateClosed, StateTooLarge
+from mcp_sessions._errors import StateClosed, StateTooLarge
 
 
 @pytest.fixture(params=["legacy", "modern"])

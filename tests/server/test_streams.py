@@ -9,13 +9,13 @@ import pytest
 from anyio.lowlevel import checkpoint
 from clients import START
 
+from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server import streams as room
 from mcp_sessions._server.streams import Streams
 from mcp_sessions._session import claims as lineage
 from mcp_sessions._session.claims import SESSION, Claims
-from mcp_sessions.errors import StoreUnavailable
-from mcp_sessions.stores.base import Standing
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores._base import Standing
+from mcp_sessions.stores._memory import MemoryStore
 
 SOON = 0.001  # seconds between two looks
 DEADLINE = 30  # seconds after which a test that hangs fails

@@ -10,13 +10,13 @@ import pytest
 from apps import Server, sessions
 from clients import START, Clock
 
+from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._server.lifecycle import LEASE, SWEEP_BATCH
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.events import Fact, SessionDeleted
 from mcp_sessions._session.session import EndedSession
-from mcp_sessions.errors import StoreUnavailable
-from mcp_sessions.stores.base import Record
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores._base import Record
+from mcp_sessions.stores._memory import MemoryStore
 
 HOUR = 3600
 DEADLINE = 30  # seconds after which a test that hangs fails

@@ -15,12 +15,12 @@ from clients import START, Clock
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_sessions._errors import DataError, DataGone, DataNotInteger, DataNotJSON, DataTooLarge
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.data import MAX_KEY_BYTES, MAX_ROUNDS, Data, DataStore, Namespace
-from mcp_sessions.errors import DataError, DataGone, DataNotInteger, DataNotJSON, DataTooLarge
-from mcp_sessions.stores.base import Store
-from mcp_sessions.stores.memory import MemoryStore
-from mcp_sessions.stores.sqlite import SQLiteStore
+from mcp_sessions.stores._base import Store
+from mcp_sessions.stores._memory import MemoryStore
+from mcp_sessions.stores._sqlite import SQLiteStore
 
 SHELF = Namespace(owner="ses_one", until=START + 3600, max_bytes=1000)
 LIMIT = 100  # bytes of one value

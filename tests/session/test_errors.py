@@ -14,10 +14,10 @@ import generated
 import pytest
 from refusals import CASES, COMMAND, Case, decisions, errors_page
 
-from mcp_sessions import errors
+from mcp_sessions import _errors as errors
+from mcp_sessions._errors import REFUSALS, ConfigurationError, MCPSessionsError, Refusal, StateError, refuse
 from mcp_sessions._session.reasons import REASONS
 from mcp_sessions._tokens.jwt import _Payload
-from mcp_sessions.errors import REFUSALS, ConfigurationError, MCPSessionsError, Refusal, StateError, refuse
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NEVER_RAISED_THEMSELVES = {errors.InvalidRequest, errors.HeaderMismatch}

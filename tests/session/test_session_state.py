@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_sessions._errors import StateClosed, StateNotJSON, StateTooLarge, StoreUnavailable
 from mcp_sessions._session.claims import utc
-from mcp_sessions._session.state import State, UnreadableState
-from mcp_sessions.errors import StateClosed, StateNotJSON, StateTooLarge, StoreUnavailable
+from mcp_sessions._session.state import RequestState, UnreadableState
 
 
 def check(payload: bytes, limit: int = 40) -> None:
@@ -19,22 +19,18 @@ def check(payload: bytes, limit: int = 40) -> None:
         raise StateTooLarge(len(payload), limit)
 
 
-def state_of(payload: bytes | None = None) -> State:
-    return State(payload, check=check)
+def state_of(payload: bytes | None = None) -> RequestState:
+    return RequestState(payload, check=check)
 
 
 class TestState:
-    def test_no_state_is_told_apart_from_an_empty_one(self) -> None:
-        """`received` says whether the client carried any."""
-        assert not state_of().received
-        assert state_of(b"{}").received
+    def test_no_state_is_an_empty_one(self) -> None:
         assert state_of() == state_of(b"{}") == {}
-        assert state_of().payload == b"{}"
+        assert state_of(b"{}").close() is None
 
     def test_it_is_a_mapping_of_what_the_client_carried(self) -> None:
         state = state_of(b'{"a":1,"b":[2]}')
         assert (state["a"], len(state), list(state), dict(state)) == (1, 2, ["a", "b"], {"a": 1, "b": [2]})
-        assert state.payload == b'{"a":1,"b":[2]}'
 
     def test_unread_and_unchanged_state_is_not_sent_back(self) -> None:
         assert state_of(b'{"a":1}').close() is None
@@ -96,9 +92,9 @@ class TestState:
         )
     )
     def test_what_was_written_is_read_by_the_next_request(self, values: dict[str, Any]) -> None:
-        state = State(None, check=lambda payload: None)
+        state = RequestState(None, check=lambda payload: None)
         state.update(values)
-        assert State(state.close() or b"{}", check=check) == values
+        assert RequestState(state.close() or b"{}", check=check) == values
 
 
 def test_a_state_that_is_out_of_reach_is_not_taken_for_an_empty_one() -> None:

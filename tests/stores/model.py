@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from mcp_sessions._errors import DataError, DataGone, DataNotInteger, DataTooLarge
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
-from mcp_sessions.errors import DataError, DataGone, DataNotInteger, DataTooLarge
-from mcp_sessions.stores.base import Record, Standing, Store, resolution
+from mcp_sessions.stores._base import Record, Standing, Store, resolution
 from mcp_sessions.testing._contract import START, Clock
 
 STEPS = 400

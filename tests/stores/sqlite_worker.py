@@ -16,11 +16,11 @@ from typing import Any
 
 import anyio
 
+from mcp_sessions._errors import StoreFull
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
-from mcp_sessions.errors import StoreFull
-from mcp_sessions.stores.base import Record, Store
-from mcp_sessions.stores.sqlite import SQLiteStore
+from mcp_sessions.stores._base import Record, Store
+from mcp_sessions.stores._sqlite import SQLiteStore
 
 FOREVER = 2_000_000_000
 SHELF = Namespace("ses_shared", FOREVER, 10_000)

@@ -15,14 +15,14 @@ import redis_servers
 from key_value.aio.stores.memory import MemoryStore as Entries
 from model import AnswersAsTheModel
 
-from mcp_sessions.stores.base import Store
-from mcp_sessions.stores.key_value import KeyValueStore
-from mcp_sessions.stores.memory import MemoryStore
-from mcp_sessions.stores.postgres import PostgresStore
-from mcp_sessions.stores.redis import RedisStore
-from mcp_sessions.stores.sqlite import SQLiteStore
+from mcp_sessions.stores._base import Store
+from mcp_sessions.stores._key_value import KeyValueStore
+from mcp_sessions.stores._memory import MemoryStore
+from mcp_sessions.stores._postgres import PostgresStore
+from mcp_sessions.stores._redis import RedisStore
+from mcp_sessions.stores._sqlite import SQLiteStore
 from mcp_sessions.testing._contract import Clock, Fixtures
-from mcp_sessions.testing.store_contract import SharedStoreContract, StoreContract
+from mcp_sessions.testing._store_contract import SharedStoreContract, StoreContract
 
 Make = Callable[[], Store]
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "own_store.py"

@@ -12,9 +12,9 @@ from key_value.aio.stores.memory import MemoryStore as Entries
 
 from mcp_sessions import Session
 from mcp_sessions._session.data import Namespace
-from mcp_sessions.stores.base import Reach
-from mcp_sessions.stores.key_value import COLLECTION, GRACE, KeyValueStore
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores._base import Reach
+from mcp_sessions.stores._key_value import COLLECTION, GRACE, KeyValueStore
+from mcp_sessions.stores._memory import MemoryStore
 
 SHELF = Namespace("ses_one", START + 60, 1000)
 

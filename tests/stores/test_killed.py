@@ -12,9 +12,9 @@ import postgres_servers
 import pytest
 
 from mcp_sessions._session.claims import Claims
-from mcp_sessions.stores.base import Standing, Store
-from mcp_sessions.stores.postgres import PostgresStore
-from mcp_sessions.stores.sqlite import SQLiteStore
+from mcp_sessions.stores._base import Standing, Store
+from mcp_sessions.stores._postgres import PostgresStore
+from mcp_sessions.stores._sqlite import SQLiteStore
 from mcp_sessions.testing._contract import at_once, revoke
 
 NOW = int(time.time())

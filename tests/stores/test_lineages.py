@@ -8,9 +8,9 @@ from clients import START, Clock
 
 from mcp_sessions._session import claims as lineage
 from mcp_sessions._session.claims import SESSION, Claims
-from mcp_sessions.stores import base
-from mcp_sessions.stores.base import Standing
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores import _base as base
+from mcp_sessions.stores._base import Standing
+from mcp_sessions.stores._memory import MemoryStore
 
 ROOT = Claims(kind=SESSION, kid="k", jti="r".ljust(22, "A"), issued_at=START, expires_at=START + 60)
 ONE, TWO = (

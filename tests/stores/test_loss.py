@@ -12,10 +12,10 @@ import pytest
 import redis_servers
 from clients import Clock
 
-from mcp_sessions.stores.base import Standing, Store
-from mcp_sessions.stores.postgres import PostgresStore
-from mcp_sessions.stores.redis import RedisStore
-from mcp_sessions.stores.sqlite import SQLiteStore
+from mcp_sessions.stores._base import Standing, Store
+from mcp_sessions.stores._postgres import PostgresStore
+from mcp_sessions.stores._redis import RedisStore
+from mcp_sessions.stores._sqlite import SQLiteStore
 from mcp_sessions.testing._contract import revoke, session
 
 LOSSES = 100

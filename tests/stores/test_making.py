@@ -12,10 +12,10 @@ import pytest
 from clients import Clock
 
 from mcp_sessions import stores
-from mcp_sessions.errors import ConfigurationError
-from mcp_sessions.stores import TimeoutStore
-from mcp_sessions.stores.base import Reach, Store
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions._errors import ConfigurationError
+from mcp_sessions.stores import _TimeoutStore as TimeoutStore
+from mcp_sessions.stores._base import Reach, Store
+from mcp_sessions.stores._memory import MemoryStore
 
 CLOCK = Clock()
 PASSWORD = "a-password-of-the-store"
@@ -121,7 +121,7 @@ def test_what_an_object_lacks_is_told() -> None:
     """All of it at once; an attribute that cannot be called is no method."""
     lacking = Own()
     lacking.__dict__.update(revoke=None, elect=True)
-    with pytest.raises(ConfigurationError, match=r"a Own, which lacks elect, revoke; see mcp_sessions\.stores\.base"):
+    with pytest.raises(ConfigurationError, match=r"a Own, which lacks elect, revoke; see mcp_sessions\.stores\.Store"):
         make(lacking)
     lacking.__dict__.update(reach="everywhere")
     with pytest.raises(ConfigurationError, match="lacks elect, revoke, reach;"):
@@ -148,7 +148,7 @@ def test_drivers_are_imported_only_where_they_are_asked_for() -> None:
 import sys, time
 from mcp_sessions.stores import make
 make("memory:", clock=time.time, timeout=1)
-print(*sorted({"redis", "mcp_sessions.stores.sqlite", "mcp_sessions.stores.redis"} & set(sys.modules)))
+print(*sorted({"redis", "mcp_sessions.stores._sqlite", "mcp_sessions.stores._redis"} & set(sys.modules)))
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ended.stdout == "\n"

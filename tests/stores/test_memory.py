@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from clients import START, Clock
 
+from mcp_sessions._errors import DataGone, DataTooLarge, StoreFull
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
-from mcp_sessions.errors import DataGone, DataTooLarge, StoreFull
-from mcp_sessions.stores.base import VALUE_COST, Ended, Reach, Record, Standing
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores._base import VALUE_COST, Ended, Reach, Record, Standing
+from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.testing._contract import revoke
 
 HOUR = 3600

@@ -22,12 +22,13 @@ from postgres_servers import Server, serving
 from reasons import refused
 
 import debian
+from mcp_sessions._errors import ConfigurationError
 from mcp_sessions._session.claims import AUDIENCE
-from mcp_sessions.errors import ConfigurationError
-from mcp_sessions.stores import TimeoutStore, make
 from mcp_sessions.stores import _postgres_tables as postgres_tables
-from mcp_sessions.stores.base import Record, Standing
-from mcp_sessions.stores.postgres import Durability, PostgresStore, cause
+from mcp_sessions.stores import _TimeoutStore as TimeoutStore
+from mcp_sessions.stores import make
+from mcp_sessions.stores._base import Record, Standing
+from mcp_sessions.stores._postgres import Durability, PostgresStore, cause
 from mcp_sessions.testing._contract import DAY, LATER, START, Clock, at_once, claim, namespace, revoke, session
 
 PASSWORD = "a-password-of-the-store"

@@ -26,12 +26,12 @@ from redis import exceptions
 from redis.asyncio import Redis, RedisCluster
 from redis_servers import HOST, Server, serving
 
+from mcp_sessions._errors import ConfigurationError, DataGone, DataNotInteger, DataTooLarge, StoreFull, StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
-from mcp_sessions.errors import ConfigurationError, DataGone, DataNotInteger, DataTooLarge, StoreFull, StoreUnavailable
+from mcp_sessions.stores._base import Ended, Record, Standing
+from mcp_sessions.stores._redis import RedisStore
 from mcp_sessions.stores._redis_connection import reason_of
-from mcp_sessions.stores.base import Ended, Record, Standing
-from mcp_sessions.stores.redis import RedisStore
 from mcp_sessions.testing._contract import revoke
 
 

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from mcp_sessions.errors import StoreUnavailable
-from mcp_sessions.stores import TimeoutStore
+from mcp_sessions._errors import StoreUnavailable
+from mcp_sessions.stores import _TimeoutStore as TimeoutStore
+from mcp_sessions.stores._base import Store
 from mcp_sessions.stores._redis_connection import RedisConnection
 from mcp_sessions.stores._redis_durability import Promise
-from mcp_sessions.stores.base import Store
 
 PING = ("PING",)
 PROMISE = Promise("warn", 0, 1)

@@ -14,17 +14,17 @@ from clients import Clock
 from crash.faults import move, patiently, two_nodes, until, watching
 from redis_servers import HOST, Server, serving
 
+from mcp_sessions._errors import ConfigurationError, StoreFull, StoreUnavailable
 from mcp_sessions._server.lifecycle import Terminator
 from mcp_sessions._server.streams import Streams
 from mcp_sessions._session.claims import Claims
 from mcp_sessions._session.data import Data, Namespace
-from mcp_sessions.errors import ConfigurationError, StoreFull, StoreUnavailable
 from mcp_sessions.stores import _redis_clients as redis_clients
 from mcp_sessions.stores import make
+from mcp_sessions.stores._base import Standing
+from mcp_sessions.stores._redis import RedisStore
 from mcp_sessions.stores._redis_connection import cause_of
 from mcp_sessions.stores._redis_durability import Promise
-from mcp_sessions.stores.base import Standing
-from mcp_sessions.stores.redis import RedisStore
 from mcp_sessions.testing._contract import revoke
 
 LATER = 1_900_000_000
@@ -42,7 +42,7 @@ def anyio_backend() -> str:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica that is not there is not waited for long."""
-    monkeypatch.setattr("mcp_sessions.stores.redis.SYNC_PATIENCE", 0.3)
+    monkeypatch.setattr("mcp_sessions.stores._redis.SYNC_PATIENCE", 0.3)
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ async def test_a_worker_remembers_a_bounded_number_of_unknown_outcomes(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest is forgotten first: its `on_end` is then not run by who asks again."""
-    monkeypatch.setattr("mcp_sessions.stores.redis._MAX_UNSURE", 1)
+    monkeypatch.setattr("mcp_sessions.stores._redis._MAX_UNSURE", 1)
     store = RedisStore(server.url, replicas=1, timeout=0.3)
     for each in (ONE, TWO):
         with pytest.raises(StoreUnavailable):

@@ -14,12 +14,12 @@ import pytest
 from clients import Clock
 from redis_servers import Server, serving
 
+from mcp_sessions._errors import ConfigurationError, StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE, Claims
-from mcp_sessions.errors import ConfigurationError, StoreUnavailable
 from mcp_sessions.stores import _redis_durability as redis_durability
+from mcp_sessions.stores._base import Record, Standing
+from mcp_sessions.stores._redis import RedisStore
 from mcp_sessions.stores._redis_durability import ServerInfo
-from mcp_sessions.stores.base import Record, Standing
-from mcp_sessions.stores.redis import RedisStore
 from mcp_sessions.testing._contract import revoke
 
 LIVE, ENDED, LOST = Standing.LIVE, Standing.ENDED, Standing.LOST

@@ -23,15 +23,15 @@ from clients import START, Clock
 from sqlite_worker import SHELF
 from sqlite_worker import session as workers_session
 
+from mcp_sessions._errors import ConfigurationError, DataGone, StoreFull, StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
-from mcp_sessions.errors import ConfigurationError, DataGone, StoreFull, StoreUnavailable
+from mcp_sessions.stores import _sqlite as sqlite
 from mcp_sessions.stores import _sqlite_file as sqlite_file
 from mcp_sessions.stores import _sqlite_shared as sqlite_shared
-from mcp_sessions.stores import sqlite
+from mcp_sessions.stores._base import Ended, Reach, Record, Standing, Store
+from mcp_sessions.stores._sqlite import SQLiteStore
 from mcp_sessions.stores._sqlite_file import SQLiteFile
-from mcp_sessions.stores.base import Ended, Reach, Record, Standing, Store
-from mcp_sessions.stores.sqlite import SQLiteStore
 from mcp_sessions.testing._contract import revoke
 
 HOUR = 3600

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import pytest
 from clients import START, Clock
 
-from mcp_sessions.errors import ConfigurationError, StoreFull, StoreUnavailable
+from mcp_sessions._errors import ConfigurationError, StoreFull, StoreUnavailable
 from mcp_sessions.stores import _sqlite_file as sqlite_file
 from mcp_sessions.stores import _sqlite_tables as sqlite_tables
 from mcp_sessions.stores._sqlite_file import Setting, SQLiteFile

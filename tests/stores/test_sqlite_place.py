@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mcp_sessions.errors import ConfigurationError
+from mcp_sessions._errors import ConfigurationError
 from mcp_sessions.stores import _sqlite_file as sqlite_file
 
 

@@ -18,16 +18,16 @@ import redis_servers
 from apps import Server, sessions
 from clients import START, Client, Clock
 
+from mcp_sessions._errors import PrincipalDataTooLarge, StoreFull, TooManySessions
 from mcp_sessions._session.claims import Claims
 from mcp_sessions._session.data import Namespace
-from mcp_sessions.errors import PrincipalDataTooLarge, StoreFull, TooManySessions
 from mcp_sessions.stores import _postgres_tables as postgres_tables
 from mcp_sessions.stores import _redis_data as redis_data
-from mcp_sessions.stores.base import ANONYMOUS, Record, Store
-from mcp_sessions.stores.memory import MemoryStore
-from mcp_sessions.stores.postgres import PostgresStore
-from mcp_sessions.stores.redis import RedisStore
-from mcp_sessions.stores.sqlite import SQLiteStore
+from mcp_sessions.stores._base import ANONYMOUS, Record, Store
+from mcp_sessions.stores._memory import MemoryStore
+from mcp_sessions.stores._postgres import PostgresStore
+from mcp_sessions.stores._redis import RedisStore
+from mcp_sessions.stores._sqlite import SQLiteStore
 from mcp_sessions.testing._contract import at_once
 
 LATER = START + 3600

@@ -13,11 +13,14 @@ from clients import START
 from msgspec.structs import replace
 
 from mcp_sessions import stores
+from mcp_sessions._errors import ConfigurationError, DataGone, StoreFull, StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
-from mcp_sessions.errors import ConfigurationError, DataGone, StoreFull, StoreUnavailable
-from mcp_sessions.stores import ROUND_TRIPS, STEPS, Timeout, TimeoutStore
-from mcp_sessions.stores.base import Reach, Record, Standing, Store
+from mcp_sessions.stores import _ROUND_TRIPS as ROUND_TRIPS
+from mcp_sessions.stores import _STEPS as STEPS
+from mcp_sessions.stores import _Timeout as Timeout
+from mcp_sessions.stores import _TimeoutStore as TimeoutStore
+from mcp_sessions.stores._base import Reach, Record, Standing, Store
 
 CLAIMS = Claims(kind="session", kid="k", jti="j", issued_at=START, expires_at=START + 60)
 RECORD = Record(ref="r", subject=None, created_at=START, expires_at=START + 60, seen_at=START)
@@ -130,7 +133,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         counted.append(seconds)
         return Timeout(scope, seconds)
 
-    monkeypatch.setattr(stores, "Timeout", counting)
+    monkeypatch.setattr(stores, "_Timeout", counting)
     return counted
 
 

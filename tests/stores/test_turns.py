@@ -10,10 +10,10 @@ from typing import Any
 import anyio
 import pytest
 
+from mcp_sessions._errors import DataTooLarge, StoreUnavailable
 from mcp_sessions._session.data import Data, Namespace
-from mcp_sessions.errors import DataTooLarge, StoreUnavailable
+from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.stores._turns import Turns
-from mcp_sessions.stores.memory import MemoryStore
 
 PLACE = ("ses_a", "n")
 SHELF = Namespace("ses_a", int(time.time()) + 3600, max_bytes=100)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mcp_sessions.errors import StoreUnavailable
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions._errors import StoreUnavailable
+from mcp_sessions.stores._memory import MemoryStore
 
 
 class Failing(MemoryStore):

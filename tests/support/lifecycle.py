@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 from clients import START
 
+from mcp_sessions._errors import SessionEnded, SessionExpired, SessionNotFound
 from mcp_sessions._protocol.decision import NEEDS_LIVE_SESSION, TABLE, Carries, Step
 from mcp_sessions._server.sessions import refusal_of
 from mcp_sessions._session.claims import SESSION, Claims
-from mcp_sessions.errors import SessionEnded, SessionExpired, SessionNotFound
-from mcp_sessions.stores.base import Standing
+from mcp_sessions.stores._base import Standing
 
 CLAIMS = Claims(kind=SESSION, kid="a", jti="life", issued_at=START, expires_at=START + 1)
 LIVE = Standing.LIVE.value

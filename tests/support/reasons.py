@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_sessions.errors import Refusal
+from mcp_sessions._errors import Refusal
 
 
 def refused(reason: str) -> pytest.RaisesExc[Refusal]:

@@ -18,13 +18,14 @@ from apps import Server, sessions
 from clients import SESSION_KEY, Answer, Client, Clock, Header, Incoming, call, chunks, http
 from starlette.types import Message
 
-from mcp_sessions import SEP1364Create, SEP1364Initialize, Session, errors
+from mcp_sessions import SEP1364Create, SEP1364Initialize, Session
+from mcp_sessions import _errors as errors
+from mcp_sessions._errors import REFUSALS, Refusal, refuse
 from mcp_sessions._protocol.decision import LISTS, TABLE, Carries, Lists, Step, list_step
 from mcp_sessions._session.claims import Claims
 from mcp_sessions._session.reasons import ENDS, REASONS
-from mcp_sessions.errors import REFUSALS, Refusal, refuse
-from mcp_sessions.stores.base import Standing
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores._base import Standing
+from mcp_sessions.stores._memory import MemoryStore
 
 COMMAND = "python tests/support/refusals.py docs"
 FIRST: Mapping[str, Any] = {"dialects": [SEP1364Create()]}

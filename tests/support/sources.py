@@ -10,7 +10,7 @@ from msgspec.structs import force_setattr
 from mcp_sessions._session.claims import SESSION, Claims, Principal
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.state import State
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores._memory import MemoryStore
 
 
 def no_data() -> Data:

@@ -15,9 +15,9 @@ from apps import Server, sessions
 from clients import SECRET, Answer, Client
 from leaks import RECORDER, Recorder
 
+from mcp_sessions._errors import ConfigurationError
 from mcp_sessions._tokens import seal
 from mcp_sessions._tokens.keys import KeyRing
-from mcp_sessions.errors import ConfigurationError
 
 TOKEN = "e30.eyJhIjoxfQ.Xo7sLd5cHf9aGe2ivB1kTn0RzJmYwq3u"
 SIGNATURE = TOKEN.rsplit(".", 1)[1]

@@ -23,7 +23,7 @@ from clients import Client
 from failing import Failing
 
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.telemetry import _inspector as inspecting
 from mcp_sessions.telemetry._feed import Began, Feed
 

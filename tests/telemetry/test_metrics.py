@@ -15,12 +15,12 @@ from opentelemetry.sdk.metrics.export import Histogram, InMemoryMetricReader
 from starlette.types import Scope
 
 from mcp_sessions import CreateRefused, Session, __version__
+from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._session.events import RequestRefused, SessionCreated, SessionDeleted, SessionUsed
 from mcp_sessions._session.reasons import ENDS, REASONS
-from mcp_sessions.errors import StoreUnavailable
-from mcp_sessions.stores.base import Record
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions.stores._base import Record
+from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.telemetry import _metrics as metrics
 from mcp_sessions.telemetry._attributes import SCHEMA_URL
 from mcp_sessions.telemetry._metrics import OPERATION_BUCKETS, SESSION_BUCKETS, SessionMetrics

@@ -28,9 +28,9 @@ from recorded import process_wide
 from integration.servers import CELLS, FRAMEWORKS, bare
 from mcp_sessions import SEP1364Create
 from mcp_sessions.stores._hidden import hidden
-from mcp_sessions.stores.postgres import PostgresStore
-from mcp_sessions.stores.redis import RedisStore
-from mcp_sessions.stores.sqlite import SQLiteStore
+from mcp_sessions.stores._postgres import PostgresStore
+from mcp_sessions.stores._redis import RedisStore
+from mcp_sessions.stores._sqlite import SQLiteStore
 
 OURS = {"sessions/create", "sessions/delete", "session start", "session end", "tools/call whoami"}
 

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_sessions._errors import ConfigurationError, MCPSessionsError
 from mcp_sessions._session.claims import Principal
 from mcp_sessions._tokens.handles import (
     ALPHABET,
@@ -37,7 +38,6 @@ from mcp_sessions._tokens.handles import (
     verify,
 )
 from mcp_sessions._tokens.keys import KeyRing
-from mcp_sessions.errors import ConfigurationError, MCPSessionsError
 
 NOW = 1_800_000_000
 DAY = 86_400

@@ -13,9 +13,9 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from mcp_sessions._errors import ConfigurationError
 from mcp_sessions._tokens.keyfile import is_ephemeral, key_source
 from mcp_sessions._tokens.keys import KeyRing
-from mcp_sessions.errors import ConfigurationError
 
 NOW = 1_800_000_000.0
 ONE, TWO = "vB1kTn0RzJmYwq3uXo7sLd5cHf9aGe2i", "Qe8pZt4yUw6rNb2mKc0xVh5jLs7dFg1a"

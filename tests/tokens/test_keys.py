@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives.serialization import (
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_sessions._errors import ConfigurationError, SessionNotFound
 from mcp_sessions._session.claims import Principal
 from mcp_sessions._tokens.keys import KeyRing, base64url, encode_fields, from_base64url
-from mcp_sessions.errors import ConfigurationError, SessionNotFound
 
 SECRET = "vB1kTn0RzJmYwq3uXo7sLd5cHf9aGe2i"
 OTHER = "Qe8pZt4yUw6rNb2mKc0xVh5jLs7dFg1a"

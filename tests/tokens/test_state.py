@@ -10,9 +10,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_sessions._errors import StateUnreadable
 from mcp_sessions._tokens import seal
 from mcp_sessions._tokens.keys import KeyRing, base64url, encode_fields, from_base64url
-from mcp_sessions.errors import StateUnreadable
 
 NOW = 1_800_000_000
 OLD, NEW = "vB1kTn0RzJmYwq3uXo7sLd5cHf9aGe2i", "Qe8pZt4yUw6rNb2mKc0xVh5jLs7dFg1a"

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_sessions._errors import ConfigurationError, SessionExpired, SessionNotFound
 from mcp_sessions._session.claims import (
     MAX_TOKEN_BYTES,
     SESSION,
@@ -25,7 +26,6 @@ from mcp_sessions._session.claims import (
 )
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing, base64url, from_base64url
-from mcp_sessions.errors import ConfigurationError, SessionExpired, SessionNotFound
 
 NOW = 1_800_000_000
 JTI = "AAAAAAAAAAAAAAAAAAAAAA"

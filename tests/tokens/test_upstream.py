@@ -10,11 +10,11 @@ from clients import SECRET, START
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from mcp_sessions._errors import SessionNotFound
 from mcp_sessions._session.claims import TRANSPORT, Claims, Principal
 from mcp_sessions._tokens import seal
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import KeyRing, base64url
-from mcp_sessions.errors import SessionNotFound
 
 ED25519 = Ed25519PrivateKey.generate()
 PRIVATE = ED25519.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()

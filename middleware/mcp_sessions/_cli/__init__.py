@@ -19,12 +19,12 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from .._errors import ConfigurationError, SessionNotFound, StoreUnavailable
 from .._native import reader
 from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, looks_like_session_id, ref_of, utc
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
 from .._tokens.keys import base64url, from_base64url
-from ..errors import ConfigurationError, SessionNotFound, StoreUnavailable
 from . import probe, sessions, watch
 from .terminal import OK, UNKNOWN, USAGE, refuse, secret_location, show, text_in
 

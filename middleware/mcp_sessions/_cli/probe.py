@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-from ..errors import ConfigurationError
+from .._errors import ConfigurationError
 from . import terminal
 from .probe_client import Exhausted, ProbeClient, Unanswered, Wire, connect_legacy, connect_modern
 from .probe_rules import RULES, ProbeRun, Rule, Skipped

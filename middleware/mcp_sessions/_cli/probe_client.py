@@ -21,9 +21,9 @@ from threading import Lock, Thread
 from typing import Any, Final, Literal
 from urllib.parse import SplitResult, urlsplit
 
+from .._errors import ConfigurationError, MCPSessionsError
 from .._protocol.members import CLIENT_CAPABILITIES_KEY, PROTOCOL_VERSION_KEY, SESSION_KEY
 from .._protocol.sse import EventStream
-from ..errors import ConfigurationError, MCPSessionsError
 
 MAX_BYTES: Final = 1 << 20  # of one answer
 PATIENCE: Final = 10.0  # seconds for one answer

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import anyio
 
+from .._errors import ConfigurationError
 from .._server.operator import Sessions
 from .._session.claims import AUDIENCE, Principal, utc
-from ..errors import ConfigurationError
 from . import terminal
 
 _NOT_FOUND: Final = "no such session is recorded and alive; the servers record sessions with tracked=True"

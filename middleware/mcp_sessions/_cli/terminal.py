@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from ..errors import ConfigurationError
+from .._errors import ConfigurationError
 
 OK: Final = 0
 REFUSED: Final = 1

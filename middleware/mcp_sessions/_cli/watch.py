@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ..errors import ConfigurationError
+from .._errors import ConfigurationError
 from ..telemetry._feed import (
     Began,
     Board,

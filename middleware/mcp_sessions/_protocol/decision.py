@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 import msgspec
 from msgspec import UNSET
 
+from .._errors import EraRefused, SessionNotFound, SessionRequired, refuse
 from .._session.claims import BESIDE, COOKIE, MODES, Kind, looks_like_session_id
 from .._session.claims import SESSION as SESSION_KIND
-from ..errors import EraRefused, SessionNotFound, SessionRequired, refuse
 from . import draft
 from .cookies import DISCOVER, SHARED_JAR
 from .draft import INITIALIZE, SessionMetadata

@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
+from .._errors import Refusal, refuse
 from .._session.claims import RedactedRepr, utc
-from ..errors import Refusal, refuse
 from .jsonrpc import Message
 from .strict_json import DECODE_ERRORS, SHORTEST_MEMBER, Names, is_all, last_members, members, string
 

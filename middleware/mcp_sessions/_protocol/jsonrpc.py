@@ -16,7 +16,7 @@ from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import force_setattr
 
 from .. import _native
-from ..errors import NOT_JSONRPC, InvalidRequest, refuse
+from .._errors import NOT_JSONRPC, InvalidRequest, refuse
 from .members import (
     CLIENT_CAPABILITIES_KEY,
     CLIENT_INFO_KEY,

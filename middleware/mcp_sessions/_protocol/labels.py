@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Raw
 
+from .._errors import ConfigurationError, Refusal
 from .._session.claims import MAX_CLIENT_CHARS, Correlation, looks_like_session_id
-from ..errors import ConfigurationError, Refusal
 from .draft import INITIALIZE
 from .jsonrpc import Message
 from .members import SESSION_KEY

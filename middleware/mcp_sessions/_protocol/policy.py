@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final, Literal, TypeAlias
 
-from ..errors import ConfigurationError
+from .._errors import ConfigurationError
 from .jsonrpc import TARGETS
 
 HANDSHAKE_METHODS: Final = frozenset({"initialize", "notifications/initialized", "server/discover"})

@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from .. import _native
-from ..errors import Refusal
+from .._errors import Refusal
 from .jsonrpc import Message
 from .members import SESSION_KEY, Meta
 from .strict_json import DECODE_ERRORS, Names, join, last_members, read_object, string

@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from .._errors import ConfigurationError, SessionNotFound, refuse
 from .._session.claims import BESIDE, Kind
-from ..errors import ConfigurationError, SessionNotFound, refuse
 from . import rewrite
 from .decision import ABOUT_SESSIONS, Subject
 from .draft import CREATE, DELETE, INITIALIZE, SessionMetadata, speaks_draft

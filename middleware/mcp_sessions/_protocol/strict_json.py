@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Raw
 
-from ..errors import NOT_JSONRPC, ParseError, Refusal, refuse
+from .._errors import NOT_JSONRPC, ParseError, Refusal, refuse
 
 DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The decoder's errors for a text that it cannot read as asked."""

@@ -19,6 +19,7 @@ import msgspec
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
+from .._errors import EraRefused, InvalidParams, Refusal, SessionEnded, SessionExpired, SessionNotFound
 from .._protocol import decision, rewrite
 from .._protocol.headers import HANDSHAKE_VERSIONS, SESSION_HEADER, Header, edit
 from .._protocol.jsonrpc import REQUEST, Message
@@ -27,7 +28,6 @@ from .._protocol.sse import EventStream
 from .._protocol.strict_json import join, members
 from .._session.claims import Claims
 from .._session.events import RequestRefused
-from ..errors import EraRefused, InvalidParams, Refusal, SessionEnded, SessionExpired, SessionNotFound
 from ..telemetry._detect import is_traced
 from .body import Replay
 from .context import RequestContext

@@ -19,11 +19,11 @@ import msgspec
 from starlette.types import Message as ASGIMessage
 from starlette.types import Receive
 
+from .._errors import NOT_JSONRPC, InvalidRequest, refuse
 from .._protocol import jsonrpc
 from .._protocol.decision import speaks_of_sessions
 from .._protocol.headers import CODING, LENGTH, RequestHeaders
 from .._protocol.jsonrpc import Message
-from ..errors import NOT_JSONRPC, InvalidRequest, refuse
 
 if TYPE_CHECKING:
     from .context import RequestContext

@@ -13,8 +13,8 @@ from typing import Final
 
 import anyio
 
-from ..errors import StoreUnavailable
-from ..stores.base import Store
+from .._errors import StoreUnavailable
+from ..stores._base import Store
 from .streams import start
 
 INTERVAL: Final = 10.0  # seconds between two counts

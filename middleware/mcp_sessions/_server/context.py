@@ -14,6 +14,7 @@ from msgspec import UNSET
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
+from .._errors import Refusal
 from .._protocol import rewrite
 from .._protocol.draft import INITIALIZE
 from .._protocol.headers import LENGTH, SESSION_HEADER, RequestHeaders, edit
@@ -22,7 +23,6 @@ from .._protocol.labels import Correlate, baggage_member, propagated
 from .._protocol.strict_json import string
 from .._session.claims import Correlation, RedactedRepr
 from .._session.session import Session, correlation_variable
-from ..errors import Refusal
 from ..telemetry._detect import attributes_of
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from starlette.types import Scope
 
+from .._errors import Refusal, SessionNotFound, StoreUnavailable
 from .._protocol import cookies
 from .._protocol.cookies import SHARED_JAR
 from .._protocol.draft import SessionMetadata
@@ -19,7 +20,6 @@ from .._protocol.headers import Header
 from .._protocol.jsonrpc import Message
 from .._session.claims import COOKIE
 from .._session.events import RequestRefused
-from ..errors import Refusal, SessionNotFound, StoreUnavailable
 from .context import RequestContext
 from .minting import initialize_session
 from .sessions import open_session

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 from starlette.types import Scope
 
+from .._errors import SessionRequired
 from .._protocol import cookies
 from .._protocol.cookies import SHARED_JAR
 from .._protocol.draft import speaks_draft
@@ -25,7 +26,6 @@ from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
 from .._session.claims import MAX_CLIENT_CHARS, RedactedRepr
 from .._session.session import Session, find_session, framework_scope
-from ..errors import SessionRequired
 from .placement import code_of
 
 if TYPE_CHECKING:

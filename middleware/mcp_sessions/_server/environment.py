@@ -13,8 +13,8 @@ from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
+from .._errors import ConfigurationError
 from .._native import SWITCH
-from ..errors import ConfigurationError
 from . import forms
 from .forms import Form
 from .options import GROUPS, MOVED, MiddlewareOptions, Options, Tracking

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, cast, get_args
 
 from starlette.types import ASGIApp
 
-from ..errors import ConfigurationError
+from .._errors import ConfigurationError
 
 Seconds = float | timedelta
 Check = Callable[[str, Any], Any]

@@ -22,13 +22,13 @@ import anyio
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as ASGIMessage
 
+from .._errors import StoreFull, StoreUnavailable
 from .._session import claims as lineage
 from .._session.claims import MAX_CLOCK_SKEW, Claims, utc
 from .._session.data import Data
 from .._session.events import Fact, SessionDeleted
 from .._session.session import EndedSession
-from ..errors import StoreFull, StoreUnavailable
-from ..stores.base import Ended, Record, Store
+from ..stores._base import Ended, Record, Store
 from .census import Census
 from .logs import about
 from .streams import Streams, start

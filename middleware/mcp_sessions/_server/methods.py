@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from .._errors import InvalidParams, PrincipalRequired, refuse
 from .._protocol.decision import Step
 from .._protocol.draft import instant
 from .._protocol.jsonrpc import Message
@@ -23,8 +24,7 @@ from .._protocol.members import SESSION_KEY
 from .._protocol.sep1364 import FIELD_NAME, required_capabilities
 from .._session.claims import BESIDE, FIELD, MODES, SESSION, Kind, Principal
 from .._tokens.keys import base64url, from_base64url
-from ..errors import InvalidParams, PrincipalRequired, refuse
-from ..stores.base import FIRST, Position, Record, idle_at
+from ..stores._base import FIRST, Position, Record, idle_at
 from . import minting
 from .context import RequestContext
 from .sessions import ActiveSession

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from .._errors import ConfigurationError, Refusal
 from .._protocol import decision
 from .._protocol.cookies import COOKIE
 from .._protocol.headers import SESSION_HEADER, RequestHeaders
 from .._protocol.policy import Require
 from .._tokens.keyfile import Keys
-from ..errors import ConfigurationError, Refusal
-from ..stores.base import Reach, Store
+from ..stores._base import Reach, Store
 from . import forms, placement
 from .answers import refuse_bodyless
 from .context import RequestContext

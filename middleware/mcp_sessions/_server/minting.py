@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from starlette.types import Scope
 
+from .._errors import CreateFailed, PrincipalDataTooLarge, Refusal, SessionEnded, StoreUnavailable, refuse
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
 from .._session import claims
@@ -24,8 +25,7 @@ from .._session.claims import COOKIE, SESSION, TRANSPORT, Claims, Kind, Mode, Pr
 from .._session.events import SessionCreated
 from .._session.session import Session
 from .._tokens import seal
-from ..errors import CreateFailed, PrincipalDataTooLarge, Refusal, SessionEnded, StoreUnavailable, refuse
-from ..stores.base import LIVE, Record
+from ..stores._base import LIVE, Record
 from .context import RequestContext
 from .lifecycle import NOT_BEGUN
 from .logs import about

@@ -16,11 +16,11 @@ import anyio
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
+from .._errors import ConfigurationError
 from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, Principal, utc
 from .._tokens.keyfile import Keys, key_source
-from ..errors import ConfigurationError
 from ..stores import make
-from ..stores.base import FIRST, Reach, Record, Store
+from ..stores._base import FIRST, Reach, Record, Store
 from . import forms
 from .lifecycle import ENDED_ALL
 

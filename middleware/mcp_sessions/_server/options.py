@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, Typ
 
 from starlette.types import Scope
 
+from .._errors import ConfigurationError
 from .._protocol.decision import EXTENSIONS, Lists
 from .._protocol.labels import Source
 from .._protocol.policy import Require
@@ -18,8 +19,7 @@ from .._session.claims import MAX_TOKEN_BYTES
 from .._session.events import Listener
 from .._session.session import EndedSession, Session
 from .._tokens.keyfile import Keys
-from ..errors import ConfigurationError
-from ..stores.base import Store
+from ..stores._base import Store
 from ..telemetry._detect import Redact, Spans, Trace, User
 from . import forms
 from .forms import Code, Duration, Flag, Form, Lifetime, LifetimeOrNone, Name, Seconds, Whole, WholeOrNone

@@ -22,7 +22,7 @@ from typing import Any, Final, cast
 from starlette.routing import Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ..errors import Refusal, SessionNotFound, SessionRequired
+from .._errors import Refusal, SessionNotFound, SessionRequired
 from . import forms
 
 MISPLACED: Final = (

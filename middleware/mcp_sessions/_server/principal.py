@@ -11,8 +11,8 @@ from typing import Any
 from starlette.authentication import SimpleUser
 from starlette.types import Scope
 
+from .._errors import ConfigurationError
 from .._session.claims import Principal
-from ..errors import ConfigurationError
 
 PrincipalOf = Callable[[Scope], "Principal | str | None"]
 """The `principal=` option: returns who a request is authenticated as, given its scope."""

@@ -11,6 +11,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from .._errors import Refusal, SessionNotFound, StoreUnavailable
 from .._protocol import rewrite
 from .._protocol.decision import ADVERTISING, ANSWERED, ATTACH, CANCELLED, ECHOES, PASS, STABLE, Decision, decide
 from .._protocol.draft import INITIALIZE
@@ -20,7 +21,6 @@ from .._protocol.strict_json import join
 from .._session.claims import COOKIE, SESSION, looks_like_session_id
 from .._session.events import SessionUsed
 from .._session.session import Session, correlation_variable, session_variable
-from ..errors import Refusal, SessionNotFound, StoreUnavailable
 from .answers import answer, notify, refuse, refuse_at_once, refuse_unread, refused_body
 from .body import Replay, read_body, read_message
 from .context import Bridged, RequestContext, named_ids

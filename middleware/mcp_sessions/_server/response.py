@@ -20,11 +20,11 @@ from anyio.lowlevel import checkpoint
 from starlette.types import Message as ASGIMessage
 from starlette.types import Send
 
+from .._errors import Refusal, StateError
 from .._protocol import rewrite
 from .._protocol.headers import SESSION_HEADER
 from .._protocol.sse import EventStream
 from .._session.claims import Claims, RedactedRepr
-from ..errors import Refusal, StateError
 from .resumption import StreamGuard
 from .sessions import ActiveSession
 

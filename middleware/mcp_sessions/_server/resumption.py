@@ -16,9 +16,9 @@ import anyio
 import msgspec
 from anyio.lowlevel import checkpoint
 
+from .._errors import DataError, DataGone, Refusal, SessionEnded, StateError, StoreUnavailable
 from .._protocol import rewrite
 from .._session.claims import SESSION, Claims
-from ..errors import DataError, DataGone, Refusal, SessionEnded, StateError, StoreUnavailable
 from .streams import Streams, start
 
 if TYPE_CHECKING:

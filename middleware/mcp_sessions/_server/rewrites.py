@@ -13,6 +13,7 @@ from typing import ClassVar, Final
 
 from starlette.types import Message as ASGIMessage
 
+from .._errors import DataError, Refusal, StateError, StoreUnavailable
 from .._protocol import rewrite
 from .._protocol.decision import ADVERTISING
 from .._protocol.draft import INITIALIZE, speaks_draft
@@ -21,7 +22,6 @@ from .._protocol.sep1364 import agrees_on_version, capabilities, field
 from .._session.claims import BESIDE, FIELD, SESSION, TRANSPORT, Kind
 from .._session.events import RequestRefused
 from .._tokens import seal
-from ..errors import DataError, Refusal, StateError, StoreUnavailable
 from .answers import refuse_at_once, refused_body
 from .context import BridgedInitialize, RequestContext, named_ids
 from .cookies import first_cookie, may_have_cookie

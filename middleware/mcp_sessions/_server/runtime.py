@@ -17,6 +17,7 @@ import msgspec
 from starlette.types import ASGIApp
 
 from .. import stores
+from .._errors import CreateLimited, Refusal, SessionNotFound, SessionRequired
 from .._protocol import decision
 from .._protocol.cookies import cookie_name
 from .._protocol.decision import Rules
@@ -28,10 +29,9 @@ from .._session.events import Fact, Listener
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import is_ephemeral, key_source
 from .._tokens.keys import KeyRing
-from ..errors import CreateLimited, Refusal, SessionNotFound, SessionRequired
-from ..stores import base
+from ..stores import _base as base
+from ..stores._base import ANONYMOUS, LIVE, Reach, Standing, Store
 from ..stores._turns import Turns
-from ..stores.base import ANONYMOUS, LIVE, Reach, Standing, Store
 from ..telemetry._detect import is_traced
 from . import placement, principal
 from .census import Census

@@ -14,19 +14,7 @@ from typing import Final
 
 import msgspec
 
-from .._protocol import draft
-from .._protocol.decision import Decision
-from .._protocol.draft import SessionMetadata
-from .._session import claims
-from .._session.claims import MAX_CLOCK_SKEW, SESSION, TRANSPORT, Claims, Kind, Principal, RedactedRepr
-from .._session.data import Data, Namespace
-from .._session.session import Session
-from .._session.state import State, UnreadableState
-from .._tokens import seal
-from .._tokens.jwt import MAX_REMEMBERED_CHARS, VerifiedToken
-from .._tokens.keys import KeyRing
-from .._tokens.seal import UnsealedState
-from ..errors import (
+from .._errors import (
     DataGone,
     DataTooLarge,
     PrincipalDataTooLarge,
@@ -39,7 +27,19 @@ from ..errors import (
     StoreUnavailable,
     refuse,
 )
-from ..stores.base import LIVE, Standing
+from .._protocol import draft
+from .._protocol.decision import Decision
+from .._protocol.draft import SessionMetadata
+from .._session import claims
+from .._session.claims import MAX_CLOCK_SKEW, SESSION, TRANSPORT, Claims, Kind, Principal, RedactedRepr
+from .._session.data import Data, Namespace
+from .._session.session import Session
+from .._session.state import RequestState, UnreadableState
+from .._tokens import seal
+from .._tokens.jwt import MAX_REMEMBERED_CHARS, VerifiedToken
+from .._tokens.keys import KeyRing
+from .._tokens.seal import UnsealedState
+from ..stores._base import LIVE, Standing
 from .context import Bridged, RequestContext
 from .current import warn_once
 from .logs import about
@@ -77,7 +77,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
     known: VerifiedToken | None = None  # what is remembered of the token; None for a new session
     ended_by_own_request: bool = False  # so that the request goes on when its session ends
     unread: str | None = None  # why its state could not be read from the store
-    opened: State | None = None  # its state, once it was looked at
+    opened: RequestState | None = None  # its state, once it was looked at
     is_shut: bool = False  # the response has left, so that nothing changes any more
 
     @property
@@ -86,11 +86,13 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         return Session(self)
 
     @property
-    def state(self) -> State:
+    def state(self) -> RequestState:
         """The state that its client carried, or that the store has for it; the latter may be out of reach."""
         if self.opened is None:
             check = partial(check_state, limit=self.runtime.limits.state_bytes)  # and nothing that leads back here
-            self.opened = State(self.payload, check=check) if self.unread is None else UnreadableState(self.unread)
+            self.opened = (
+                RequestState(self.payload, check=check) if self.unread is None else UnreadableState(self.unread)
+            )
             if self.is_shut:
                 self.opened.shut()
         return self.opened

@@ -14,10 +14,10 @@ from typing import Any, Final, Protocol
 
 import anyio
 
+from .._errors import StoreUnavailable
 from .._session.claims import Claims
-from ..errors import StoreUnavailable
-from ..stores import base
-from ..stores.base import Standing, Store
+from ..stores import _base as base
+from ..stores._base import Standing, Store
 
 _log: Final = logging.getLogger("mcp_sessions")
 INTERVAL: Final = 0.5  # seconds between two questions to the store

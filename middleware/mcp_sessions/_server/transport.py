@@ -14,12 +14,12 @@ from typing import Final
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from .._errors import Refusal, SessionExpired, SessionNotFound, StoreUnavailable
 from .._protocol import draft, rewrite
 from .._protocol.headers import SESSION_HEADER, edit
 from .._session.claims import FIELD, TRANSPORT, Claims
 from .._session.events import RequestRefused
-from ..errors import Refusal, SessionExpired, SessionNotFound, StoreUnavailable
-from ..stores.base import LIVE
+from ..stores._base import LIVE
 from .answers import Answer, may_delete, refuse_bodyless, refuse_request, refuse_unread, send_refusal, send_status
 from .body import Replay
 from .context import Bridged, BridgedInitialize, RequestContext

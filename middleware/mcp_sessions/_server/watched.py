@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ..errors import ConfigurationError, StoreUnavailable
-from ..stores.base import Record
+from .._errors import ConfigurationError, StoreUnavailable
+from ..stores._base import Record
 from ..telemetry._feed import Feed, LiveSession
 from ..telemetry._inspector import Inspector, Roster
 from .forms import is_loopback

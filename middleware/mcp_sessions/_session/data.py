@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from ..errors import DataError, DataNotInteger, DataNotJSON, DataTooLarge
+from .._errors import DataError, DataNotInteger, DataNotJSON, DataTooLarge
 
 MAX_KEY_BYTES: Final = 256  # of UTF-8
 MAX_ROUNDS: Final = 1000  # each is lost only when another change got through

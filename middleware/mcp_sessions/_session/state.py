@@ -7,7 +7,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from ..errors import StateClosed, StateNotJSON, StoreUnavailable
+from .._errors import StateClosed, StateNotJSON, StoreUnavailable
 from . import data
 
 _read: Final = msgspec.json.Decoder(dict[str, Any]).decode  # to make one takes ten times as long as to use it
@@ -34,7 +34,7 @@ class State(MutableMapping[str, Any]):
 
     def _load(self) -> dict[str, Any]:
         if self._values is None:
-            self._values = _read(self.payload)
+            self._values = _read(b"{}" if self._received is None else self._received)
         return self._values
 
     def __getitem__(self, key: str) -> Any:
@@ -66,6 +66,12 @@ class State(MutableMapping[str, Any]):
         """Return the part of the state, a mapping too, that the library of this name can use by itself."""
         return Section(self, name)
 
+
+class RequestState(State):
+    """The state of one request, as the middleware uses it: read once, and saved where it has changed."""
+
+    __slots__ = ()
+
     def close(self) -> bytes | None:
         """Refuse further writes and return the JSON object to seal, or None where nothing changed.
 
@@ -81,7 +87,7 @@ class State(MutableMapping[str, Any]):
         if self._values is None:
             return None
         payload = encode_state(self._values)
-        if payload == self.payload:
+        if payload == (self._received or b"{}"):
             return None
         self._check(payload)
         return payload
@@ -94,18 +100,8 @@ class State(MutableMapping[str, Any]):
         """Count changes from this JSON object, which is kept."""
         self._received = payload
 
-    @property
-    def payload(self) -> bytes:
-        """The JSON object as it was received, `{}` when none was."""
-        return b"{}" if self._received is None else self._received
 
-    @property
-    def received(self) -> bool:
-        """Whether the request carried a state at all, be it an empty one."""
-        return self._received is not None
-
-
-class UnreadableState(State):
+class UnreadableState(RequestState):
     """A state in a store that does not answer: reading or writing it raises `StoreUnavailable`."""
 
     __slots__ = ("_reason",)

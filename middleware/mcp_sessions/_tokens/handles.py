@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import ClassVar, Final
 
+from .._errors import ConfigurationError, MCPSessionsError
 from .._session.claims import Principal
-from ..errors import ConfigurationError, MCPSessionsError
 from .keys import Key, KeyRing, encode_fields
 
 ALPHABET: Final = "0123456789abcdefghjkmnpqrstvwxyz"  # no i and l beside 1, no o beside 0, no u beside v

@@ -15,6 +15,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from .._errors import ConfigurationError, SessionExpired, SessionNotFound
 from .._session.claims import (
     MAX_CLIENT_CHARS,
     MAX_CLOCK_SKEW,
@@ -26,7 +27,6 @@ from .._session.claims import (
     Principal,
     RedactedRepr,
 )
-from ..errors import ConfigurationError, SessionExpired, SessionNotFound
 from .keys import Key, KeyRing, base64url, from_base64url
 from .seal import UnsealedState
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from ..errors import ConfigurationError
+from .._errors import ConfigurationError
 from .keys import REMEDY, KeyRing
 
 Keys = None | str | bytes | Sequence[str | bytes] | KeyRing

@@ -26,8 +26,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from jwt.algorithms import Algorithm, ECAlgorithm, HMACAlgorithm, OKPAlgorithm
 from jwt.exceptions import InvalidKeyError
 
+from .._errors import ConfigurationError, SessionNotFound
 from .._session.claims import Principal
-from ..errors import ConfigurationError, SessionNotFound
 
 AlgorithmName = Literal["HS256", "EdDSA", "ES256"]
 CipherName = Literal["state", "bridge"]

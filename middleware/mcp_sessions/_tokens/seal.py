@@ -16,8 +16,8 @@ from typing import Final
 import msgspec
 from cryptography.exceptions import InvalidTag
 
+from .._errors import SessionNotFound, StateUnreadable
 from .._session.claims import MAX_CLOCK_SKEW, Claims
-from ..errors import SessionNotFound, StateUnreadable
 from .keys import CipherName, Key, KeyRing, base64url, encode_fields, from_base64url
 
 VERSION: Final = "v1"

@@ -22,8 +22,8 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 from anyio import to_thread
 
+from .._errors import ConfigurationError
 from .._session.claims import RedactedRepr
-from ..errors import ConfigurationError
 from ._session import HeldSession, JarUnreadable, Metadata
 from ._transport import server_of, url_of
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import anyio
 import msgspec
 
-from ..errors import MCPSessionsError
+from .._errors import MCPSessionsError
 
 
 class ClientError(MCPSessionsError):

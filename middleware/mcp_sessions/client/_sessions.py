@@ -15,8 +15,8 @@ from typing import Any, Final
 import anyio
 import msgspec
 
+from .._errors import ConfigurationError
 from .._session.claims import Mode
-from ..errors import ConfigurationError
 from . import _messages as messages
 from ._jar import JarSync, SessionJar
 from ._router import OnLost, Rules, SessionRouter

@@ -19,7 +19,7 @@ import anyio
 from anyio.abc import ObjectReceiveStream, ObjectSendStream
 from anyio.streams.memory import MemoryObjectReceiveStream
 
-from ..errors import ConfigurationError
+from .._errors import ConfigurationError
 from . import _messages as messages
 from ._session import Metadata, NoAnswer, Refused
 

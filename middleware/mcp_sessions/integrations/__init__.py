@@ -1,5 +1,8 @@
-"""Frameworks: the middleware put in its place in each, and what their handlers are given.
+"""Sessions in the frameworks: where handlers of FastAPI, FastMCP and the official SDK look for them.
 
-Sessions come as dependencies (`fastapi`, `fastmcp`, `sdk`), handles as the types of arguments (`handle_types`). No
-framework but Starlette is imported with a module here: applications are known by their shape and class names.
+No framework but Starlette is imported with a module here: applications are known by their shape and class names.
 """
+
+from ._lifespans import lifespan_of
+
+__all__ = ["lifespan_of"]

@@ -12,10 +12,10 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 
+from .._errors import ConfigurationError, Refusal
 from .._server.current import session_required
 from .._server.placement import code_of
 from .._session.session import Session
-from ..errors import ConfigurationError, Refusal
 
 __all__ = ["add_exception_handlers", "optional_session", "require_session"]
 

@@ -1,8 +1,9 @@
-"""Stores of revocations, records and session data; `make` turns the `store=` option into one whose calls end in time.
+"""Stores of revocations, records and session data, and what a store of your own needs.
 
-A driver is imported only where it is asked for. A store across a network may hang, and a foreign one may raise
-anything: what is not an error of this package becomes `StoreUnavailable`, which a caller never takes for "no". No text
-here or in the log repeats what was given or what a driver says, since a URL may hold a password.
+`make` turns the `store=` option into a store whose calls end in time. A driver is imported only where it is asked for.
+A store across a network may hang, and a foreign one may raise anything: what is not an error of this package becomes
+`StoreUnavailable`, which a caller never takes for "no". No text here or in the log repeats an option's value or a
+driver's words, since a URL may hold a password.
 """
 
 from __future__ import annotations
@@ -12,39 +13,95 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 
+from .._errors import ConfigurationError, MCPSessionsError, StoreUnavailable, refuse
 from .._session.claims import Claims
-from ..errors import ConfigurationError, MCPSessionsError, StoreUnavailable
+from .._session.data import Namespace
+from ._base import (
+    FIRST,
+    LIVE,
+    METHODS,
+    VALUE_COST,
+    Delegating,
+    Ended,
+    Position,
+    Reach,
+    Record,
+    Standing,
+    Store,
+    added,
+    check_principal,
+    check_size,
+    idle_at,
+    is_touch_due,
+    size_of,
+)
 from ._hidden import hidden
-from .base import LIVE, METHODS, Delegating, Reach, Standing, Store
-from .memory import MemoryStore
+from ._memory import MemoryStore
 
-logger: Final = logging.getLogger("mcp_sessions")
-T = TypeVar("T")
-Clock = Callable[[], float]
-REMEDY: Final = (
+if TYPE_CHECKING:
+    from ._key_value import KeyValueStore
+    from ._postgres import PostgresStore
+    from ._redis import RedisStore
+    from ._sqlite import SQLiteStore
+
+__all__ = [
+    "FIRST",
+    "VALUE_COST",
+    "Ended",
+    "KeyValueStore",
+    "MemoryStore",
+    "Namespace",
+    "Position",
+    "PostgresStore",
+    "Reach",
+    "Record",
+    "RedisStore",
+    "SQLiteStore",
+    "Standing",
+    "Store",
+    "added",
+    "check_principal",
+    "check_size",
+    "idle_at",
+    "is_touch_due",
+    "refuse",
+    "size_of",
+]
+_WITH_DRIVER: Final = {
+    "KeyValueStore": "_key_value",
+    "PostgresStore": "_postgres",
+    "RedisStore": "_redis",
+    "SQLiteStore": "_sqlite",
+}
+
+_logger: Final = logging.getLogger("mcp_sessions")
+_T = TypeVar("_T")
+_Clock = Callable[[], float]
+_REMEDY: Final = (
     "use 'memory:' (one process), 'sqlite:PATH' (one machine), 'redis://HOST:PORT/DATABASE' or its forms 'rediss://', "
     "'unix://', 'redis+cluster://' and 'redis+sentinel://', or 'postgresql://USER@HOST/DATABASE' (many machines), or "
-    "an object that is a mcp_sessions.stores.base.Store"
+    "an object that is a mcp_sessions.stores.Store"
 )
-STEPS: Final = 10  # times that the event loop comes round; an answer needs five or so from the socket to its caller
+_STEPS: Final = 10  # times that the event loop comes round; an answer needs five or so from the socket to its caller
 _MINUTE: Final = 60.0  # seconds
-BACKGROUND: Final = 0  # for calls that no request waits for: start, stop, sweeping, and questions from outside
+_BACKGROUND: Final = 0  # for calls that no request waits for: start, stop, sweeping, and questions from outside
 
-ROUND_TRIPS: Final[Mapping[str, int]] = {  # how many answers of the store each method waits for at the most
+_ROUND_TRIPS: Final[Mapping[str, int]] = {  # how many answers of the store each method waits for at the most
     # `open` the first time; a later one is a request's, which may take three round trips.
-    **dict.fromkeys(("open", "close", "revoke_before", "find", "roster", "count", "claim_ended", "elect"), BACKGROUND),
+    **dict.fromkeys(("open", "close", "revoke_before", "find", "roster", "count", "claim_ended", "elect"), _BACKGROUND),
     **dict.fromkeys(("status", "statuses", "touch", "read", "write", "compare_and_swap", "add"), 1),
     **dict.fromkeys(("admit", "revoke", "register", "sessions", "forks", "purge", "copy"), 3),
 }
-CHANGES: Final = frozenset({"revoke", "register", "write", "compare_and_swap", "add", "copy"})
+_CHANGES: Final = frozenset({"revoke", "register", "write", "compare_and_swap", "add", "copy"})
 """What may also wait until a disk or a replica has it, where a store says for how long (`patience`, in seconds)."""
 
 
-def make(store: object, *, clock: Clock, timeout: float) -> Store:
+def make(store: object, *, clock: _Clock, timeout: float) -> Store:
     """Return the store that an option names.
 
     Args:
@@ -56,10 +113,10 @@ def make(store: object, *, clock: Clock, timeout: float) -> Store:
         ConfigurationError: It names none, or the object lacks a part of the contract; the message says the remedy.
     """
     made = _from_name(store, clock, timeout) if isinstance(store, str) else _checked(store)
-    return made if isinstance(made, (MemoryStore, TimeoutStore)) else TimeoutStore(made, seconds=timeout)
+    return made if isinstance(made, (MemoryStore, _TimeoutStore)) else _TimeoutStore(made, seconds=timeout)
 
 
-def _from_name(name: str, clock: Clock, timeout: float) -> Store:
+def _from_name(name: str, clock: _Clock, timeout: float) -> Store:
     if name == "memory:":
         return MemoryStore(clock=clock)
     if name.startswith("memory:"):
@@ -69,33 +126,33 @@ def _from_name(name: str, clock: Clock, timeout: float) -> Store:
         # "//" begins a URL in other libraries, where three slashes mean a relative path and four an absolute one.
         if not path or path.startswith(("//", ":")):
             raise ConfigurationError("store='sqlite:PATH' takes a plain path, as in 'sqlite:/var/lib/app/sessions.db'")
-        from .sqlite import SQLiteStore
+        from ._sqlite import SQLiteStore
 
-        return SQLiteStore(path, clock=clock, busy_timeout=max(ROUND_TRIPS.values()) * timeout)
+        return SQLiteStore(path, clock=clock, busy_timeout=max(_ROUND_TRIPS.values()) * timeout)
     if name.startswith(("redis://", "rediss://", "unix://", "redis+", "rediss+")):
-        from .redis import RedisStore
+        from ._redis import RedisStore
 
         return RedisStore(name, clock=clock, timeout=timeout)
     if name.startswith(("postgresql://", "postgres://")):
-        from .postgres import PostgresStore
+        from ._postgres import PostgresStore
 
         return PostgresStore(name, clock=clock, timeout=timeout)
-    raise ConfigurationError(f"store= names no store; {REMEDY}")
+    raise ConfigurationError(f"store= names no store; {_REMEDY}")
 
 
 def _checked(store: Any) -> Any:
     if store is None or isinstance(store, type):
-        raise ConfigurationError(f"store= takes a store, not {'None' if store is None else 'a class'}; {REMEDY}")
+        raise ConfigurationError(f"store= takes a store, not {'None' if store is None else 'a class'}; {_REMEDY}")
     lacks = [name for name in METHODS if not callable(getattr(store, name, None))]
     if not isinstance(getattr(store, "reach", None), Reach):
         lacks.append("reach")
     if lacks:
         of, parts = type(store).__name__, ", ".join(lacks)
-        raise ConfigurationError(f"store= is a {of}, which lacks {parts}; see mcp_sessions.stores.base.Store")
+        raise ConfigurationError(f"store= is a {of}, which lacks {parts}; see mcp_sessions.stores.Store")
     return store
 
 
-class TimeoutStore(Delegating):
+class _TimeoutStore(Delegating):
     """Another store, none of whose calls takes longer than it may.
 
     Every method raises `StoreUnavailable` when its time is over (`store_timeout`), or the other store raised an error
@@ -108,8 +165,8 @@ class TimeoutStore(Delegating):
         """Give one round trip so many seconds, and what no request waits for those in the background, or more."""
         super().__init__(store)
         background = max(seconds, background_timeout)
-        self._limits = {name: trips * seconds if trips else background for name, trips in ROUND_TRIPS.items()}
-        for name in CHANGES:
+        self._limits = {name: trips * seconds if trips else background for name, trips in _ROUND_TRIPS.items()}
+        for name in _CHANGES:
             self._limits[name] += _told(store, "patience", 0.0)
         self._reopening = 3 * seconds
         self.where: str = _told(store, "where", type(store).__name__)
@@ -149,7 +206,7 @@ class TimeoutStore(Delegating):
     ) -> Any:
         fault: StoreUnavailable | None = None
         try:
-            with hidden(), anyio.CancelScope() as scope, Timeout(scope, limit):
+            with hidden(), anyio.CancelScope() as scope, _Timeout(scope, limit):
                 return await call(*args, **kwargs)
         except StoreUnavailable as error:
             self._note(error)
@@ -170,19 +227,19 @@ class TimeoutStore(Delegating):
         now = time.monotonic()
         if not now < self._noted.get(fault.reason, -math.inf) + _MINUTE:
             self._noted[fault.reason] = now
-            logger.warning("the session store fails (%s): %s: %s", fault.reason, self.where, fault.cause)
+            _logger.warning("the session store fails (%s): %s: %s", fault.reason, self.where, fault.cause)
 
     def __repr__(self) -> str:
         return f"<TimeoutStore of {type(self._store).__name__}>"
 
 
-def _told(store: object, name: str, otherwise: T) -> T:
+def _told(store: object, name: str, otherwise: _T) -> _T:
     """Return an attribute that a store may have, and a foreign one may have with another meaning."""
     value = getattr(store, name, otherwise)
     return value if type(value) is type(otherwise) else otherwise
 
 
-class Timeout:
+class _Timeout:
     """Cancels a scope when its time is over, counted only while its answer could arrive.
 
     A worker that is short of a processor handles everything late: a timer and the answer that came long before it, in
@@ -195,7 +252,7 @@ class Timeout:
     def __init__(self, scope: anyio.CancelScope, seconds: float) -> None:
         self._scope = scope
         self._seconds = seconds
-        self._left = STEPS
+        self._left = _STEPS
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> None:
@@ -211,7 +268,7 @@ class Timeout:
             self._timer.cancel()
 
     def _start(self) -> None:
-        self._timer = self._loop.call_later(self._seconds / STEPS, self._step)
+        self._timer = self._loop.call_later(self._seconds / _STEPS, self._step)
 
     def _step(self) -> None:
         self._left -= 1
@@ -219,3 +276,9 @@ class Timeout:
             self._start()
         else:
             self._scope.cancel()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WITH_DRIVER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_WITH_DRIVER[name]}", __name__), name)

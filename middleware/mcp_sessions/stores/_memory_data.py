@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
+from .._errors import StoreFull
 from .._session.data import Namespace
-from ..errors import StoreFull
-from .base import ANONYMOUS, VALUE_COST, check_principal, check_size, size_of
+from ._base import ANONYMOUS, VALUE_COST, check_principal, check_size, size_of
 
 MINUTE: Final = 60  # seconds between two times of forgetting
 _SLACK: Final = 1000  # entries that an index may hold in vain

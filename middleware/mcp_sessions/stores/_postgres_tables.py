@@ -14,12 +14,12 @@ from dataclasses import asdict, astuple
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from .._errors import ConfigurationError, refuse
 from .._session.claims import Claims
 from .._session.data import Namespace
-from ..errors import ConfigurationError, refuse
-from . import base
+from . import _base as base
+from ._base import FIRST, LIVE, VALUE_COST, Ended, Position, Record, Standing, size_of
 from ._sql import Item, SQLTransaction
-from .base import FIRST, LIVE, VALUE_COST, Ended, Position, Record, Standing, size_of
 
 if TYPE_CHECKING:
     from psycopg import Connection, Cursor

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from ..errors import ConfigurationError
+from .._errors import ConfigurationError
 from ._redis_durability import Epoch, ask
 from ._redis_scripts import Command
 

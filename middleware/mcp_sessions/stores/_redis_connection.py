@@ -15,7 +15,7 @@ from contextlib import suppress
 from itertools import chain
 from typing import Any, Final
 
-from ..errors import ConfigurationError, StoreFull, StoreUnavailable
+from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from ._redis_clients import Single, retrieve
 from ._redis_durability import Promise
 from ._redis_scripts import Command, Script, Word, in_full

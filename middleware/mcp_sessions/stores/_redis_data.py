@@ -14,11 +14,11 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+from .._errors import DataError, DataGone, DataNotInteger, DataTooLarge, StoreUnavailable
 from .._session.data import Namespace
-from ..errors import DataError, DataGone, DataNotInteger, DataTooLarge, StoreUnavailable
+from ._base import INT64, VALUE_COST, Filling, FullLog, check_principal
 from ._redis_connection import RedisConnection
 from ._redis_scripts import Command, Keys, Script, Word, even_full
-from .base import INT64, VALUE_COST, Filling, FullLog, check_principal
 
 KNOWN: Final = 10_000  # accounts whose size one worker remembers
 _FRESH: Final = 1.0  # seconds for which the size of an account that is not half full is taken for what it was

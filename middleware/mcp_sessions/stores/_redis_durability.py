@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from ..errors import ConfigurationError
+from .._errors import ConfigurationError
 from ._redis_scripts import EPOCH, Command, Keys, Word
 
 logger: Final = logging.getLogger("mcp_sessions")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from .base import Record
+from ._base import Record
 
 Word = str | int | bytes
 Command = tuple[Word, ...]

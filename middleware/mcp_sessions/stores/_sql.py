@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 import anyio
 from anyio.lowlevel import current_token
 
+from .._errors import StoreFull
 from .._session.claims import Claims
 from .._session.data import Namespace
-from ..errors import StoreFull
-from .base import LIVE, ByName, FullLog, Standing, added, check_size, size_of
+from ._base import LIVE, ByName, FullLog, Standing, added, check_size, size_of
 
 T = TypeVar("T")
 CallSoon = Callable[[Callable[[], object]], object]

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from ..errors import ConfigurationError, StoreFull, StoreUnavailable
+from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from ._sqlite_shared import PAGE, SHARE, SharedFile
 from ._sqlite_tables import check, create, epoch_of, raise_epoch
 

@@ -14,12 +14,12 @@ from dataclasses import astuple
 from sqlite3 import Connection
 from typing import Final
 
+from .._errors import ConfigurationError, refuse
 from .._session.claims import Claims
 from .._session.data import Namespace
-from ..errors import ConfigurationError, refuse
-from . import base
+from . import _base as base
+from ._base import FIRST, LIVE, VALUE_COST, Ended, Position, Record, Standing
 from ._sql import Item, SQLTransaction
-from .base import FIRST, LIVE, VALUE_COST, Ended, Position, Record, Standing
 
 APPLICATION_ID: Final = 0x6D637073  # "mcps"
 VERSION: Final = 4  # 1 knew no audiences, 2 did not move the counters beside the file, 3 did not count for principals

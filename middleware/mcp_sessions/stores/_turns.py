@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import anyio
 
-from ..errors import StoreUnavailable
+from .._errors import StoreUnavailable
 
 Change = TypeVar("Change")
 Place = tuple[str, str]

@@ -21,9 +21,9 @@ from opentelemetry import baggage
 from opentelemetry.context import Context, create_key, get_current, set_value
 from opentelemetry.trace import get_current_span
 
+from .._errors import Refusal
 from .._protocol.jsonrpc import TARGETS, Message
 from .._session.claims import Principal, looks_like_session_id
-from ..errors import Refusal
 from ._detect import User
 
 SCOPE: Final = "mcp_sessions"

@@ -28,11 +28,11 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
+from .._errors import Refusal
 from .._protocol.jsonrpc import Message
 from .._protocol.members import Meta
 from .._protocol.strict_json import string
 from .._session.claims import RedactedRepr
-from ..errors import Refusal
 
 LINK: Final = "mcp_sessions.link"  # on each link: what it leads to
 SESSION_START: Final = "start"  # of the session

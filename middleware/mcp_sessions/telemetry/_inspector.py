@@ -24,8 +24,8 @@ import msgspec
 from anyio.abc import ByteReceiveStream, ByteStream, Listener, SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
+from .._errors import StoreUnavailable
 from .._session.claims import RedactedRepr
-from ..errors import StoreUnavailable
 from . import _feed as events
 
 _MAX_HEAD: Final = 16_384  # bytes; browsers send the cookies of all ports of a host

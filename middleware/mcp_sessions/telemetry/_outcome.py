@@ -21,9 +21,9 @@ from opentelemetry import context as contexts
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, StatusCode
 
+from .._errors import Refusal
 from .._protocol.jsonrpc import Message
 from .._session.claims import RedactedRepr
-from ..errors import Refusal
 from ._attributes import ERROR_TYPE, MAX_NAME, REASON, STATUS_CODE, TOOL_ERROR, server_ref, target_of
 from ._context import request_context
 from ._detect import Content, Redact

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from starlette.types import Scope
 
+from .._errors import Refusal
 from .._protocol.draft import INITIALIZE
 from .._protocol.jsonrpc import Message
 from .._session.claims import Claims
 from .._session.events import Fact, SessionDeleted
-from ..errors import Refusal
 from ._attributes import Who, process_aliases
 from ._context import hook_of
 from ._detect import Redact, Spans, Trace, is_traced

@@ -27,10 +27,10 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
+from .._errors import Refusal
 from .._protocol.draft import INITIALIZE
 from .._protocol.jsonrpc import RESPONSE, Message
 from .._session.claims import Claims, RedactedRepr
-from ..errors import Refusal
 from ._attributes import (
     CALL,
     CLIENT,

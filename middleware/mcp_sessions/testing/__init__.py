@@ -4,7 +4,7 @@
         assert await my_tool() == "1 thing in the cart"
         assert await session.data.get("cart") == ["socks"]
 
-The contract, `mcp_sessions.testing.store_contract`, needs pytest; this module does not.
+`StoreContract` and `SharedStoreContract` need pytest, and are imported when they are first asked for.
 """
 
 from __future__ import annotations
@@ -13,20 +13,24 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from .._session.claims import SESSION, Claims, Principal, RedactedRepr
 from .._session.data import Data, Namespace
 from .._session.session import Session, session_variable
 from .._session.state import State, encode_state
-from ..stores.memory import MemoryStore
+from ..stores._memory import MemoryStore
 
-__all__ = ["session_for_test"]
+if TYPE_CHECKING:
+    from ._store_contract import SharedStoreContract, StoreContract
+
+__all__ = ["SharedStoreContract", "StoreContract", "session_for_test"]
 
 with suppress(ImportError):
     from pytest import register_assert_rewrite  # noqa: PT013
 
-    register_assert_rewrite("mcp_sessions.testing._contract", "mcp_sessions.testing.store_contract")
+    register_assert_rewrite("mcp_sessions.testing._contract", "mcp_sessions.testing._store_contract")
 
 
 @contextmanager
@@ -88,3 +92,9 @@ class _Opened(RedactedRepr):
     async def end(self, reason: str, *, descendants: bool) -> None:  # noqa: ARG002  # it has none
         of = self.claims
         await self._store.revoke(of.ref, audience=of.audience, expires_at=of.expires_at, reason=reason, lease=0)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in {"SharedStoreContract", "StoreContract"}:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("._store_contract", __name__), name)

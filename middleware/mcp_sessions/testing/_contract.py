@@ -1,4 +1,4 @@
-"""What every store promises of revocations and records, as tests: `store_contract` puts all parts together.
+"""What every store promises of revocations and records, as tests: `_store_contract` puts all parts together.
 
 Each test is one promise, with a store that was there for a day and a clock that only the test moves.
 """
@@ -13,10 +13,10 @@ from typing import Any, Final
 import anyio
 import pytest
 
+from .._errors import DataGone
 from .._session.claims import AUDIENCE, Claims
 from .._session.data import Namespace
-from ..errors import DataGone
-from ..stores.base import Ended, Record, Standing, Store, resolution
+from ..stores._base import Ended, Record, Standing, Store, resolution
 
 START: Final = 1_800_000_000
 HOUR: Final = 3600

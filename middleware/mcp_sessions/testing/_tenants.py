@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
+from .._errors import PrincipalDataTooLarge, TooManySessions
 from .._session.claims import AUDIENCE
 from .._session.data import Namespace
-from ..errors import PrincipalDataTooLarge, TooManySessions
-from ..stores.base import VALUE_COST, Record, Store
+from ..stores._base import VALUE_COST, Record, Store
 from ._contract import ALICE, BOB, LATER, START, Clock, Fixtures, RecordContract, at_once, revoke, session
 
 

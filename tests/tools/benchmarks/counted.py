@@ -39,10 +39,10 @@ async def subjects() -> dict[str, dict[str, Serve]]:
     now = time.time()
     rows = {row.name.removeprefix("ours, "): row.visits for row in await kinds(clock=lambda: now)}
     found = {name: {"bare": _bare(visits), "ours": visits.serve} for name, visits in rows.items()}
-    # Valgrind makes 10 ms of a worker out of few requests, and would count a look at the file for each of them.
-    vars(_sqlite_shared)["_LOOK"] = math.inf
     on_file = ours.wrap(apps.trivial, clock=lambda: now, store=f"sqlite:{tempfile.mkdtemp()}/sessions.db")
     visits = Visits.of(on_file, message(session=await ours.created(on_file)))
+    # Valgrind makes 10 ms of a worker out of few requests, and would count a look at the file for each of them.
+    vars(_sqlite_shared)["_LOOK"] = math.inf
     found[SQLITE] = {"bare": _bare(visits), "ours": visits.serve}
     for name, spans in (("traced", "auto"), ("enriched", "enrich")):
         wrapped = ours.wrap(apps.trivial, clock=lambda: now, spans=spans)

@@ -20,8 +20,8 @@ from mcp_sessions._server.streams import Streams
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions.stores import make
+from mcp_sessions.stores._base import Record, Store
 from mcp_sessions.stores._turns import Turns
-from mcp_sessions.stores.base import Record, Store
 
 from .stores import STORES
 

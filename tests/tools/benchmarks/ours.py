@@ -10,11 +10,11 @@ from apps import grouped
 from starlette.types import ASGIApp
 
 from mcp_sessions import KeyRing, MCPSessionMiddleware
+from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
-from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.stores import make
-from mcp_sessions.stores.base import LIVE, Record, Store
+from mcp_sessions.stores._base import LIVE, Record, Store
 
 from . import apps
 from .traffic import SESSION_KEY, Visits, message

@@ -26,8 +26,8 @@ from typing import Any, Final
 from starlette.types import ASGIApp
 from typing_extensions import Self
 
-from mcp_sessions.errors import TooManySessions
-from mcp_sessions.stores.memory import MemoryStore
+from mcp_sessions._errors import TooManySessions
+from mcp_sessions.stores._memory import MemoryStore
 
 from . import apps, ours
 from .ours import Record, Store

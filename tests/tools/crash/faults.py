@@ -22,11 +22,11 @@ import anyio
 import redis_servers
 from redis_servers import HOST, Server, serving
 
+from mcp_sessions._errors import ConfigurationError, StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.data import Namespace
-from mcp_sessions.errors import ConfigurationError, StoreUnavailable
 from mcp_sessions.stores import make
-from mcp_sessions.stores.base import Record, Standing, Store
+from mcp_sessions.stores._base import Record, Standing, Store
 
 from .worker import claims
 

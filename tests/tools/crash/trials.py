@@ -30,7 +30,7 @@ from history import Kind, Operation, Outcome, Recorder, Rule, violations
 
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions.stores import make
-from mcp_sessions.stores.base import Standing, Store
+from mcp_sessions.stores._base import Standing, Store
 
 from . import faults
 from .worker import COUNTED, COUNTERS, LEASE, Hook, Plan, claims, data, deleted

@@ -23,13 +23,13 @@ from typing import Any, Final, Literal
 
 import anyio
 
+from mcp_sessions._errors import StoreUnavailable
 from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Data, Namespace
-from mcp_sessions.errors import StoreUnavailable
 from mcp_sessions.stores import make
+from mcp_sessions.stores._base import Record, Store
 from mcp_sessions.stores._sqlite_shared import SharedFile
 from mcp_sessions.stores._sqlite_tables import Transaction
-from mcp_sessions.stores.base import Record, Store
 
 TASKS: Final = 4
 CHANGES: Final = 200  # after which it ends by itself, where it was not the one that was killed

@@ -9,9 +9,9 @@ import json
 from random import Random
 from typing import Any, Final
 
+from mcp_sessions._errors import Refusal
 from mcp_sessions._protocol import jsonrpc
 from mcp_sessions._protocol.members import SESSION_KEY
-from mcp_sessions.errors import Refusal
 
 from .trials import Disagreement, mutate
 

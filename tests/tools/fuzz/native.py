@@ -12,10 +12,10 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from mcp_sessions import _native
+from mcp_sessions._errors import Refusal
 from mcp_sessions._protocol import jsonrpc, rewrite
 from mcp_sessions._protocol.jsonrpc import RESPONSE, Message
 from mcp_sessions._protocol.members import SESSION_KEY
-from mcp_sessions.errors import Refusal
 
 from . import jsonrpc as bodies
 from .trials import Disagreement, mutate

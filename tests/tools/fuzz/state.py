@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import GCM
 
+from mcp_sessions._errors import StateUnreadable
 from mcp_sessions._tokens import seal as state
 from mcp_sessions._tokens.keys import KeyRing
-from mcp_sessions.errors import StateUnreadable
 
 from .jose import hkdf
 from .trials import Disagreement, mutate

@@ -12,10 +12,10 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, derive_priva
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from mcp_sessions._errors import SessionExpired, SessionNotFound
 from mcp_sessions._session.claims import SESSION, TRANSPORT, Claims, Kind, Principal
 from mcp_sessions._tokens.jwt import Tokens
 from mcp_sessions._tokens.keys import Key, KeyRing
-from mcp_sessions.errors import SessionExpired, SessionNotFound
 
 from . import jose
 from .trials import ALPHABET, Disagreement, mutate

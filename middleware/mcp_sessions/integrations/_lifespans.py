@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
+from .._errors import ConfigurationError
 from .._server.middleware import MCPSessionMiddleware
-from ..errors import ConfigurationError
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 """What Starlette and FastAPI take as `lifespan=`."""

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 
 import anyio
 
-from ..errors import ConfigurationError, StoreFull, StoreUnavailable
+from .._errors import ConfigurationError, StoreFull, StoreUnavailable
+from ._base import Forgotten, Reach
 from ._hidden import call_hidden
 from ._postgres_tables import Transaction, migrate, sweep
 from ._sql import SQLStore, outcome
-from .base import Forgotten, Reach
 
 if TYPE_CHECKING:
     from psycopg import Connection

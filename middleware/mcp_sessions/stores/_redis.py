@@ -15,15 +15,15 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any, Final, get_args
 
+from .._errors import ConfigurationError, StoreUnavailable, refuse
 from .._session.claims import Claims
-from ..errors import ConfigurationError, StoreUnavailable, refuse
 from . import _redis_scripts as scripts
+from ._base import FIRST, LIVE, Ended, Forgotten, Position, Reach, Record, Standing, resolution
 from ._redis_clients import DENIED, TRIO, connect, split_options
 from ._redis_connection import RedisConnection, Values, or_unavailable
 from ._redis_data import DISCOUNT, KEPT, RedisData
 from ._redis_durability import SYNC_PATIENCE, Durability, Epoch, Promise
 from ._redis_scripts import DIGITS, Command, Keys, Word, member, record_of
-from .base import FIRST, LIVE, Ended, Forgotten, Position, Reach, Record, Standing, resolution
 
 _MAX_UNSURE: Final = 10_000  # revocations of which one worker remembers that their outcome is unknown
 _PAGE: Final = 500  # records that are read together

@@ -2,7 +2,7 @@
 
 A store knows a session by its `ref` and by the keyed hash of its principal (`subject`), so nothing that is stored is a
 credential. Every method is one atomic step as seen from every worker that shares the store: one that is not brings
-deleted sessions back. `mcp_sessions.testing.store_contract` tests it.
+deleted sessions back. `mcp_sessions.testing` has its tests.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
+from .._errors import DataGone, DataNotInteger, DataTooLarge, PrincipalDataTooLarge
 from .._session import claims as lineage
 from .._session.claims import AUDIENCE, Claims
 from .._session.data import DataStore, Namespace
-from ..errors import DataGone, DataNotInteger, DataTooLarge, PrincipalDataTooLarge
 
 logger: Final = logging.getLogger("mcp_sessions")
 

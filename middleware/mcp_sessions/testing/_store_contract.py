@@ -14,9 +14,9 @@ from functools import partial
 import msgspec
 import pytest
 
+from .._errors import DataGone, DataNotInteger, DataTooLarge
 from .._session.claims import AUDIENCE
-from ..errors import DataGone, DataNotInteger, DataTooLarge
-from ..stores.base import Ended, Record, Standing, Store
+from ..stores._base import Ended, Record, Standing, Store
 from ._contract import (
     ALICE,
     BOB,

@@ -15,12 +15,12 @@ from typing import Final
 import msgspec
 from anyio.lowlevel import cancel_shielded_checkpoint
 
+from .._errors import StoreFull, refuse
 from .._session.claims import Claims
 from .._session.data import Namespace
-from ..errors import StoreFull, refuse
-from . import base
+from . import _base as base
+from ._base import FIRST, LIVE, Ended, Filling, FullLog, Position, Reach, Record, Standing
 from ._memory_data import MINUTE, DataOfAll, ExpiryIndex
-from .base import FIRST, LIVE, Ended, Filling, FullLog, Position, Reach, Record, Standing
 
 _LOOKS: Final = 200  # at records, between which others have their turn
 _SPAN: Final = 3600  # seconds of expiry that share one set of revocations

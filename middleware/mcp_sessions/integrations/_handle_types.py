@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
+from .._errors import ConfigurationError
 from .._tokens.handles import Handle, HandleError, pattern
-from ..errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler

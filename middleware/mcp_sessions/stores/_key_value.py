@@ -16,7 +16,7 @@ import anyio
 
 from .._session.data import Namespace
 from . import make
-from .base import Delegating, Store, added, check_size, size_of
+from ._base import Delegating, Store, added, check_size, size_of
 
 T = TypeVar("T")
 COLLECTION: Final = "mcp_sessions"

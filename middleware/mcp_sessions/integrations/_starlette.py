@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Host, Mount, Route
 
+from .._errors import ConfigurationError, Refusal
 from .._server.middleware import MCPSessionMiddleware
 from .._server.options import EndpointOptions
 from .._server.placement import MISPLACED
-from ..errors import ConfigurationError, Refusal
+from ._lifespans import join
 from .fastapi import answer_refusal
-from .lifespans import join
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -12,6 +12,7 @@ from dataclasses import replace
 from types import EllipsisType, MappingProxyType
 from typing import Any, Final, TypeVar
 
+from .._errors import ConfigurationError
 from .._server import forms
 from .._server.forms import Seconds
 from .._server.principal import from_scope
@@ -19,9 +20,8 @@ from .._session.claims import Principal
 from .._session.session import Session, find_session, framework_scope
 from .._tokens.handles import Handle, Holder, check_type, make_id, mint, verify
 from .._tokens.keyfile import Keys, key_source
-from ..errors import ConfigurationError
-from . import handle_types
-from .handle_types import HandleType
+from . import _handle_types as handle_types
+from ._handle_types import HandleType
 
 DATA_KEY: Final = "mcp-sessions/handles"
 """The key in a session's data under which it keeps the public parts of each handle, never its text."""

@@ -20,14 +20,14 @@ from functools import partial
 from threading import Lock
 from typing import Any, Final, TypeVar, get_args
 
+from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from .._session.claims import Claims
-from ..errors import ConfigurationError, StoreFull, StoreUnavailable
+from ._base import LIVE, Forgotten, Reach, Standing
 from ._hidden import call_hidden
 from ._sql import SQLStore, call_soon, outcome
 from ._sqlite_file import LOCKED, Job, Setting, SQLiteFile, checked_path
 from ._sqlite_shared import KnownSessions, SharedFile
 from ._sqlite_tables import Transaction, sweep
-from .base import LIVE, Forgotten, Reach, Standing
 
 T = TypeVar("T")
 GROUP: Final = 256  # changes in one transaction at the most; then others have their turn
