@@ -86,16 +86,12 @@ MIGRATIONS: tuple[tuple[int, str], ...] = (
 Workers of that older version go on during and after a migration, which therefore only adds.
 """
 
-# In the same order everywhere, so that two that want several do not wait for each other.
-_LOCK: Final = """
-    SELECT pg_advisory_xact_lock(hashtextextended('~.' || name, 0))
-    FROM (SELECT unnest(%s::text[]) AS name ORDER BY 1) AS names
-"""
+# In one order, so that two that want several do not wait for each other.
+_LOCK: Final = """SELECT pg_advisory_xact_lock(hashtextextended('~.' || name, 0))
+    FROM (SELECT unnest(%s::text[]) AS name ORDER BY 1) AS names"""
 # The catalog itself is asked, since what functions such as `to_regclass` know may be from before the lock.
-_HAS_TABLES: Final = """
-    SELECT 1 FROM pg_class JOIN pg_namespace AS space ON space.oid = relnamespace
-    WHERE nspname = '~' AND relname = 'facts'
-"""
+_HAS_TABLES: Final = """SELECT 1 FROM pg_class JOIN pg_namespace AS space ON space.oid = relnamespace
+    WHERE nspname = '~' AND relname = 'facts'"""
 _LOOK: Final = """
     SELECT EXISTS (SELECT FROM ~.revoked WHERE ref = asked.ref) OR EXISTS (
             SELECT FROM ~.cut_offs AS cut
@@ -113,11 +109,9 @@ _REVOKE: Final = """
         ON CONFLICT DO NOTHING RETURNING ref
     ) UPDATE ~.records SET reason = %(reason)s, lease_until = %(until)s WHERE ref IN (SELECT ref FROM fresh)
 """
-_REVOKE_BEFORE: Final = """
-    INSERT INTO ~.cut_offs AS cut (subject, audience, moment, until) VALUES (%s, %s, %s, %s)
+_REVOKE_BEFORE: Final = """INSERT INTO ~.cut_offs AS cut (subject, audience, moment, until) VALUES (%s, %s, %s, %s)
     ON CONFLICT (subject, audience)
-        DO UPDATE SET moment = greatest(cut.moment, excluded.moment), until = greatest(cut.until, excluded.until)
-"""
+        DO UPDATE SET moment = greatest(cut.moment, excluded.moment), until = greatest(cut.until, excluded.until)"""
 _REGISTER: Final = """
     INSERT INTO ~.records (ref, subject, created_at, expires_at, seen_at, root, trace, audience, parts)
     SELECT %s, %s, %s, %s, %s, %s, %s, %s, %s WHERE NOT EXISTS (SELECT FROM ~.revoked WHERE ref = %s)
@@ -166,11 +160,9 @@ _CLAIM: Final = f"""
         INSERT INTO ~.revoked (ref, expires_at, mark) SELECT ref, expires_at, 0 FROM taken ON CONFLICT DO NOTHING
     ) SELECT {_RECORD}, reason FROM taken
 """
-_ELECT: Final = """
-    INSERT INTO ~.leaders AS leader (audience, worker, until) VALUES (%s, %s, %s)
+_ELECT: Final = """INSERT INTO ~.leaders AS leader (audience, worker, until) VALUES (%s, %s, %s)
     ON CONFLICT (audience) DO UPDATE SET worker = excluded.worker, until = excluded.until
-        WHERE leader.worker = excluded.worker OR leader.until <= %s
-"""
+        WHERE leader.worker = excluded.worker OR leader.until <= %s"""
 _CURRENT: Final = "owner = %(owner)s AND (expires_at IS NULL OR expires_at > %(now)s)"
 _SIZE: Final = f"SELECT coalesce(sum(length(key) + length(value)), 0) FROM ~.items WHERE {_CURRENT}"
 _ACCOUNT: Final = "SELECT coalesce(sum(bytes), 0)::bigint FROM ~.accounts WHERE subject = %(subject)s"
@@ -197,9 +189,9 @@ _FILLING: Final = """
         ) AS each)
 """
 _ROWS_AT_ONCE: Final = 1000
+_ENDED: Final = "DELETE FROM ~.{0} WHERE ref IN (SELECT ref FROM ~.{0} WHERE expires_at <= %s LIMIT %s)"
 _FORGET: Final = (
-    "DELETE FROM ~.revoked WHERE ref IN (SELECT ref FROM ~.revoked WHERE expires_at <= %s LIMIT %s)",
-    "DELETE FROM ~.admitted WHERE ref IN (SELECT ref FROM ~.admitted WHERE expires_at <= %s LIMIT %s)",
+    *map(_ENDED.format, ("revoked", "admitted")),
     """DELETE FROM ~.cut_offs WHERE (subject, audience) IN (
         SELECT subject, audience FROM ~.cut_offs WHERE until <= %s LIMIT %s
     )""",
@@ -288,8 +280,8 @@ class Transaction(SQLTransaction):
         return [(self._standing(ended, is_known), seen_at) for ended, is_known, seen_at in rows]
 
     def admit(self, claims: Claims) -> None:
-        values = (claims.ref, claims.expires_at)
-        self._run("INSERT INTO ~.admitted (ref, expires_at) VALUES (%s, %s) ON CONFLICT DO NOTHING", values)
+        sql = "INSERT INTO ~.admitted (ref, expires_at) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+        self._run(sql, (claims.ref, claims.expires_at))
 
     def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:  # noqa: ARG002  # a record knows it
         values = {"ref": ref, "expires_at": expires_at, "mark": self._mark, "reason": reason}

@@ -27,7 +27,6 @@ from .apps import PassThrough
 from .kinds import kinds
 from .traffic import Visits, message
 
-SQLITE: Final = "session, sqlite:"
 WARM: Final = 30  # requests after which the interpreter has specialised what it will
 
 
@@ -43,7 +42,7 @@ async def subjects() -> dict[str, dict[str, Serve]]:
     visits = Visits.of(on_file, message(session=await ours.created(on_file)))
     # Valgrind makes 10 ms of a worker out of few requests, and would count a look at the file for each of them.
     vars(_sqlite_shared)["_LOOK"] = math.inf
-    found[SQLITE] = {"bare": _bare(visits), "ours": visits.serve}
+    found["session, sqlite:"] = {"bare": _bare(visits), "ours": visits.serve}
     for name, spans in (("traced", "auto"), ("enriched", "enrich")):
         wrapped = ours.wrap(apps.trivial, clock=lambda: now, spans=spans)
         visits = Visits.of(wrapped, message(session=await ours.unnamed()))
