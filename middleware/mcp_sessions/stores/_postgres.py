@@ -22,7 +22,7 @@ import anyio
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from ._base import Forgotten, Reach
 from ._hidden import call_hidden
-from ._postgres_tables import Transaction, migrate, sweep
+from ._postgres_tables import Transaction, migrate
 from ._sql import SQLStore, outcome
 
 if TYPE_CHECKING:
@@ -91,6 +91,24 @@ _GREET: Final = b"""
         pg_is_in_recovery(), current_setting('fsync')::bool AND current_setting('full_page_writes')::bool
 """
 _QUESTIONS: Final = {"status", "statuses", "touch", "sessions", "forks", "find", "count", "read", "elect", "filling"}
+
+
+_ROWS_AT_ONCE: Final = 1000
+_ENDED: Final = "DELETE FROM ~.{0} WHERE ref IN (SELECT ref FROM ~.{0} WHERE expires_at <= %s LIMIT %s)"
+_FORGET: Final = (
+    *map(_ENDED.format, ("revoked", "admitted")),
+    """DELETE FROM ~.cut_offs WHERE (subject, audience) IN (
+        SELECT subject, audience FROM ~.cut_offs WHERE until <= %s LIMIT %s
+    )""",
+    """DELETE FROM ~.anonymous WHERE (audience, hour, part) IN (
+        SELECT audience, hour, part FROM ~.anonymous WHERE sessions = 0 AND hour < %s / 3600 - 1 LIMIT %s
+    )""",
+    # A recorded session's data stays until `purge`, since its `on_end` may read it.
+    """DELETE FROM ~.items WHERE (owner, key) IN (
+        SELECT owner, key FROM ~.items
+        WHERE until <= %s AND NOT EXISTS (SELECT FROM ~.records WHERE ref = owner) LIMIT %s
+    )""",
+)
 
 
 def cause(error: Exception) -> str:
@@ -241,6 +259,14 @@ def _options(url: str) -> dict[str, Any]:
         return {**_DEFAULTS, **conninfo_to_dict(url)}
     except ProgrammingError:
         raise ConfigurationError(NOT_A_URL) from None
+
+
+def sweep(connection: Connection[Any], schema: str, over: float) -> None:
+    """Delete what ended by a moment."""
+    for sql in _FORGET:
+        statement, values = sql.replace("~", schema).encode(), (math.floor(over), _ROWS_AT_ONCE)
+        while connection.execute(statement, values).rowcount == _ROWS_AT_ONCE:
+            """There may be more."""
 
 
 class Pool:

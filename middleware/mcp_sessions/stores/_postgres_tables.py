@@ -79,6 +79,27 @@ MIGRATIONS: tuple[tuple[int, str], ...] = (
             FOR EACH ROW EXECUTE FUNCTION ~.count_item();
         """,
     ),
+    (
+        1,  # sessions without a principal, by the hour of their beginning, as those that were cut off do not count
+        """
+        CREATE TABLE ~.anonymous (
+            audience text, hour bigint, part int, sessions bigint NOT NULL, PRIMARY KEY (audience, hour, part)
+        ) WITH (fillfactor = 50);
+        CREATE FUNCTION ~.count_anonymous() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            INSERT INTO ~.anonymous AS known
+                SELECT audience, created_at / 3600, hashtextextended(ref, 0) & 15, TG_ARGV[0]::int * count(*)
+                FROM changed WHERE subject IS NULL GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+                ON CONFLICT (audience, hour, part) DO UPDATE SET sessions = known.sessions + excluded.sessions;
+            RETURN NULL;
+        END $$;
+        CREATE TRIGGER recorded AFTER INSERT ON ~.records REFERENCING NEW TABLE AS changed
+            FOR EACH STATEMENT EXECUTE FUNCTION ~.count_anonymous(1);
+        CREATE TRIGGER purged AFTER DELETE ON ~.records REFERENCING OLD TABLE AS changed
+            FOR EACH STATEMENT EXECUTE FUNCTION ~.count_anonymous('-1');
+        INSERT INTO ~.anonymous SELECT audience, created_at / 3600, 0, count(*) FROM ~.records
+            WHERE subject IS NULL GROUP BY 1, 2;
+        """,
+    ),
     (1, "CREATE TABLE ~.admitted (ref text PRIMARY KEY, expires_at bigint NOT NULL)"),
 )
 """Of each version of the tables the oldest one whose code can use them, too, and how they are made from those before.
@@ -102,8 +123,7 @@ _LOOK: Final = """
     FROM unnest(%s::text[], %s::text[], %s::text[], %s::bigint[]) WITH ORDINALITY
         AS asked (ref, subject, audience, issued_at, place) LEFT JOIN ~.records AS kept USING (ref) ORDER BY place
 """
-_REVOKE: Final = """
-    WITH fresh AS (
+_REVOKE: Final = """WITH fresh AS (
         INSERT INTO ~.revoked (ref, expires_at, mark) SELECT %(ref)s, %(expires_at)s, %(mark)s
         WHERE NOT EXISTS (SELECT FROM ~.records WHERE ref = %(ref)s AND reason IS NOT NULL)
         ON CONFLICT DO NOTHING RETURNING ref
@@ -112,8 +132,7 @@ _REVOKE: Final = """
 _REVOKE_BEFORE: Final = """INSERT INTO ~.cut_offs AS cut (subject, audience, moment, until) VALUES (%s, %s, %s, %s)
     ON CONFLICT (subject, audience)
         DO UPDATE SET moment = greatest(cut.moment, excluded.moment), until = greatest(cut.until, excluded.until)"""
-_REGISTER: Final = """
-    INSERT INTO ~.records (ref, subject, created_at, expires_at, seen_at, root, trace, audience, parts)
+_REGISTER: Final = """INSERT INTO ~.records (ref, subject, created_at, expires_at, seen_at, root, trace, audience, parts)
     SELECT %s, %s, %s, %s, %s, %s, %s, %s, %s WHERE NOT EXISTS (SELECT FROM ~.revoked WHERE ref = %s)
     ON CONFLICT DO NOTHING
 """
@@ -122,6 +141,9 @@ _CROWDED: Final = """
             AND subject = %(subject)s AND audience = %(audience)s AND reason IS NULL AND created_at >= (SELECT
             coalesce(max(moment), 0) FROM ~.cut_offs WHERE subject IN ('', %(subject)s) AND audience = %(audience)s
             ) OFFSET greatest(%(of_subject)s::int - 1, 0) LIMIT 1)
+        UNION ALL (SELECT 'sessions_full' WHERE %(subject)s::text IS NULL AND %(of_subject)s::int <= (
+            SELECT coalesce(sum(sessions), 0) FROM ~.anonymous WHERE audience = %(audience)s AND hour >= (
+            SELECT coalesce(max(moment), 0) / 3600 FROM ~.cut_offs WHERE subject = '' AND audience = %(audience)s)))
         UNION ALL (SELECT 'forks_full' FROM ~.records WHERE %(of_lineage)s::int IS NOT NULL
             AND root = %(root)s AND reason IS NULL OFFSET greatest(%(of_lineage)s::int - 1, 0) LIMIT 1)
     ) AS crowd WHERE NOT EXISTS (SELECT FROM ~.records WHERE ref = %(ref)s)
@@ -135,8 +157,7 @@ _ALIVE: Final = f"""
             WHERE cut.subject IN ('', kept.subject) AND cut.audience = kept.audience AND moment > kept.created_at
         )) ORDER BY {{order}} LIMIT %(limit)s
 """
-_COUNT: Final = """
-    SELECT count(*) FROM ~.records WHERE audience = %(audience)s AND reason IS NULL AND expires_at > %(second)s
+_COUNT: Final = """SELECT count(*) FROM ~.records WHERE audience = %(audience)s AND reason IS NULL AND expires_at > %(second)s
         AND created_at >= (
             SELECT coalesce(max(moment), 0) FROM ~.cut_offs WHERE subject = '' AND audience = %(audience)s
         )
@@ -188,19 +209,6 @@ _FILLING: Final = """
             SELECT sum(bytes) AS of_one FROM ~.accounts GROUP BY subject
         ) AS each)
 """
-_ROWS_AT_ONCE: Final = 1000
-_ENDED: Final = "DELETE FROM ~.{0} WHERE ref IN (SELECT ref FROM ~.{0} WHERE expires_at <= %s LIMIT %s)"
-_FORGET: Final = (
-    *map(_ENDED.format, ("revoked", "admitted")),
-    """DELETE FROM ~.cut_offs WHERE (subject, audience) IN (
-        SELECT subject, audience FROM ~.cut_offs WHERE until <= %s LIMIT %s
-    )""",
-    # A recorded session's data stays until `purge`, since its `on_end` may read it.
-    """DELETE FROM ~.items WHERE (owner, key) IN (
-        SELECT owner, key FROM ~.items
-        WHERE until <= %s AND NOT EXISTS (SELECT FROM ~.records WHERE ref = owner) LIMIT %s
-    )""",
-)
 
 
 def migrate(connection: Connection[Any], schema: str, *, fence: int) -> bool:
@@ -237,14 +245,6 @@ def migrate(connection: Connection[Any], schema: str, *, fence: int) -> bool:
             f"{known}); install that version, or give another schema"
         )
     return version == 0
-
-
-def sweep(connection: Connection[Any], schema: str, over: float) -> None:
-    """Delete what ended by a moment."""
-    for sql in _FORGET:
-        statement, values = sql.replace("~", schema).encode(), (math.floor(over), _ROWS_AT_ONCE)
-        while connection.execute(statement, values).rowcount == _ROWS_AT_ONCE:
-            """There may be more."""
 
 
 class Transaction(SQLTransaction):
