@@ -63,7 +63,7 @@ JAVASCRIPT = (
 
 # What reads requests and answers, and the corpus, which sends thousands through all the rest.
 READING = ("tests/corpus", "tests/native", "tests/protocol")
-MEASURED_READING = ",".join(("middleware/mcp_sessions/_native", "middleware/mcp_sessions/_protocol", *READING))
+MEASURED_READING = ",".join(("middleware/mcp_sessions/_protocol", *READING))
 
 # pyenv's shims start only the versions that it is set to; nox finds the others where they are installed.
 os.environ["PATH"] = os.pathsep.join([os.environ["PATH"], *map(str, sorted(PYENV.glob("3.*/bin")))])
