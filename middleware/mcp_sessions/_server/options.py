@@ -23,7 +23,7 @@ from .._session.events import Listener
 from .._session.session import EndedSession, Session
 from .._tokens.keyfile import Keys
 from ..stores._base import Store
-from ..telemetry._detect import Redact, Spans, Trace, User
+from ..telemetry import Redact, Spans, Trace, User
 from . import forms
 from .current import PrincipalOf
 from .forms import Code, Duration, Flag, Form, Lifetime, LifetimeOrNone, Name, Seconds, Whole, WholeOrNone
@@ -144,8 +144,10 @@ class Limits(_Checked):
     """Seconds within which the store must answer; a request that needs it is refused with HTTP 503 after that.
     Creating or deleting a tracked session takes up to three answers."""
     sessions_per_principal: WholeOrNone = 10_000
-    """Sessions of one principal that may be recorded at once, where tracked; the next one is refused. Sessions without
-    a principal are not counted; None sets no limit."""
+    """Sessions of one principal that may be recorded at once, where tracked; the next one is refused. None sets no
+    limit."""
+    anonymous_sessions: WholeOrNone = 1_000_000
+    """Sessions without a principal that may be recorded at once, where tracked; None sets no limit."""
     forks_per_session: WholeOrNone = 1_000
     """Forks of one session, of all generations, that may be recorded at once, where tracked; None sets no limit."""
     data_bytes_per_principal: WholeOrNone = 16 * MEBIBYTE
