@@ -132,7 +132,8 @@ _REVOKE: Final = """WITH fresh AS (
 _REVOKE_BEFORE: Final = """INSERT INTO ~.cut_offs AS cut (subject, audience, moment, until) VALUES (%s, %s, %s, %s)
     ON CONFLICT (subject, audience)
         DO UPDATE SET moment = greatest(cut.moment, excluded.moment), until = greatest(cut.until, excluded.until)"""
-_REGISTER: Final = """INSERT INTO ~.records (ref, subject, created_at, expires_at, seen_at, root, trace, audience, parts)
+_REGISTER: Final = """
+    INSERT INTO ~.records (ref, subject, created_at, expires_at, seen_at, root, trace, audience, parts)
     SELECT %s, %s, %s, %s, %s, %s, %s, %s, %s WHERE NOT EXISTS (SELECT FROM ~.revoked WHERE ref = %s)
     ON CONFLICT DO NOTHING
 """
@@ -149,16 +150,15 @@ _CROWDED: Final = """
     ) AS crowd WHERE NOT EXISTS (SELECT FROM ~.records WHERE ref = %(ref)s)
 """
 _RECORD: Final = "ref, subject, created_at, expires_at, floor(seen_at)::bigint, root, trace, audience, parts"
-_ALIVE: Final = f"""
-    SELECT {_RECORD} FROM ~.records AS kept
+_ALIVE: Final = f"""SELECT {_RECORD} FROM ~.records AS kept
     WHERE {{which}} AND (created_at, ref) > (%(created_at)s, %(ref)s) AND reason IS NULL AND expires_at > %(second)s
         AND NOT EXISTS (SELECT FROM ~.revoked WHERE ref = kept.ref) AND (%(cut_off)s OR NOT EXISTS (
             SELECT FROM ~.cut_offs AS cut
             WHERE cut.subject IN ('', kept.subject) AND cut.audience = kept.audience AND moment > kept.created_at
         )) ORDER BY {{order}} LIMIT %(limit)s
 """
-_COUNT: Final = """SELECT count(*) FROM ~.records WHERE audience = %(audience)s AND reason IS NULL AND expires_at > %(second)s
-        AND created_at >= (
+_COUNT: Final = """SELECT count(*) FROM ~.records WHERE audience = %(audience)s AND reason IS NULL
+        AND expires_at > %(second)s AND created_at >= (
             SELECT coalesce(max(moment), 0) FROM ~.cut_offs WHERE subject = '' AND audience = %(audience)s
         )
 """
