@@ -21,9 +21,8 @@ import anyio
 
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from ._base import Forgotten, Reach
-from ._hidden import call_hidden
 from ._postgres_tables import Transaction, migrate
-from ._sql import SQLStore, outcome
+from ._sql import SQLStore, call_hidden, outcome
 
 if TYPE_CHECKING:
     from psycopg import Connection

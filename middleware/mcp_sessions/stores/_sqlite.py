@@ -23,8 +23,7 @@ from typing import Any, Final, TypeVar, get_args
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from .._session.claims import Claims
 from ._base import LIVE, Forgotten, Reach, Standing
-from ._hidden import call_hidden
-from ._sql import SQLStore, call_soon, outcome
+from ._sql import SQLStore, call_hidden, call_soon, outcome
 from ._sqlite_file import LOCKED, Job, Setting, SQLiteFile, checked_path
 from ._sqlite_shared import KnownSessions, SharedFile
 from ._sqlite_tables import Transaction, sweep
