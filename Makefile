@@ -12,7 +12,6 @@ SOURCES := middleware tests examples docs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.NOTPARALLEL:
 .PHONY: help setup test test-all test-lowest test-pythons check format format-check lint types architecture coverage docs fuzz demo bench bench-check bench-baseline bench-docs clean
 
 help:  ## list the targets
@@ -20,7 +19,7 @@ help:  ## list the targets
 
 setup: $(STAMP)  ## create or update .venv, with everything for work on this repository
 
-$(STAMP): pyproject.toml setup.py middleware/mcp_sessions/_native/reader.c
+$(STAMP): pyproject.toml setup.py middleware/mcp_sessions/_protocol/_native/reader.c
 	@echo "setting up .venv"
 	@$(PYTHON) -m venv --clear .venv
 	@$(VENV)/pip config list | grep -E '\.(index-url|no-index)=' > /dev/null || $(VENV)/pip install --quiet uv || true
@@ -42,7 +41,8 @@ test-pythons: setup  ## run all tests with each supported Python that is found h
 
 check: setup  ## the whole gate, which CI runs: first what takes seconds, then everything else to its end
 	@$(MAKE) --no-print-directory format-check lint architecture
-	@$(MAKE) --no-print-directory --keep-going types docs bench-check coverage
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 types docs bench-check; checked=$$?; \
+		$(MAKE) --no-print-directory coverage && exit $$checked
 
 format: setup  ## format the code and mend what the linter can mend
 	$(VENV)/ruff check --fix-only .
@@ -114,5 +114,5 @@ crash-trials: setup  ## 200 kills on each durable store, then faults of Redis (A
 clean:  ## remove what was built, and the virtual environments
 	rm -rf .venv .venv-* .nox .coverage .coverage.* build dist docs/_build \
 		.mypy_cache .pytest_cache .ruff_cache .hypothesis
-	rm -rf middleware/*.egg-info middleware/mcp_sessions/_native/_reader.*so
+	rm -rf middleware/*.egg-info middleware/mcp_sessions/_protocol/_native/_reader.*so
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -15,7 +15,7 @@ from .._errors import Refusal, SessionNotFound, StoreUnavailable
 from .._protocol import rewrite
 from .._protocol.decision import ADVERTISING, ANSWERED, ATTACH, CANCELLED, ECHOES, PASS, STABLE, Decision, decide
 from .._protocol.draft import INITIALIZE
-from .._protocol.headers import ACCEPT_CODING, SESSION_HEADER
+from .._protocol.headers import SESSION_HEADER
 from .._protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, Message
 from .._protocol.strict_json import join
 from .._session.claims import COOKIE, SESSION, looks_like_session_id
@@ -24,13 +24,12 @@ from .._session.session import Session, correlation_variable, session_variable
 from .answers import answer, notify, refuse, refuse_at_once, refuse_unread, refused_body
 from .body import Replay, read_body, read_message
 from .context import Bridged, RequestContext, named_ids
-from .cookies import new_cookie
 from .current import ABSENCE_KEY, Absence, Why, absence_variable, note_absence
 from .methods import METHODS, MethodCall
 from .response import ResponseFilter, Rewrite
-from .resumption import Origin, StreamGuard
-from .rewrites import passing_filter, rewrites_for
+from .rewrites import new_cookie, passing_filter, rewrites_for
 from .sessions import ActiveSession, open_others, open_session, refused_claims
+from .streams import Origin, StreamGuard
 
 if TYPE_CHECKING:
     from starlette.types import Message as ASGIMessage
@@ -192,8 +191,7 @@ def _response_filter(
         rewrites = rewrites_for(ctx, message, session, echoed)
     if echoed is None and not rewrites:
         return passing_filter(ctx)
-    if ACCEPT_CODING in ctx.headers.by_name:  # what is compressed cannot be changed
-        scope["headers"] = ctx.headers.without(ACCEPT_CODING, scope["headers"])
+    scope["headers"] = ctx.headers.without_coding(scope["headers"])  # what is compressed cannot be changed
     if scope.get("extensions"):
         ctx.keep_body_here()
     return ResponseFilter(
