@@ -97,20 +97,12 @@ def main(session: nox.Session) -> None:
 
 @nox.session(python=False)
 def reader(session: nox.Session) -> None:
-<<<<<<< HEAD
     """The tests of what reads requests and answers, without the native reader; its branches are measured.
 
     Both readers return the same, byte by byte, which the corpus holds; what comes after them cannot tell one from the
     other.
     """
     run_pytest(session, sys.executable, only=READING, measured=MEASURED_READING, native=False)
-=======
-    """The tests of what reads requests and answers, without the native reader; branches are measured.
-
-    Only `_protocol` and `_server` ask it. All else gets what they have read, and the same from both readers.
-    """
-    run_pytest(session, sys.executable, only=READING, measured=True, native=False)
->>>>>>> native
 
 
 @nox.session(python=False, requires=["legacy", "main", "reader"])

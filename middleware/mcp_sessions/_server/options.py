@@ -23,7 +23,7 @@ from .._session.events import Listener
 from .._session.session import EndedSession, Session
 from .._tokens.keyfile import Keys
 from ..stores._base import Store
-from ..telemetry._detect import Redact, Spans, Trace, User
+from ..telemetry import Redact, Spans, Trace, User
 from . import forms
 from .current import PrincipalOf
 from .forms import Code, Duration, Flag, Form, Lifetime, LifetimeOrNone, Name, Seconds, Whole, WholeOrNone

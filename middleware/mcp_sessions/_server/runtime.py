@@ -33,7 +33,7 @@ from ..stores import _base as base
 from ..stores._base import ANONYMOUS, LIVE, Reach, Standing, Store
 from ..stores._memory import MemoryStore
 from ..stores._turns import Turns
-from ..telemetry._detect import is_traced
+from ..telemetry import is_traced
 from . import current, placement
 from .background import Census
 from .context import Conversation, PendingInitialized
