@@ -132,10 +132,10 @@ _REVOKE: Final = """WITH fresh AS (
 _REVOKE_BEFORE: Final = """INSERT INTO ~.cut_offs AS cut (subject, audience, moment, until) VALUES (%s, %s, %s, %s)
     ON CONFLICT (subject, audience)
         DO UPDATE SET moment = greatest(cut.moment, excluded.moment), until = greatest(cut.until, excluded.until)"""
-_REGISTER: Final = """INSERT INTO ~.records (ref, subject, created_at, expires_at, seen_at, root, trace, audience, parts)
+_REGISTER: Final = """
+    INSERT INTO ~.records (ref, subject, created_at, expires_at, seen_at, root, trace, audience, parts)
     SELECT %s, %s, %s, %s, %s, %s, %s, %s, %s WHERE NOT EXISTS (SELECT FROM ~.revoked WHERE ref = %s)
-    ON CONFLICT DO NOTHING
-"""
+    ON CONFLICT DO NOTHING"""
 _CROWDED: Final = """
     SELECT why FROM ((SELECT 'sessions_full' AS why FROM ~.records WHERE %(of_subject)s::int IS NOT NULL
             AND subject = %(subject)s AND audience = %(audience)s AND reason IS NULL AND created_at >= (SELECT
@@ -157,10 +157,10 @@ _ALIVE: Final = f"""
             WHERE cut.subject IN ('', kept.subject) AND cut.audience = kept.audience AND moment > kept.created_at
         )) ORDER BY {{order}} LIMIT %(limit)s
 """
-_COUNT: Final = """SELECT count(*) FROM ~.records WHERE audience = %(audience)s AND reason IS NULL AND expires_at > %(second)s
-        AND created_at >= (
-            SELECT coalesce(max(moment), 0) FROM ~.cut_offs WHERE subject = '' AND audience = %(audience)s
-        )
+_COUNT: Final = """
+    SELECT count(*) FROM ~.records
+        WHERE audience = %(audience)s AND reason IS NULL AND expires_at > %(second)s AND created_at >= (
+            SELECT coalesce(max(moment), 0) FROM ~.cut_offs WHERE subject = '' AND audience = %(audience)s)
 """
 _FIRST_OF: Final = "(SELECT ref FROM ~.records WHERE audience = %(audience)s AND {} ORDER BY {} LIMIT %(limit)s)"
 _DUE: Final = f"""
