@@ -270,7 +270,9 @@ class MemoryStore:
         return list(taken.values())
 
     async def purge(self, *refs: str) -> None:
-        for ref in refs:
+        for n, ref in enumerate(refs, 1):
+            if n % _LOOKS == 0:
+                await cancel_shielded_checkpoint()
             self._data.drop(ref)
             if (kept := self._records.pop(ref, None)) is not None:
                 self._anonymous -= kept.subject is None
