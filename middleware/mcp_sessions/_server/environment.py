@@ -59,18 +59,19 @@ VARIABLES: Final[Mapping[str, str]] = {
 
 
 def from_env(**options: Unpack[MiddlewareOptions]) -> MiddlewareOptions:
-    """Return the options that the environment holds, for whatever takes the middleware's options.
+    """Return the options in environment variables, for anything that takes the middleware's options.
 
     As in `add_sessions(app, **from_env())` and `app.add_middleware(MCPSessionMiddleware, **from_env(on_end=free))`.
 
     Args:
-        options: Options from code, which win over the environment; of an option object, what differs from its default.
+        options: Options from code, which override the environment; of an option object, the fields that differ from
+            their defaults.
 
     Returns:
-        Both together. Of keys it holds the place and never the secrets; a store's URL may hold a password.
+        All options. They name the source of keys, never the secrets; the URL of a store may contain a password.
 
     Raises:
-        ConfigurationError: A variable names no option, is empty or malformed; the message says what to write instead.
+        ConfigurationError: A variable is unknown, empty or malformed; the message names the remedy.
     """
     ours = [name for name in os.environ if name.startswith(PREFIX) and not SERVICE_LINK.fullmatch(name[len(PREFIX) :])]
     found = {name: _setting(name) for name in sorted(ours) if name != SWITCH}

@@ -203,7 +203,7 @@ class Terminator:
             async with anyio.create_task_group() as group:
                 group.start_soon(wait)
         if scope.cancelled_caught:
-            text = "on_end of session %s stopped: it took more than %g s"
+            text = "on_end of session %s cancelled after %g s"
             _log.error(text, ended.ref, self.patience, extra=about(ended.ref))
 
     async def forget(self, ref: str) -> None:
@@ -212,7 +212,7 @@ class Terminator:
             try:
                 await self.store.purge(ref)
             except StoreUnavailable:
-                _log.warning("data of ended session %s stays: store unavailable, trying again", ref, extra=about(ref))
+                _log.warning("data of ended session %s not deleted yet: store unavailable", ref, extra=about(ref))
                 start(partial(self._forget_later, ref))
 
     async def _forget_later(self, ref: str) -> None:
@@ -337,7 +337,7 @@ class Services:
         try:
             await self.store.open()
         except StoreUnavailable as error:
-            _log.warning("the session store does not answer (%s); requests with a session wait for it", error.reason)
+            _log.warning("the session store does not answer (%s); requests in sessions wait for it", error.reason)
 
     def started(self) -> None:
         """Begin to work: the application has started, or the first request came where no start is seen."""

@@ -40,7 +40,7 @@ class _Sent:
 
 
 class HandleType:
-    """The annotation of a handle, in `Annotated` beside `str` or `Handle`. Made by `Handles.type`."""
+    """The annotation of a handle argument, in `Annotated` with `str` or `Handle`. Created by `Handles.type`."""
 
     __slots__ = ("_read", "_type")
 
@@ -91,9 +91,9 @@ if TYPE_CHECKING:
 else:
 
     class HandleOf:
-        """`HandleOf["basket"]`: the verified id of a basket, under the handles that were installed before.
+        """`HandleOf["basket"]`: the verified id of a basket, by the handles installed before.
 
-        A type checker takes it for a `Literal`, which is the one thing that may be written so.
+        Type checkers see a `Literal`, the only type with this syntax.
         """
 
         def __class_getitem__(cls, type: str) -> Any:

@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 __all__ = ["SECTION", "SessionStateStore", "current_session", "require_session"]
 
 SECTION: Final = "fastmcp:"
-"""The prefix of the names of FastMCP's values in `session.data`."""
+"""The prefix of FastMCP's values in `session.data`."""
 
 
 class SessionStateStore:
     """FastMCP's state in the session's data: `FastMCP("cart", session_state_store=SessionStateStore())`.
 
-    `ctx.set_state` and `ctx.get_state` then mean the session of the request, in both eras, on every worker, until it
-    ends; `ctx.enable_components` and its like do where the client shook hands. The limits are those of `session.data`.
-    `ctx.set_state` replaces what was there: where parallel calls must lose nothing, use `session.data.update`.
+    `ctx.set_state` and `ctx.get_state` then use the session of the request, in both eras, on every worker, until it
+    ends; `ctx.enable_components` and the like do so for clients of the legacy era. The limits of `session.data` apply.
+    `ctx.set_state` replaces the previous value: use `session.data.update` if parallel calls must not lose changes.
     """
 
     def __init__(self, otherwise: AsyncKeyValue | None = None) -> None:
         """Args:
-        otherwise: The store of what belongs to no session: the state of requests without one, of users
-            (`UserSession`), of ids that the model passes on (`SessionId`). None keeps it in this process.
+        otherwise: The store for everything else: the state of requests without a session, of users (`UserSession`)
+            and of ids that the model passes on (`SessionId`). None keeps it in this process.
         """
         self._given = otherwise
 
