@@ -30,18 +30,18 @@ class SessionStateStore:
     `ctx.set_state` replaces the previous value: use `session.data.update` if parallel calls must not lose changes.
     """
 
-    def __init__(self, otherwise: AsyncKeyValue | None = None) -> None:
+    def __init__(self, fallback: AsyncKeyValue | None = None) -> None:
         """Args:
-        otherwise: The store for everything else: the state of requests without a session, of users (`UserSession`)
+        fallback: The store for everything else: the state of requests without a session, of users (`UserSession`)
             and of ids that the model passes on (`SessionId`). None keeps it in this process.
         """
-        self._given = otherwise
+        self._given = fallback
 
     async def get(self, key: str, *, collection: str | None = None) -> dict[str, Any] | None:
         """Return a value, or None."""
         session, name = _locate(key)
         if session is None:
-            return await self._otherwise.get(key, collection=collection)
+            return await self._fallback.get(key, collection=collection)
         value: dict[str, Any] | None = await session.data.get(name)
         return value
 
@@ -49,7 +49,7 @@ class SessionStateStore:
         """Return a value and its seconds to live, which a session's data does not tell: None."""
         session, name = _locate(key)
         if session is None:
-            return await self._otherwise.ttl(key, collection=collection)
+            return await self._fallback.ttl(key, collection=collection)
         return await session.data.get(name), None
 
     async def put(
@@ -62,7 +62,7 @@ class SessionStateStore:
         """
         session, name = _locate(key)
         if session is None:
-            await self._otherwise.put(key, value, collection=collection, ttl=ttl)
+            await self._fallback.put(key, value, collection=collection, ttl=ttl)
         else:
             await session.data.set(name, dict(value), ttl=None if ttl is None else float(ttl))
 
@@ -70,7 +70,7 @@ class SessionStateStore:
         """Delete a value, and return whether there was one."""
         session, name = _locate(key)
         if session is None:
-            return await self._otherwise.delete(key, collection=collection)
+            return await self._fallback.delete(key, collection=collection)
         was_there = await session.data.get(name) is not None
         await session.data.delete(name)
         return was_there
@@ -98,7 +98,7 @@ class SessionStateStore:
         return sum([await self.delete(key, collection=collection) for key in keys])
 
     @property
-    def _otherwise(self) -> AsyncKeyValue:
+    def _fallback(self) -> AsyncKeyValue:
         if self._given is None:
             from key_value.aio.stores.memory import MemoryStore
 

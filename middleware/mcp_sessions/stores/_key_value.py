@@ -37,7 +37,7 @@ class KeyValue(Protocol):
 
 
 class KeyValueStore(Delegating):
-    """A store that keeps data in a key-value store: `store=KeyValueStore(entries, beside="sqlite:sessions.db")`.
+    """A store that keeps data in a key-value store: `store=KeyValueStore(entries, store="sqlite:sessions.db")`.
 
     Unlike the other stores, it may lose a change when two processes change data of the same session at the same time,
     even under different names or by `update` and `increment`. Within one process no change is lost. It does not count
@@ -45,8 +45,8 @@ class KeyValueStore(Delegating):
 
     Args:
         entries: The key-value store, such as those of py-key-value. You close it.
-        beside: The store of revocations and records, as the middleware's `store=`; all processes must share it.
-        timeout: Seconds within which `beside` must answer if it is a URL.
+        store: The store of revocations and records, as the middleware's `store=`; all processes must share it.
+        timeout: Seconds within which `store` must answer if it is a URL.
         clock: Returns Unix seconds; for tests.
     """
 
@@ -54,11 +54,11 @@ class KeyValueStore(Delegating):
         self,
         entries: KeyValue,
         *,
-        beside: str | Store = "memory:",
+        store: str | Store = "memory:",
         timeout: float = 0.25,  # seconds
         clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(make(beside, clock=clock, timeout=timeout))
+        super().__init__(make(store, clock=clock, timeout=timeout))
         self._entries = entries
         self._clock = clock
         self._locks = [anyio.Lock() for _ in range(LOCKS)]

@@ -137,7 +137,7 @@ class SessionSampler(Sampler):
 
     Args:
         ratio: The share of sessions to record, from 0 to 1.
-        otherwise: The sampler for spans without a session, or that start before it is known. By default, such a span
+        fallback: The sampler for spans without a session, or that start before it is known. By default, such a span
             follows its parent, and is recorded if it has none.
 
     Raises:
@@ -145,13 +145,13 @@ class SessionSampler(Sampler):
         ValueError: The ratio is not from 0 to 1.
     """
 
-    def __init__(self, ratio: float, *, otherwise: Sampler | None = None) -> None:
+    def __init__(self, ratio: float, *, fallback: Sampler | None = None) -> None:
         from opentelemetry.sdk.trace import sampling
 
         if not 0 <= ratio <= 1:
             raise ValueError(f"ratio={ratio!r} must be from 0 to 1")
         self._ratio: Final = ratio
-        self._otherwise: Final[Any] = otherwise or sampling.DEFAULT_ON
+        self._fallback: Final[Any] = fallback or sampling.DEFAULT_ON
         self._result: Final = sampling.SamplingResult
         self._decisions: Final = (sampling.Decision.DROP, sampling.Decision.RECORD_AND_SAMPLE)
 
@@ -168,7 +168,7 @@ class SessionSampler(Sampler):
         """Decide on one span, by its session where it has one."""
         ref = session_in(parent_context) or _session(attributes)
         if ref is None:
-            decided: SamplingResult = self._otherwise.should_sample(
+            decided: SamplingResult = self._fallback.should_sample(
                 parent_context, trace_id, name, kind, attributes, links, trace_state
             )
             return decided
@@ -176,7 +176,7 @@ class SessionSampler(Sampler):
         return self._result(self._decisions[share(ref) < self._ratio], attributes, above)
 
     def get_description(self) -> str:
-        return f"SessionSampler{{{self._ratio},{self._otherwise.get_description()}}}"
+        return f"SessionSampler{{{self._ratio},{self._fallback.get_description()}}}"
 
 
 def _session(attributes: Attributes) -> str | None:
