@@ -20,7 +20,7 @@ help:  ## list the targets
 
 setup: $(STAMP)  ## create or update .venv, with everything for work on this repository
 
-$(STAMP): pyproject.toml setup.py middleware/mcp_sessions/_native/reader.c
+$(STAMP): pyproject.toml setup.py middleware/mcp_sessions/_protocol/_native/reader.c
 	@echo "setting up .venv"
 	@$(PYTHON) -m venv --clear .venv
 	@$(VENV)/pip config list | grep -E '\.(index-url|no-index)=' > /dev/null || $(VENV)/pip install --quiet uv || true
@@ -114,5 +114,5 @@ crash-trials: setup  ## 200 kills on each durable store, then faults of Redis (A
 clean:  ## remove what was built, and the virtual environments
 	rm -rf .venv .venv-* .nox .coverage .coverage.* build dist docs/_build \
 		.mypy_cache .pytest_cache .ruff_cache .hypothesis
-	rm -rf middleware/*.egg-info middleware/mcp_sessions/_native/_reader.*so
+	rm -rf middleware/*.egg-info middleware/mcp_sessions/_protocol/_native/_reader.*so
 	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,8 +11,8 @@ import sysconfig
 from setuptools import Extension, setup
 
 READER = Extension(
-    "mcp_sessions._native._reader",
-    ["middleware/mcp_sessions/_native/reader.c"],
+    "mcp_sessions._protocol._native._reader",
+    ["middleware/mcp_sessions/_protocol/_native/reader.c"],
     optional=True,
     py_limited_api=True,
 )

@@ -19,8 +19,7 @@ from mcp.server.auth.settings import AuthSettings
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import AnyHttpUrl
 
-from mcp_sessions import Fact, RequestRefused, Session, SessionDeleted, Telemetry, add_sessions
-from mcp_sessions.integrations.sdk import require_session
+from mcp_sessions import Fact, RequestRefused, Session, SessionDeleted, Telemetry, add_sessions, require_session
 
 USERS = {"token-of-ann": "ann", "token-of-bob": "bob"}
 

@@ -18,9 +18,8 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver import Resolve
 from mcp.server.mcpserver.exceptions import ToolError
 
-from mcp_sessions import Session, add_sessions
+from mcp_sessions import Session, add_sessions, require_session
 from mcp_sessions.integrations import lifespan_of
-from mcp_sessions.integrations.sdk import require_session
 
 CurrentSession = Annotated[Session, Resolve(require_session)]
 PRICES = {"pen": 3, "book": 12}

@@ -22,8 +22,7 @@ from mcp.server.mcpserver import Resolve
 from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import AnyHttpUrl
 
-from mcp_sessions import Limits, Principal, Session, add_sessions
-from mcp_sessions.integrations.sdk import require_session
+from mcp_sessions import Limits, Principal, Session, add_sessions, require_session
 
 CurrentSession = Annotated[Session, Resolve(require_session)]
 USERS = {"token-of-ann": "ann", "token-of-bob": "bob"}

@@ -18,8 +18,7 @@ from typing import Annotated
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Resolve
 
-from mcp_sessions import EndedSession, MCPSessionMiddleware, Session
-from mcp_sessions.integrations.sdk import require_session
+from mcp_sessions import EndedSession, MCPSessionMiddleware, Session, require_session
 
 NGINX = """\
 daemon off;

@@ -18,7 +18,7 @@ import pytest
 from environments import INSTALLED, needs
 from packaging.requirements import Requirement
 
-from mcp_sessions._native import reader
+from mcp_sessions._protocol._native import reader
 
 ROOT = Path(__file__).resolve().parent.parent
 pytestmark = needs("mcp>=2")
@@ -29,7 +29,7 @@ import json
 import sys
 
 from mcp_sessions import MCPSessionMiddleware
-from mcp_sessions._native import reader
+from mcp_sessions._protocol._native import reader
 
 OPTIONAL = {"fastapi", "fastmcp", "httpx", "mcp", "redis"}
 
@@ -132,7 +132,7 @@ def test_the_wheel_holds_the_package_and_its_licence_alone(wheel: Path) -> None:
     """Every source file and `py.typed` ship; tests, examples and docs do not."""
     with zipfile.ZipFile(wheel) as archive:
         assert any(name.endswith(".dist-info/licenses/LICENSE") for name in archive.namelist())
-    assert files(wheel) == shipped() | {"mcp_sessions/_native/_reader.abi3.so"}
+    assert files(wheel) == shipped() | {"mcp_sessions/_protocol/_native/_reader.abi3.so"}
 
 
 def shipped() -> set[str]:

@@ -43,7 +43,7 @@ MEMBERS = {
     Sessions: "check close end end_all end_all_before of open",
 }
 
-WHEN_ASKED_FOR = ["_server.operator", "integrations._handles", "_tokens.handles", "integrations._handle_types"]
+WHEN_ASKED_FOR = ["_server.operator", "integrations._handles", "_tokens.handles"]
 
 
 def test_the_public_names_are_these() -> None:

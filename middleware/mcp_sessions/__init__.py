@@ -33,16 +33,14 @@ from ._tokens.keys import KeyRing
 
 if TYPE_CHECKING:
     from ._protocol.sep1364 import SEP1364Create, SEP1364Initialize
-    from ._server.environment import from_env
     from ._server.operator import Sessions
-    from ._server.options import Limits, Telemetry, Tracking, TransportSessions, Wire
+    from ._server.options import Limits, Telemetry, Tracking, TransportSessions, Wire, from_env
     from ._session.claims import Claims
     from ._session.data import Data
     from ._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted, SessionUsed
     from ._tokens.handles import Handle, HandleError
     from ._tokens.keys import Key
-    from .integrations._handle_types import HandleOf
-    from .integrations._handles import Handles
+    from .integrations._handles import HandleOf, Handles
     from .integrations._starlette import add_sessions
     from .stores._base import Record, Standing
 
@@ -102,35 +100,24 @@ for _name in __all__:
 
 _WHEN_ASKED_FOR: Final = MappingProxyType(
     {
-        "Claims": "_session.claims",
-        "Data": "_session.data",
-        "Fact": "_session.events",
-        "Handle": "_tokens.handles",
-        "HandleError": "_tokens.handles",
-        "HandleOf": "integrations._handle_types",
-        "Handles": "integrations._handles",
-        "Key": "_tokens.keys",
-        "Limits": "_server.options",
-        "Record": "stores._base",
-        "RequestRefused": "_session.events",
-        "SEP1364Create": "_protocol.sep1364",
-        "SEP1364Initialize": "_protocol.sep1364",
-        "SessionCreated": "_session.events",
-        "SessionDeleted": "_session.events",
-        "SessionUsed": "_session.events",
-        "Sessions": "_server.operator",
-        "Standing": "stores._base",
-        "Telemetry": "_server.options",
-        "Tracking": "_server.options",
-        "TransportSessions": "_server.options",
-        "Wire": "_server.options",
-        "add_sessions": "integrations._starlette",
-        "from_env": "_server.environment",
+        "_protocol.sep1364": ("SEP1364Create", "SEP1364Initialize"),
+        "_server.operator": ("Sessions",),
+        "_server.options": ("Limits", "Telemetry", "Tracking", "TransportSessions", "Wire", "from_env"),
+        "_session.claims": ("Claims",),
+        "_session.data": ("Data",),
+        "_session.events": ("Fact", "RequestRefused", "SessionCreated", "SessionDeleted", "SessionUsed"),
+        "_tokens.handles": ("Handle", "HandleError"),
+        "_tokens.keys": ("Key",),
+        "integrations._handles": ("HandleOf", "Handles"),
+        "integrations._starlette": ("add_sessions",),
+        "stores._base": ("Record", "Standing"),
     }
 )
+"""What most servers do without, by the module that has it."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHEN_ASKED_FOR:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_WHEN_ASKED_FOR[name]}", __name__), name)
+    for module, names in _WHEN_ASKED_FOR.items():
+        if name in names:
+            return getattr(import_module(f".{module}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

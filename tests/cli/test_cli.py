@@ -13,7 +13,7 @@ from clients import SECRET
 from environments import INSTALLED
 
 from mcp_sessions import _cli as cli
-from mcp_sessions._native import reader
+from mcp_sessions._protocol._native import reader
 from mcp_sessions._session.claims import Claims, Principal
 from mcp_sessions._tokens import seal
 from mcp_sessions._tokens.jwt import Tokens

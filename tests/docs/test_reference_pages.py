@@ -36,7 +36,6 @@ MODULES = {
     "mcp_sessions.testing": "mcp-sessions",
     "mcp_sessions.integrations.fastapi": "fastapi",
     "mcp_sessions.integrations.fastmcp": "fastmcp",
-    "mcp_sessions.integrations.sdk": "mcp",
 }
 
 

@@ -27,8 +27,7 @@ from mcp_sessions._session.data import Data, Namespace
 from mcp_sessions._session.session import Session, session_variable
 from mcp_sessions._tokens.handles import HandleError
 from mcp_sessions._tokens.keys import KeyRing
-from mcp_sessions.integrations import _handle_types as handle_types
-from mcp_sessions.integrations._handles import DATA_KEY, Handles, current_principal
+from mcp_sessions.integrations._handles import DATA_KEY, Handles, _Installed, current_principal
 from mcp_sessions.stores._memory import MemoryStore
 
 NEW = "Qe8pZt4yUw6rNb2mKc0xVh5jLs7dFg1a"
@@ -118,7 +117,7 @@ def test_each_server_has_handles_of_its_own() -> None:
 
 def test_installed_handles_are_the_same_handles(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that they can be made and installed in one line; `test_handle_types.py` shows what for."""
-    monkeypatch.setattr(handle_types._Installed, "type", None)  # and set back at the end, for other tests
+    monkeypatch.setattr(_Installed, "type", None)  # and set back at the end, for other tests
     handles = made()
     assert handles.install() is handles
     assert repr(handles.type("basket")) == "<HandleType basket>"

@@ -21,9 +21,7 @@ from integration.wire import Client, lifespan
 from mcp_sessions import MCPSessionMiddleware, add_sessions
 from mcp_sessions._errors import ConfigurationError
 from mcp_sessions._tokens.handles import Handle
-from mcp_sessions.integrations import _handle_types as handle_types
-from mcp_sessions.integrations._handle_types import HandleOf
-from mcp_sessions.integrations._handles import Handles
+from mcp_sessions.integrations._handles import HandleOf, Handles, _Installed
 
 from .servers import DEADLINE, ERAS, KEYS, bearer, made
 
@@ -228,7 +226,7 @@ def test_the_short_form_is_the_long_one(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(ValidationError, match="not one of your basket handles"):
         there.validate_python(handle)
     HANDLES.install()
-    monkeypatch.setattr(handle_types._Installed, "type", None)
+    monkeypatch.setattr(_Installed, "type", None)
     with pytest.raises(ConfigurationError, match=re.escape('HandleOf["basket"] needs handles: call Handles(')):
         HandleOf["basket"]
 

@@ -23,7 +23,7 @@ from integration.servers import FRAMEWORKS
 from integration.wire import Client, lifespan
 from mcp_sessions import ConfigurationError, MCPSessionMiddleware, TransportSessions, add_sessions
 from mcp_sessions._server import placement
-from mcp_sessions.integrations._lifespans import lifespan_of
+from mcp_sessions.integrations import lifespan_of
 from mcp_sessions.stores._memory import MemoryStore
 
 from .servers import SDK, made

@@ -10,8 +10,7 @@ import pytest
 from environments import needs
 
 from integration.wire import Client
-from mcp_sessions import Session, current_session
-from mcp_sessions.integrations.sdk import require_session
+from mcp_sessions import Session, current_session, require_session
 
 from .servers import ERAS, SDK, connected, made
 

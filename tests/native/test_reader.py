@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from mcp_sessions import _native
-from mcp_sessions._protocol import jsonrpc, rewrite
+from mcp_sessions._protocol import _native, jsonrpc, rewrite
 from mcp_sessions._protocol.jsonrpc import Message
 from mcp_sessions._protocol.members import SESSION_KEY
 
-reader = pytest.importorskip("mcp_sessions._native._reader", reason="the native reader is not built")
+reader = pytest.importorskip("mcp_sessions._protocol._native._reader", reason="the native reader is not built")
 
 NAMED = b'{"sessionId": "x"}'
 CALL = b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","_meta":{"%b": %b}}}'
@@ -219,7 +218,7 @@ def test_nothing_is_kept_of_what_was_read(call: Callable[[], object]) -> None:
 
 OUT_OF_MEMORY = """
 import sys, _testcapi
-from mcp_sessions._native import _reader
+from mcp_sessions._protocol._native import _reader
 outcomes = set()
 for number in range(12):
     found = None
@@ -254,7 +253,7 @@ def test_a_variable_switches_it_off(written: str, runs: str, monkeypatch: pytest
     """It is read once, when the package is imported."""
     monkeypatch.setenv(_native.SWITCH, written)
     ended = subprocess.run(
-        [sys.executable, "-c", "from mcp_sessions._native import reader; print(reader())"],
+        [sys.executable, "-c", "from mcp_sessions._protocol._native import reader; print(reader())"],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -264,9 +263,9 @@ def test_a_variable_switches_it_off(written: str, runs: str, monkeypatch: pytest
 
 def test_without_it_the_python_code_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine where it was not built."""
-    monkeypatch.setitem(sys.modules, "mcp_sessions._native._reader", None)
+    monkeypatch.setitem(sys.modules, "mcp_sessions._protocol._native._reader", None)
     with pytest.raises(ImportError):
-        import_module("mcp_sessions._native._reader")
+        import_module("mcp_sessions._protocol._native._reader")
     monkeypatch.setattr(_native, "read", None)
     assert _native.reader() == "python"
     message = jsonrpc.parse(REQUEST)

@@ -17,9 +17,9 @@ from streaming import Streaming
 
 from mcp_sessions import SEP1364Create, Session
 from mcp_sessions._errors import SessionRequired, StoreFull, StoreUnavailable
+from mcp_sessions._server.current import code_of
 from mcp_sessions._server.logs import Facts
 from mcp_sessions._server.options import DAY
-from mcp_sessions._server.placement import code_of
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.events import Fact, RequestRefused, SessionUsed
 

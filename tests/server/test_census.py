@@ -16,7 +16,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from mcp_sessions import MCPSessionMiddleware
 from mcp_sessions._errors import StoreUnavailable
-from mcp_sessions._server import census
+from mcp_sessions._server import background
 from mcp_sessions.stores._memory import MemoryStore
 from mcp_sessions.telemetry import SessionMetrics
 
@@ -59,9 +59,9 @@ async def until(holds: Callable[[], bool]) -> None:
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Count each millisecond, and not less often where the machine is slow."""
-    monkeypatch.setattr(census.Census.__init__, "__kwdefaults__", {"interval": 0.001})
-    monkeypatch.setattr(census, "SHARE", 0)
-    monkeypatch.setattr(census, "TERM", 1e6)
+    monkeypatch.setattr(background.Census.__init__, "__kwdefaults__", {"interval": 0.001})
+    monkeypatch.setattr(background, "SHARE", 0)
+    monkeypatch.setattr(background, "TERM", 1e6)
 
 
 async def test_it_is_right_across_a_restart(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import anyio
@@ -242,7 +243,7 @@ class TestForgetting:
         monkeypatch.setattr(room, "TRIES", 2)
         worker = Worker(Store())
         worker.store.away = 3
-        await worker.terminator._forget_later(CLAIMS.ref)
+        await worker.terminator._insist(partial(worker.store.purge, CLAIMS.ref))
         assert (worker.store.away, worker.store.finished) == (1, [])
 
     async def test_nor_is_an_end_or_what_is_freed_after_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +251,7 @@ class TestForgetting:
         monkeypatch.setattr(room, "TRIES", 2)
         worker, asked = Worker(Store()), list[int]()
         worker.store.away = 3
-        await worker.terminator._end_later(CLAIMS, "deleted")
+        await worker.terminator._insist(partial(worker.terminator._end, CLAIMS, "deleted"))
         assert worker.store.away == 1
 
         async def listed(*, limit: int) -> list[Record]:

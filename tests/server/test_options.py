@@ -8,13 +8,13 @@ from inspect import signature
 from typing import Any, get_type_hints
 
 import pytest
-from apps import Server, sessions
+from apps import SHORT, Server, sessions
 from clients import SECRET, START
 
 from mcp_sessions import ConfigurationError, Limits, MCPSessionMiddleware, Principal
 from mcp_sessions._errors import DataTooLarge
 from mcp_sessions._protocol.sep1364 import Dialect
-from mcp_sessions._server.options import MEBIBYTE, MOVED, EndpointOptions, MiddlewareOptions, Options
+from mcp_sessions._server.options import MEBIBYTE, EndpointOptions, MiddlewareOptions, Options
 from mcp_sessions._server.principal import from_scope
 from mcp_sessions._server.runtime import Runtime
 from mcp_sessions.stores._memory import MemoryStore
@@ -160,7 +160,7 @@ async def test_data_has_the_limits_that_were_asked_for() -> None:
 )
 def test_a_wrong_value_is_refused_with_the_remedy(option: str, value: object, remedy: str) -> None:
     """At construction, by name; the field of an option object with the object's own."""
-    with pytest.raises(ConfigurationError, match=remedy.replace(f"{option}=", f"{MOVED.get(option, option)}=")):
+    with pytest.raises(ConfigurationError, match=remedy.replace(f"{option}=", f"{SHORT.get(option, option)}=")):
         options_of(**{option: value})
 
 
@@ -190,13 +190,6 @@ def test_what_is_wrapped_can_be_called() -> None:
         ConfigurationError, match=r"^object is not an ASGI application; wrap what its streamable_http_app"
     ):
         MCPSessionMiddleware(object())  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", MOVED)
-def test_an_option_that_moved_is_named_with_its_new_place(name: str) -> None:
-    group, field = MOVED[name].split(".")
-    with pytest.raises(ConfigurationError, match=rf"^{name}= moved: write {group}=\w+\({field}=\.\.\.\)$"):
-        MCPSessionMiddleware(Server(), **dict[str, Any]({name: 1}))
 
 
 def test_an_unknown_option_is_an_error_as_of_any_function() -> None:

@@ -18,8 +18,7 @@ from mcp_sessions._errors import CreateRefused, StoreUnavailable
 from mcp_sessions._server import response as responder_module
 from mcp_sessions._server.answers import respond, send_refusal
 from mcp_sessions._server.response import ResponseFilter, Rewrite
-from mcp_sessions._server.resumption import Events, Origin, StreamGuard
-from mcp_sessions._server.streams import Streams
+from mcp_sessions._server.streams import Events, Origin, StreamGuard, Streams
 from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions.stores._memory import MemoryStore
 

@@ -15,7 +15,7 @@ from streaming import SECRET_RESULT, Streaming
 from mcp_sessions import Session
 from mcp_sessions._errors import StateClosed
 from mcp_sessions._server.options import DAY, HOUR
-from mcp_sessions._server.resumption import Events, Origin
+from mcp_sessions._server.streams import Events, Origin
 from mcp_sessions._session.claims import SESSION, Claims
 from mcp_sessions._session.events import Fact, RequestRefused
 

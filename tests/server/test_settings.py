@@ -29,7 +29,8 @@ from mcp_sessions import (
     Wire,
     add_sessions,
 )
-from mcp_sessions._server.environment import (
+from mcp_sessions._server.options import (
+    GROUPS,
     OTHER_KEYS,
     PREFIX,
     SERVICE_LINK,
@@ -38,7 +39,6 @@ from mcp_sessions._server.environment import (
     from_env,
     variable,
 )
-from mcp_sessions._server.options import GROUPS
 
 
 @pytest.fixture(autouse=True)
@@ -88,10 +88,9 @@ GROUPED: dict[str, dict[str, Any]] = {
         "false": Telemetry(correlate=False),
         "meta:openai/session,header:x-id": Telemetry(correlate=("meta:openai/session", "header:x-id")),
     },
-    "PROPAGATE": {"true": Telemetry(propagate=True), "session.id": Telemetry(propagate="session.id")},
+    "TELEMETRY_PROPAGATE": {"true": Telemetry(propagate=True), "session.id": Telemetry(propagate="session.id")},
     "LIMITS_BATCH": {"7": Limits(batch=7)},
-    "MAX_BATCH": {"7": Limits(batch=7)},
-    "BRIDGE": {"true": TransportSessions(bridge=True)},
+    "TRANSPORT_BRIDGE": {"true": TransportSessions(bridge=True)},
     "TRANSPORT_LIFETIME": {"1h": TransportSessions(lifetime=HOUR)},
 }
 OBJECTS = [(name, text, value) for name, texts in GROUPED.items() for text, value in texts.items()]
@@ -101,12 +100,11 @@ OBJECTS = [(name, text, value) for name, texts in GROUPED.items() for text, valu
 def test_a_field_of_an_option_object_is_read_in_its_form(
     environ: pytest.MonkeyPatch, name: str, text: str, value: Any
 ) -> None:
-    """Under the object's name, or under the one that it had as an option of its own."""
     environ.setenv(f"MCP_SESSIONS_{name}", text)
     assert [*from_env().values()] == [value]
 
 
-@pytest.mark.parametrize("setting", ["STORE", "LIMITS_BATCH", "MAX_BATCH"])
+@pytest.mark.parametrize("setting", ["STORE", "LIMITS_BATCH"])
 def test_a_prefix_with_a_letter_too_few_is_not_passed_over(environ: pytest.MonkeyPatch, setting: str) -> None:
     """The store of a deployment would be this process's memory; another program's variables are its own."""
     environ.setenv("MCP_SESSION_OF_ANOTHER_PROGRAM", "1")
@@ -116,24 +114,18 @@ def test_a_prefix_with_a_letter_too_few_is_not_passed_over(environ: pytest.Monke
         from_env()
 
 
-def test_the_newer_name_of_a_variable_wins(environ: pytest.MonkeyPatch) -> None:
-    environ.setenv("MCP_SESSIONS_MAX_BATCH", "7")
-    environ.setenv("MCP_SESSIONS_LIMITS_BATCH", "8")
-    assert from_env() == {"limits": Limits(batch=8)}
-
-
 def test_fields_of_the_environment_fill_in_an_object_that_is_given_in_code(environ: pytest.MonkeyPatch) -> None:
     environ.setenv("MCP_SESSIONS_LIMITS_BATCH", "7")
     environ.setenv("MCP_SESSIONS_LIMITS_NESTING", "7")
     assert from_env(limits=Limits(batch=8)) == {"limits": Limits(batch=8, nesting=7)}
     environ.setenv("MCP_SESSIONS_TRANSPORT", "off")
-    environ.setenv("MCP_SESSIONS_BRIDGE", "true")
+    environ.setenv("MCP_SESSIONS_TRANSPORT_BRIDGE", "true")
     assert from_env()["transport"] == TransportSessions(header=False, cookie=False, bridge=True)
     assert from_env(transport="auto")["transport"] == TransportSessions(bridge=True)
 
 
 def test_how_often_is_swept_says_nothing_where_sessions_are_not_tracked(environ: pytest.MonkeyPatch) -> None:
-    environ.setenv("MCP_SESSIONS_SWEEP_INTERVAL", "7")
+    environ.setenv("MCP_SESSIONS_TRACKED_SWEEP_INTERVAL", "7")
     assert from_env() == {}
     assert from_env(tracked=False) == {"tracked": False}
     assert from_env(tracked=True) == {"tracked": Tracking(sweep_interval=7)}
@@ -159,13 +151,13 @@ WRONG = {
     "MCP_SESSIONS_lifetime": ("1h", "MCP_SESSIONS_lifetime is not a setting; did you mean MCP_SESSIONS_LIFETIME?"),
     "MCP_SESSIONS_ZQX": ("1", "MCP_SESSIONS_ZQX is not a setting; these are settings: MCP_SESSIONS_KEYS, "),
     "MCP_SESSIONS_ON_END": ("free", "no variable holds on_end=; give it in code, as in from_env(on_end=...)"),
-    "MCP_SESSIONS_LISTEN": (
+    "MCP_SESSIONS_TELEMETRY_LISTEN": (
         "f",
         "no variable holds listen=; give it in code, as in from_env(telemetry=Telemetry(",
     ),
     "MCP_SESSIONS_STORE": ("  ", "MCP_SESSIONS_STORE is empty; remove it, or write `memory:`"),
     "MCP_SESSIONS_LIFETIME": ("soon", "MCP_SESSIONS_LIFETIME='soon' must be seconds, or a number with"),
-    "MCP_SESSIONS_MAX_BATCH": ("many", "MCP_SESSIONS_MAX_BATCH='many' must be a whole number"),
+    "MCP_SESSIONS_LIMITS_BATCH": ("many", "MCP_SESSIONS_LIMITS_BATCH='many' must be a whole number"),
     "MCP_SESSIONS_TRACKED": ("perhaps", "MCP_SESSIONS_TRACKED='perhaps' must be `true` or `false`"),
     "MCP_SESSIONS_REQUIRE": ("{tools}", "MCP_SESSIONS_REQUIRE='{tools}' must be `never`, `always`"),
 }
@@ -224,7 +216,7 @@ async def test_the_middleware_takes_them(environ: pytest.MonkeyPatch) -> None:
     """With the one call that makes it, and where it is placed in another way."""
     environ.setenv("MCP_SESSIONS_KEYS", SECRET)
     environ.setenv("MCP_SESSIONS_REQUIRE", "tools/call")
-    environ.setenv("MCP_SESSIONS_REQUIRED_CODE", "-40001")
+    environ.setenv("MCP_SESSIONS_WIRE_REQUIRED_CODE", "-40001")
     for app in (MCPSessionMiddleware.from_env(Server(), admission="own"), _added(**from_env(admission="own"))):
         client = Client(app)
         assert (await client.tool()).error["code"] == -40001
@@ -265,7 +257,7 @@ def test_the_documentation_lists_the_settings(tmp_path: Path) -> None:
 async def test_the_code_of_the_page_runs(environ: pytest.MonkeyPatch, block: str) -> None:
     environ.setenv("MCP_SESSIONS_KEYS", SECRET)
     environ.setenv("MCP_SESSIONS_ADMISSION", "own")
-    environ.setenv("MCP_SESSIONS_NOT_FOUND_CODE", "-40004")
+    environ.setenv("MCP_SESSIONS_WIRE_NOT_FOUND_CODE", "-40004")
     names: dict[str, Any] = {}
     exec(compile(block, "settings.md", "exec", dont_inherit=True), names)  # the page's own code
     refused = await Client(names["app"], query_string=b"").tool(session={"sessionId": "nobody's"})

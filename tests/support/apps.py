@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from clients import SECRET, Clock
 from starlette.types import Receive, Scope, Send
 
 from mcp_sessions import MCPSessionMiddleware, Session
-from mcp_sessions._server.options import GROUPS, MOVED
+from mcp_sessions._server.options import GROUPS
 
 RESULTS: dict[str, dict[str, Any]] = {
     "ping": {},
@@ -126,15 +126,28 @@ class Server:
         return {"error": {"code": -32601, "message": "Method not found"}}
 
 
+LIMITS = ("body_bytes", "batch", "nesting", "event_bytes", "token_bytes", "state_bytes", "data_bytes", "value_bytes")
+SHORT = {
+    "transport_lifetime": "transport.lifetime",
+    "bridge": "transport.bridge",
+    "sweep_interval": "tracked.sweep_interval",
+    "create_limit": "limits.creates_per_minute",
+    **{f"max_{name}": f"limits.{name}" for name in LIMITS},
+    **{name: f"limits.{name}" for name in ("body_timeout", "token_cache", "store_timeout")},
+    **{field.name: f"{group}.{field.name}" for group in ("wire", "telemetry") for field in fields(GROUPS[group])},
+}
+"""Short names for fields of option objects in tests."""
+
+
 def grouped(**options: Any) -> dict[str, Any]:
-    """The middleware's options, with the fields of option objects by their path (`limits.batch`) or former name."""
-    paths = {name: MOVED.get(name, name) for name in options}
+    """The middleware's options, with the fields of option objects by their path (`limits.batch`) or short name."""
+    paths = {name: SHORT.get(name, name) for name in options}
     flat = {name: value for name, value in options.items() if "." not in paths[name]}
     for group, kind in GROUPS.items():
-        fields = {name: path.partition(".")[2] for name, path in paths.items() if path.startswith(f"{group}.")}
+        given = {name: path.partition(".")[2] for name, path in paths.items() if path.startswith(f"{group}.")}
         off = {"header": False, "cookie": False} if group == "transport" and flat.get(group) == "off" else {}
-        made = kind(**off, **{field: options[name] for name, field in fields.items()})
-        if fields and (group != "tracked" or flat.get(group)):
+        made = kind(**off, **{field: options[name] for name, field in given.items()})
+        if given and (group != "tracked" or flat.get(group)):
             flat[group] = made
     return flat
 

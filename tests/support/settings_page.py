@@ -17,9 +17,8 @@ import generated
 
 from mcp_sessions import MCPSessionMiddleware
 from mcp_sessions._server import options
-from mcp_sessions._server.environment import SETTINGS, variable
 from mcp_sessions._server.forms import DURATION, Form
-from mcp_sessions._server.options import GROUPS
+from mcp_sessions._server.options import GROUPS, SETTINGS, variable
 
 COMMAND = "python tests/support/settings_page.py"
 PAGE = generated.DOCS / "settings.md"

@@ -269,10 +269,10 @@ async def test_a_recorded_session_is_shown_and_ended(port: int) -> None:
 
 
 async def test_the_roster_has_a_bound(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mcp_sessions._server import watched
+    from mcp_sessions._server import operator
 
-    monkeypatch.setattr(watched, "PAGE", 2)
-    monkeypatch.setattr(watched, "MAX_LISTED", 3)
+    monkeypatch.setattr(operator, "PAGE", 2)
+    monkeypatch.setattr(operator, "MAX_LISTED", 3)
     async with serving(port, tracked=True) as app, opened(port) as page:
         for _ in range(5):
             await Client(app).create()

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from mcp_sessions._errors import ConfigurationError
-from mcp_sessions._tokens.keyfile import is_ephemeral, key_source
+from mcp_sessions._tokens.keyfile import key_source
 from mcp_sessions._tokens.keys import KeyRing
 
 NOW = 1_800_000_000.0
@@ -252,7 +252,7 @@ def test_other_permissions_are_a_change(path: Path, caplog: pytest.LogCaptureFix
 
 def test_keys_that_die_with_the_process_are_known_as_such() -> None:
     """What must outlive it is not made with them."""
-    assert is_ephemeral(None)
-    assert is_ephemeral(KeyRing.random())
-    assert not is_ephemeral("env:KEYS")
-    assert not is_ephemeral(KeyRing(["a secret of the tests, at least 32 bytes long"]))
+    assert key_source(None)(0).ephemeral
+    assert key_source(KeyRing.random())(0).ephemeral
+    assert not key_source("env:KEYS", environ={"KEYS": ONE})(0).ephemeral
+    assert not key_source(KeyRing([ONE]))(0).ephemeral

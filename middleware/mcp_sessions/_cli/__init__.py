@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from .._errors import ConfigurationError, SessionNotFound, StoreUnavailable
-from .._native import reader
+from .._protocol._native import reader
 from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, looks_like_session_id, ref_of, utc
 from .._tokens.jwt import Tokens
 from .._tokens.keyfile import key_source
@@ -33,11 +33,7 @@ _UNVERIFIED: Final = "NOT VERIFIED: anybody could have written what follows. `ve
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out one command, and return its exit code.
-
-    Args:
-        argv: The arguments; None takes the process's own.
-    """
+    """Carry out one command, of these arguments or the process's own, and return its exit code."""
     try:
         arguments = _parser().parse_args(argv)
     except SystemExit as stopped:  # argparse has printed why

@@ -25,7 +25,6 @@ _SETTINGS: Final[tuple[str, ...]] = ("required", "fork", "descendants", "list", 
 
 
 def add_command(commands: Any) -> None:
-    """Add `probe` to a parser's commands."""
     command: argparse.ArgumentParser = commands.add_parser("probe", help="examine the sessions of any MCP server")
     command.add_argument("url", metavar="URL", help="of the MCP endpoint, as in https://host.example/mcp")
     command.add_argument(
@@ -60,11 +59,7 @@ def _probe(arguments: argparse.Namespace) -> int:
 
 
 def probe(wire: Wire) -> Report:
-    """Examine a server in each era that it speaks.
-
-    Raises:
-        ConfigurationError: The server redirects its callers.
-    """
+    """Examine a server in each era that it speaks, or raise `ConfigurationError` where it redirects its callers."""
     report = Report(wire.url)
     try:
         for connect in (connect_legacy, connect_modern):
@@ -120,8 +115,6 @@ def _dialects(client: ProbeClient) -> list[str]:
 
 @dataclass(frozen=True)
 class Finding:
-    """The outcome of one rule in one era."""
-
     era: str
     rule: str
     says: str
@@ -146,8 +139,6 @@ class Era:
 
 @dataclass
 class Report:
-    """The findings about a server."""
-
     url: str
     eras: list[Era] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -156,7 +147,6 @@ class Report:
 
     @property
     def holds(self) -> bool:
-        """Whether everything was tried and nothing fails."""
         return self.stopped is None and bool(self.eras) and all(one.outcome != "fails" for one in self.findings)
 
     def as_text(self) -> str:

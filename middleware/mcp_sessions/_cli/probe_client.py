@@ -46,8 +46,6 @@ class Exhausted(MCPSessionsError):
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to one request."""
-
     status: int
     headers: Mapping[str, str] = field(repr=False)  # names in lower case
     message: Mapping[str, Any] = field(repr=False)  # of JSON-RPC; empty where there is none
@@ -98,10 +96,7 @@ class Wire:
     def send(self, message: Mapping[str, Any] | None, headers: Mapping[str, str], *, verb: str = "POST") -> Answer:
         """Send a message, with these headers beside those of every request, and read the answer.
 
-        Raises:
-            Unanswered: No answer came, or none that can be read.
-            Exhausted: No more may be sent.
-            ConfigurationError: The server redirects.
+        Raises `Unanswered`, `Exhausted`, or `ConfigurationError` where the server redirects.
         """
         seconds = self._spend()
         address = (self._parts.hostname or "", self._parts.port)
@@ -281,13 +276,11 @@ class ProbeClient:
 
 
 def connect_modern(wire: Wire) -> ProbeClient | None:
-    """Return a client of the modern era, or None where the server does not speak it."""
     client = ProbeClient(wire, "modern", MODERN, MODERN)
     return None if client.greet("server/discover") is None else client
 
 
 def connect_legacy(wire: Wire) -> ProbeClient | None:
-    """Return a client of the legacy era that has shaken hands, or None where the server does not speak it."""
     client = ProbeClient(wire, "legacy", LEGACY, LEGACY)
     info = {"name": "mcp-sessions probe", "version": "1"}
     params = {"protocolVersion": LEGACY, "capabilities": _CAPABILITIES, "clientInfo": info}

@@ -150,10 +150,6 @@ def _state(run: ProbeRun) -> str | None:
     return _unless(answer.result is not None, answer)
 
 
-def _without(run: ProbeRun) -> str | None:
-    return "a session in result._meta" if _echo(run.use(None)) else None
-
-
 def _parallel(run: ProbeRun) -> str | None:
     sessions = [_sent(run.session(name)) for name in "AB"] * (PARALLEL // 2)
     with ThreadPoolExecutor(PARALLEL) as pool:
@@ -168,14 +164,8 @@ def _malformed(run: ProbeRun) -> str | None:
     return _unless(answer.code == INVALID_PARAMS, answer)
 
 
-def _unknown(run: ProbeRun) -> str | None:
-    run.session("A")
-    session_id = secrets.token_urlsafe(24)
-    return _unless_not_found(run.use({"sessionId": session_id}), session_id)
-
-
-def _forged(run: ProbeRun) -> str | None:
-    session_id = _forged_id(run.session("A"))
+def _not_found(run: ProbeRun, make_id: Callable[[Session], str]) -> str | None:
+    session_id = make_id(run.session("A"))
     return _unless_not_found(run.use({"sessionId": session_id}), session_id)
 
 
@@ -207,14 +197,6 @@ def _mirrored(run: ProbeRun) -> str | None:
     session = run.session("A")
     answer = run.use(_sent(session), headers={"Mcp-Session-Id": session["sessionId"]})
     return _unless(answer.result is not None, answer)
-
-
-def _envelope(run: ProbeRun) -> str | None:
-    return _strange_create(run, envelope=False)
-
-
-def _wrong_method(run: ProbeRun) -> str | None:
-    return _strange_create(run, headers={"Mcp-Method": "ping"})
 
 
 def _strange_create(run: ProbeRun, **options: Any) -> str | None:
@@ -296,43 +278,75 @@ def _descendants(run: ProbeRun) -> str | None:
 class Rule:
     """One thing that has to hold."""
 
+    name: str  # in reports
     says: str
     clause: str  # that asks for it
     check: Callable[[ProbeRun], str | None]
     needs_sessions: bool = True  # does not apply to a server that offers none
 
-    @property
-    def name(self) -> str:
-        """The name in reports."""
-        return self.check.__name__.removeprefix("_").replace("_", "-")
-
 
 # The report and the documentation are rendered from this table.
 RULES: Final = (
-    Rule("the capabilities say that there are sessions", "draft: Capabilities", _advertised, needs_sessions=False),
-    Rule("a session is created, its id visible ASCII", "draft: Creating Sessions, Data Types", _create),
-    Rule("no two sessions have one id", "draft: Data Types", _unique),
-    Rule("expiresAt is an ISO 8601 time", "draft: Schema", _hint),
-    Rule("creating within a session is refused, -32602", "draft: Creating Sessions", _create_within),
-    Rule("a result names the session of its request", "draft: Using Sessions 2-4", _use),
-    Rule("a state that was given out is taken back", "draft: Creating Sessions", _state),
-    Rule("a request in no session is answered in none", "draft: Using Sessions 1", _without),
-    Rule("parallel requests get their own session", "draft: Using Sessions 1, 3", _parallel),
-    Rule("a sessionId that is not text is refused, -32602", "draft: Schema", _malformed),
-    Rule("an unknown session is not found, -32043", "draft: Schema", _unknown),
-    Rule("a forged session is not found, -32043", "draft: Schema, Data Types", _forged),
-    Rule("unknown and forged look alike", "draft: Data Types (hijacking)", _alike),
-    Rule("an id that is far too long is refused", "draft: Data Types (hijacking)", _oversized),
-    Rule("a header that contradicts the body is refused", "SEP-2243; MCP 2026-07-28: -32020", _wrong_header),
-    Rule("a header that repeats the body passes", "SEP-2243", _mirrored),
-    Rule("an envelope that is not whole is refused", "MCP 2026-07-28: -32602", _envelope),
-    Rule("an Mcp-Method that is not the method is refused", "MCP 2026-07-28: -32020", _wrong_method),
-    Rule("deleting nothing is refused, -32602", "draft: Deleting Sessions", _delete_nothing),
-    Rule("a session is deleted, the result empty", "draft: Deleting Sessions", _delete),
-    Rule("a deleted session is not found, -32043", "draft: Schema", _replay),
-    Rule("nor can it be deleted again", "draft: Schema", _delete_again),
-    Rule("the other session lives", "draft: Deleting Sessions", _survivor),
-    Rule("a list of sessions holds no id", "extension: list", _listed),
-    Rule("a fork is a session of its own", "extension: fork", _fork),
-    Rule("forks end with their root", "extension: descendants", _descendants),
+    Rule(
+        "advertised",
+        "the capabilities say that there are sessions",
+        "draft: Capabilities",
+        _advertised,
+        needs_sessions=False,
+    ),
+    Rule("create", "a session is created, its id visible ASCII", "draft: Creating Sessions, Data Types", _create),
+    Rule("unique", "no two sessions have one id", "draft: Data Types", _unique),
+    Rule("hint", "expiresAt is an ISO 8601 time", "draft: Schema", _hint),
+    Rule("create-within", "creating within a session is refused, -32602", "draft: Creating Sessions", _create_within),
+    Rule("use", "a result names the session of its request", "draft: Using Sessions 2-4", _use),
+    Rule("state", "a state that was given out is taken back", "draft: Creating Sessions", _state),
+    Rule(
+        "without",
+        "a request in no session is answered in none",
+        "draft: Using Sessions 1",
+        lambda run: "a session in result._meta" if _echo(run.use(None)) else None,
+    ),
+    Rule("parallel", "parallel requests get their own session", "draft: Using Sessions 1, 3", _parallel),
+    Rule("malformed", "a sessionId that is not text is refused, -32602", "draft: Schema", _malformed),
+    Rule(
+        "unknown",
+        "an unknown session is not found, -32043",
+        "draft: Schema",
+        lambda run: _not_found(run, lambda _: secrets.token_urlsafe(24)),
+    ),
+    Rule(
+        "forged",
+        "a forged session is not found, -32043",
+        "draft: Schema, Data Types",
+        lambda run: _not_found(run, _forged_id),
+    ),
+    Rule("alike", "unknown and forged look alike", "draft: Data Types (hijacking)", _alike),
+    Rule("oversized", "an id that is far too long is refused", "draft: Data Types (hijacking)", _oversized),
+    Rule(
+        "wrong-header",
+        "a header that contradicts the body is refused",
+        "SEP-2243; MCP 2026-07-28: -32020",
+        _wrong_header,
+    ),
+    Rule("mirrored", "a header that repeats the body passes", "SEP-2243", _mirrored),
+    Rule(
+        "envelope",
+        "an envelope that is not whole is refused",
+        "MCP 2026-07-28: -32602",
+        lambda run: _strange_create(run, envelope=False),
+    ),
+    Rule(
+        "wrong-method",
+        "an Mcp-Method that is not the method is refused",
+        "MCP 2026-07-28: -32020",
+        lambda run: _strange_create(run, headers={"Mcp-Method": "ping"}),
+    ),
+    Rule("delete-nothing", "deleting nothing is refused, -32602", "draft: Deleting Sessions", _delete_nothing),
+    Rule("delete", "a session is deleted, the result empty", "draft: Deleting Sessions", _delete),
+    Rule("replay", "a deleted session is not found, -32043", "draft: Schema", _replay),
+    Rule("delete-again", "nor can it be deleted again", "draft: Schema", _delete_again),
+    Rule("survivor", "the other session lives", "draft: Deleting Sessions", _survivor),
+    Rule("listed", "a list of sessions holds no id", "extension: list", _listed),
+    Rule("fork", "a fork is a session of its own", "extension: fork", _fork),
+    Rule("descendants", "forks end with their root", "extension: descendants", _descendants),
 )

@@ -32,7 +32,6 @@ _WHOSE: Final = (
 
 
 def add_commands(commands: Any) -> None:
-    """Add `list`, `end` and `end-all` to a parser's commands."""
     listing = _add(commands, "list", "show recorded sessions: a principal's, or all", _list)
     listing.add_argument("--count", action="store_true", help="say how many there are, and nothing else")
     ending = _add(commands, "end", "end one recorded session, by its public name", _end)

@@ -32,11 +32,7 @@ def secret_location(argument: str) -> str:
 
 
 def text_at(location: str, *, option: str) -> str:
-    """Return the text that `env:NAME` or `file:PATH` names.
-
-    Raises:
-        ConfigurationError: The variable is not set or empty, or the file cannot be read.
-    """
+    """Return the text that `env:NAME` or `file:PATH` names, or raise `ConfigurationError` where there is none."""
     kind, _, place = location.partition(":")
     if kind == "file":
         return text_in(place, option=f"{option} file:")
@@ -48,8 +44,7 @@ def text_at(location: str, *, option: str) -> str:
 def text_in(path: str | None, *, option: str) -> str:
     """Return the text of a file, or with None of standard input, without the white space around it.
 
-    Raises:
-        ConfigurationError: It cannot be read, or is not text; the message names the option.
+    Where it cannot be read, or is not text, a `ConfigurationError` names the option.
     """
     source = "standard input" if path is None else f"{option}{path}"
     try:

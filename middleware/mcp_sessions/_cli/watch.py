@@ -41,7 +41,6 @@ _ERASE: Final = "\r\x1b[K"
 
 
 def add_command(commands: Any) -> None:
-    """Add `watch` to a parser's commands."""
     watch = commands.add_parser("watch", help="show sessions and calls as they happen")
     watch.add_argument("where", metavar="WHERE", help="the middleware's watch=DIRECTORY or inspector=ADDRESS")
     watch.add_argument("--session", metavar="REF", help="show this session alone")
@@ -83,7 +82,6 @@ class Workers:
         self._connected: Final[dict[Path, Connection]] = {}
 
     def close(self) -> None:
-        """Let go of them all."""
         self._selector.close()
         for connection in self._connected.values():
             connection.socket.close()  # pragma: no cover  # where it is ended before the workers are
@@ -106,12 +104,7 @@ class Workers:
 
 
 class Screen:
-    """Events as lines, each below the name of its session.
-
-    Args:
-        session: The only session to be shown, or None for all.
-        is_terminal: Whether colours and a line of figures at the end can be shown.
-    """
+    """Events as lines, each below the name of its session: of one session, or with None of all."""
 
     def __init__(self, session: str | None, *, is_terminal: bool) -> None:
         self._only: Final = session

@@ -15,8 +15,8 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import force_setattr
 
-from .. import _native
 from .._errors import NOT_JSONRPC, InvalidRequest, refuse
+from . import _native
 from .members import (
     CLIENT_CAPABILITIES_KEY,
     CLIENT_INFO_KEY,

@@ -8,7 +8,7 @@ Sources: W3C Baggage sections 3.2 and 3.3; MCP 2025-11-25, "Initialization"; MCP
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -72,10 +72,6 @@ DEFAULT_CHAIN: Final = (
 Header = Callable[[bytes], "str | None"]
 """Returns a header by its name in lower case, as `RequestHeaders.first` does."""
 
-Source = Callable[[Mapping[str, Any], Callable[[str], "str | None"]], "str | None"]
-"""A source of the application's own: given the members of `_meta`, decoded, and a function that gives a
-header by name, it returns the conversation's name or None. It must be quick, and free of effects."""
-
 _Read = Callable[[Mapping[str, Raw], Header], object]
 
 _UNQUOTED: Final = 6  # how many characters of JSON may stand for one
@@ -92,11 +88,11 @@ _PLAIN: Final = frozenset(b"!#$&'()*-./0123456789:<=>?@ABCDEFGHIJKLMNOPQRSTUVWXY
 
 
 class Correlate:
-    """Finds a conversation's name: in baggage, `_meta` or headers, or by functions of the application."""
+    """Finds a conversation's name in baggage, `_meta` or headers."""
 
     __slots__ = ("_chain",)
 
-    def __init__(self, sources: Sequence[str | Source] = DEFAULT_CHAIN) -> None:
+    def __init__(self, sources: Sequence[str] = DEFAULT_CHAIN) -> None:
         self._chain: Final = tuple(map(_link, sources))
 
     @classmethod
@@ -137,10 +133,8 @@ def _link(source: Any) -> tuple[str, _Read]:
         kind, _, name = source.partition(":")
         if kind in _KINDS and name:
             return source, _KINDS[kind](name)
-    elif callable(source):
-        return getattr(source, "__name__", type(source).__name__), _from_function(source)
     raise ConfigurationError(
-        f"correlate: {source!r} is not a source; write 'baggage:MEMBER', 'meta:KEY', 'header:NAME', or a function"
+        f"correlate: {source!r} is not a source; write 'baggage:MEMBER', 'meta:KEY' or 'header:NAME'"
     )
 
 
@@ -168,40 +162,6 @@ def _from_header(name: str) -> _Read:
 
 
 _KINDS: Final = {"baggage": _from_baggage, "meta": _from_meta, "header": _from_header}
-
-
-def _from_function(function: Source) -> _Read:
-    try:  # with an empty request: what it raises later is swallowed
-        found: object = function({}, lambda name: None)
-    except Exception as error:
-        raise ConfigurationError(
-            f"correlate: {function!r} raised {error!r} for a request without _meta and headers;"
-            " it must take the two and return None there"
-        ) from error
-    if isinstance(found, Coroutine):
-        found.close()
-    if not (found is None or isinstance(found, str)):
-        raise ConfigurationError(f"correlate: {function!r} must be a plain function that returns a string or None")
-
-    def read(meta: Mapping[str, Raw], header: Header) -> object:
-        try:
-            return function(_decoded(meta), lambda name: header(name.lower().encode("ascii")))
-        except Exception:  # noqa: BLE001  # a label is not worth a request, and clients choose what it reads
-            return None
-
-    return read
-
-
-def _decoded(meta: Mapping[str, Raw]) -> dict[str, Any]:
-    """Decode the members but for our own, which holds a session id, and those that have no Python form."""
-    found = {}
-    for key, raw in meta.items():
-        try:
-            if key != SESSION_KEY:
-                found[key] = msgspec.json.decode(raw)
-        except DECODE_ERRORS:
-            continue
-    return found
 
 
 def _text(raw: Raw, max_chars: int) -> str | None:

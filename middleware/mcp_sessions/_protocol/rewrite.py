@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from .. import _native
 from .._errors import Refusal
+from . import _native
 from .jsonrpc import Message
 from .members import SESSION_KEY, Meta
 from .strict_json import DECODE_ERRORS, Names, join, last_members, read_object, string

@@ -81,11 +81,7 @@ async def refuse(
 ) -> None:
     """Answer a message with the error that its session, or the lack of one, deserves.
 
-    Args:
-        ctx: The request.
-        message: The message.
-        refusal: What it deserves.
-        renew: Gives the header that names another session to its client, or None.
+    `renew` gives the header that names another session to its client, or None.
     """
     if await preflight(ctx, message, _also_admitted(ctx)):
         header = None if renew is None else await renew()

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
-from starlette.types import Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .._errors import SessionRequired
+from .._errors import Refusal, SessionNotFound, SessionRequired
 from .._protocol import cookies
 from .._protocol.cookies import SHARED_JAR
 from .._protocol.draft import speaks_draft
@@ -26,7 +26,6 @@ from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
 from .._session.claims import MAX_CLIENT_CHARS, RedactedRepr
 from .._session.session import Session, find_session, framework_scope
-from .placement import code_of
 
 if TYPE_CHECKING:
     from .runtime import Runtime
@@ -167,7 +166,8 @@ def require_session() -> Session:
 def session_required(scope: Mapping[str, Any] | None) -> SessionRequired:
     """Log why a request has no session, and return the error, given its ASGI scope where that is known."""
     _explain(scope)
-    refusal: SessionRequired = _error()(code_of(SessionRequired(), scope))
+    error = _error_for(sys.modules.get("fastmcp.exceptions"), sys.modules.get("mcp.shared.exceptions"))
+    refusal: SessionRequired = error(code_of(SessionRequired(), scope))
     return refusal
 
 
@@ -180,13 +180,9 @@ def _explain(scope: Mapping[str, Any] | None) -> None:
         warn_once((absence.client, why), "%s has no session: %s; %s", absence.client, why, remedy)
 
 
-def _error() -> type[Any]:
-    """Return the class of `SessionRequired` that the frameworks which are imported take for an error of theirs."""
-    return _error_for(sys.modules.get("fastmcp.exceptions"), sys.modules.get("mcp.shared.exceptions"))
-
-
 @cache
 def _error_for(fastmcp: Any, mcp: Any) -> type[Any]:
+    """Return the class of `SessionRequired` that the frameworks which are imported take for an error of theirs."""
     of_fastmcp = () if fastmcp is None else (fastmcp.FastMCPError,)
     of_sdk = () if mcp is None else (getattr(mcp, "MCPError", None) or mcp.McpError,)
 
@@ -200,3 +196,33 @@ def _error_for(fastmcp: Any, mcp: Any) -> type[Any]:
 
     SessionRequiredHere.__name__ = SessionRequiredHere.__qualname__ = SessionRequired.__name__
     return SessionRequiredHere
+
+
+# --- the deployment's codes ----------------------------------------------------------------------
+
+Code = Callable[[Refusal], int]  # returns the JSON-RPC code of a refusal
+
+_SCOPE_KEY: Final = "mcp_sessions.code"
+_variable: Final[ContextVar[Code | None]] = ContextVar("mcp_sessions_code", default=None)
+
+
+def with_codes(app: ASGIApp, code: Code) -> ASGIApp:
+    """Return the application with the deployment's codes on its requests, where they are not the usual ones."""
+    if all(code(refusal()) == refusal.code for refusal in (SessionNotFound, SessionRequired)):
+        return app
+
+    async def coded(scope: Scope, receive: Receive, send: Send) -> None:
+        scope[_SCOPE_KEY] = code
+        token = _variable.set(code)
+        try:
+            await app(scope, receive, send)
+        finally:
+            _variable.reset(token)
+
+    return coded
+
+
+def code_of(refusal: Refusal, scope: Mapping[str, Any] | None) -> int:
+    """Return the code of a refusal in the deployment, found by the ASGI scope of its request, or by the context."""
+    code = _variable.get() if scope is None else scope.get(_SCOPE_KEY)
+    return refusal.code if code is None else code(refusal)

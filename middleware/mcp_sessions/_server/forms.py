@@ -45,13 +45,6 @@ def form_of(owner: type, field: str) -> Form:
     return form
 
 
-def check_fields(options: Any, prefix: str) -> None:
-    """Check each field of an option object by its form; a prefix such as `"limits."` stands before names in errors."""
-    for field in fields(options):
-        form = form_of(type(options), field.name)
-        object.__setattr__(options, field.name, form.check(prefix + field.name, getattr(options, field.name)))
-
-
 def as_seconds(checked: Seconds) -> float:
     """Return a duration that was checked: a number of seconds by then."""
     return cast(float, checked)
@@ -166,11 +159,6 @@ def _read_require(text: str) -> Any:
     return text if text in {"never", "always"} else _read_words(text)
 
 
-def _read_keys(text: str) -> str:
-    """Return where the keys are, and never the keys: what is returned may be shown."""
-    return text if text.startswith(("file:", "env:")) else "env:MCP_SESSIONS_KEYS"
-
-
 def _address(option: str, value: Any) -> Any:
     host, _, port = value.rpartition(":") if isinstance(value, str) else ("", "", "")
     try:
@@ -197,23 +185,14 @@ def _secret(option: str, value: Any) -> Any:
 # --- forms ---------------------------------------------------------------------------------------
 
 
-def word(literal: Any) -> Form:
-    """Return the form of one word of a `Literal`."""
+def word(literal: Any, *, or_none: bool = False) -> Form:
     allowed = get_args(literal)
     *others, last = (f"`{one}`" for one in allowed)
     check = _must_be(f"one of {', '.join(map(repr, allowed))}", lambda value: value in allowed)
-    return Form(f"{', '.join(others)} or {last}", check)
-
-
-def word_or_none(literal: Any) -> Form:
-    """Return the form of one word of a `Literal`, or None."""
-    form = word(literal)
-    return Form(form.words, _or_none(form.check))
+    return Form(f"{', '.join(others)} or {last}", _or_none(check) if or_none else check)
 
 
 def words(allowed: tuple[str, ...]) -> Form:
-    """Return the form of several words out of some, or none."""
-
     def accepts(value: Any) -> bool:
         return isinstance(value, (tuple, list, set, frozenset)) and all(one in allowed for one in value)
 
@@ -226,7 +205,6 @@ def _duration(least: float) -> Form:
 
 
 def whole(least: float) -> Form:
-    """Return the form of a whole number that is not less than `least`."""
     return Form("a whole number", _whole(least), int)
 
 
@@ -238,7 +216,11 @@ NAME: Final = Form(
     ),
 )
 PATH: Final = Form("a path, or `*` for every path", _path, lambda text: None if text == "*" else text)
-KEYS: Final = Form("secrets, separated by commas or lines, or `file:PATH`", read=_read_keys)
+KEYS: Final = Form(
+    "secrets, separated by commas or lines, or `file:PATH`",
+    # Where the keys are, and never the keys: what is read may be shown.
+    read=lambda text: text if text.startswith(("file:", "env:")) else "env:MCP_SESSIONS_KEYS",
+)
 FLAG: Final = Form("`true` or `false`", _must_be("True or False", lambda value: isinstance(value, bool)), _read_flag)
 DURATION: Final = _duration(0.001)
 LIFETIME: Final = _duration(1)

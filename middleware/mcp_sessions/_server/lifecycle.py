@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager as Async
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
@@ -29,13 +28,13 @@ from .._session.data import Data
 from .._session.events import Fact, SessionDeleted
 from .._session.session import EndedSession
 from ..stores._base import Record, Store
-from .census import Census
+from .background import Service, start
 from .logs import about
-from .streams import Streams, start
+from .streams import Streams
 
 if TYPE_CHECKING:
+    from .operator import Watched
     from .options import OnEnd
-    from .watched import Watched
 
 # Reasons that `on_end` gets.
 ENDED_ALL: Final = "ended_all"  # with all other sessions of its principal
@@ -44,7 +43,7 @@ NOT_BEGUN: Final = "not_begun"  # its id did not reach the client
 
 LEASE: Final = 60.0  # seconds that a worker has for one `on_end`
 PATIENCE: Final = 50.0  # seconds after which a hook is stopped, before another worker could start it again
-TRIES: Final = 50  # to purge a session while the store does not answer, a second apart
+TRIES: Final = 50  # to end or purge a session while the store does not answer, a second apart
 TIDIED: Final = 8  # sessions that are ended side by side, where many have ended at once
 REST: Final = 4  # times as long as a page takes, others have their turn
 ROUNDS: Final = 100  # of looking for sessions that were made while others ended
@@ -73,9 +72,8 @@ class Terminator:
     async def end(self, claims: Claims, reason: str) -> None:
         """End a session before its time; the reason is for the log and for `on_end`.
 
-        Raises:
-            StoreFull: The store did not take it, so the session still lives.
-            StoreUnavailable: It may have ended. This worker goes on asking, so that it ends and `on_end` runs.
+        Raises `StoreFull` where it still lives, and `StoreUnavailable` where it may have ended: this worker then goes
+        on asking, so that it ends and `on_end` runs.
         """
         with anyio.CancelScope(shield=True):  # a client that leaves now must not leave the session half ended
             try:
@@ -83,7 +81,7 @@ class Terminator:
             except StoreFull:
                 raise
             except StoreUnavailable:
-                start(partial(self._end_later, claims, reason))
+                start(partial(self._insist, partial(self._end, claims, reason)))
                 raise
 
     async def _end(self, claims: Claims, reason: str) -> None:
@@ -94,20 +92,18 @@ class Terminator:
         if is_first:
             await self.finish(claims.ref, claims.issued_at, claims.expires_at, reason, claims.trace)
 
-    async def _end_later(self, claims: Claims, reason: str) -> None:
+    async def _insist(self, change: Callable[[], Awaitable[None]]) -> None:
+        """Make a change that the store did not answer, as soon as it does."""
         for _ in range(TRIES):
             await anyio.sleep(self.pause)
             with suppress(StoreUnavailable):
-                await self._end(claims, reason)
+                await change()
                 return
 
     async def end_below(self, root: Claims, *, tracked: bool) -> None:
-        """End all forks of a lineage. The root itself lives on, and can have no more.
+        """End all forks of a lineage, or raise `StoreUnavailable`. The root itself lives on, and can have no more.
 
         Where its forks are recorded, as `tracked` says, one of the servers runs `on_end` for each, soon.
-
-        Raises:
-            StoreUnavailable: The store did not take it. Some forks may live.
         """
         await self._revoke(ROOT_ENDED, lineage.mark(root))
         if tracked:
@@ -116,10 +112,8 @@ class Terminator:
     async def end_all(self, subjects: Sequence[str], *, audience: str, lasts: float) -> None:
         """End all sessions of a principal, by the names that stores have for it; none lasts for more seconds.
 
-        One write ends those from before this second, and those of this second are ended by name.
-
-        Raises:
-            StoreUnavailable: The store did not take it, or more sessions came all the time. Some may live.
+        One write ends those from before this second, and those of this second are ended by name. With
+        `StoreUnavailable`, also where more sessions came all the time, some may live.
         """
         for subject in subjects:
             moment = int(self.clock())
@@ -134,11 +128,7 @@ class Terminator:
             await self.tidy(partial(listed, cut_off=True), ENDED_ALL)
 
     async def tidy(self, listed: Listed, reason: str) -> None:
-        """End by name what is refused already, so that its `on_end` runs: a page now, the rest off the request.
-
-        Raises:
-            StoreUnavailable: The store did not take it; what the records hold is freed when they expire.
-        """
+        """End by name what is refused already, so that its `on_end` runs: a page now, the rest off the request."""
         if await self._end_page(listed, reason) == TIDIED:
             start(partial(self._tidy_later, listed, reason))
 
@@ -207,20 +197,12 @@ class Terminator:
             _log.error(text, ended.ref, self.patience, extra=about(ended.ref))
 
     async def forget(self, ref: str) -> None:
-        """Purge the data of a session that is over; where the store does not answer, as soon as it does."""
         with anyio.CancelScope(shield=True):
             try:
                 await self.store.purge(ref)
             except StoreUnavailable:
                 _log.warning("data of ended session %s not deleted yet: store unavailable", ref, extra=about(ref))
-                start(partial(self._forget_later, ref))
-
-    async def _forget_later(self, ref: str) -> None:
-        for _ in range(TRIES):
-            await anyio.sleep(self.pause)
-            with suppress(StoreUnavailable):
-                await self.store.purge(ref)
-                return
+                start(partial(self._insist, partial(self.store.purge, ref)))
 
 
 @contextmanager
@@ -232,8 +214,12 @@ def _logging_errors(ref: str) -> Iterator[None]:
 
 
 @dataclass(eq=False)
-class Sweeper:
-    """Ends the recorded sessions that expired or stood idle, on one elected worker."""
+class Sweeper(Service):
+    """Ends the recorded sessions that expired or stood idle, on one elected worker.
+
+    To stop it gives up the lead, finishes what was claimed, and claims no more: a hook that is cut off would run again
+    elsewhere.
+    """
 
     store: Store
     terminator: Terminator
@@ -242,55 +228,20 @@ class Sweeper:
     interval: float  # seconds between two sweeps
 
     def __post_init__(self) -> None:
-        self._worker = secrets.token_hex(8)
-        self._is_running = False
-        self._leads = False
+        super().__init__(self.store, self.audience)
 
-    def start(self) -> None:
-        """Sweep in the background until stopped; a second call changes nothing."""
-        if not self._is_running:
-            self._is_running = True
-            self._stopping, self._stopped = anyio.Event(), anyio.Event()
-            start(self._run)
-
-    async def stop(self) -> None:
-        """Give up the lead, finish what was claimed, and claim no more.
-
-        A hook that is cut off would run again elsewhere.
-        """
-        if self._is_running:
-            self._stopping.set()
-            await self._give_up()
-            await self._stopped.wait()
-
-    async def _run(self) -> None:
+    async def _work(self) -> float:
         try:
-            while not self._stopping.is_set():
-                if not await self._took_all():
-                    with anyio.move_on_after(self.interval):
-                        await self._stopping.wait()
-            await self._give_up()  # the lead of a sweep that began before
-        finally:
-            self._is_running = False
-            self._stopped.set()
-
-    async def _took_all(self) -> bool:
-        try:
-            return await self.sweep()
+            return 0 if await self.sweep() else self.interval
         except StoreUnavailable as error:
             _log.warning("sweep postponed: store unavailable (%s)", error.reason)
         except Exception as error:  # noqa: BLE001  # a listener that raises must not end the sweeping
             _log.error("sweep postponed: %s", type(error).__name__)
-        return False
+        return self.interval
 
     async def sweep(self) -> bool:
-        """Claim some of what has ended and finish it; return whether there may be more.
-
-        Raises:
-            StoreUnavailable: The store did not answer; the next sweep continues.
-        """
-        self._leads = await self.store.elect(self._worker, audience=self.audience, seconds=LEASE)
-        if not self._leads:
+        """Claim some of what has ended and finish it; return whether there may be more."""
+        if not await self._lead(LEASE):
             return False
         batch = await self.store.claim_ended(
             audience=self.audience, idle_timeout=self.idle_timeout, lease=LEASE, limit=SWEEP_BATCH
@@ -306,12 +257,6 @@ class Sweeper:
                 )
         return is_full
 
-    async def _give_up(self) -> None:
-        if self._leads:
-            self._leads = False
-            with suppress(StoreUnavailable):
-                await self.store.elect(self._worker, audience=self.audience, seconds=0)
-
 
 @dataclass(eq=False)
 class Services:
@@ -323,17 +268,13 @@ class Services:
     """
 
     store: Store
-    beside: Sequence[Sweeper | Census | Watched]
+    beside: Sequence[Service | Watched]
     closes: bool  # whether the store is ours to close; one that was given as an object belongs to its maker
     check: Callable[[], object] = bool  # looks at the application once it has started
     _active: int = field(default=0, init=False)  # lifespans that run now
 
     async def open(self) -> None:
-        """Open the store before the application starts, which it does even if the store does not answer yet.
-
-        Raises:
-            ConfigurationError: The store is set up wrongly; the message says the remedy.
-        """
+        """Open the store before the application starts, which it does even if the store does not answer yet."""
         try:
             await self.store.open()
         except StoreUnavailable as error:
@@ -345,7 +286,6 @@ class Services:
             one.start()
 
     async def stopping(self) -> None:
-        """Stop what works, before the application stops."""
         for one in self.beside:
             await one.stop()
 
@@ -359,11 +299,7 @@ class Services:
 
     @asynccontextmanager
     async def around(self, context: Callable[[Any], Async[Any]], app: object) -> AsyncIterator[Any]:
-        """Run a router's `lifespan_context` with ours around it; of several (an app mounted twice) the last ends ours.
-
-        Raises:
-            ConfigurationError: The store is set up wrongly; the message says the remedy.
-        """
+        """Run a router's `lifespan_context` with ours around it; of several (an app mounted twice) the last ends it."""
         await self.open()
         self._active += 1
         try:

@@ -17,7 +17,7 @@ import anyio
 from .._session.events import Fact, Listener, RequestRefused, SessionCreated, SessionDeleted
 from .._session.reasons import REASONS, Reason
 from .._session.session import find_session
-from .streams import start
+from .background import start
 
 if TYPE_CHECKING:
     from ..telemetry._recorder import Telemetry
@@ -50,7 +50,6 @@ _log.addFilter(_join)  # of the package's own logger, so that it sees all lines 
 
 
 def log_start(path: str | None, runtime: Runtime) -> None:
-    """Log where sessions begin, where they are kept, and by which keys."""
     clients = [
         "by _meta",
         *(["by Mcp-Session-Id"] if runtime.transport or runtime.bridges else []),
@@ -73,15 +72,9 @@ def log_start(path: str | None, runtime: Runtime) -> None:
 
 
 class Facts:
-    """Takes each fact to the log, to telemetry and to the application's `listen`.
+    """Takes each fact to the log, to telemetry (where `tells` says so) and to the application's `listen`.
 
     Creations, ends and refusals are lines at INFO; refusals that smell of an attack are warnings, too.
-
-    Args:
-        listen: The application's listener, or None.
-        tells: Whether telemetry records anything now.
-        telemetry: Returns the recorder.
-        seconds: Between two warnings of one kind.
     """
 
     def __init__(
@@ -146,7 +139,6 @@ class _Flood:
         self.refs: Final[set[str | None]] = set()
 
     def warn(self) -> None:
-        """Write the line, which names a session where there is but one."""
         ref = self.refs.pop() if len(self.refs) == 1 else None
         of, requests = "" if ref is None else f" of session {ref}", sum(self.counts.values())
         reasons = ", ".join(f"{reason} {count}" for reason, count in self.counts.items())

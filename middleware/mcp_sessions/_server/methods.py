@@ -58,7 +58,6 @@ class MethodCall(msgspec.Struct):
         return principal
 
     async def mint(self, kind: Kind = SESSION, capabilities: bytes | None = None) -> ActiveSession:
-        """Mint a session for the caller; see `minting.mint`."""
         runtime, scope = self.ctx.runtime, self.ctx.scope
         client = client_of(self.message)
         if client is None and self.carried is not None:  # a transport session knows it from its `initialize`
@@ -80,7 +79,6 @@ _CURSOR: Final = re.compile(r"([0-9]{1,15}) ([!-~]{1,64})", re.ASCII)
 
 
 async def create(call: MethodCall) -> dict[str, Any]:
-    """Mint a session."""
     return {"session": Raw((await call.mint()).metadata())}
 
 
@@ -104,7 +102,6 @@ async def fork(call: MethodCall) -> dict[str, Any]:
 
 
 async def list_sessions(call: MethodCall) -> dict[str, Any]:
-    """Show a page of the caller's sessions, by their public names."""
     carried = call.carried
     page = await _page(call, None if carried is None else carried.claims.ref)
     if carried is None or carried.claims.kind != SESSION:  # only a session that `_meta` named is echoed there
@@ -121,7 +118,6 @@ async def end_all(call: MethodCall) -> dict[str, Any]:
 
 
 async def create_in_field(call: MethodCall) -> dict[str, Any]:
-    """Mint a session that the field of SEP-1364 names, and keep what its client can do."""
     capabilities = required_capabilities(call.message)
     kind = BESIDE if call.ctx.has_upstream_session else FIELD  # what begins beside another one stays beside it
     made = await call.mint(kind, capabilities)
@@ -129,7 +125,6 @@ async def create_in_field(call: MethodCall) -> dict[str, Any]:
 
 
 async def renew(call: MethodCall) -> dict[str, Any]:
-    """Keep what the client of a session of SEP-1364 can do now."""
     await call.session.keep_capabilities(required_capabilities(call.message))
     return {FIELD_NAME: call.session.token}
 

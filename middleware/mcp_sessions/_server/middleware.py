@@ -1,7 +1,7 @@
 """The ASGI middleware: it sorts requests by path and method and passes each to its handler.
 
 Everything below the endpoint is inspected, too: a mounted server may answer there (`Mount("/mcp", app)`), and a request
-that only the server sees would evade every policy. Other paths are followed through the application's routes (`paths`).
+that only the server sees would evade every policy. `placement` follows other paths through the application's routes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from ..stores._base import Reach, Store
 from . import forms, placement
 from .answers import refuse_bodyless
 from .context import RequestContext
-from .cookies import take_cookie
-from .environment import from_env
+from .current import with_codes
 from .forms import Seconds
 from .lifecycle import Services
 from .logs import log_start
@@ -41,11 +40,12 @@ from .options import (
     Tracking,
     TransportSessions,
     Wire,
-    names_moved,
+    from_env,
 )
-from .paths import Place, Routing
+from .placement import Place, Routing
 from .principal import PrincipalOf, from_scope
 from .request import handle_labelled_post, handle_post
+from .rewrites import take_cookie
 from .runtime import make_runtime
 from .transport import cross, handle_get_or_delete, handle_other
 
@@ -107,7 +107,6 @@ class MCPSessionMiddleware:
 
     _is_at_endpoint: ClassVar[bool] = False  # whether all requests here are for the endpoint, whatever their path
 
-    @names_moved
     def __init__(
         self,
         app: ASGIApp | ASGI3Application,
@@ -160,7 +159,7 @@ class MCPSessionMiddleware:
 
     @cached_property
     def _server(self) -> ASGIApp:
-        return placement.with_codes(self.app, self._options.code)
+        return with_codes(self.app, self._options.code)
 
     @cached_property
     def fault(self) -> str | None:

@@ -54,7 +54,6 @@ class NewSession:
             await self.active.runtime.store.admit(self.active.claims)
 
     def commit(self) -> None:
-        """Announce that it is complete."""
         claims, runtime = self.active.claims, self.active.runtime
         if self.start is not None:
             runtime.telemetry().created(claims, self.start)
@@ -79,14 +78,7 @@ async def mint(
     """Mint a session for a caller, with the params and the scope that `on_create` gets.
 
     A transport session may have the wrapped server's own id sealed inside. What its client can do, a JSON object, is
-    kept with it where that is given.
-
-    Raises:
-        CreateLimited: The caller has made too many.
-        TooManySessions: The caller has as many as it may.
-        CreateRefused: The application refuses.
-        CreateFailed: The application's hook has a bug.
-        StoreUnavailable: The session cannot be recorded.
+    kept with it where that is given. Raises the refusal that the caller is answered with.
     """
     if capabilities is not None:
         check_capabilities(capabilities)
@@ -129,7 +121,6 @@ async def initialize_session(
     *,
     capabilities: bytes | None = None,
 ) -> ActiveSession:
-    """Mint the session that an `initialize` begins; see `mint`."""
     with nullcontext() if ctx.telemetry is None else ctx.telemetry.current():
         return await mint(
             ctx.runtime,
@@ -209,11 +200,7 @@ def _warn_of_unseen_principals() -> None:
 
 
 async def fork(parent: ActiveSession, mode: Mode, *, params: dict[str, Any], scope: Scope) -> ActiveSession:
-    """Make a session from a live one of the same caller, which shares its data, copies it or begins empty.
-
-    Raises:
-        Refusal: As for `mint`, or the parent was ended meanwhile.
-    """
+    """Make a session from a live one of the same caller, sharing its data, copying it or empty; see `mint`."""
     runtime = parent.runtime
     made = _make(runtime, parent.principal, now=int(runtime.clock()), **claims.below(parent.claims, mode))
     child = made.active

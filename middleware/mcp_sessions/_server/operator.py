@@ -1,6 +1,6 @@
-"""`Sessions`: list the sessions of a principal and end them, from a script, an admin route or the command line.
+"""For operators: `Sessions` lists and ends sessions, `Watched` shows those of one middleware live.
 
-It shares the middleware's store and keys but sees no session id, so it can end a session and never use one.
+Both share the middleware's store but see no session id, so they can end a session and never use one.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final, NamedTuple, final
@@ -16,16 +17,22 @@ import anyio
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
 
-from .._errors import ConfigurationError
+from .._errors import ConfigurationError, StoreUnavailable
 from .._session.claims import AUDIENCE, MAX_CLOCK_SKEW, Principal, utc
 from .._tokens.keyfile import Keys, key_source
 from ..stores import make
 from ..stores._base import FIRST, Reach, Record, Store
+from ..telemetry._feed import Feed, LiveSession
+from ..telemetry._inspector import Inspector, Roster
 from . import forms
-from .lifecycle import ENDED_ALL
+from .background import pages, start
+from .lifecycle import ENDED_ALL, LEASE, Terminator
+from .options import Options
 
 _YEAR: Final = 366 * 24 * 3600  # seconds
 PAGE: Final = 200  # sessions that are read at once
+MAX_LISTED: Final = 1_000  # sessions on the inspector's page
+ENDED_BY_INSPECTOR: Final = "inspector"
 
 
 class EndedAll(NamedTuple):
@@ -213,14 +220,10 @@ class Sessions:
                 async for record in self._listed(subject):
                     yield record
             return
-        cursor, is_first = "", True
-        while is_first or cursor:
-            page, cursor = await self._store.roster(audience=self._audience, cursor=cursor, limit=PAGE)
-            is_first = False
+        async for page in pages(self._store, self._audience, PAGE):
             for record in page:
                 if principal is None or record.subject in subjects or self._fits(record, principal):
                     yield record
-            await checkpoint()  # a store in memory answers without
 
     def _fits(self, record: Record, principal: Principal) -> bool:
         assert self._ring is not None
@@ -254,3 +257,68 @@ class Sessions:
 
 def _is_whole(principal: Principal) -> bool:
     return None not in {principal.client_id, principal.issuer, principal.subject}
+
+
+class Watched:
+    """What shows a middleware's sessions live."""
+
+    def __init__(self, options: Options, feed: Feed, terminator: Terminator) -> None:
+        self._feed: Final = feed
+        self._terminator: Final = terminator
+        self._audience: Final = options.audience
+        self._tracked: Final = options.tracked is not None
+        self._inspector: Inspector | None = None
+        address, token = options.telemetry.inspector, options.telemetry.inspector_token
+        if address is not None:
+            if token is None and not forms.is_loopback(address):
+                raise ConfigurationError(
+                    f"telemetry.inspector={address!r} can be reached from other machines: write 127.0.0.1, or give "
+                    "inspector_token="
+                )
+            self._inspector = Inspector(address, token, feed=feed, recorded=self.recorded, end=self.end)
+
+    def start(self) -> None:
+        """Open the feed, and serve the page; a second call changes nothing."""
+        if self._feed.open() and self._inspector is not None:
+            start(self._inspector.run)
+
+    async def stop(self) -> None:
+        if self._inspector is not None:
+            self._inspector.stop()
+        self._feed.close()
+
+    async def recorded(self) -> Roster | None:
+        """Return the recorded sessions that are alive, or None where none are recorded or the store does not answer."""
+        if not self._tracked:
+            return None
+        found: list[LiveSession] = []
+        try:
+            async with aclosing(pages(self._terminator.store, self._audience, PAGE)) as listed:
+                async for page in listed:
+                    if len(found) >= MAX_LISTED:
+                        return Roster(found, complete=False)
+                    for one in page:
+                        at, since, until = one.seen_at, one.created_at, one.expires_at
+                        found.append(LiveSession(worker="", ref=one.ref, at=at, created_at=since, expires_at=until))
+        except StoreUnavailable:
+            return None
+        return Roster(found, complete=True)
+
+    async def end(self, session: LiveSession) -> bool:
+        """End a session, and return whether this call did.
+
+        Raises:
+            StoreUnavailable: It may still live.
+        """
+        if self._tracked:
+            operator = Sessions(store=self._terminator.store, audience=self._audience)
+            return await operator.end(session.ref, reason=ENDED_BY_INSPECTOR)
+        ref, created_at, expires_at = session.ref, int(session.created_at), int(session.expires_at)
+        terminator, reason = self._terminator, ENDED_BY_INSPECTOR
+        is_first = await terminator.store.revoke(
+            ref, audience=self._audience, expires_at=expires_at, reason=reason, lease=LEASE
+        )
+        await terminator.streams.end(ref)
+        if is_first:
+            await terminator.finish(ref, created_at, expires_at, reason, None)
+        return is_first

@@ -1,19 +1,22 @@
 """The options of the middleware: keywords, and five objects for what is rarely set.
 
 A field's annotation says how it is checked, how it is written in a variable, and what the settings page shows. An
-option object is frozen, and checked when it is made. `MOVED` lists the former names of options.
+option object is frozen, and checked when it is made. `from_env` reads what text can express from variables of the
+environment: `MCP_SESSIONS_LIFETIME=12h`, `MCP_SESSIONS_LIMITS_BATCH=7` and so on (the twelve-factor app, III).
 """
 
+import os
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, TypeVar, cast
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypedDict, cast
 
 from starlette.types import Scope
 
 from .._errors import ConfigurationError
+from .._protocol._native import SWITCH
 from .._protocol.decision import EXTENSIONS, Lists
-from .._protocol.labels import Source
 from .._protocol.policy import Require
 from .._session.claims import MAX_TOKEN_BYTES
 from .._session.events import Listener
@@ -26,10 +29,10 @@ from .forms import Code, Duration, Flag, Form, Lifetime, LifetimeOrNone, Name, S
 from .principal import PrincipalOf
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .._protocol.sep1364 import Dialect
     from ..telemetry._metrics import SessionMetrics
-
-F = TypeVar("F", bound=Callable[..., None])
 
 HOUR: Final = 3600
 DAY: Final = 24 * HOUR
@@ -58,7 +61,9 @@ class _Checked:
 
     def __post_init__(self) -> None:
         prefix = next((f"{group}." for group, kind in GROUPS.items() if isinstance(self, kind)), "")
-        forms.check_fields(self, prefix)
+        for one in fields(self):  # type: ignore[arg-type]  # each option object is a dataclass
+            checked = forms.form_of(type(self), one.name).check(prefix + one.name, getattr(self, one.name))
+            object.__setattr__(self, one.name, checked)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,7 +101,7 @@ class Wire(_Checked):
     era: Annotated[Era, forms.word(Era)] = "any"
     """`"any"` serves both eras; `"legacy"` makes clients that support both fall back to the handshake and get a
     transport session."""
-    lists: Annotated[Lists | None, forms.word_or_none(Lists)] = None
+    lists: Annotated[Lists | None, forms.word(Lists, or_none=True)] = None
     """Whether lists may vary by session: `"stable"` (they do not), `"session"` or `"untouched"`. None means `"stable"`
     in the modern era, and `"session"` in the legacy era."""
     extensions: Annotated[Collection[str], forms.words(tuple(EXTENSIONS))] = tuple(EXTENSIONS)
@@ -178,7 +183,7 @@ class Telemetry(_Checked):
     user: Annotated[User | None, forms.FUNCTION] = None
     """Records `user.id` on our spans and those of the wrapped server: this function is called with the `Principal` of a
     request and returns the id. `client.address` is then recorded as well."""
-    correlate: Annotated[bool | Sequence[str | Source] | None, forms.CORRELATE] = None
+    correlate: Annotated[bool | Sequence[str] | None, forms.CORRELATE] = None
     """Where hosts put their name of a conversation: `True` looks in known places, a sequence such as
     `["meta:openai/session", "header:x-conversation-id"]` in these, in order. The name is on `session.correlation`, or
     else `scope["mcp_correlation"]`; it is a label that selects no data and satisfies no policy."""
@@ -291,31 +296,93 @@ class Options(_Checked):
             )
 
 
-# --- what moved into an object -------------------------------------------------------------------
+# --- variables of the environment ---
 
-MOVED: Final[Mapping[str, str]] = {
-    "transport_lifetime": "transport.lifetime",
-    "bridge": "transport.bridge",
-    "sweep_interval": "tracked.sweep_interval",
-    **{name: f"wire.{name}" for name in "era lists extensions issuer not_found_code required_code".split()},
-    **{f"max_{name}": f"limits.{name}" for name in "body_bytes batch nesting event_bytes token_bytes".split()},
-    **{f"max_{name}": f"limits.{name}" for name in "state_bytes data_bytes value_bytes".split()},
-    **{name: f"limits.{name}" for name in "body_timeout token_cache store_timeout".split()},
-    "create_limit": "limits.creates_per_minute",
-    **{field.name: f"telemetry.{field.name}" for field in fields(Telemetry)},
+PREFIX: Final = "MCP_SESSIONS_"
+SLIP: Final = "MCP_SESSION_"  # the prefix, nearly: what is meant for us must not be passed over
+OTHER_KEYS: Final = f"{SLIP}KEYS"  # the former name of `MCP_SESSIONS_KEYS`
+
+# What follows the prefix in the variables that Kubernetes gives every pod beside a Service called `mcp-sessions`.
+SERVICE_LINK: Final = re.compile(r"(SERVICE_(HOST|PORT.*)|PORT(_\d+_(TCP|UDP|SCTP).*)?)", re.ASCII)
+
+_FORMS: Final[Mapping[str, Form]] = {
+    **{field.name: forms.form_of(Options, field.name) for field in fields(Options) if field.name not in GROUPS},
+    "transport": forms.word(Literal["auto", "off"]),
+    "tracked": forms.FLAG,
+    **{
+        f"{name}.{field.name}": forms.form_of(kind, field.name)
+        for name, kind in GROUPS.items()
+        for field in fields(kind)
+    },
 }
-"""Former keywords of the middleware, and the field of an option object that each is now."""
+SETTINGS: Final[Mapping[str, Form]] = {path: form for path, form in _FORMS.items() if form.words}
+"""Every option that a variable can hold, by its path, and how it is written there."""
 
 
-def names_moved(constructor: F) -> F:
-    """Make a constructor raise a `ConfigurationError` for the former name of an option, with the present one."""
+def variable(setting: str) -> str:
+    """Return the variable that holds a setting."""
+    return PREFIX + setting.replace(".", "_").upper()
 
-    @wraps(constructor)
-    def construct(*arguments: Any, **given: Any) -> None:
-        for name in given:
-            if name in MOVED:
-                group, field = MOVED[name].split(".")
-                raise ConfigurationError(f"{name}= moved: write {group}={GROUPS[group].__name__}({field}=...)")
-        constructor(*arguments, **given)
 
-    return cast(F, construct)
+VARIABLES: Final[Mapping[str, str]] = {variable(setting): setting for setting in SETTINGS}
+"""Every variable that is read, and the setting in it."""
+
+
+def from_env(**options: "Unpack[MiddlewareOptions]") -> MiddlewareOptions:
+    """Return the options in environment variables, for anything that takes the middleware's options.
+
+    As in `add_sessions(app, **from_env())` and `app.add_middleware(MCPSessionMiddleware, **from_env(on_end=free))`.
+
+    Args:
+        options: Options from code, which override the environment; of an option object, the fields that differ from
+            their defaults.
+
+    Returns:
+        All options. They name the source of keys, never the secrets; the URL of a store may contain a password.
+
+    Raises:
+        ConfigurationError: A variable is unknown, empty or malformed; the message names the remedy.
+    """
+    ours = [name for name in os.environ if name.startswith(PREFIX) and not SERVICE_LINK.fullmatch(name[len(PREFIX) :])]
+    named = {_setting(name): name for name in sorted(ours) if name != SWITCH}
+    for name in sorted(os.environ):
+        meant = PREFIX + name.removeprefix(SLIP)
+        if name.startswith(SLIP) and meant in VARIABLES and name != OTHER_KEYS:
+            raise ConfigurationError(f"{name} is not a setting; did you mean {meant}?")
+    values = {setting: _read(setting, name, os.environ[name]) for setting, name in named.items()}
+    if "keys" not in values and os.environ.get(OTHER_KEYS):
+        values["keys"] = f"env:{OTHER_KEYS}"
+    merged = {**{name: value for name, value in values.items() if "." not in name}, **options}
+    for group, kind in GROUPS.items():
+        inner = {name.partition(".")[2]: value for name, value in values.items() if name.startswith(f"{group}.")}
+        if not inner:
+            continue
+        given = merged.get(group, False if kind is Tracking else kind())
+        base = forms.form_of(Options, group).check(group, given)
+        if base is not None:  # where sessions are not tracked, there is nothing to fill in
+            merged[group] = replace(base, **{k: v for k, v in inner.items() if getattr(base, k) == getattr(kind(), k)})
+    return cast(MiddlewareOptions, merged)
+
+
+def _setting(name: str) -> str:
+    setting = VARIABLES.get(name)
+    if setting is not None:
+        return setting
+    option = name.removeprefix(PREFIX).lower()
+    if (path := next((path for path in _FORMS if variable(path) == name), None)) is not None:
+        group, _, option = path.rpartition(".")
+        code = f"{group}={GROUPS[group].__name__}({option}=...)" if group else f"{option}=..."
+        raise ConfigurationError(f"{name}: no variable holds {option}=; give it in code, as in from_env({code})")
+    near = get_close_matches(option, (known.removeprefix(PREFIX).lower() for known in VARIABLES), n=1)
+    settings = f"these are settings: {', '.join(map(variable, SETTINGS))}"
+    raise ConfigurationError(f"{name} is not a setting; {f'did you mean {variable(near[0])}?' if near else settings}")
+
+
+def _read(setting: str, name: str, text: str) -> Any:
+    form = SETTINGS[setting]
+    if not text.strip():
+        raise ConfigurationError(f"{name} is empty; remove it, or write {form.words}")
+    try:
+        return form.read(text.strip())
+    except ValueError:
+        raise ConfigurationError(f"{name}={text!r} must be {form.words}") from None

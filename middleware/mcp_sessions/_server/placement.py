@@ -2,27 +2,30 @@
 
 Authentication must not be inside of it, since a session is bound to its user, nor a second middleware of ours for the
 same endpoint. The application is walked along what its routes may serve at the MCP path, without running its code. The
-number of workers is read where Uvicorn, Gunicorn and Hypercorn have it, in the command line and the environment.
+number of workers is read from the settings of Uvicorn, Gunicorn or Hypercorn.
+
+`Routing` follows a path that is not spelled as the endpoint through the application's own routes. A pattern serves more
+than it shows: `^/mcp$` matches a path that ends in a line feed, and `FastAPI(root_path="/api")` serves `/api/mcp`, too.
+A request that only the server sees would evade every policy.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-import os
-import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import cached_property
 from itertools import islice
-from pathlib import PurePath
 from types import CellType, FrameType, FunctionType, MemberDescriptorType, MethodType
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, NamedTuple, cast
 
-from starlette.routing import Mount, Route, Router
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.applications import Starlette
+from starlette.routing import BaseRoute, Match, Mount, Route, Router
+from starlette.types import Scope
 
-from .._errors import Refusal, SessionNotFound, SessionRequired
+from .._protocol.headers import SESSION_HEADER
 from . import forms
 
 MISPLACED: Final = (
@@ -42,6 +45,7 @@ STATEFUL: Final = (
     "the wrapped server has transport sessions of its own, so legacy clients without session support get none of ours: "
     "give it stateless_http=True, or set transport=TransportSessions(bridge=True)"
 )
+LAST_EVENT_ID: Final = b"last-event-id"
 _EMPTY: Final = CellType()  # a name that is not bound yet, or no longer
 ROUTERS_OWN: Final = frozenset({"Router.app", "APIRouter.app"})  # methods that do no more than look at the routes
 _INNER: Final = ("app", "router", "middleware_stack", "original_router", "endpoint")
@@ -53,7 +57,6 @@ _log: Final = logging.getLogger("mcp_sessions")
 
 
 def authenticates(app: object, endpoint: str | None) -> bool:
-    """Whether authentication takes place inside of `app`, on the way to the endpoint."""
     return any(_is_a(part, "AuthenticationMiddleware") for part in parts(app, endpoint))
 
 
@@ -79,7 +82,6 @@ def log_unserved(app: object, endpoint: str | None) -> None:
 
 
 def log_stateful(app: object, endpoint: str | None) -> None:
-    """Log where the wrapped server names transport sessions of its own, in place of ours."""
     if any(manager.stateless is False for manager in managers(reachable(app, endpoint))):
         _log.warning(STATEFUL)
 
@@ -119,7 +121,6 @@ def _may_answer(part: object) -> bool:
 
 
 def _posts(app: object) -> Iterator[str]:
-    """Yield the full paths of the routes that take POST; a router that is mounted twice is looked into once."""
     seen: set[int] = set()
     ahead = [(app, "")]
     for part, above in ahead:
@@ -221,19 +222,12 @@ FORGETS: Final = (
 )
 
 
-def fault(
-    *,
-    random_keys: bool,
-    memory_store: bool,
-    keeps_state: bool,
-    argv: Sequence[str] = (),
-    environ: Mapping[str, str] | None = None,
-) -> str | None:
+def fault(*, random_keys: bool, memory_store: bool, keeps_state: bool) -> str | None:
     """Return why several workers must not serve these options, with the remedy; None where they may.
 
     `keeps_state` says whether there are sessions whose state is in the store.
     """
-    count = workers(argv or sys.argv, os.environ if environ is None else environ)
+    count = workers()
     if count > 1 and random_keys:
         return RANDOM_KEYS.format(count=count)
     if count > 1 and memory_store and keeps_state:
@@ -243,37 +237,6 @@ def fault(
     elif memory_store and not random_keys:
         _log.warning(FORGETS)
     return None
-
-
-def workers(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Return how many worker processes the server starts: by its settings, or its command line and environment."""
-    return _running_workers() or _announced_workers(argv, environ)
-
-
-def _running_workers() -> int | None:
-    """Return the number in the settings of the server below us on the stack, which files and code can set, too."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001  # `inspect.stack` reads the source of every frame
-    while frame is not None:
-        if (where := _SETTINGS.get((frame.f_globals.get("__name__"), frame.f_code.co_name))) is not None:
-            settings = frame.f_locals["self"].cfg if where == "self.cfg" else frame.f_locals[where]
-            return 1 if getattr(settings, "should_reload", False) else cast(int, settings.workers)
-        frame = frame.f_back
-    return None
-
-
-def _announced_workers(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    server, arguments = _server(argv), list(argv[1:])
-    if _reloads(server, arguments, environ):
-        return 1  # as Uvicorn does with both
-    asked = [_given(arguments) if server else None]
-    if server == "gunicorn":
-        asked.append(_given(_split(environ.get("GUNICORN_CMD_ARGS", ""))))
-    if server == "uvicorn":
-        asked.append(environ.get("UVICORN_WORKERS"))
-    if server != "hypercorn":
-        asked.append(environ.get("WEB_CONCURRENCY"))
-    number = next((number for number in asked if number), "")
-    return int(number) if number.isdecimal() else 1
 
 
 # Where a worker process has its server's settings: module and function, and the variable there.
@@ -286,65 +249,128 @@ _SETTINGS: Final[Mapping[tuple[object, str], str]] = {
 }
 
 
-def _server(argv: Sequence[str]) -> str:
-    """Return the server that a command line starts, or "" for another program; `-m` names the package's folder."""
-    program = PurePath(argv[0] if argv else "")
-    name = program.parent.name if program.name == "__main__.py" else program.name.removesuffix(".exe")
-    return name if name in {"uvicorn", "gunicorn", "hypercorn", "fastapi"} else ""
+def workers() -> int:
+    """Return how many worker processes there are, by the settings of the server below us on the stack."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001  # `inspect.stack` reads the source of every frame
+    while frame is not None:
+        if (where := _SETTINGS.get((frame.f_globals.get("__name__"), frame.f_code.co_name))) is not None:
+            settings = frame.f_locals["self"].cfg if where == "self.cfg" else frame.f_locals[where]
+            return 1 if getattr(settings, "should_reload", False) else cast(int, settings.workers)
+        frame = frame.f_back
+    return 1
 
 
-def _reloads(server: str, arguments: list[str], environ: Mapping[str, str]) -> bool:
-    if server == "fastapi":
-        return "--reload" in arguments or ("dev" in arguments[:1] and "--no-reload" not in arguments)
-    asked = environ.get("UVICORN_RELOAD", "").lower() in {"1", "true", "t", "yes", "y", "on"}
-    return server == "uvicorn" and ("--reload" in arguments or asked)
+# --- where a request is ---
+
+Place = Literal["endpoint", "below", "elsewhere"]
+"""At the endpoint every POST is MCP; below it, or on any path where none is configured, a JSON POST may be; elsewhere
+nothing is."""
+
+_CARRIED: Final = frozenset({SESSION_HEADER, LAST_EVENT_ID})
+_KEEP_PATHS: Final = frozenset({"starlette", "fastapi", "fastmcp", "mcp", "mcp_sessions", "opentelemetry"})
+"""Packages whose applications and middlewares route by the path that they were given, or pass it on as it came."""
 
 
-def _given(arguments: list[str]) -> str | None:
-    """Return the last number of workers in the arguments, in any of the ways to write it."""
-    found = None
-    for place, argument in enumerate(arguments):
-        if argument in {"--workers", "-w"}:
-            found = "".join(arguments[place + 1 : place + 2])
-        elif argument.startswith("--workers="):
-            found = argument.removeprefix("--workers=")
-        elif argument.startswith("-w") and argument[2:].removeprefix("=").isdecimal():
-            found = argument[2:].removeprefix("=")
-    return found
+class Routing:
+    """What the wrapped application makes of a path that is not spelled as the endpoint.
 
+    With `guards` a policy or the bridge depends on it, so that a path that may lead to the server counts.
+    """
 
-def _split(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError:  # Gunicorn will say what is wrong with it
-        return []
+    def __init__(self, app: object, endpoint: str, *, guards: bool) -> None:
+        self._app: Final = app
+        self._endpoint: Final = endpoint
+        self._in_doubt: Final[Place] = "below" if guards else "elsewhere"
 
-
-# --- the deployment's codes ----------------------------------------------------------------------
-
-Code = Callable[[Refusal], int]  # returns the JSON-RPC code of a refusal
-
-_SCOPE_KEY: Final = "mcp_sessions.code"
-_variable: Final[ContextVar[Code | None]] = ContextVar("mcp_sessions_code", default=None)
-
-
-def with_codes(app: ASGIApp, code: Code) -> ASGIApp:
-    """Return the application with the deployment's codes on its requests, where they are not the usual ones."""
-    if all(code(refusal()) == refusal.code for refusal in (SessionNotFound, SessionRequired)):
-        return app
-
-    async def coded(scope: Scope, receive: Receive, send: Send) -> None:
-        scope[_SCOPE_KEY] = code
-        token = _variable.set(code)
+    def place(self, scope: Scope) -> Place:
+        if scope["method"] != "POST" and _CARRIED.isdisjoint(name for name, _ in scope["headers"]):
+            return "elsewhere"
         try:
-            await app(scope, receive, send)
-        finally:
-            _variable.reset(token)
+            way = _follow(self._app, {**scope})
+        except Exception:  # noqa: BLE001  # a route's own, which the application will meet as well
+            return self._in_doubt
+        if way.end is None:
+            return "elsewhere"
+        path, endpoint = way.path.rstrip("/"), self._endpoint
+        is_same = _endpoint_of(way.end) is _endpoint_of(self._own)  # perhaps by another route
+        if path.startswith(endpoint + "/"):
+            return "below"
+        if isinstance(way.end, Route):
+            is_endpoint = path == endpoint or is_same
+            return ("below" if "{" in path else "endpoint") if is_endpoint else "elsewhere"
+        if path == endpoint:
+            return "below"
+        # An application that cannot be looked into, mounted above the endpoint or in no router at all.
+        return self._in_doubt if is_same or endpoint.startswith(path + "/") else "elsewhere"
 
-    return coded
+    @cached_property
+    def _own(self) -> object:
+        """What serves the endpoint in its usual spelling."""
+        usual = {"type": "http", "method": "POST", "path": self._endpoint, "root_path": "", "headers": []}
+        with suppress(Exception):
+            return _follow(self._app, usual).end
+        return None
 
 
-def code_of(refusal: Refusal, scope: Mapping[str, Any] | None) -> int:
-    """Return the code of a refusal in the deployment, found by the ASGI scope of its request, or by the context."""
-    code = _variable.get() if scope is None else scope.get(_SCOPE_KEY)
-    return refusal.code if code is None else code(refusal)
+class _Way(NamedTuple):
+    """The routes' patterns, joined, and what they lead to: a route, an application of unknown routes, or nothing."""
+
+    path: str
+    end: object
+
+
+def _endpoint_of(end: object) -> object:
+    return end.endpoint if isinstance(end, Route) else end
+
+
+def _follow(part: Any, scope: dict[str, Any], path: str = "") -> _Way:
+    """Follow a request through a part of the application, as each router on its way would route it."""
+    routes = _routes(part)
+    if routes is not None:
+        route, child = _match(routes, scope)
+        if route is None:
+            default = part.__self__.default  # an included router is entered only for a route of its own
+            return _Way(path, None if getattr(default, "__self__", None) is part.__self__ else default)
+        scope.update(child)
+        path += getattr(route, "path", None) or ""
+        # What FastAPI makes of a route that it includes.
+        made = getattr(route, "starlette_route", None) or getattr(route, "original_route", route)
+        return _follow(made, scope, path)
+    inner = None if isinstance(part, Route) or not _keeps_path(part) else _inner(part, scope)
+    return _Way(path, part) if inner is None else _follow(inner, scope, path)
+
+
+def _routes(part: Any) -> Iterable[Any] | None:
+    """Return the routes that a part tries in order, or None where it is not a router's own method."""
+    if getattr(part, "__qualname__", None) in ROUTERS_OWN:
+        routes: Iterable[Any] = part.__self__.routes
+        return routes
+    return part.effective_candidates() if hasattr(part, "original_router") else None
+
+
+def _match(routes: Iterable[Any], scope: Scope) -> tuple[Any, dict[str, Any]]:
+    partial: tuple[Any, dict[str, Any]] = None, {}
+    for route in routes:
+        match, child = route.matches(scope)
+        if match is Match.FULL:
+            return route, dict(child)
+        if match is Match.PARTIAL and partial[0] is None:
+            partial = route, dict(child)
+    return partial
+
+
+def _inner(part: Any, scope: dict[str, Any]) -> Any:
+    """Return what a part passes requests to; None where that is unknown."""
+    if isinstance(part, Starlette):
+        if root_path := getattr(part, "root_path", ""):  # FastAPI's
+            scope["root_path"] = root_path
+        # Before it is built, the stack is known only if nothing was added to it.
+        return part.middleware_stack or (None if part.user_middleware else part.router)
+    return getattr(part, "middleware_stack", None) or getattr(part, "app", None)
+
+
+def _keeps_path(part: Any) -> bool:
+    """Whether a part is certain to pass requests on with the path that they came with."""
+    runs = type(part).handle if isinstance(part, BaseRoute) else type(part).__call__
+    modules = [getattr(one, "__module__", None) or "" for one in (runs, getattr(part, "dispatch_func", runs))]
+    return all(module.partition(".")[0] in _KEEP_PATHS for module in modules)

@@ -23,8 +23,7 @@ ReadPrincipal = Callable[[Scope], "Principal | None"]
 def from_scope(scope: Scope) -> Principal | None:
     """Return the principal that an authentication middleware left on the scope, or None.
 
-    Raises:
-        ConfigurationError: Nothing distinguishes the user from others; only `principal=` can.
+    Where nothing distinguishes the user from others, only `principal=` can: `ConfigurationError`.
     """
     user = scope.get("user")
     if user is None or not getattr(user, "is_authenticated", True):
@@ -63,11 +62,7 @@ def _text(value: Any) -> str | None:
 
 
 def reader(principal: PrincipalOf | None) -> ReadPrincipal:
-    """Return the function that reads the principal of every request.
-
-    Raises:
-        ConfigurationError: `principal` is not callable.
-    """
+    """Return the function that reads the principal of every request."""
     if principal is None:
         return from_scope
     if not callable(principal):

@@ -24,13 +24,12 @@ from .._session.session import Session, correlation_variable, session_variable
 from .answers import answer, notify, refuse, refuse_at_once, refuse_unread, refused_body
 from .body import Replay, read_body, read_message
 from .context import Bridged, RequestContext, named_ids
-from .cookies import new_cookie
 from .current import ABSENCE_KEY, Absence, Why, absence_variable, note_absence
 from .methods import METHODS, MethodCall
 from .response import ResponseFilter, Rewrite
-from .resumption import Origin, StreamGuard
-from .rewrites import passing_filter, rewrites_for
+from .rewrites import new_cookie, passing_filter, rewrites_for
 from .sessions import ActiveSession, open_others, open_session, refused_claims
+from .streams import Origin, StreamGuard
 
 if TYPE_CHECKING:
     from starlette.types import Message as ASGIMessage

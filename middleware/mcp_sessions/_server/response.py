@@ -25,8 +25,8 @@ from .._protocol import rewrite
 from .._protocol.headers import SESSION_HEADER
 from .._protocol.sse import EventStream
 from .._session.claims import Claims, RedactedRepr
-from .resumption import StreamGuard
 from .sessions import ActiveSession
+from .streams import StreamGuard
 
 if TYPE_CHECKING:
     from ..telemetry._outcome import RequestTelemetry

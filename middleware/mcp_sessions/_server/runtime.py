@@ -27,7 +27,7 @@ from .._session.claims import Claims, Kind
 from .._session.data import Data, Namespace
 from .._session.events import Fact, Listener
 from .._tokens.jwt import Tokens
-from .._tokens.keyfile import is_ephemeral, key_source
+from .._tokens.keyfile import key_source
 from .._tokens.keys import KeyRing
 from ..stores import _base as base
 from ..stores._base import ANONYMOUS, LIVE, Reach, Standing, Store
@@ -35,21 +35,20 @@ from ..stores._memory import MemoryStore
 from ..stores._turns import Turns
 from ..telemetry._detect import is_traced
 from . import placement, principal
-from .census import Census
+from .background import Census
 from .context import Conversation, PendingInitialized
 from .forms import as_seconds
 from .lifecycle import Sweeper, Terminator
 from .logs import Facts
 from .options import Limits, OnCreate, Options
 from .principal import ReadPrincipal
-from .resumption import Events
-from .streams import Streams
+from .streams import Events, Streams
 
 if TYPE_CHECKING:
     from .._protocol.sep1364 import Sep1364
     from ..telemetry._feed import Feed
     from ..telemetry._recorder import Telemetry
-    from .watched import Watched
+    from .operator import Watched
 
 _PROCESS: Final = secrets.token_bytes(16)
 
@@ -102,7 +101,6 @@ class Runtime(msgspec.Struct, frozen=True):
     clock: Callable[[], float]
 
     def status(self, claims: Claims) -> Awaitable[Standing]:
-        """Return the status of a verified session."""
         if self.tracked:
             touched = self.store.touch(claims, idle_timeout=self.whole_idle_timeout)
             return touched if claims.root is None else self._fork_status(claims, touched)
@@ -113,23 +111,17 @@ class Runtime(msgspec.Struct, frozen=True):
         return None if self.idle_timeout is None else int(self.idle_timeout)
 
     async def _fork_status(self, claims: Claims, touched: Awaitable[Standing]) -> Standing:
-        """Return the status of a recorded fork: its record may lag where its lineage has ended."""
         standing = await touched
         return standing if standing is not LIVE else await self.store.status(lineage.mark(claims))
 
     def code(self, refusal: Refusal) -> int:
-        """Return the JSON-RPC code of a refusal in this deployment."""
         if isinstance(refusal, SessionNotFound):
             return self.not_found_code
         return self.required_code if isinstance(refusal, SessionRequired) else refusal.code
 
 
 def make_runtime(app: ASGIApp, options: Options) -> Runtime:
-    """Return what the requests of a middleware share, for the wrapped application and the checked options.
-
-    Raises:
-        ConfigurationError: An option names what cannot be had; the message says what to write instead.
-    """
+    """Return what the requests of a middleware share, for the wrapped application and the checked options."""
     limits, transport, clock = options.limits, options.transport, options.clock
     ring = key_source(options.keys)
     tokens = Tokens(
@@ -139,7 +131,7 @@ def make_runtime(app: ASGIApp, options: Options) -> Runtime:
         max_bytes=limits.token_bytes,
     )
     # Clients do not begin anew when their transport session is gone, so none is named that dies with the process.
-    lasts = not is_ephemeral(options.keys)
+    lasts = not ring(clock()).ephemeral
     names_transport = transport.header and lasts
     conversation = Conversation.of(options.telemetry.correlate, options.telemetry.propagate)
     return Runtime(
@@ -172,7 +164,6 @@ def make_runtime(app: ASGIApp, options: Options) -> Runtime:
 
 
 def _wire(options: Options, *, kind_of: Callable[[str], Kind | None], **rules: bool) -> dict[str, Any]:
-    """Return the fields that decide on messages, and what clients learn of it."""
     policy, wire = Policy(options.require), options.wire
     offered = decision.offered(wire.extensions, tracked=options.tracked is not None)
     sep1364, unconfirmed, capability = _sep1364(options)
@@ -209,13 +200,44 @@ def _sep1364(options: Options) -> tuple[Sep1364 | None, PendingInitialized | Non
 
 def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
     """Return the fields of the store, of what ends sessions, and of where facts go."""
-    limits, tracked, clock = options.limits, options.tracked, options.clock
-    where = options.telemetry.watch or options.telemetry.inspector
-    feed = None if where is None else _feed(where, clock)
+    given, feed = options.telemetry, None
+    if (where := given.watch or given.inspector) is not None:
+        from ..telemetry._feed import Feed
+
+        feed = Feed(where, options.clock)
     tells, telemetry = _telemetry(app, options, feed)
-    emit = Facts(options.telemetry.listen, tells, telemetry)
-    store = stores.make(options.store, clock=clock, timeout=as_seconds(limits.store_timeout))
-    turns = Turns()
+    emit = Facts(given.listen, tells, telemetry)
+    store = stores.make(options.store, clock=options.clock, timeout=as_seconds(options.limits.store_timeout))
+    namespace, data = _places(store, options)
+    streams = Streams(store)
+
+    def hook(ref: str) -> AbstractContextManager[object]:
+        return telemetry().hook(ref) if tells() else nullcontext()
+
+    terminator = Terminator(store, streams, on_end=options.on_end, emit=emit, data=data, clock=options.clock, hook=hook)
+    return {
+        **_services(options, terminator, feed, lambda number: telemetry().alive(number)),
+        "store": store,
+        "origin": _origin(store, options.store),
+        "tracked": options.tracked is not None,
+        "streams": streams,
+        "events": Events(),
+        "terminator": terminator,
+        "namespace": namespace,
+        "data": data,
+        "status_now": store.status_now if type(store) is MemoryStore and options.tracked is None else None,
+        "tells": tells,
+        "counts": given.metrics is not None,
+        "telemetry": telemetry,
+        "hook": hook,
+        "listen": given.listen,
+        "emit": emit,
+    }
+
+
+def _places(store: Store, options: Options) -> tuple[Callable[..., Namespace], Callable[..., Data]]:
+    """Return what gives a session's place in the store, and its data there, for its `ref`, end and subject."""
+    limits, turns = options.limits, Turns()
 
     def namespace(owner: str, until: int, subject: str | None = None) -> Namespace:
         if subject is None:
@@ -224,41 +246,28 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
 
     def data(owner: str, until: int, subject: str | None = None) -> Data:
         place = namespace(owner, until, subject=subject)
-        return Data(store, place, clock=clock, max_value_bytes=limits.value_bytes, turns=turns)
+        return Data(store, place, clock=options.clock, max_value_bytes=limits.value_bytes, turns=turns)
 
-    streams = Streams(store)
-    hook = partial(_hook, tells, telemetry)
-    terminator = Terminator(store, streams, on_end=options.on_end, emit=emit, data=data, clock=clock, hook=hook)
+    return namespace, data
+
+
+def _services(
+    options: Options, terminator: Terminator, feed: Feed | None, report: Callable[[int | None], object]
+) -> dict[str, Any]:
+    tracked, store, audience = options.tracked, terminator.store, options.audience
     silence = None if tracked is None else tracked.silence
     idle = next((as_seconds(one) for one in (options.idle_timeout, silence) if one is not None), None)
-    sweeper = None
+    sweeper = census = watched = None
     if tracked is not None:
-        interval = as_seconds(tracked.sweep_interval)
-        sweeper = Sweeper(store, terminator, options.audience, None if idle is None else int(idle), interval)
-    census = None
-    if tracked is not None and options.telemetry.metrics is not None:
-        census = Census(store, options.audience, lambda number: telemetry().alive(number))
-    return {
-        "watched": None if feed is None else _watched(options, feed, terminator),
-        "store": store,
-        "census": census,
-        "origin": _origin(store, options.store),
-        "tracked": tracked is not None,
-        "streams": streams,
-        "events": Events(),
-        "terminator": terminator,
-        "idle_timeout": idle,
-        "sweeper": sweeper,
-        "namespace": namespace,
-        "data": data,
-        "status_now": store.status_now if type(store) is MemoryStore and tracked is None else None,
-        "tells": tells,
-        "counts": options.telemetry.metrics is not None,
-        "telemetry": telemetry,
-        "hook": hook,
-        "listen": options.telemetry.listen,
-        "emit": emit,
-    }
+        whole, interval = None if idle is None else int(idle), as_seconds(tracked.sweep_interval)
+        sweeper = Sweeper(store, terminator, audience, whole, interval)
+        if options.telemetry.metrics is not None:
+            census = Census(store, audience, report)
+    if feed is not None:
+        from .operator import Watched
+
+        watched = Watched(options, feed, terminator)
+    return {"idle_timeout": idle, "sweeper": sweeper, "census": census, "watched": watched}
 
 
 def _origin(store: Store, given: str | Store) -> str | None:
@@ -267,10 +276,6 @@ def _origin(store: Store, given: str | Store) -> str | None:
         return None
     memory = store if isinstance(given, str) else given
     return hashlib.blake2s(b"%b%d" % (_PROCESS, id(memory)), digest_size=8).hexdigest()
-
-
-def _hook(tells: Callable[[], bool], telemetry: Callable[[], Telemetry], ref: str) -> AbstractContextManager[object]:
-    return telemetry().hook(ref) if tells() else nullcontext()
 
 
 def _telemetry(app: ASGIApp, options: Options, feed: Feed | None) -> tuple[Callable[[], bool], Callable[[], Telemetry]]:
@@ -298,18 +303,6 @@ def _telemetry(app: ASGIApp, options: Options, feed: Feed | None) -> tuple[Calla
     return bool if given.spans == "off" else is_traced, telemetry
 
 
-def _feed(where: str, clock: Callable[[], float]) -> Feed:
-    from ..telemetry._feed import Feed
-
-    return Feed(where, clock)
-
-
-def _watched(options: Options, feed: Feed, terminator: Terminator) -> Watched:
-    from .watched import Watched
-
-    return Watched(options, feed, terminator)
-
-
 WINDOW: Final = 60  # seconds
 MAX_CALLERS: Final = 10_000  # counted separately within one window
 _OTHERS: Final = ""  # the rest together; no subject is empty
@@ -324,11 +317,7 @@ class CreateLimit(msgspec.Struct):
     created: dict[str | None, int] = {}
 
     def spend(self, subject: str | None, *, now: float) -> None:
-        """Count a session of a caller, who is None if anonymous, at a time in Unix seconds.
-
-        Raises:
-            CreateLimited: The caller has no more in this window; `retry_after` is the rest of it in seconds.
-        """
+        """Count a session of a caller, who is None if anonymous, or raise `CreateLimited`; `now` is Unix seconds."""
         window = int(now // WINDOW)
         if window != self.window:
             self.window, self.created = window, {}

@@ -110,7 +110,6 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
         return await self.runtime.store.read(self._namespace, CAPABILITIES_KEY)
 
     async def end(self, reason: str, *, descendants: bool = False) -> None:
-        """Make every worker refuse it."""
         self.ended_by_own_request = True  # before the store knows: this request's stream may be looked at meanwhile
         try:
             if descendants:  # first, so that a caller who learns of a failure can try again
@@ -212,10 +211,7 @@ async def open_session(
 ) -> ActiveSession:
     """Return the live session that a request names; with `fail_open` also where the store does not answer.
 
-    Raises:
-        SessionNotFound: It does not verify, belongs to another caller, or is over.
-        StateUnreadable: The state that came with it is not this session's.
-        StoreUnavailable: The store did not answer.
+    Raises `SessionNotFound`, `StateUnreadable` where the state is not this session's, or `StoreUnavailable`.
     """
     now = runtime.clock()
     known = runtime.tokens.known(runtime.ring(now), metadata.session_id, now, principal, kind)
@@ -271,9 +267,8 @@ def _unsealed(state: str, known: VerifiedToken, runtime: Runtime, now: float) ->
 async def open_others(ctx: RequestContext, decision: Decision) -> ActiveSession | None:
     """Return the live session that a header or a field names, and let the request cross the bridge.
 
-    Raises:
-        Refusal: As `open_session`, with 404 for a transport session; or `session_header_mismatch`: The header
-            contradicts the body, whose session is the caller's, or names no session that ever was the caller's.
+    Raises as `open_session`, with 404 for a transport session; or `session_header_mismatch`: the header contradicts
+    the body, whose session is the caller's, or names no session that ever was the caller's.
     """
     session, named, fail_open = None, decision.metadata, decision.fail_open
     if named is not None and decision.kind != SESSION:
@@ -332,7 +327,6 @@ def end_of(claims: Claims, runtime: Runtime, last_seen: int) -> int:
 
 
 def check_state(payload: bytes, limit: int) -> None:
-    """Check that a state may be sealed in so many bytes, or raise `StateTooLarge`."""
     size = seal.sealed_size(len(payload))
     if size > limit:
         raise StateTooLarge(size, limit)
@@ -345,7 +339,6 @@ def check_capabilities(value: bytes, ref: str | None = None) -> None:
 
 
 def refusal_of(standing: Standing, claims: Claims) -> SessionNotFound:
-    """Return the refusal of a request whose session is not live."""
     if standing is Standing.LOST:
         return SessionNotFound("store_lost", ref=claims.ref)
     return SessionExpired(ref=claims.ref) if standing is Standing.IDLE else SessionEnded(ref=claims.ref)

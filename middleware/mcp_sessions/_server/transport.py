@@ -23,12 +23,12 @@ from ..stores._base import LIVE
 from .answers import Answer, may_delete, refuse_bodyless, refuse_request, refuse_unread, send_refusal, send_status
 from .body import Replay
 from .context import Bridged, BridgedInitialize, RequestContext
+from .placement import LAST_EVENT_ID
 from .response import ResponseFilter
-from .resumption import Origin, StreamGuard
 from .rewrites import TranslateIds, passing_filter
 from .sessions import ActiveSession, open_transport, refusal_of
+from .streams import Origin, StreamGuard
 
-LAST_EVENT_ID: Final = b"last-event-id"
 _METHOD_NOT_ALLOWED: Final = 405
 _GONE: Final = 404  # what a server answers for a stream or a session that it does not have
 _OF_A_BODY: Final = frozenset({b"content-length", b"content-type", b"transfer-encoding", b"accept-encoding"})
@@ -70,7 +70,6 @@ async def handle_other(ctx: RequestContext) -> None:
 
 
 async def _delete(ctx: RequestContext, session: ActiveSession) -> None:
-    """End a transport session whose client is done with it."""
     # Behind the bridge, a server that has forgotten its own has nothing left to end.
     if await may_delete(ctx, frozenset() if ctx.bridge is None else frozenset({_GONE})):
         ctx.runtime.streams.leave(session.claims.ref)
@@ -121,7 +120,6 @@ async def _serve_stream(ctx: RequestContext, transport: str | None, listening: O
 
 
 async def _check_live(ctx: RequestContext, claims: Claims) -> None:
-    """Check that a session lives, or raise what its request is refused with."""
     status = await ctx.runtime.status(claims)
     if status is not LIVE:
         raise refusal_of(status, claims)
@@ -130,7 +128,6 @@ async def _check_live(ctx: RequestContext, claims: Claims) -> None:
 
 
 def _is_owned(ctx: RequestContext, claims: Claims) -> bool:
-    """Whether a session belongs to the caller."""
     runtime, principal = ctx.runtime, ctx.runtime.principal(ctx.scope)
     if principal is None or claims.subject is None:
         return principal is None and claims.subject is None

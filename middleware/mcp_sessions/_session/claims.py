@@ -128,7 +128,6 @@ class Correlation:
 
 
 def utc(seconds: int) -> datetime:
-    """Return Unix seconds as an aware datetime."""
     return datetime.fromtimestamp(seconds, tz=timezone.utc)
 
 

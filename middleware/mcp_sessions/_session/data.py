@@ -70,9 +70,7 @@ class DataStore(Protocol):
 class Update:
     """One call of `Data.update`, which may be tried several times, beside others.
 
-    Args:
-        fn: The application's function, called in the context of its own request.
-        default: What it is called with where there is no value, as JSON.
+    The function is called in the context of its own request, with `default`, as JSON, where there is no value.
     """
 
     __slots__ = ("_context", "_default", "_fn", "error", "value")
@@ -283,11 +281,7 @@ def _result(fn: Callable[[Any], Any], value: Any) -> Any:
 
 
 def encode(value: Any) -> bytes:
-    """Return the JSON of a value that comes back equal.
-
-    Raises:
-        ValueError: It has none, or none that would; the message says which and shows nothing of it.
-    """
+    """Return the JSON of a value that comes back equal, or raise a `ValueError` that shows nothing of its content."""
     try:
         encoded = msgspec.json.encode(value)
         kept = decode(encoded)

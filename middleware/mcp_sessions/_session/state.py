@@ -75,9 +75,7 @@ class RequestState(State):
     def close(self) -> bytes | None:
         """Refuse further writes and return the JSON object to seal, or None where nothing changed.
 
-        Raises:
-            StateTooLarge: A nested value grew past the limit.
-            StateNotJSON: A nested value has no JSON form.
+        A nested value that has no JSON form, or grew past the limit, raises `StateNotJSON` or `StateTooLarge`.
         """
         self.shut()
         return self.changes()
@@ -152,11 +150,8 @@ def encode_state(values: dict[str, Any]) -> bytes:
     try:
         return data.encode(values)
     except ValueError as error:
-        raise StateNotJSON(f"session state must be JSON: {error}{_place(values)}") from error
-
-
-def _place(values: dict[str, Any]) -> str:
-    return next((f", under {key!r}" for key, value in values.items() if not _is_json(value)), "")
+        place = next((f", under {key!r}" for key, value in values.items() if not _is_json(value)), "")
+        raise StateNotJSON(f"session state must be JSON: {error}{place}") from error
 
 
 def _is_json(value: object) -> bool:

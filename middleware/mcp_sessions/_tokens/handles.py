@@ -114,14 +114,9 @@ def make_id() -> str:
 
 
 def mint(key: Key, type: str, id: str, holder: Holder, *, expires_at: int | None = None) -> str:
-    """Return the handle of an object. The same arguments give the same text.
+    """Return the handle of an object, by an id of `make_id`. The same arguments give the same text.
 
-    Args:
-        key: The ring's signing key.
-        type: A type that was checked.
-        id: From `make_id`.
-        holder: Its holder; with a session, it works there only.
-        expires_at: The first second at which it is refused, Unix seconds above 0, or None.
+    With a session in its holder it works there only; `expires_at` is the first second at which it is refused.
     """
     body = _short_name(key) + id + _digits(expires_at or 0, "expiry")
     return f"{type}_{body}{_tag(key, type, body, holder)}"
@@ -130,18 +125,9 @@ def mint(key: Key, type: str, id: str, holder: Holder, *, expires_at: int | None
 def verify(
     ring: KeyRing, type: str, text: object, holder: Holder, *, now: float, lifetime: float | None = None
 ) -> Handle:
-    """Return the handle in a text, if it is one of this type and this holder.
+    """Return the handle in a text, if it is one of this type and this holder; the class of `HandleError` says why not.
 
-    Args:
-        ring: The keys that are valid now.
-        type: The expected type.
-        text: The argument as it was sent.
-        holder: Its sender; a handle that is bound to no session is valid in every one.
-        now: Unix seconds.
-        lifetime: Seconds for which this type's handles live, for the text of an error.
-
-    Raises:
-        HandleError: It is not; the class says why.
+    A handle that is bound to no session is valid in every one. `lifetime`, in seconds, is for the text of an error.
     """
     shape = _shape(text)
     if shape is None:

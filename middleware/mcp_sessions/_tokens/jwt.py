@@ -121,8 +121,7 @@ class Tokens:
     def mint(self, ring: KeyRing, claims: Claims) -> str:
         """Return the token that holds these claims, whose `kid` and `subject` are the ring's signing key's.
 
-        Raises:
-            ConfigurationError: The claims would not verify, or their token would be too long.
+        Claims that would not verify, or whose token would be too long, raise `ConfigurationError`.
         """
         key = ring.signing
         if claims.kid != key.kid:
@@ -170,16 +169,8 @@ class Tokens:
     ) -> VerifiedToken:
         """Return what is known of a token that is authentic, for us, of this kind, this caller's, and not expired.
 
-        Args:
-            ring: The keys that are valid now.
-            token: The text that the client sent.
-            now: Unix seconds.
-            principal: The caller, or None for an anonymous one.
-            kind: What the token is used as.
-
-        Raises:
-            SessionNotFound: It is not; `reason` says why, for logs only.
-            SessionExpired: It has expired but is all the rest, so only the session's own holder learns it.
+        Raises `SessionNotFound`, whose `reason` is for logs only, or `SessionExpired` where it is all the rest, so that
+        only the session's own holder learns it. `now` is Unix seconds, and None an anonymous caller.
         """
         if not (isinstance(token, str) and len(token) <= self._max_bytes):  # type: ignore[redundant-expr]  # as it came
             raise SessionNotFound("token_size")
@@ -201,7 +192,7 @@ class Tokens:
     def kind(self, ring: KeyRing, token: str) -> Kind | None:
         """Return the kind of a token, or None where it is not authentic; nothing else is checked."""
         try:
-            return self._found(ring, token).claims.kind if len(token) <= self._max_bytes else None
+            return self.authentic(ring, token).kind
         except SessionNotFound:
             return None
 
@@ -217,14 +208,10 @@ class Tokens:
         return found
 
     def authentic(self, ring: KeyRing, token: str) -> Claims:
-        """Return the claims of a token that was signed for us; principal, kind and times are not checked.
-
-        Raises:
-            SessionNotFound: It was not; `reason` says why.
-        """
+        """Return the claims of a token that was signed for us, or raise `SessionNotFound`; nothing else is checked."""
         if not len(token) <= self._max_bytes:
             raise SessionNotFound("token_size")
-        return self._authenticate(ring, token).claims
+        return self._found(ring, token).claims
 
     def _authenticate(self, ring: KeyRing, token: str) -> VerifiedToken:
         segments = _SHAPE.fullmatch(token)

@@ -26,11 +26,6 @@ logger = logging.getLogger("mcp_sessions")
 _PEM_BLOCK: Final = re.compile(r"^[ \t]*-----BEGIN ([A-Z0-9 ]+)-----.*?-----END \1-----", re.DOTALL | re.MULTILINE)
 
 
-def is_ephemeral(keys: Keys) -> bool:
-    """Whether keys die with the process."""
-    return keys is None or (isinstance(keys, KeyRing) and keys.ephemeral)
-
-
 def key_source(keys: Keys, *, environ: Mapping[str, str] = os.environ) -> KeySource:
     """Return the source of the keys in force, to be called for each request with the time in Unix seconds.
 

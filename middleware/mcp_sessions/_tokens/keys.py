@@ -107,8 +107,7 @@ class Key:
     def subject(self, principal: Principal | None) -> str | None:
         """Return the principal as tokens name it: a keyed hash of 22 characters, or None for an anonymous request.
 
-        Raises:
-            SessionNotFound: This is a public key, under which no principal has a name.
+        Under a public key no principal has a name: `SessionNotFound`.
         """
         if principal is None:
             return None

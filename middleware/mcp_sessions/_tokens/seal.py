@@ -88,17 +88,9 @@ def seal(  # noqa: PLR0917  # as above
     last_seen: int,
     nonce: bytes | None = None,
 ) -> str:
-    """Return the state token of a session for a JSON object.
+    """Return the state token of a session for a JSON object, sealed by the ring's signing key at a time, Unix seconds.
 
-    Args:
-        key: The ring's signing key, whatever key the session's own token is under.
-        payload: A JSON object.
-        jti: The session's.
-        subject: The session's, from its token.
-        audience: The deployment's.
-        last_seen: Unix seconds.
-        nonce: 12 bytes that were never used with this key; by default random ones, which are safe for 2^32 states
-            under one key (SP 800-38D section 8.3): rotate before.
+    Nonces are random, which is safe for 2^32 states under one key (SP 800-38D section 8.3): rotate before.
     """
     nonce = os.urandom(_NONCE_BYTES) if nonce is None else nonce
     plain = last_seen.to_bytes(_TIME_BYTES, "big") + payload
@@ -109,19 +101,9 @@ def seal(  # noqa: PLR0917  # as above
 def open(  # noqa: A001, PLR0917  # the field's own pair of words: seal and open
     ring: KeyRing, token: str, jti: str, subject: str | None, audience: str, max_bytes: int, now: float
 ) -> UnsealedState:
-    """Return the contents of a state token that was sealed for this session.
+    """Return the contents of a state token that was sealed for this session; its own `kid` chooses the key.
 
-    Args:
-        ring: The keys that are valid now; the token's own `kid` chooses.
-        token: The text that the client sent.
-        jti: The session's.
-        subject: The session's, from its token.
-        audience: The deployment's.
-        max_bytes: Size limit of the token, checked before any cryptography.
-        now: Unix seconds.
-
-    Raises:
-        StateUnreadable: It was not, or is not a state token; `reason` says why, for logs only.
+    A longer one is refused before any cryptography. `StateUnreadable.reason` says why, for logs only.
     """
     if not (isinstance(token, str) and len(token) <= max_bytes):  # type: ignore[redundant-expr]  # as it came
         raise StateUnreadable("state_size")

@@ -48,8 +48,6 @@ class JarKey(NamedTuple):
 
 
 class Storage(Protocol):
-    """Where a jar keeps its sessions."""
-
     blocks: bool  # whether `change` waits for a disk or another program, and so runs in a thread
 
     def change(self, key: JarKey, edit: Edit) -> Sessions:
@@ -98,7 +96,6 @@ class SessionJar:
         )
 
     async def put(self, key: JarKey, name: str, metadata: Metadata) -> None:
-        """Keep a session that is new. Raises as `load`."""
         await self._change(key, lambda held: {**held, name: metadata})
 
     async def update(self, key: JarKey, name: str, metadata: Metadata) -> None:
@@ -109,7 +106,6 @@ class SessionJar:
         )
 
     async def drop(self, key: JarKey, name: str, session_id: str) -> None:
-        """Remove a session, unless another process has replaced it. Raises as `load`."""
         known = (name, session_id)
         await self._change(key, lambda held: {n: one for n, one in held.items() if (n, one.session_id) != known})
 
@@ -261,9 +257,6 @@ class JarSync:
 
     The jar is read when a connection is made, and written when a change would be missed after a crash. A jar that
     cannot be read stops the connection; one that cannot be written later is logged, since calls must not fail with it.
-
-    Attributes:
-        written: What the jar holds, as far as is known here.
     """
 
     def __init__(self, jar: SessionJar | None, *, server: str | None, identity: str) -> None:
@@ -300,12 +293,10 @@ class JarSync:
         self.written = await self._jar.load(key)
 
     def resume(self, held: HeldSession) -> None:
-        """Give a handle what the jar holds under its name, unless it has begun."""
         if held.name is not None and not held.begun:
             held.metadata = self.written.get(held.name)
 
     async def save_new(self, held: HeldSession) -> None:
-        """Write a session that has just begun, in place of any other of its name."""
         if held.name is not None:
             self.written.pop(held.name, None)
         await self.save(held)

@@ -44,7 +44,6 @@ def body(item: Any) -> Any:
 
 
 def is_answer(message: Any) -> bool:
-    """Whether a message is a result or an error."""
     return hasattr(message, "result") or hasattr(message, "error")
 
 

@@ -90,10 +90,8 @@ class Metadata(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 @dataclass
 class Creation:
-    """A session that is being created, and its outcome once `done` is set."""
-
     done: anyio.Event = field(default_factory=anyio.Event)
-    outcome: Metadata | ClientError = field(
+    outcome: Metadata | ClientError = field(  # once `done` is set
         default_factory=lambda: NoAnswer("the connection was left before the session was created")
     )
 

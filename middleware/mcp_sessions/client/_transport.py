@@ -40,11 +40,7 @@ _QUERY_SAFE: Final = "!$%&()*+,-./:;=?@[\\]^_`{|}~"  # what URLs leave as it is 
 def connector(
     source: Any, *, headers: Mapping[str, str] | None, auth: Any, http_client: Any
 ) -> Transport | Callable[[], Transport]:
-    """Return a transport, or a function that makes one for each connection. The arguments are those of `with_sessions`.
-
-    Raises:
-        ConfigurationError: An argument is not one of those that are accepted.
-    """
+    """Return a transport, or a function that makes one for each connection; see `with_sessions`."""
     if isinstance(source, str):
         if _split(source) is None:
             raise ConfigurationError(f"{ACCEPTED}; {source!r} is not the URL of an HTTP server")
@@ -123,11 +119,7 @@ def _split(url: str) -> SplitResult | None:
 
 
 def server_of(url: str) -> str:
-    """Return a server's origin, path and query in their one spelling.
-
-    Raises:
-        ConfigurationError: It is not an HTTP URL.
-    """
+    """Return a server's origin, path and query in their one spelling, or raise `ConfigurationError`: no HTTP URL."""
     if (parts := _split(url)) is None:
         raise ConfigurationError(
             f"a jar keeps sessions by the server's URL, and {url!r} is not an HTTP URL; set server="
@@ -138,7 +130,6 @@ def server_of(url: str) -> str:
 
 
 def url_of(transport: Any) -> str | None:
-    """Return the URL that a transport was made with, or None where it does not show."""
     shown = getattr(transport, "url", None)
     given = (*getattr(transport, "args", ()), *getattr(transport, "kwds", {}).values())
     texts = (one for one in (shown, *given) if isinstance(one, str))
@@ -201,9 +192,7 @@ class Connection:
     ) -> dict[str, Any]:
         """Send a request of our own with the envelope of `pattern`, one of the client's, and return its result.
 
-        Raises:
-            Refused: The answer is an error.
-            NoAnswer: There is none in time, or the connection is gone.
+        Raises `Refused` for an error, and `NoAnswer` where there is no answer in time, or the connection is gone.
         """
         self._count += 1
         key = f"{OWN_ID}{self._count}"

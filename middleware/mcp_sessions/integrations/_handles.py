@@ -1,6 +1,8 @@
 """`Handles`: explicit handles (SEP-2567), minted and verified with a server's keys for the principal that is calling.
 
 It needs no middleware: the caller is read from the session where there is one, else from what authentication left.
+Handles are also types of tool arguments, wherever types are read with pydantic (the official SDK, FastMCP): a tool that
+asks for `Annotated[str, handles.type("basket")]` gets the verified id, with `Handle` for `str` the whole handle.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import EllipsisType, MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar
 
 from .._errors import ConfigurationError
 from .._server import forms
@@ -18,10 +20,14 @@ from .._server.forms import Seconds
 from .._server.principal import from_scope
 from .._session.claims import Principal
 from .._session.session import Session, find_session, framework_scope
-from .._tokens.handles import Handle, Holder, check_type, make_id, mint, verify
+from .._tokens.handles import Handle, HandleError, Holder, check_type, make_id, mint, pattern, verify
 from .._tokens.keyfile import Keys, key_source
-from . import _handle_types as handle_types
-from ._handle_types import HandleType
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+    from pydantic_core import CoreSchema
+
+__all__ = ["HandleOf", "HandleType", "Handles"]
 
 DATA_KEY: Final = "mcp-sessions/handles"
 """The key in a session's data under which it keeps the public parts of each handle, never its text."""
@@ -147,7 +153,7 @@ class Handles:
 
     def install(self: _Self) -> _Self:  # noqa: PYI019  # Self comes with Python 3.11
         """Make `HandleOf["basket"]` refer to these handles in arguments declared from now on, and return them."""
-        handle_types.install(self.type)
+        _Installed.type = staticmethod(self.type)
         return self
 
     async def keep(self, session: Session, type: str, handle: str) -> str:
@@ -203,3 +209,81 @@ class Handles:
 
 def _seconds(option: str, value: object) -> int | None:
     return None if value is None else int(forms.LIFETIME.check(option, value))
+
+
+# --- handles as types of arguments ---
+
+_VALUES: Final[Mapping[object, Callable[[Handle], object]]] = {
+    str: lambda handle: handle.id,
+    Handle: lambda handle: handle,
+}
+
+
+class _Sent:
+    """A value that was sent. pydantic quotes what it refuses, and so quotes `<not shown>`."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return "<not shown>"
+
+
+class HandleType:
+    """The annotation of a handle argument, in `Annotated` with `str` or `Handle`. Created by `Handles.type`."""
+
+    __slots__ = ("_read", "_type")
+
+    def __init__(self, type: str, read: Callable[[str, object], Handle]) -> None:
+        self._type = type
+        self._read = read
+
+    def __get_pydantic_core_schema__(self, source: object, _: GetCoreSchemaHandler) -> CoreSchema:
+        from pydantic_core import core_schema
+
+        if source not in _VALUES:
+            raise ConfigurationError(f'handles.type("{self._type}") stands beside str or Handle, not beside {source!r}')
+        value = _VALUES[source]
+        validators = (_Sent, lambda sent: value(self._verify(sent)))
+        return core_schema.chain_schema([core_schema.no_info_plain_validator_function(one) for one in validators])
+
+    def __get_pydantic_json_schema__(self, _: CoreSchema, __: GetJsonSchemaHandler) -> dict[str, Any]:
+        words = self._type.replace("_", " ")
+        return {
+            "type": "string",
+            "pattern": pattern(self._type),
+            "description": f"The handle of a {words}, copied exactly as it was given",
+        }
+
+    def _verify(self, sent: _Sent) -> Handle:
+        from pydantic_core import PydanticCustomError
+
+        try:
+            return self._read(self._type, sent.value)
+        except HandleError as error:
+            raise PydanticCustomError(f"handle_{error.reason}", "{advice}", {"advice": str(error)}) from None
+
+    def __repr__(self) -> str:
+        return f"<HandleType {self._type}>"
+
+
+class _Installed:
+    type: ClassVar[Callable[[str], HandleType] | None] = None
+
+
+if TYPE_CHECKING:
+    from typing import Literal as HandleOf
+else:
+
+    class HandleOf:
+        """`HandleOf["basket"]`: the verified id of a basket, by the handles installed before.
+
+        Type checkers see a `Literal`, the only type with this syntax.
+        """
+
+        def __class_getitem__(cls, type: str) -> Any:
+            if _Installed.type is None:
+                raise ConfigurationError(f'HandleOf["{type}"] needs handles: call Handles(keys, ...).install() before')
+            return Annotated[str, _Installed.type(type)]

@@ -1,14 +1,16 @@
 """`add_sessions`: the middleware placed inside of an application's authentication, where the scope names the caller.
 
 It goes in front of the innermost MCP app of a Starlette-like application. Endpoints of the official SDK and of FastMCP
-are known by their class names, so neither has to be installed.
+are known by their class names, so neither has to be installed. A server starts the outermost application alone, and a
+mounted one that was never started answers nothing: `lifespan_of` joins several lifespans (ASGI, Lifespan Protocol).
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -19,7 +21,6 @@ from .._errors import ConfigurationError, Refusal
 from .._server.middleware import MCPSessionMiddleware
 from .._server.options import EndpointOptions
 from .._server.placement import MISPLACED
-from ._lifespans import join
 from .fastapi import answer_refusal
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def add_sessions(app: App, *, path: str | None = None, **options: Unpack[Endpoin
     endpoints = _known(app) if path is None else _at(app, path)
     if any(endpoint.has_sessions for endpoint in endpoints):
         raise ConfigurationError(f"{_name(endpoints[0])} has sessions already; add them once")
-    join(routed, _place(endpoints, options))
+    _join(routed, _place(endpoints, options))
     if isinstance(routed, Starlette):
         routed.exception_handlers.setdefault(Refusal, answer_refusal)
     return app
@@ -222,3 +223,62 @@ def _has_sessions(app: object) -> bool:
     entries = getattr(app, "user_middleware", ())
     classes = [type(app), *(getattr(entry, "cls", None) for entry in entries)]
     return any(isinstance(cls, type) and issubclass(cls, MCPSessionMiddleware) for cls in classes)
+
+
+# --- lifespans ---
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
+"""What Starlette and FastAPI take as `lifespan=`."""
+
+
+def lifespan_of(*parts: Any) -> Lifespan:
+    """Combine the lifespans of several applications, or your own, into one.
+
+        app = FastAPI(lifespan=lifespan_of(database, mcp_app))
+
+    Args:
+        parts: Applications (`streamable_http_app()` of the official SDK, `http_app()` of FastMCP, any Starlette or
+            FastAPI application, one that `MCPSessionMiddleware` wraps) and functions as `lifespan=` takes them.
+            They start in this order and stop in reverse. Mappings that they yield are merged.
+
+    Raises:
+        ConfigurationError: One of the parts has no lifespan.
+    """
+    for part in parts:
+        if not callable(part):
+            raise ConfigurationError(f"lifespan_of() takes applications and lifespan functions, not {part!r}")
+
+    @asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[dict[str, Any]]:
+        merged: dict[str, Any] = {}
+        async with AsyncExitStack() as stack:
+            for part in parts:
+                state = await stack.enter_async_context(_lifespan_of(part, app))
+                merged |= state if isinstance(state, Mapping) else {}
+            yield merged
+
+    return lifespan
+
+
+def _lifespan_of(part: Any, app: Any) -> AbstractAsyncContextManager[Any]:
+    if isinstance(part, MCPSessionMiddleware):
+        if part.fault is not None:
+            raise ConfigurationError(part.fault)
+        return part.services.around(lambda inner: _lifespan_of(part.app, inner), part.app)
+    router = getattr(part, "router", None)
+    entered: AbstractAsyncContextManager[Any] = part(app) if router is None else router.lifespan_context(part)
+    return entered
+
+
+def _join(app: Any, middleware: MCPSessionMiddleware) -> None:
+    """Start and stop a middleware at a route with the application, whose lifespan no route sees."""
+    router = getattr(app, "router", app)
+    own, fault = router.lifespan_context, middleware.fault
+
+    def lifespan(app: object) -> AbstractAsyncContextManager[Any]:
+        if fault is None:
+            return middleware.services.around(own, app)
+        # Not before: an error at import makes Uvicorn's workers die and restart for ever.
+        raise ConfigurationError(fault)
+
+    router.lifespan_context = lifespan

@@ -13,8 +13,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 
 from .._errors import ConfigurationError, Refusal
-from .._server.current import session_required
-from .._server.placement import code_of
+from .._server.current import code_of, session_required
 from .._session.session import Session
 
 __all__ = ["add_exception_handlers", "optional_session", "require_session"]
@@ -54,7 +53,6 @@ def add_exception_handlers(app: Starlette) -> None:
 
 
 async def answer_refusal(request: Request, refusal: Exception) -> Response:
-    """Return the JSON-RPC error of a refusal."""
     assert isinstance(refusal, Refusal)
     error = {"code": code_of(refusal, request.scope), "message": refusal.client_message}
     answer = {"jsonrpc": "2.0", "id": await _id(request), "error": error}

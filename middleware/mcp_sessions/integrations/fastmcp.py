@@ -38,7 +38,6 @@ class SessionStateStore:
         self._given = fallback
 
     async def get(self, key: str, *, collection: str | None = None) -> dict[str, Any] | None:
-        """Return a value, or None."""
         session, name = _locate(key)
         if session is None:
             return await self._fallback.get(key, collection=collection)
@@ -67,7 +66,6 @@ class SessionStateStore:
             await session.data.set(name, dict(value), ttl=None if ttl is None else float(ttl))
 
     async def delete(self, key: str, *, collection: str | None = None) -> bool:
-        """Delete a value, and return whether there was one."""
         session, name = _locate(key)
         if session is None:
             return await self._fallback.delete(key, collection=collection)

@@ -27,7 +27,7 @@ from cluster import Program, free_port
 from debian import install
 from integration.serving import serving
 from mcp_sessions import MCPSessionMiddleware, Telemetry
-from mcp_sessions.integrations._lifespans import lifespan_of
+from mcp_sessions.integrations import lifespan_of
 from mcp_sessions.telemetry import SessionMetrics
 
 FOLDER = EXAMPLES / "observability"

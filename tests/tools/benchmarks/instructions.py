@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from mcp_sessions._native import SWITCH, reader
+from mcp_sessions._protocol._native import SWITCH, reader
 
 from .budgets import BUDGETS
 from .children import ROOT, environment

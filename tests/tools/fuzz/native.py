@@ -11,9 +11,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final, TypeVar
 
-from mcp_sessions import _native
 from mcp_sessions._errors import Refusal
-from mcp_sessions._protocol import jsonrpc, rewrite
+from mcp_sessions._protocol import _native, jsonrpc, rewrite
 from mcp_sessions._protocol.jsonrpc import RESPONSE, Message
 from mcp_sessions._protocol.members import SESSION_KEY
 

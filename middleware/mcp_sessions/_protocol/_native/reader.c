@@ -492,7 +492,7 @@ static PyMethodDef functions[] = {
 static PyModuleDef_Slot slots[] = {{0, NULL}};
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "mcp_sessions._native._reader", NULL, 0, functions, slots, NULL, NULL, NULL};
+    PyModuleDef_HEAD_INIT, "mcp_sessions._protocol._native._reader", NULL, 0, functions, slots, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__reader(void) {
     return PyModuleDef_Init(&definition);
