@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -30,7 +31,7 @@ MANY = b",".join(b'"n%d":0' % number for number in range(25))
 def native(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let it run, also where the suite runs without it."""
     monkeypatch.setattr(_native, "read", reader.read)
-    monkeypatch.setattr(_native, "place", reader.place)
+    monkeypatch.setattr(_native, "echo", reader.echo)
 
 
 # --- requests ------------------------------------------------------------------------------------
@@ -40,7 +41,7 @@ def native(monkeypatch: pytest.MonkeyPatch) -> None:
     ("body", "read"),
     [
         (REQUEST, ("tools/call", 7, NAMED)),
-        (b' { "method" : "ping" , "id" : "a\xc3\xa9" , "jsonrpc" : "2.0" } \n', ("ping", "a\u00e9", None)),
+        (b' { "method" : "ping" , "id" : "a" , "jsonrpc" : "2.0" } \n', ("ping", "a", None)),
         (b'{"jsonrpc":"2.0","method":"n","params":{}}', ("n", None, None)),
         (b'{"jsonrpc":"2.0","id":-12,"method":"","params":{"_meta":{}}}', ("", -12, None)),
         (b'{"jsonrpc":"2.0","id":%b,"method":"m"}' % (b"9" * 18), ("m", int("9" * 18), None)),
@@ -89,7 +90,7 @@ ODD = {
     "a _meta that is null": b'{"jsonrpc":"2.0","id":7,"method":"m","params":{"_meta":null}}',
     **{
         f"the id {text}": b'{"jsonrpc":"2.0","id":%b,"method":"m"}' % text.encode()
-        for text in ("0", "-0", "01", "1.0", "1e0", '""', '"\\u0061"', "null", "true", "9" * 19, "-", "[]")
+        for text in ("0", "-0", "01", "1.0", "1e0", '""', '"\\u0061"', '"\u00e9"', "null", "true", "9" * 19, "-", "[]")
     },
     **{
         f"the value {text!r}": CALL % (b"a", text)
@@ -128,22 +129,29 @@ def test_a_body_is_left_where_it_is_nested_too_deeply(value: bytes, levels: int)
 
 
 @pytest.mark.parametrize(
-    ("answer", "place"),
+    ("answer", "written"),
     [
-        (ANSWER, 2),
-        (b'{"jsonrpc": "2.0", "id": 7, "result": {"content": []}}', 2),
-        (b'{"jsonrpc":"2.0","id":7,"result":{"a":1,"_meta":{"b":2}}}', 3),
-        (b'{"jsonrpc": "2.0", "id": 7, "result": {"a": 1, "_meta": {"b": 2 }}}', 3),
+        (ANSWER, ANSWER[:-2] + b',"_meta":{"%b":%b}}}' % (SESSION_KEY.encode(), NAMED)),
+        (b'{"jsonrpc": "2.0", "id": 7, "result": {"a": 1, "_meta": {"b": 2 }}}', None),
+        (b'{"jsonrpc":"2.0","id":7,"result":{"a":1,"_meta":{"b":2}}}', None),
     ],
 )
-def test_the_place_of_a_session_in_an_answer_is_found(
-    answer: bytes, place: int, monkeypatch: pytest.MonkeyPatch
+def test_the_session_is_written_into_an_answer(
+    answer: bytes, written: bytes | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer becomes what the Python code makes of it."""
-    assert reader.place(answer, b"7") == place
-    written = rewrite.echo(answer, b"7", lambda: NAMED)
-    monkeypatch.setattr(_native, "place", None)
-    assert written == rewrite.echo(answer, b"7", lambda: NAMED)
+    found = reader.echo(answer, b"7", lambda: NAMED)
+    monkeypatch.setattr(_native, "echo", None)
+    assert found == rewrite.echo(answer, b"7", lambda: NAMED) == (written or found)
+
+
+def test_what_makes_the_session_may_fail() -> None:
+    """Its own error is raised, and what is no text is one, too; it is asked for no answer but the right one."""
+    with pytest.raises(ZeroDivisionError):
+        reader.echo(ANSWER, b"7", lambda: 1 / 0)
+    with pytest.raises(TypeError, match="metadata is bytes"):
+        reader.echo(ANSWER, b"7", lambda: "text")
+    assert reader.echo(ANSWER, b"8", lambda: 1 / 0) is None
 
 
 RESULTS = {
@@ -166,17 +174,86 @@ RESULTS = {
 
 @pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
 def test_an_answer_of_another_form_is_left_to_python(result: bytes) -> None:
-    assert reader.place(b'{"jsonrpc":"2.0","id":7,"result":%b}' % result, b"7") is None
+    assert reader.echo(b'{"jsonrpc":"2.0","id":7,"result":%b}' % result, b"7", lambda: NAMED) is None
 
 
 def test_what_does_not_answer_the_request_has_no_place_for_its_session() -> None:
     """Neither has an answer with anything around it."""
-    assert reader.place(ANSWER, b"8") is None
-    assert reader.place(ANSWER, b"") is None
-    assert reader.place(ANSWER + b" ", b"7") is None
-    assert reader.place(b" " + ANSWER, b"7") is None
-    assert reader.place(ANSWER.replace(b"result", b"error"), b"7") is None
-    assert all(reader.place(ANSWER[:size], b"7") is None for size in range(len(ANSWER)))
+    for answer, request_id in (
+        *((ANSWER, b"8"), (ANSWER, b""), (ANSWER + b" ", b"7"), (b" " + ANSWER, b"7")),
+        (ANSWER.replace(b"result", b"error"), b"7"),
+        *((ANSWER[:size], b"7") for size in range(len(ANSWER))),
+    ):
+        assert reader.echo(answer, request_id, lambda: NAMED) is None
+
+
+# --- headers and what is awaited -----------------------------------------------------------------
+
+PLAIN = [(b"host", b"a"), (b"content-length", b"123456"), (b"content-type", b"application/json")]
+CODING, AGENT = (b"accept-encoding", b"gzip"), (b"user-agent", b"b/1")
+
+
+@pytest.mark.parametrize(
+    ("headers", "places"),
+    [
+        *([([], (-1, -1)), (PLAIN, (-1, -1)), ([*PLAIN, CODING, AGENT], (3, 4)), ([AGENT, AGENT], (-1, 1))]),
+        *(
+            [
+                ([*PLAIN, header], None)
+                for header in ((b"cookie", b""), (b"mcp-session-id", b""), (b"content-length", b"1234567"))
+            ]
+        ),
+        *(
+            [
+                ([b"content-encoding", b"identity"], None),
+                ([CODING, CODING], None),
+                (tuple(PLAIN), None),
+                ([[b"a", b"b"]], None),
+            ]
+        ),
+        *(
+            [
+                ([(b"a",)], None),
+                ([(b"a", "b")], None),
+                ([("a", b"b")], None),
+                ([(b"a", bytearray())], None),
+                (None, None),
+            ]
+        ),
+    ],
+)
+def test_the_headers_of_most_requests_need_no_look(headers: object, places: tuple[int, int] | None) -> None:
+    assert reader.head(headers) == places
+
+
+@pytest.mark.parametrize(
+    ("headers", "kept"),
+    [
+        (PLAIN, [PLAIN[0], PLAIN[2]]),
+        ([PLAIN[2], (b"etag", b"x"), (b"digest", b"x"), (b"vary", b"x")], [PLAIN[2], (b"vary", b"x")]),
+        *([(headers, None) for headers in ([], None, tuple(PLAIN), [*PLAIN, (b"ETag", b"x")], [*PLAIN, [b"a", b"b"]])]),
+        *([([*PLAIN, header], None) for header in ((b"content-encoding", b"br"), (b"content-type", b"text/plain"))]),
+    ],
+)
+def test_what_stays_true_of_another_body_is_kept(headers: object, kept: object) -> None:
+    assert reader.kept(headers) == kept
+
+
+def test_a_first_step_returns_at_once_or_what_is_waited_for() -> None:
+    """An error is the waiter's own."""
+
+    async def returns(value: object) -> object:
+        return value
+
+    async def fails() -> None:
+        raise ZeroDivisionError
+
+    assert reader.step(returns(7)) == 7
+    assert reader.step(iter([7])) == (7,)
+    with pytest.raises(ZeroDivisionError):
+        reader.step(fails())
+    with pytest.raises(AttributeError):
+        reader.step(7)
 
 
 # --- the module ----------------------------------------------------------------------------------
@@ -186,28 +263,37 @@ def test_what_is_no_text_is_left_to_python() -> None:
     """It takes bytes alone, and a limit that is a number."""
     assert reader.read(bytearray(REQUEST), 9) is None
     assert reader.read(REQUEST) is None
-    assert reader.place(ANSWER) is None
-    assert reader.place(ANSWER, "7") is None
-    assert reader.place(None, b"7") is None
+    assert reader.echo(ANSWER) is None
+    assert reader.echo(ANSWER, "7", None) is None
+    assert reader.echo(None, b"7", None) is None
     with pytest.raises(TypeError):
         reader.read(REQUEST, "9")
 
 
 @pytest.mark.parametrize(
     "call",
-    [lambda: reader.read(REQUEST, 9), lambda: reader.read(REQUEST[1:], 9), lambda: reader.place(ANSWER, b"7")],
-    ids=["a request", "an odd one", "an answer"],
+    [
+        *(lambda: reader.read(REQUEST, 9), lambda: reader.read(REQUEST[1:], 9)),
+        *(lambda: reader.echo(ANSWER, b"7", lambda: NAMED), lambda: reader.echo(ANSWER, b"7", lambda: "text")),
+        *(lambda: reader.head([*PLAIN]), lambda: reader.kept([*PLAIN]), lambda: reader.kept([*PLAIN, CODING, []])),
+        lambda: reader.step(iter([7])),
+    ],
 )
 def test_nothing_is_kept_of_what_was_read(call: Callable[[], object]) -> None:
     """After 20,000 calls there are as many references and bytes as after 100."""
+
+    def asked() -> None:
+        with suppress(TypeError):
+            call()
+
     for _ in range(100):
-        call()
+        asked()
     gc.collect()
     counts = [sys.getrefcount(None), sys.getrefcount(7)]
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     for _ in range(20_000):
-        call()
+        asked()
     gc.collect()
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
@@ -220,32 +306,43 @@ OUT_OF_MEMORY = """
 import sys, _testcapi
 from mcp_sessions._protocol._native import _reader
 outcomes = set()
-for number in range(12):
+asked = eval(sys.argv[1])
+for number in range(24):
     found = None
-    _testcapi.set_nomemory(number, number + 1)
+    _testcapi.set_nomemory(number % 12, number % 12 + 1)
     try:
-        found = _reader.read(sys.argv[1].encode(), 9)
+        found = asked()
     except MemoryError:
         found = "out of memory"
     finally:
         _testcapi.remove_mem_hooks()
-    outcomes.add(found if isinstance(found, str) else found[0])
+    outcomes.add(found if found == "out of memory" else "found")
 print(*sorted(outcomes))
 """
 
 
-def test_memory_that_runs_out_is_an_error_and_no_crash() -> None:
+@pytest.mark.parametrize(
+    "call",
+    [
+        f"_reader.read({REQUEST!r}, 9)",
+        f"_reader.echo({ANSWER!r}, b'7', lambda: b'{{}}')",
+        f"_reader.head({[*PLAIN, CODING]!r})",
+        f"_reader.kept({PLAIN * 9!r})",
+        "_reader.step(iter([7]))",
+    ],
+)
+def test_memory_that_runs_out_is_an_error_and_no_crash(call: str) -> None:
     """Each allocation fails once; in a process of its own, whose lines nothing measures with allocations."""
     pytest.importorskip("_testcapi", reason="this Python has no tests of its own")
     variables = {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
     ended = subprocess.run(
-        [sys.executable, "-c", OUT_OF_MEMORY, REQUEST.decode()],
+        [sys.executable, "-c", OUT_OF_MEMORY, f"lambda: {call}"],
         env=variables,
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    assert ended.stdout.split("\n")[0] == "out of memory tools/call"
+    assert ended.stdout.split("\n")[0] == "found out of memory"
 
 
 @pytest.mark.parametrize(("written", "runs"), [("0", "python"), ("false", "python"), ("1", "native"), ("", "native")])

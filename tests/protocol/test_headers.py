@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mcp_sessions._protocol import _native
 from mcp_sessions._protocol.headers import HANDSHAKE_VERSIONS, LENGTH, RequestHeaders
 
 
@@ -91,16 +92,37 @@ def test_other_types_are_not_json(kind: str) -> None:
     assert not RequestHeaders.of([(b"content-type", kind.encode())]).is_json
 
 
+CODED = (b"accept-encoding", b"gzip")
+OTHER = (b"b", b"2")
+
+
+@pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize(
-    "headers", [[(b"a", b"1"), (b"b", b"2")], [(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"a", b"1")], [(b"b", b"2")]]
+    "headers", [[CODED, OTHER], [CODED, OTHER, (CODED[0], b"br"), CODED], [OTHER], [OTHER, (b"cookie", b"c"), CODED]]
 )
-def test_a_header_is_left_out_with_all_its_copies(headers: list[tuple[bytes, bytes]]) -> None:
-    given = headers.copy()
-    assert RequestHeaders.of(headers).without(b"a", headers) == [(b"b", b"2")]
+def test_what_asks_for_a_compressed_answer_is_left_out(
+    headers: list[tuple[bytes, bytes]], native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all its copies, also where the headers were edited."""
+    if not native:
+        monkeypatch.setattr(_native, "head", None)
+    given, read, left = headers.copy(), RequestHeaders.of(headers), [each for each in headers if each[0] != CODED[0]]
+    assert list(read.without_coding(headers)) == left
+    assert list(read.without_coding(headers[1:])) == [each for each in headers[1:] if each[0] != CODED[0]]
     assert headers == given
 
 
 def test_a_server_may_give_its_pairs_as_lists() -> None:
     """ASGI says no more than that a header is a name and a value."""
-    headers: Any = [[b"a", b"1"], [b"b", b"2"]]
-    assert RequestHeaders.of(headers).without(b"a", headers) == headers[1:]
+    headers: Any = [list(CODED), list(OTHER)]
+    assert RequestHeaders.of(headers).without_coding(headers) == headers[1:]
+
+
+@pytest.mark.parametrize(("agents", "found"), [([], b""), ([b"a"], b"a"), ([b"a", b"b"], b"b")])
+@pytest.mark.parametrize("native", [True, False])
+def test_what_the_client_calls_itself_is_found(
+    agents: list[bytes], found: bytes, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not native:
+        monkeypatch.setattr(_native, "head", None)
+    assert RequestHeaders.of([(b"user-agent", agent) for agent in agents]).agent == found

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from .._session.claims import RedactedRepr
+from . import _native
 
 HANDSHAKE_VERSIONS: Final = frozenset({"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"})
 """The legacy era: these versions, or no version header at all. Any other version is modern."""
@@ -42,13 +43,28 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
     """
 
     headers: Sequence[Header]  # as ASGI has them, names in lower case
-    by_name: dict[bytes, bytes]  # the last copy of each
+    places: tuple[int, int] | None = None  # by the native reader, where no header concerns a session or the body
+    found: dict[bytes, bytes] | None = None  # the last copy of each, once that was asked for
     session_id: str | None = None  # the `Mcp-Session-Id` where it is one of ours, once that was looked at
     cookie: str | None = None  # the value of our cookie where it counts, once that was looked at
 
     @classmethod
     def of(cls, headers: Sequence[Header]) -> RequestHeaders:
-        return cls(headers, dict(headers))
+        return cls(headers, None if _native.head is None else _native.head(headers))
+
+    @property
+    def by_name(self) -> dict[bytes, bytes]:
+        """The last copy of each."""
+        if self.found is None:
+            self.found = dict(self.headers)
+        return self.found
+
+    @property
+    def agent(self) -> bytes:
+        """What the client calls itself, the last copy."""
+        if self.places is None:
+            return self.by_name.get(b"user-agent", b"")
+        return self.headers[self.places[1]][1] if self.places[1] >= 0 else b""
 
     def all(self, name: bytes) -> list[str]:
         """Return every copy of a header, in order."""
@@ -60,17 +76,24 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
             return None
         return self.by_name[name].decode("latin-1") if len(self.by_name) == len(self.headers) else self.all(name)[0]
 
-    def without(self, name: bytes, headers: Sequence[Header]) -> list[Header]:
-        """Return these headers, edited or not, without any copy of one."""
-        if len(self.by_name) == len(self.headers):  # none is repeated, so it is found in a third of the time
-            kept = list(headers)
+    def without_coding(self, headers: Sequence[Header]) -> Sequence[Header]:
+        """Return these headers, edited or not, without what asks for a compressed answer."""
+        kept, places = list(headers), self.places
+        if places is not None and headers is self.headers:
+            if places[0] >= 0:
+                del kept[places[0]]
+            return kept
+        by_name = self.found or self.by_name
+        if ACCEPT_CODING not in by_name:
+            return headers
+        if len(by_name) == len(self.headers):  # none is repeated, so it is found in a third of the time
             try:
-                kept.remove((name, self.by_name[name]))
-            except (KeyError, ValueError):  # it is gone already, or pairs are not tuples
+                kept.remove((ACCEPT_CODING, by_name[ACCEPT_CODING]))
+            except ValueError:  # it is gone already, or pairs are not tuples
                 pass
             else:
                 return kept
-        return edit(headers, drop=(name,))
+        return edit(headers, drop=(ACCEPT_CODING,))
 
     @property
     def session_ids(self) -> list[str]:

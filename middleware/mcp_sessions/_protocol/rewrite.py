@@ -42,7 +42,6 @@ _SPELLINGS: Final = {
     b" ": (b'{"jsonrpc": "2.0", "id": %b, "result": {"', b'"_meta": %b}}'),
 }
 _AFTER_COLON: Final = slice(len('{"jsonrpc":'), len('{"jsonrpc":') + 1)
-_BEFORE_BOTH: Final = len("}}")
 _NEW_META: Final = b',"_meta":{"%b":' % SESSION_KEY.encode()
 _MORE_META: Final = b',"%b":' % SESSION_KEY.encode()
 
@@ -135,10 +134,9 @@ def echo(response: bytes, request_id: bytes, session: Callable[[], bytes]) -> by
     Returns:
         The new message, or None where the response is not the success that answers the request.
     """
-    place = None if _native.place is None else _native.place(response, request_id)
-    if place is not None:
-        text = response if len(response) < COPIED else memoryview(response)
-        return b"".join((text[:-place], _NEW_META if place == _BEFORE_BOTH else _MORE_META, session(), b"}}}"))
+    written = None if _native.echo is None else _native.echo(response, request_id, session)
+    if written is not None:
+        return written
     spelling = _SPELLINGS.get(response[_AFTER_COLON])
     if spelling is not None:
         opening = spelling[0] % request_id

@@ -20,7 +20,7 @@ from starlette.types import Message as ASGIMessage
 from starlette.types import Receive
 
 from .._errors import NOT_JSONRPC, InvalidRequest, refuse
-from .._protocol import jsonrpc
+from .._protocol import _native, jsonrpc
 from .._protocol.decision import speaks_of_sessions
 from .._protocol.headers import CODING, LENGTH, RequestHeaders
 from .._protocol.jsonrpc import Message
@@ -48,26 +48,26 @@ def read_body(receive: Receive, headers: RequestHeaders, max_bytes: int, timeout
         Refusal: `content_encoding`, compressed, so others may read something else in it; `body_too_large`, as declared
             or as it arrives; `body_timeout`; or `body_cut_short`, the client left before the end.
     """
-    if CODING in headers.by_name and (headers.content_encoding or "identity").strip().lower() != "identity":
-        raise refuse("content_encoding")
-    declared = headers.by_name.get(LENGTH)  # the last copy, since servers refuse a second one
-    if declared is not None and (len(declared) > _FEW_DIGITS or max_bytes < _FEW):  # else it is below it
-        _check_length(declared, max_bytes)
+    if headers.places is None or max_bytes < _FEW:  # else there is no coding, and a length of few digits
+        by_name = headers.found or headers.by_name
+        if CODING in by_name and (headers.content_encoding or "identity").strip().lower() != "identity":
+            raise refuse("content_encoding")
+        declared = by_name.get(LENGTH)  # the last copy, since servers refuse a second one
+        if declared is not None and (len(declared) > _FEW_DIGITS or max_bytes < _FEW):  # else it is below it
+            _check_length(declared, max_bytes)
     if not _HAS_TIMEOUT or ("trio" in sys.modules and not _is_on_asyncio()):  # where no timer can begin later
         return _read_under_timer(receive, max_bytes, timeout)
     # No timer where the body came with the headers: one costs as much as all the rest.
     arriving = receive()
     steps: Steps = arriving if type(arriving) is CoroutineType else arriving.__await__()
-    try:
-        pending = steps.send(None)
-    except StopIteration as arrived:
-        first: ASGIMessage = arrived.value
+    first = _step(steps)
+    if type(first) is not tuple:
         if first["type"] == "http.request" and not first.get("more_body", False):
             body: bytes = first.get("body", b"")
             if len(body) <= max_bytes:
                 return body
         return _read_on_asyncio(_rest(first, receive, max_bytes), timeout)
-    return _read_on_asyncio(_suspended(steps, pending, receive, max_bytes), timeout)
+    return _read_on_asyncio(_suspended(steps, first[0], receive, max_bytes), timeout)
 
 
 def read_message(body: bytes, ctx: RequestContext) -> Message | None:
@@ -90,6 +90,17 @@ def read_message(body: bytes, ctx: RequestContext) -> Message | None:
     if ctx.headers.session_id is not None:
         raise refuse("session_header_alone")
     return None
+
+
+def _step_in_python(steps: Steps) -> Any:
+    """Return the message if it has arrived, else in a tuple what it waits for."""
+    try:
+        return (steps.send(None),)
+    except StopIteration as arrived:
+        return arrived.value
+
+
+_step: Final = _native.step or _step_in_python
 
 
 def _check_length(declared: bytes, max_bytes: int) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from .._errors import ConfigurationError, Refusal
-from .._protocol import decision
+from .._protocol import _native, decision
 from .._protocol.cookies import COOKIE
 from .._protocol.headers import SESSION_HEADER, RequestHeaders
 from .._protocol.policy import Require
@@ -23,7 +23,7 @@ from ..stores._base import Reach, Store
 from . import forms, placement
 from .answers import refuse_bodyless
 from .context import RequestContext
-from .current import with_codes
+from .current import PrincipalOf, from_scope, with_codes
 from .forms import Seconds
 from .lifecycle import Services
 from .logs import log_start
@@ -43,7 +43,6 @@ from .options import (
     from_env,
 )
 from .placement import Place, Routing
-from .principal import PrincipalOf, from_scope
 from .request import handle_labelled_post, handle_post
 from .rewrites import take_cookie
 from .runtime import make_runtime
@@ -191,11 +190,13 @@ class MCPSessionMiddleware:
             raise ConfigurationError(self.fault)
         if self._has_services:
             self.services.started()
-        runtime, headers = self._options, RequestHeaders(scope["headers"], dict(scope["headers"]))
+        runtime, given = self._options, scope["headers"]
+        places = None if _native.head is None else _native.head(given)
+        headers = RequestHeaders(given, places, dict(given) if places is None else None)
         ctx = RequestContext(runtime, self._server, scope, receive, send, headers, where == "endpoint")
         if runtime.bridges:
             ctx.app = partial(cross, ctx, ctx.app)
-        if SESSION_HEADER in headers.by_name or COOKIE in headers.by_name:
+        if headers.found is not None and (SESSION_HEADER in headers.found or COOKIE in headers.found):
             try:
                 self._take_session(ctx)
             except Refusal as refusal:

@@ -23,10 +23,10 @@ from .._session.events import Listener
 from .._session.session import EndedSession, Session
 from .._tokens.keyfile import Keys
 from ..stores._base import Store
-from ..telemetry._detect import Redact, Spans, Trace, User
+from ..telemetry import Redact, Spans, Trace, User
 from . import forms
+from .current import PrincipalOf
 from .forms import Code, Duration, Flag, Form, Lifetime, LifetimeOrNone, Name, Seconds, Whole, WholeOrNone
-from .principal import PrincipalOf
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -143,8 +143,9 @@ class Limits(_Checked):
     """Seconds within which the store must answer; after that, the request is refused with HTTP 503. Creating or
     deleting a tracked session takes up to three answers."""
     sessions_per_principal: WholeOrNone = 10_000
-    """Maximum recorded sessions of one principal at once, if tracked; further ones are refused. Sessions without a
-    principal are not counted; None means no limit."""
+    """Maximum recorded sessions of one principal at once, if tracked; further ones are refused. None means no limit."""
+    anonymous_sessions: WholeOrNone = 1_000_000
+    """Maximum recorded sessions without a principal at once, if tracked; None means no limit."""
     forks_per_session: WholeOrNone = 1_000
     """Maximum recorded forks of one session, of all generations, if tracked; None means no limit."""
     data_bytes_per_principal: WholeOrNone = 16 * MEBIBYTE

@@ -15,7 +15,7 @@ from .._errors import Refusal, SessionNotFound, StoreUnavailable
 from .._protocol import rewrite
 from .._protocol.decision import ADVERTISING, ANSWERED, ATTACH, CANCELLED, ECHOES, PASS, STABLE, Decision, decide
 from .._protocol.draft import INITIALIZE
-from .._protocol.headers import ACCEPT_CODING, SESSION_HEADER
+from .._protocol.headers import SESSION_HEADER
 from .._protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, Message
 from .._protocol.strict_json import join
 from .._session.claims import COOKIE, SESSION, looks_like_session_id
@@ -191,8 +191,7 @@ def _response_filter(
         rewrites = rewrites_for(ctx, message, session, echoed)
     if echoed is None and not rewrites:
         return passing_filter(ctx)
-    if ACCEPT_CODING in ctx.headers.by_name:  # what is compressed cannot be changed
-        scope["headers"] = ctx.headers.without(ACCEPT_CODING, scope["headers"])
+    scope["headers"] = ctx.headers.without_coding(scope["headers"])  # what is compressed cannot be changed
     if scope.get("extensions"):
         ctx.keep_body_here()
     return ResponseFilter(
@@ -248,7 +247,8 @@ def _recorded(
         headers=ctx.headers.by_name,
         server_id=server_id,
     )
-    recorder.store_context(ctx.scope, message)
+    if recorder.wraps_handlers:
+        recorder.store_context(ctx.scope, message)
     if ctx.telemetry is None:
         return _UNRECORDED
     if message.method == INITIALIZE and not ctx.runtime.bridges:

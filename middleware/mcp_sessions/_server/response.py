@@ -21,7 +21,7 @@ from starlette.types import Message as ASGIMessage
 from starlette.types import Send
 
 from .._errors import Refusal, StateError
-from .._protocol import rewrite
+from .._protocol import _native, rewrite
 from .._protocol.headers import SESSION_HEADER
 from .._protocol.sse import EventStream
 from .._session.claims import Claims, RedactedRepr
@@ -117,8 +117,11 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
     # --- its start ---------------------------------------------------------------------------
 
     async def _begin(self, start: ASGIMessage) -> None:
-        if self.rewrites:
-            start = self._read_start(start)
+        known = None if self.rewrites or _native.kept is None else _native.kept(start.get("headers"))
+        if known is not None:
+            self.start, self.kept = start, known
+            return
+        start = self._read_start(start) if self.rewrites else start
         media_type, coding, kept = b"", None, self.kept
         for header in start.get("headers", ()):
             name = header[0].lower()
@@ -173,7 +176,7 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
 
     async def _open(self, start: ASGIMessage) -> None:
         self.events = EventStream(max_event_bytes=self.max_event_bytes)
-        if self.rewrites and self._is_held():
+        if any(change.holds for change in self.rewrites):
             self.start = start
         else:
             await self.send(start)
@@ -182,9 +185,6 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
             guard.streams.add(self)
             if self.late_at <= self.clock():
                 await self._cut_if_refused(guard)
-
-    def _is_held(self) -> bool:
-        return any(change.holds for change in self.rewrites)
 
     def name(self, session_id: str) -> None:
         """Name a new session in the headers, which are still held."""
@@ -269,7 +269,7 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
         """Send a part of an event stream, or let it wait with the start."""
         if self.start is not None:
             self.waiting += (message,)
-            if more and self._is_held():
+            if more and any(change.holds for change in self.rewrites):
                 return
         self.is_sending = True
         try:
@@ -309,8 +309,6 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
     def is_answer(self, text: bytes) -> bool:
         """Whether a message is the success that answers the request."""
         return text is self.answer or rewrite.is_answer(text, self.request_id)
-
-    # --- observed by telemetry ---------------------------------------------------------------
 
     def _observe(self, text: bytes) -> None:
         if self.observer is not None and len(text) <= _OBSERVED:

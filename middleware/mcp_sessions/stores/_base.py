@@ -147,8 +147,8 @@ class Records(Protocol):
 
         Args:
             record: The session.
-            of_subject: The maximum number of recorded sessions of its principal, not counting those that
-                `revoke_before` ended.
+            of_subject: The maximum recorded sessions of its principal, or of all without one, in its audience; those
+                ended by `revoke_before` are not counted, or only if they began in the hour of its moment.
             of_lineage: The maximum number of recorded forks of its root.
 
         Raises:
@@ -347,7 +347,7 @@ class FullLog:
         logger.error(
             "the session store is full: %d sessions are recorded, at most %d of one principal; the data of sessions "
             "takes %d bytes, at most %d of them of one principal; see Limits(sessions_per_principal=..., "
-            "data_bytes_per_principal=..., anonymous_data_bytes=...), or use a larger store",
+            "anonymous_sessions=..., data_bytes_per_principal=..., anonymous_data_bytes=...), or use a larger store",
             *filling,
         )
 

@@ -1,4 +1,4 @@
-"""Requests and answers, written well and damaged: what the reader in C reads, the one in Python must read alike.
+"""Requests, answers and headers, written well and damaged: what the reader in C reads, Python must read alike.
 
 Both are asked through the functions that requests take, with the native reader and without. A text that the native
 reader leaves to Python is counted apart, so that the count shows how much it was compared on.
@@ -7,14 +7,20 @@ reader leaves to Python is counted apart, so that the count shows how much it wa
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import Any, Final, TypeVar
 
 from mcp_sessions._errors import Refusal
 from mcp_sessions._protocol import _native, jsonrpc, rewrite
+from mcp_sessions._protocol.cookies import COOKIE
+from mcp_sessions._protocol.headers import ACCEPT_CODING, CODING, LENGTH, SESSION_HEADER, Header, RequestHeaders
 from mcp_sessions._protocol.jsonrpc import RESPONSE, Message
 from mcp_sessions._protocol.members import SESSION_KEY
+from mcp_sessions._server.response import ResponseFilter
 
 from . import jsonrpc as bodies
 from .trials import Disagreement, mutate
@@ -58,18 +64,34 @@ NAMES: Final = (
 )
 SPACES: Final = ("", "", "", "", " ", "\n", "\t ")
 SESSION: Final = b'{"sessionId":"x"}'
+HEADERS: Final = (
+    *(b"accept-encoding", b"user-agent", b"content-type", b"content-length", b"host", b"server", b"x-\xe9", b""),
+    *(b"accept-encoding", b"user-agent", b"content-type", b"content-length", b"transfer-encoding", b"etag", b"digest"),
+    *(b"mcp-session-id", b"cookie", b"content-encoding", b"content-md5", b"repr-digest", b"content-digest"),
+)
+VALUES: Final = (
+    b"application/json",
+    b"text/event-stream",
+    b"12",
+    b"1234567",
+    b"a",
+    b"",
+    b"identity",
+    b"Application/JSON",
+)
 
+logging.getLogger("mcp_sessions").addHandler(logging.NullHandler())  # else each compressed response would be a line
 T = TypeVar("T")
 
 
 def in_python(read: Callable[[], T]) -> T:
     """Return what is read without the native reader."""
-    kept = _native.read, _native.place
-    _native.read = _native.place = None
+    kept = _native.read, _native.echo, _native.head, _native.kept
+    _native.read = _native.echo = _native.head = _native.kept = None
     try:
         return read()
     finally:
-        _native.read, _native.place = kept
+        _native.read, _native.echo, _native.head, _native.kept = kept
 
 
 def value(random: Random, depth: int = 0) -> str:
@@ -188,15 +210,68 @@ def judge_answer(text: bytes, request_id: bytes) -> str:
     expected = in_python(lambda: rewrite.echo(text, request_id, lambda: SESSION))
     if found != expected:
         raise Disagreement(f"native: written as {found!r}, and Python says {expected!r}: {request_id!r}, {text!r}")
-    assert _native.place is not None
-    place = _native.place(text, request_id)
-    if place is not None:
-        return f"answer: placed before the last {place} bytes"
+    assert _native.echo is not None
+    if _native.echo(text, request_id, lambda: SESSION) is not None:
+        return "answer: written"
     return f"answer: left, {'untouched' if found is None else 'written in Python'}"
 
 
+def _head(given: list[Header]) -> tuple[Any, ...]:
+    """Return what requests ask of their headers: whether more is to be looked at may differ between readers."""
+    headers = RequestHeaders.of(given)
+    edited = [list(headers.without_coding(each)) for each in (given, given[1:])]
+    return headers.agent, edited, headers.by_name
+
+
+def _kept(given: list[Header]) -> tuple[Any, ...]:
+    """Return what a response filter holds after the start of a response, and what it has sent."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    response, start = ResponseFilter(send, b"7", None, ()), {"type": "http.response.start", "headers": given}
+    with suppress(StopIteration):
+        response._begin(start).send(None)
+    return response.start, response.start and response.kept, response.events is None, sent
+
+
+def judge_headers(given: list[Header]) -> str:
+    """Return who read the headers of a request and of a response, if both readers agree on them.
+
+    Raises:
+        Disagreement: They do not, or the native one has passed over a header that others have to look at.
+    """
+    for read in (_head, _kept):
+        found, expected = read(given), in_python(partial(read, given))
+        if found != expected:
+            raise Disagreement(f"native: read as {found}, and Python says {expected}: {given}")
+    assert _native.head is not None
+    assert _native.kept is not None
+    places, kept, names = _native.head(given), _native.kept(given), [name for name, _ in given]
+    looked_at = {SESSION_HEADER, COOKIE, CODING}.intersection(names) or names.count(ACCEPT_CODING) > 1
+    is_long = any(name == LENGTH and len(value) > 6 for name, value in given)
+    if (places is None) is not bool(looked_at or is_long):
+        raise Disagreement(f"native: {places} of {given}")
+    return f"headers: {'left' if places is None else 'read'}, {'left' if kept is None else 'read'}"
+
+
+def headers(random: Random) -> list[Header]:
+    """Return the headers of a request or response."""
+    names = random.choices(HEADERS, k=random.randrange(8))
+    given = [(name, random.choice(VALUES)) for name in names]
+    if random.random() < 0.6:
+        given.append((b"content-type", b"application/json"))
+    if random.random() < 0.1 and given:
+        at = random.randrange(len(given))
+        given[at] = (given[at][0].title(), given[at][1])
+    return given
+
+
 def trial(random: Random) -> str:
-    """Judge one request, or one answer: there are half as many of these."""
+    """Judge one request, or one answer, of which there are half as many, or now and then headers."""
+    if random.random() < 0.05:
+        return judge_headers(headers(random))
     made = random.choice((request, request, answer))(random)
     if random.random() < 0.3:
         made = mutate(random, made)

@@ -20,7 +20,9 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[3]
 SOURCE: Final = ROOT / "middleware" / "mcp_sessions" / "_protocol" / "_native" / "reader.c"
 MODULE: Final = "mcp_sessions._protocol._native._reader"
-FLAGS: Final = "-std=c99 -Wall -Wextra -Werror -O1 -g -shared -fPIC -fno-omit-frame-pointer".split()
+FLAGS: Final = (
+    "-std=c99 -Wall -Wextra -Wno-unused-parameter -Werror -O1 -g -shared -fPIC -fno-omit-frame-pointer".split()
+)
 SANITIZERS: Final = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 PROGRAM: Final = "import sys; from tests.tools.fuzz import sanitized; sanitized.run(sys.argv[1], int(sys.argv[2]))"
 

@@ -13,8 +13,14 @@ from typing import Any, Final, Literal
 
 Read = Callable[[bytes, int], "tuple[str, int | str | None, bytes | None] | None"]
 """Given a body and how deep it may be nested, returns a message's method, id and session metadata, or None."""
-Place = Callable[[bytes, bytes], "int | None"]
-"""Given an answer and its request's id, returns before how many bytes of its end the session goes, or None."""
+Echo = Callable[[bytes, bytes, Callable[[], bytes]], "bytes | None"]
+"""Given an answer, its request's id and what gives the session, returns the answer with the session in it, or None."""
+Head = Callable[[Any], "tuple[int, int] | None"]
+"""Given a request's headers, returns where `accept-encoding` and `user-agent` stand, or None if more may matter."""
+Kept = Callable[[Any], "list[tuple[bytes, bytes]] | None"]
+"""Given a response's headers, returns those that stay true of another JSON body, or None."""
+Step = Callable[[Any], Any]
+"""Begins to wait for something; returns what that returned at once, or in a tuple what it waits for."""
 
 SWITCH: Final = "MCP_SESSIONS_NATIVE"
 
@@ -24,7 +30,10 @@ if os.environ.get(SWITCH, "").strip().lower() not in {"0", "false"}:
         _module = import_module(f"{__name__}._reader")
 
 read: Read | None = getattr(_module, "read", None)
-place: Place | None = getattr(_module, "place", None)
+echo: Echo | None = getattr(_module, "echo", None)
+head: Head | None = getattr(_module, "head", None)
+kept: Kept | None = getattr(_module, "kept", None)
+step: Step | None = getattr(_module, "step", None)
 
 
 def reader() -> Literal["native", "python"]:
