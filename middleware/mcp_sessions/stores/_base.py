@@ -99,8 +99,8 @@ class Revocations(Protocol):
     async def admit(self, claims: Claims) -> None:
         """Note a new session before its id is sent, if its date does not distinguish it from sessions that were lost.
 
-        Tokens are dated to the second, so a store that lost data in the current second must know which sessions began
-        after the loss. Other stores do nothing.
+        Tokens are dated to the second, so a store that lost data, or was created, in the current second must know
+        which sessions began after it. Other stores do nothing.
         """
 
     async def status(self, claims: Claims) -> Standing:
@@ -207,8 +207,8 @@ class Records(Protocol):
             StoreFull: There is no room to record that they ended.
         """
 
-    async def purge(self, ref: str) -> None:
-        """Delete the record and the data of an ended session whose `on_end` has run. The revocation stays."""
+    async def purge(self, *refs: str) -> None:
+        """Delete the records and the data of ended sessions whose `on_end` has run. Their revocations stay."""
 
     async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
         """Return whether this worker, named by `worker`, is the leader that sweeps for the next `seconds` seconds.
