@@ -241,7 +241,7 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
         for event in events.feed(body):
             if event.oversized:
                 _log.error(
-                    "an event of over %d bytes passed without its session (max_event_bytes)", self.max_event_bytes
+                    "forwarded an event of over %d bytes without its session (Limits.event_bytes)", self.max_event_bytes
                 )
             if self.guard is not None and (event_id := event.id) is not None:
                 self.is_resumable = True
