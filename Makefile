@@ -12,7 +12,6 @@ SOURCES := middleware tests examples docs
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.NOTPARALLEL:
 .PHONY: help setup test test-all test-lowest test-pythons check format format-check lint types architecture coverage docs fuzz demo bench bench-check bench-baseline bench-docs clean
 
 help:  ## list the targets
@@ -42,7 +41,8 @@ test-pythons: setup  ## run all tests with each supported Python that is found h
 
 check: setup  ## the whole gate, which CI runs: first what takes seconds, then everything else to its end
 	@$(MAKE) --no-print-directory format-check lint architecture
-	@$(MAKE) --no-print-directory --keep-going types docs bench-check coverage
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 types docs bench-check; checked=$$?; \
+		$(MAKE) --no-print-directory coverage && exit $$checked
 
 format: setup  ## format the code and mend what the linter can mend
 	$(VENV)/ruff check --fix-only .

@@ -81,7 +81,7 @@ class DictStore:
         if record.ref in self.revoked or record.ref in self.records:
             return
         of = (record.subject, record.audience)
-        sessions = self._alive(lambda one: (one.subject, one.audience) == of and record.subject is not None)
+        sessions = self._alive(lambda one: (one.subject, one.audience) == of)
         forks = self._alive(lambda one: one.root == record.root is not None)
         for found, most, reason in ((sessions, of_subject, "sessions_full"), (forks, of_lineage, "forks_full")):
             if most is not None and len(found) >= most:

@@ -58,11 +58,6 @@ def _needs(asked: Any) -> bool:
     return bool(asked.method == "tools/call" and asked.target != "whoami" and not asked.notification)
 
 
-def _own_source(_meta: Mapping[str, Any], header: Any) -> str | None:
-    found: str | None = header("x-own")
-    return found
-
-
 def _redacted(_what: str, tool: str, value: Any) -> Any:
     return None if tool == "look" else value
 
@@ -115,7 +110,7 @@ SETS: Mapping[str, Mapping[str, Any]] = {
     "small_state": {"max_state_bytes": 60, "max_data_bytes": 40, "max_value_bytes": 20, "max_event_bytes": 120},
     "small_token": {"max_token_bytes": 512, "token_cache": 0},
     "correlate": {"correlate": True},
-    "propagate": {"correlate": ["header:x-own", "meta:threadId", _own_source], "propagate": True},
+    "propagate": {"correlate": ["header:x-own", "meta:threadId"], "propagate": True},
     "no_extensions": {"extensions": []},
     "fork_only": {"extensions": ["fork"], **TRACKED},
     "every_path": {"path": None},

@@ -50,25 +50,6 @@ async def test_an_unchanged_client_sees_that_sessions_exist(cell: Cell) -> None:
     assert seen.get("sessions") == ({} if cell.framework in {"sdk1", "fastmcp3"} else None)
 
 
-@streaming
-async def test_progress_reaches_the_client_while_the_tool_works(cell: Cell) -> None:
-    hall, heard, seen = Hall(), anyio.Event(), []
-
-    async def hear(progress: float) -> None:
-        seen.append(progress)
-        heard.set()
-
-    async with connected(cell, hall) as client:
-        held = await client.create()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(lambda: client.tool("progress", held, hear=hear))
-            await heard.wait()
-            await hall.filled(1)
-            assert (seen, hall.left) == ([1], [])
-            hall.open()
-    assert seen == [1, 2, 3]
-
-
 @every_cell
 async def test_a_cancelled_call_leaves_the_session_alive(cell: Cell) -> None:
     """The session survives a cancelled call, and where the client notifies the server the tool itself stops."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import pytest
 from fastapi import FastAPI
-from fastapi import Request as FastAPIRequest
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import Mount
 from starlette.types import ASGIApp
 
 from mcp_sessions import MCPSessionMiddleware
@@ -100,38 +97,3 @@ async def test_a_proxys_prefix_is_not_part_of_the_path(cell: Cell) -> None:
     with anyio.fail_after(DEADLINE):
         async with lifespan(app):
             await live_a_session(Client(app, modern=cell.modern, path="/behind/proxy/mcp", root_path="/behind/proxy"))
-
-
-async def _answer(request: Request) -> Response:
-    message = await request.json()
-    session = request.state.mcp_session
-    seen = None if session is None else session.ref
-    return JSONResponse({"jsonrpc": "2.0", "id": message["id"], "result": {"seen": seen}})
-
-
-def starlette_endpoint() -> Any:
-    """Make a Starlette app with an endpoint that speaks JSON-RPC."""
-    return Starlette(routes=[Route("/mcp", _answer, methods=["POST"])])
-
-
-def fastapi_route() -> Any:
-    """Make a FastAPI app with a route that speaks JSON-RPC."""
-    api = FastAPI()
-
-    @api.post("/mcp")
-    async def endpoint(request: FastAPIRequest) -> Response:
-        return await _answer(request)
-
-    return api
-
-
-@pytest.mark.parametrize("make", [starlette_endpoint, fastapi_route])
-async def test_the_session_is_on_request_state(make: Callable[[], Any]) -> None:
-    app = make()
-    app.add_middleware(MCPSessionMiddleware, keys=KEYS, transport="off")
-    client = Client(app)
-    first, second = await client.create(), await client.create()
-    seen = [(await client.request("tools/call", {}, held)).result["seen"] for held in (first, second, first, None)]
-    assert seen[0] == seen[2] != seen[1]
-    assert seen[3] is None
-    assert str(seen[0]).startswith("ses_")

@@ -17,7 +17,7 @@ from mcp_sessions._session.events import Fact, SessionCreated, SessionDeleted
 
 from .servers import CELLS, DEADLINE, STATEFUL, Cell, Hall, running, wrapped
 from .serving import Peer, peer, serving
-from .wire import SESSION_KEY, Client
+from .wire import Client
 
 STATELESS = [cell for cell in CELLS if not cell.stateful and not cell.modern]
 MODERN_STATELESS = [cell for cell in CELLS if not cell.stateful and cell.modern]
@@ -85,16 +85,6 @@ async def _auto(cell: Cell, url: str) -> AsyncIterator[Any]:
 
 
 @stateless
-async def test_the_session_is_named_in_the_headers_of_initialize_alone(cell: Cell) -> None:
-    async with raw(cell) as client:
-        named = (await client.connect()).headers["mcp-session-id"]
-        assert named.count(".") == 2
-        reply = await client.request("tools/call", {"name": "whoami", "arguments": {}})
-        assert "mcp-session-id" not in reply.headers
-        assert SESSION_KEY not in str(reply.result)
-
-
-@stateless
 async def test_a_failed_initialize_names_no_session(cell: Cell) -> None:
     """A failed handshake names no session, though an event stream makes it HTTP 200."""
     async with raw(cell) as client:
@@ -114,15 +104,6 @@ async def test_a_client_works_without_the_session_that_on_create_refuses(
         async with connected(cell, on_create=refuse) as client:
             assert await client.tool("whoami") == "nobody"
     assert "create_refused" in caplog.text
-
-
-@stateful
-async def test_a_servers_own_transport_session_is_left_alone(cell: Cell) -> None:
-    facts: list[Fact] = []
-    async with raw(cell, listen=facts.append) as client:
-        assert "." not in (await client.connect()).headers["mcp-session-id"]
-        assert await client.call("whoami") == "nobody"
-    assert facts == []
 
 
 @stateless

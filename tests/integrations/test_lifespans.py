@@ -142,7 +142,7 @@ async def test_random_keys_with_several_workers_refuse_to_start(
     make: Callable[[Route], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The application's own start-up fails, and without one every request does."""
-    monkeypatch.setattr(placement, "workers", lambda argv, environ: 2)
+    monkeypatch.setattr(placement, "workers", lambda: 2)
     app = add_sessions(make(Route("/mcp", StreamableHTTPASGIApp())))
     message = await started(app)
     assert message["type"] == "lifespan.startup.failed"
@@ -160,7 +160,7 @@ async def test_shared_keys_with_several_workers_need_a_shared_store(
     options: dict[str, Any], starts: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As long as there are sessions whose state the store has: those of clients without session support."""
-    monkeypatch.setattr(placement, "workers", lambda argv, environ: 2)
+    monkeypatch.setattr(placement, "workers", lambda: 2)
     options = {name: value.format(tmp_path) for name, value in options.items()}
     message = await started(
         add_sessions(Starlette(routes=[Route("/mcp", StreamableHTTPASGIApp())]), keys=SECRET, **options)
@@ -184,22 +184,15 @@ async def test_the_start_says_that_a_stateful_server_hides_our_sessions(
 
 
 class Store(MemoryStore):
-    """Notes when it is opened, looked into and closed.
+    """Notes when it is opened, looked into and closed."""
 
-    Args:
-        trouble: Raised when it is opened.
-    """
-
-    def __init__(self, trouble: Exception | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.steps: list[str] = []
-        self._trouble = trouble
         self.swept = anyio.Event()
 
     async def open(self) -> None:
         self.steps.append("open")
-        if self._trouble is not None:
-            raise self._trouble
 
     async def close(self) -> None:
         self.steps.append("close")
@@ -233,15 +226,6 @@ async def test_the_store_lives_as_long_as_the_application(
         "lifespan.shutdown.complete",
     ]
     assert store.steps == ["open", "close"]
-
-
-async def test_a_store_that_is_set_up_wrongly_stops_the_start() -> None:
-    store = Store(ConfigurationError("use appendonly"))
-    message = await started(
-        add_sessions(Starlette(routes=[Route("/mcp", StreamableHTTPASGIApp())]), keys=SECRET, store=store)
-    )
-    assert message["type"] == "lifespan.startup.failed"
-    assert "use appendonly" in message["message"]
 
 
 async def test_a_mounted_application_that_is_started_with_the_outer_one_starts_once(

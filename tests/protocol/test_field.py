@@ -1,4 +1,4 @@
-"""dialects/field.py: the top-level `sessionId`, where else it may stand, and the header that mirrors it."""
+"""The top-level `sessionId`, where else it may stand, and the header that mirrors it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from reasons import refused
 
 from mcp_sessions._protocol.jsonrpc import Message, parse
-from mcp_sessions._protocol.sep1364 import agreed, capabilities, field, mirrors
+from mcp_sessions._protocol.sep1364 import agreed, field, mirrors
 from mcp_sessions._session.claims import BESIDE, FIELD, SESSION, TRANSPORT, Kind
 
 
@@ -29,20 +29,6 @@ def message(members: str) -> Message:
 )
 def test_the_field_is_a_text_beside_the_method(members: str, said: str | None) -> None:
     assert field(message(members)) == said
-
-
-@pytest.mark.parametrize(
-    ("members", "reason"),
-    [
-        (',"sessionId":1', "field_not_string"),
-        (',"sessionId":["a"]', "field_not_string"),
-        (',"sessionId":"\\ud800"', "lone_surrogate"),
-        (',"sessionId":"a","sessionId":"b"', "duplicate_member"),
-    ],
-)
-def test_anything_else_is_refused(members: str, reason: str) -> None:
-    with refused(reason):
-        field(message(members))
 
 
 def test_places_that_agree_name_one_session() -> None:
@@ -83,22 +69,3 @@ def test_any_other_header_contradicts(kind: Kind | None, header: str, is_ours: b
     assert not mirrors("this", kind, header, is_ours=is_ours)
     with refused("field_header_missing"):
         mirrors("this", kind, None, is_ours=False)
-
-
-@pytest.mark.parametrize(
-    ("members", "said"),
-    [
-        ("", None),
-        (',"params":null', None),
-        (',"params":{"capabilities":null}', None),
-        (',"params":{"capabilities":[]}', None),
-        (',"params":{"capabilities":{"a":1e400}}', b'{"a":1e400}'),
-    ],
-)
-def test_capabilities_are_an_object_in_the_params(members: str, said: bytes | None) -> None:
-    found = capabilities(message(members))
-    assert (None if found is None else bytes(found)) == said
-
-
-def test_params_are_none_where_there_are_none() -> None:
-    assert message("").all_params == {}

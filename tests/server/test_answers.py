@@ -7,13 +7,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import anyio
 import pytest
 from apps import Server, reply, sessions
 from clients import MODERN, START, Answer, Client, Clock, call, http
 from failing import Failing
 from starlette.types import ASGIApp, Receive, Scope, Send
-from streaming import Streaming
 
 from mcp_sessions import SEP1364Create, Session
 from mcp_sessions._errors import SessionRequired, StoreFull, StoreUnavailable
@@ -21,7 +19,7 @@ from mcp_sessions._server.current import code_of
 from mcp_sessions._server.logs import Facts
 from mcp_sessions._server.options import DAY
 from mcp_sessions._session.claims import AUDIENCE
-from mcp_sessions._session.events import Fact, RequestRefused, SessionUsed
+from mcp_sessions._session.events import Fact, SessionUsed
 
 
 @pytest.fixture(params=["legacy", "modern"])
@@ -159,29 +157,6 @@ class TestRefusals:
         answer = await client.tool(session=await client.create())
         assert (answer.status, answer.error["code"], answer.headers[b"retry-after"]) == (503, -32603, b"1")
         assert "data" not in answer.error
-
-
-class TestASessionThatEndsUnderWay:
-    async def test_a_call_that_is_answered_by_a_stream_is_told(self, modern: bool) -> None:
-        """By its id, as a later call would be; the log is told, too."""
-        facts: list[Fact] = []
-        server = Streaming()
-        client = Client(sessions(server, listen=facts.append), modern=modern)
-        session = await client.create()
-        answers: list[Answer] = []
-
-        async def work() -> None:
-            answers.append(await client.tool("work", session=session))
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(work)
-            await server.began.wait()
-            await client.delete(session)
-            server.go.set()
-        data = {"sessionId": session["sessionId"], "reason": "ended"}
-        assert answers[0].json["id"] == 1
-        assert answers[0].error == {"code": -32043, "message": "Session not found", "data": data}
-        assert [fact.method for fact in facts if isinstance(fact, RequestRefused)] == ["tools/call"]
 
 
 class TestAnAnswerThatComesLate:

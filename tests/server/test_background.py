@@ -7,7 +7,7 @@ from contextvars import ContextVar
 import anyio
 import pytest
 
-from mcp_sessions._server import streams
+from mcp_sessions._server import background
 
 of_a_request: ContextVar[str] = ContextVar("of_a_request", default="none")
 
@@ -24,7 +24,7 @@ async def test_it_outlives_what_started_it_and_inherits_nothing() -> None:
 
     async def request() -> None:
         of_a_request.set("a request")
-        streams.start(work)
+        background.start(work)
 
     async with anyio.create_task_group() as group:
         group.start_soon(request)
@@ -45,10 +45,10 @@ async def test_an_error_is_logged_by_its_kind_and_ends_that_work_alone(caplog: p
     async def work() -> None:
         done.set()
 
-    streams.start(fail)
+    background.start(fail)
     with anyio.fail_after(5):
         await failed.wait()
-        streams.start(work)
+        background.start(work)
         await done.wait()
     assert caplog.messages == ["background work stopped: LookupError"]
 
@@ -63,7 +63,7 @@ def test_it_ends_with_the_event_loop(anyio_backend: str) -> None:
             ended.append("ended")
 
     async def main() -> None:
-        streams.start(work)
+        background.start(work)
         await anyio.wait_all_tasks_blocked()
 
     anyio.run(main, backend=anyio_backend)

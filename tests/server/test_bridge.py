@@ -1,4 +1,4 @@
-"""bridge.py: clients of a server that keeps transport sessions see our ids, and the server sees its own."""
+"""Clients of a server that keeps transport sessions see our ids, and the server sees its own."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ import pytest
 from apps import Server, sessions
 from clients import Answer, Client, Clock, Header, Incoming, call, http
 from failing import Failing
-from starlette.applications import Starlette
-from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 from stateful import HEADER, Stateful
 
@@ -93,18 +91,6 @@ async def test_the_server_hears_its_own_id_and_the_client_sees_ours_alone(sse: b
         assert b"servers-" not in repr(answer.messages).encode()
 
 
-async def test_its_requests_have_its_session() -> None:
-    """So an unchanged client of a stateful server has `session.data` and a state that is kept for it."""
-    world = bridged()
-    ours = await world.opens()
-    for _ in range(2):
-        await world.send("tools/call", ours)
-    [_, first, second] = world.server.sessions
-    assert first is not None
-    assert second is not None
-    assert first.ref == second.ref
-
-
 async def test_a_session_in_meta_rides_over_it() -> None:
     """`_meta` names the session, the header the transport: made, used and deleted over one connection."""
     world = bridged()
@@ -119,16 +105,6 @@ async def test_a_session_in_meta_rides_over_it() -> None:
     assert set(world.server.ids[1:]) == {"servers-1"}
     assert (await world.send("sessions/delete", ours, session={"sessionId": made[0]["sessionId"]})).result == {}
     assert (await world.send("tools/call", ours)).result == {"content": 3}
-
-
-async def test_two_clients_with_equal_ids_never_meet() -> None:
-    """Each has a transport session of its own, and so its own answers to request 1."""
-    world = bridged()
-    one, other = await world.opens(), await world.opens()
-    assert one != other
-    counted = [(await world.send("tools/call", ours, id=1)).result["content"] for ours in (one, other, one)]
-    assert counted == [1, 1, 2]
-    assert world.server.ids[2:] == ["servers-1", "servers-2", "servers-1"]
 
 
 @pytest.mark.parametrize("options", [{"transport": "off"}, {"keys": None}], ids=["off", "keys that die"])
@@ -434,11 +410,3 @@ async def test_the_server_sees_nothing_of_the_bridge() -> None:
     plain = {"type", "asgi", "method", "path", "headers", "state", "mcp_session", "mcp_sessions.absence"}
     assert all(set(seen.scope) - plain == set(http()) - plain for seen in world.server.seen)
     assert repr(Crossing(ours, "servers-1")) == "<Bridged>"
-
-
-async def test_what_is_beside_the_endpoint_is_left_alone() -> None:
-    server = Stateful()
-    app = sessions(Starlette(routes=[Mount("/other", app=server)]), bridge=True)
-    answer = await call(app, http(path="/other/", headers=[(HEADER, b"servers-1")]), b'{"method":"ping","id":1}')
-    assert server.ids == ["servers-1"]
-    assert answer.status == 404

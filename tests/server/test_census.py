@@ -120,7 +120,7 @@ class Changing(MemoryStore):
     is_away = False
     counts = True
 
-    async def count(self, *, audience: str) -> int | None:  # type: ignore[override]
+    async def count(self, *, audience: str) -> int | None:
         if self.is_away:
             raise StoreUnavailable
         return await super().count(audience=audience) if self.counts else None

@@ -159,19 +159,6 @@ class TestLists:
             assert int(server.last.headers[b"content-length"]) == len(server.last.body)
             assert SESSION_KEY.encode() not in server.last.body
 
-    async def test_taking_it_out_leaves_the_rest_of_the_body(self) -> None:
-        """Cursor, other metadata and the id stay as they were written."""
-        server = Server()
-        client = Client(sessions(server))
-        session = await client.create()
-        await client.send("tools/list", {"cursor": "c", "_meta": {"own": 1}}, session=session, id="\u00e9")
-        assert server.last.json == client.message("tools/list", {"cursor": "c", "_meta": {"own": 1}}, id="\u00e9")
-
-    async def test_a_dead_session_fails_a_list_too(self, modern: bool) -> None:
-        """An invalid session fails every request that carries it, whatever the option."""
-        client = Client(sessions(Server(), lists="untouched"), modern=modern)
-        assert (await client.send("tools/list", session={"sessionId": "x"})).error["code"] == -32043
-
 
 class TestAdvertising:
     @pytest.mark.parametrize("method", ["initialize", "server/discover"])

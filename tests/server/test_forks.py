@@ -149,13 +149,6 @@ async def test_a_deleted_parent_has_no_forks(tracked: bool) -> None:
     assert (await client.tool(session=fork)).session is not None
 
 
-async def test_a_fork_counts_as_a_session() -> None:
-    client = Client(shop(create_limit=2))
-    root = await client.create()
-    await client.fork(root)
-    assert (await client.send("sessions/fork", {"mode": "share"}, session=root)).error["code"] == -31029
-
-
 async def test_a_fork_is_never_made_of_what_nobody_knows_to_live() -> None:
     """Not even where requests are let in while the store is away."""
     client = Client(shop(store=Failing("status"), on_store_error="allow"))

@@ -93,7 +93,7 @@ async def test_the_limit_itself_still_fits(size: int, fits: bool, slow: bool) ->
 
 async def test_small_pieces_cost_no_more_than_what_they_hold() -> None:
     """A sender chooses how it cuts its body, and ten thousand connections may do so at once."""
-    size = 200_000
+    size = 60_000
     left = [size // 2]
 
     async def receive() -> Message:

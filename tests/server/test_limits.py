@@ -152,9 +152,8 @@ def is_refused(answer: Answer, words: str) -> bool:
     return str(answer.json.get("error", {}).get("message")).startswith(words)
 
 
-async def recorded(size: int) -> bool:
-    limits = {"limits.sessions_per_principal": 5}
-    client = Client(sessions(Server(), tracked=True, principal=lambda scope: "alice", **limits))
+async def recorded(size: int, limit: str = "sessions_per_principal", principal: str | None = "alice") -> bool:
+    client = Client(sessions(Server(), tracked=True, principal=lambda scope: principal, **{f"limits.{limit}": 5}))
     return not is_refused([await client.send("sessions/create") for _ in range(size)][-1], "Too many sessions")
 
 
@@ -194,6 +193,7 @@ LIMITS: dict[str, tuple[Passes, int]] = {
     "max_state_bytes": (sealed_state, sealed_size(111)),
     "create_limit": (created, 5),
     "sessions_per_principal": (recorded, 5),
+    "anonymous_sessions": (partial(recorded, limit="anonymous_sessions", principal=None), 5),
     "forks_per_session": (forked, 5),
     "data_bytes_per_principal": (copied, 5),
     "anonymous_data_bytes": (partial(copied, limit="anonymous_data_bytes", principal=None), 5),

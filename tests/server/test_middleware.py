@@ -14,12 +14,6 @@ from clients import SECRET, START, Answer, Client, Clock, Header, Incoming, call
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette._utils import get_route_path
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -169,33 +163,6 @@ class TestWhereItIsMounted:
         """A router that saw another path than we do would serve what no policy has judged."""
         scope = {"path": path, "root_path": root}
         assert route_path(scope) == get_route_path(scope)
-
-    async def test_it_is_one_of_starlette_s_middlewares(self) -> None:
-        """Given to an application by its class, in front of a route and of a mount."""
-        server = Server()
-        app = Starlette(
-            routes=[Mount("/tools", app=server), Mount("/", app=server)],
-            middleware=[Middleware(MCPSessionMiddleware, keys=SECRET, path="/tools")],
-        )
-        body = b'{"jsonrpc":"2.0","id":1,"method":"sessions/create"}'
-        answer = await call(app, http(path="/tools/", headers=JSON, query_string=b""), body)
-        assert "session" in answer.result
-        assert server.methods == ["ping"]
-
-    @pytest.mark.filterwarnings("ignore:.*Request.stream:pytest.PytestUnraisableExceptionWarning")  # Starlette's own
-    async def test_it_works_behind_a_middleware_that_wraps_receive(self) -> None:
-        """Starlette's `BaseHTTPMiddleware` waits for each message in a task group of its own."""
-
-        async def outer(request: Request, call_next: RequestResponseEndpoint) -> Response:
-            return await call_next(request)
-
-        async def endpoint(request: Request) -> Response:
-            return Response(await request.body())
-
-        inner = Starlette(routes=[Route("/mcp", endpoint, methods=["POST"])])
-        app = BaseHTTPMiddleware(sessions(inner), dispatch=outer)
-        body = b'{"jsonrpc":"2.0","id":1,"method":"tools/call"}'
-        assert (await call(app, http(headers=JSON, query_string=b""), body)).body == body
 
 
 class Store(MemoryStore):

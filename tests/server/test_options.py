@@ -14,8 +14,8 @@ from clients import SECRET, START
 from mcp_sessions import ConfigurationError, Limits, MCPSessionMiddleware, Principal
 from mcp_sessions._errors import DataTooLarge
 from mcp_sessions._protocol.sep1364 import Dialect
+from mcp_sessions._server.current import from_scope
 from mcp_sessions._server.options import MEBIBYTE, EndpointOptions, MiddlewareOptions, Options
-from mcp_sessions._server.principal import from_scope
 from mcp_sessions._server.runtime import Runtime
 from mcp_sessions.stores._memory import MemoryStore
 

@@ -272,14 +272,6 @@ async def test_with_a_principal_of_its_own_it_may_stand_anywhere() -> None:
     assert (await client.tool("whoami", (b"user", b"bob"), session=session)).error["code"] == -32043
 
 
-async def test_inside_of_authentication_it_serves() -> None:
-    """The other way round is right: authentication outside, sessions inside."""
-    client = Client(authenticated(sessions(Server())))
-    answer = await client.send("sessions/create", None, (b"user", b"ann"))
-    session = {"sessionId": answer.result["session"]["sessionId"]}
-    assert (await client.tool("whoami", (b"user", b"bob"), session=session)).error["code"] == -32043
-
-
 # --- a path that nothing serves -------------------------------------------------------------------
 
 

@@ -294,16 +294,6 @@ async def test_who_is_nobody_has_no_sessions_of_its_own(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["sessions/list", "sessions/end_all"])
-async def test_a_session_that_is_carried_must_be_good(method: str) -> None:
-    """As with every request."""
-    deployment = Deployment()
-    alice = deployment.client()
-    foreign = await deployment.client("bob").create()
-    assert (await alice.send(method, session=foreign)).error["code"] == -32043
-    assert (await deployment.client("bob").tool(session=foreign)).session is not None
-
-
-@pytest.mark.parametrize("method", ["sessions/list", "sessions/end_all"])
 @pytest.mark.parametrize("options", [{"tracked": False}, {"extensions": ("fork",)}])
 async def test_where_it_is_not_offered_the_method_is_the_server_s_own(method: str, options: dict[str, Any]) -> None:
     """Nothing is recorded, or it was not asked for."""

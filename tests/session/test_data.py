@@ -237,7 +237,7 @@ async def test_every_other_text_is_a_name(key: str, data: Data) -> None:
 
 
 NESTED: list[Any] = []
-for _ in range(100_000):
+for _ in range(20_000):
     NESTED = [NESTED]
 CIRCLE: list[Any] = []
 CIRCLE.append(CIRCLE)

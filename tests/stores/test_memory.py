@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import time
+
 import pytest
+from anyio import create_task_group
+from anyio.lowlevel import checkpoint
 from clients import START, Clock
 
 from mcp_sessions._errors import DataGone, DataTooLarge, StoreFull
@@ -10,6 +15,7 @@ from mcp_sessions._session.claims import AUDIENCE, Claims
 from mcp_sessions._session.data import Namespace
 from mcp_sessions.stores._base import VALUE_COST, Ended, Reach, Record, Standing
 from mcp_sessions.stores._memory import MemoryStore
+from mcp_sessions.stores._memory_data import FORGOTTEN
 from mcp_sessions.testing._contract import revoke
 
 HOUR = 3600
@@ -247,7 +253,7 @@ async def test_names_that_come_and_go_leave_nothing_behind(clock: Clock) -> None
         await store.purge(session(f"{n}").ref)
     await store.register(Record.of(session()))
     (index,) = store._looks.values()
-    assert len(index._heap) < 1100
+    assert [len(block) for block in index._names] == [1]
     clock.now = LATER
     assert len(await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=10)) == 1
 
@@ -261,3 +267,55 @@ async def test_the_session_that_expired_first_is_claimed_first(clock: Clock) -> 
     clock.now = LATER + 60
     taken = await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=10)
     assert [ended.record.expires_at for ended in taken] == [LATER, LATER + 60]
+
+
+async def test_a_hundred_thousand_sessions_of_one_principal_hold_nobody_up(clock: Clock) -> None:
+    """Lists, ending all and sweeping take short turns of the processor, and so does a full garbage collection."""
+    store, turns = MemoryStore(clock=clock), list[float]()
+
+    async def look() -> None:
+        while True:
+            began = time.thread_time()
+            await checkpoint()
+            turns.append(time.thread_time() - began)
+
+    async def work() -> None:
+        assert len(await store.sessions(ALICE, audience=AUDIENCE, limit=101)) == 101
+        assert len((await store.roster(audience=AUDIENCE, limit=500))[0]) == 500
+        await checkpoint()
+        await store.revoke_before(START + 1, audience=AUDIENCE, subject=ALICE, until=LATER)
+        for _ in range(50):
+            for record in await store.sessions(ALICE, audience=AUDIENCE, limit=8, cut_off=True):
+                await store.revoke(record.ref, audience=AUDIENCE, expires_at=LATER, reason="ended_all", lease=0)
+            await checkpoint()
+        for ended in await store.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=60, limit=500):
+            await store.purge(ended.record.ref)
+            await checkpoint()
+        assert await store.count(audience=AUDIENCE) == 99_600
+        gc.collect()
+
+    gc.collect()
+    gc.freeze()  # what else there is in this process
+    try:
+        for n in range(100_000):
+            await store.register(Record.of(session(f"{n}")))
+        async with create_task_group() as group:
+            group.start_soon(look)
+            await work()
+            await checkpoint()
+            group.cancel_scope.cancel()
+    finally:
+        gc.unfreeze()
+    print("SPIKE", sorted(((t, i) for i, t in enumerate(turns)), reverse=True)[:8], len(turns))
+    assert max(turns) < 0.02
+
+
+async def test_the_data_of_many_sessions_that_are_over_is_dropped_some_at_a_time(clock: Clock) -> None:
+    """Each change drops some, until all are gone."""
+    store = MemoryStore(clock=clock)
+    for n in range(FORGOTTEN + 1):
+        await store.write(Namespace(session(f"{n}").ref, LATER, 1000), "k", b"1")
+    clock.now = LATER + 60
+    for left in (1, 0):
+        await store.revoke_before(START, audience=AUDIENCE, subject=ALICE, until=LATER + HOUR)
+        assert len(store._data._values) == left

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
@@ -48,3 +49,14 @@ def process_wide() -> Recorder:
     trace.set_tracer_provider(provider)
     assert trace.get_tracer_provider() is provider
     return recorder
+
+
+def named(spans: list[ReadableSpan], name: str) -> ReadableSpan:
+    """Return the one span of a name."""
+    (span,) = [span for span in spans if span.name == name]
+    return span
+
+
+def said(span: ReadableSpan, *names: str) -> list[Any]:
+    """Return attributes of a span, None for those that it lacks."""
+    return [(span.attributes or {}).get(name) for name in names]

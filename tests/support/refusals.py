@@ -468,7 +468,7 @@ CASES = [
         for reason, when, crowded, options in (
             (
                 "sessions_full",
-                "as many sessions as `Limits.sessions_per_principal`",
+                "as many sessions as `Limits.sessions_per_principal` or `anonymous_sessions`",
                 forked("fresh"),
                 {"tracked": True, "limits.sessions_per_principal": 1},
             ),

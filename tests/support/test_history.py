@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
-from history import Kind, Operation, Outcome, Recorder, Rule, violations
-from hypothesis import given
-from hypothesis import strategies as st
+from history import Kind, Operation, Recorder, Rule, violations
 
 
 def done(kind: Kind, began: float, ended: float, number: int = 0, *, session: str = "A") -> Operation:
@@ -97,90 +93,3 @@ def test_a_recorder_keeps_the_times_and_answer_of_each_operation() -> None:
     with pytest.raises(ConnectionError), recorder.operation("add", "A"):
         raise ConnectionError
     assert recorder.operations == [done("add", 0, 1, 7), refused("use", 2, 3), unanswered("add", 4)]
-
-
-# --- against a search through all orders ---------------------------------------------------------
-
-Step = tuple[int, str]  # the place of an operation, and what happens in it
-
-
-def steps(history: list[Operation]) -> Iterator[Step]:
-    """Yield the steps that must or may happen at one moment each; a delete first checks that the session lives."""
-    for place, operation in enumerate(history):
-        if operation.outcome != "unknown":
-            yield place, "use" if operation.kind == "delete" else operation.kind
-        if operation.kind == "delete" and operation.outcome != "refused":
-            yield place, "end"
-        if operation.kind == "add" and operation.outcome == "unknown":
-            yield place, "add"
-
-
-def after(operation: Operation, what: str, state: tuple[bool, int]) -> tuple[bool, int] | None:
-    """Return the state of a correct session after a step, or None where it would not have answered so."""
-    live, number = state
-    if what == "end":
-        return False, number
-    if operation.outcome == "unknown":
-        return live, number + live
-    if live is not (operation.outcome == "accepted"):
-        return None
-    number += what == "add" and live
-    return (live, number) if operation.number == number or not operation.has_number else None
-
-
-def explained(history: list[Operation], left: frozenset[Step], state: tuple[bool, int] = (True, 0)) -> bool:
-    """Whether some order of the remaining steps explains every answer."""
-    if all(history[place].outcome == "unknown" for place, _ in left):
-        return True
-    for step in left:
-        operation = history[step[0]]
-        first = not any(history[place].ended < operation.began for place, _ in left)
-        looked = step[1] != "end" or (step[0], "use") not in left
-        then = after(operation, step[1], state) if first and looked else None
-        if then is not None and explained(history, left - {step}, then):
-            return True
-    return False
-
-
-TIMES = st.tuples(st.integers(0, 8), st.integers(0, 4)).map(lambda pair: (pair[0], sum(pair)))
-KINDS: tuple[Kind, ...] = ("use", "add", "read", "delete")
-OUTCOMES: tuple[Outcome, ...] = ("accepted", "refused", "unknown")
-
-
-@st.composite
-def histories(draw: st.DrawFn, longest: int) -> list[Operation]:
-    """Draw the answers of a correct session: each operation happens at a moment between its times."""
-    asked = draw(st.lists(st.tuples(st.sampled_from(KINDS), TIMES, st.integers(0, 4), st.booleans()), max_size=longest))
-    history, live, number = [], True, 0
-    for kind, (began, ended), _moment, lost in sorted(asked, key=lambda each: min(each[1][0] + each[2], each[1][1])):
-        number += live and kind == "add"
-        outcome: Outcome = "accepted" if live else "refused"
-        live = live and kind != "delete"
-        answered = Operation(kind, "A", began, ended, outcome, number if outcome == "accepted" else 0)
-        history.append(replace(answered, outcome="unknown", ended=math.inf, number=0) if lost else answered)
-    return history
-
-
-@st.composite
-def altered(draw: st.DrawFn) -> list[Operation]:
-    """Draw a short history in which some answers, times and numbers were changed."""
-    history = draw(histories(5))
-    for place in draw(st.sets(st.sampled_from(range(len(history))), max_size=2)) if history else ():
-        began, ended = draw(TIMES)
-        outcome = draw(st.sampled_from(OUTCOMES))
-        number = draw(st.integers(0, 5)) if outcome == "accepted" else 0
-        last = math.inf if outcome == "unknown" else ended
-        history[place] = Operation(history[place].kind, "A", began, last, outcome, number)
-    return history
-
-
-@given(histories(40))
-def test_a_correct_session_has_no_violation(history: list[Operation]) -> None:
-    """A correct session has no violation, however its operations overlap and whichever were not answered."""
-    assert violations(history) == []
-
-
-@given(altered())
-def test_the_check_agrees_with_a_search_through_all_orders(history: list[Operation]) -> None:
-    """A history has a violation exactly when no order of its operations explains the answers."""
-    assert (violations(history) == []) is explained(history, frozenset(steps(history)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,7 +12,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, get_current_span, set_span_in_context
-from recorded import process_wide
+from recorded import named, said
 from starlette.types import Receive, Scope, Send
 from stateful import Stateful
 
@@ -25,21 +24,6 @@ from mcp_sessions.telemetry._attributes import server_ref
 NAMES = ("session.id", "mcp.session.id")
 INITIALIZE = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}}
 HEADER = b"mcp-session-id"
-
-
-@pytest.fixture
-def spans() -> Iterator[list[ReadableSpan]]:
-    with process_wide().recording() as kept:
-        yield kept
-
-
-def named(spans: list[ReadableSpan], name: str) -> ReadableSpan:
-    (span,) = [span for span in spans if span.name == name]
-    return span
-
-
-def said(span: ReadableSpan, *names: str) -> list[Any]:
-    return [(span.attributes or {}).get(name) for name in names]
 
 
 def work(context: Context | None = None) -> None:

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from apps import Server, sessions
 from clients import Client
 from opentelemetry.sdk.trace import ReadableSpan
-from recorded import process_wide
 
-from mcp_sessions.telemetry._detect import Content, Redact
+from mcp_sessions.telemetry import Content, Redact
 
 NAMES = ("gen_ai.tool.call.arguments", "gen_ai.tool.call.result")
-
-
-@pytest.fixture
-def spans() -> Iterator[list[ReadableSpan]]:
-    """The spans of one test, of all that is in this process."""
-    with process_wide().recording() as kept:
-        yield kept
 
 
 def whole(what: Content, tool: str, value: Any) -> Any:

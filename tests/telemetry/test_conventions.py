@@ -5,7 +5,6 @@ Source: semantic-conventions-genai, docs/gen-ai/mcp.md, "Server"; its requiremen
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -52,12 +51,6 @@ ROWS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
 ODD = {("f", "no/such")}  # FastMCP calls that error by its class
 NEVER = {"gen_ai.tool.call.arguments", "gen_ai.tool.call.result"}  # opt-in
 ONLY = {"gen_ai.tool.name", "gen_ai.operation.name", "gen_ai.prompt.name", "mcp.resource.uri", "error.type"}
-
-
-@pytest.fixture
-def spans() -> Iterator[list[ReadableSpan]]:
-    with process_wide().recording() as kept:
-        yield kept
 
 
 async def answered(app: Any, cell: Cell, method: str, params: dict[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from clients import Client
 from opentelemetry import baggage, trace
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind
-from recorded import process_wide
 
 from integration.servers import CELLS, Cell, bare
 from integration.wire import Client as Wire
@@ -22,12 +20,6 @@ CALLER, HTTP = 0xCA, 0x8A
 CELL_IDS = [cell for cell in CELLS if cell.json and not cell.stateful]
 META = {"_meta": {"traceparent": f"00-{CALLER:032x}-{CALLER:016x}-01"}}
 HEADER = (b"traceparent", b"00-%032x-%016x-01" % (HTTP, HTTP))
-
-
-@pytest.fixture
-def spans() -> Iterator[list[ReadableSpan]]:
-    with process_wide().recording() as kept:
-        yield kept
 
 
 def related(span: ReadableSpan) -> tuple[int | None, dict[str, int]]:

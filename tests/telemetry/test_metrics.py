@@ -123,9 +123,7 @@ class Away(MemoryStore):
 
 
 @pytest.mark.parametrize(
-    ("options", "params"),
-    [({"on_create": refuses}, {}), ({"store": Away()}, {})],
-    ids=["refused", "store away"],
+    ("options", "params"), [({"on_create": refuses}, {}), ({"store": Away()}, {})], ids=["refused", "store away"]
 )
 async def test_a_session_that_never_began_is_not_counted(
     options: dict[str, Any], params: dict[str, Any], meter: Meter

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from apps import Server, sessions
 from clients import Client
+from msgspec import UNSET
 
 from mcp_sessions._protocol.jsonrpc import Message, parse
-from mcp_sessions.telemetry._attributes import common_attributes, message_attributes, target_of
+from mcp_sessions.telemetry._attributes import make_call, message_attributes, target_of
 
 HTTP = {"network.transport": "tcp", "network.protocol.name": "http"}
 
@@ -23,7 +24,8 @@ def message(method: str, id: Any = 1, **params: Any) -> Message:
 
 
 def describe(sent: Message, version: str | None = None) -> dict[str, str]:
-    return message_attributes(common_attributes(sent.label, target_of(sent), version), sent)
+    name = b"" if sent.params.name is UNSET else bytes(sent.params.name)
+    return message_attributes(make_call((), sent.method, name, version, None, None, None, None).common, sent)
 
 
 def beyond_http(sent: Message, version: str | None = None) -> dict[str, str]:

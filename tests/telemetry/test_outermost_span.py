@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 from apps import Server, sessions
 from clients import LEGACY, Client, Clock, call, http
 from environments import require
-from recorded import process_wide
+from recorded import said
 
 require("opentelemetry-sdk>=1.28")
 
@@ -23,7 +23,7 @@ from integration.servers import CELLS, bare
 from integration.wire import Client as Wire
 from integration.wire import lifespan
 from mcp_sessions import CreateRefused, Session
-from mcp_sessions.telemetry._detect import Trace
+from mcp_sessions.telemetry import Trace
 
 CELL = next(cell for cell in CELLS if cell.json and not cell.stateful)
 PARAMS = {"protocolVersion": LEGACY, "capabilities": {}, "clientInfo": {"name": "wire", "version": "1"}}
@@ -45,19 +45,9 @@ def instrumented(app: ASGIApp) -> ASGIApp:
     return OpenTelemetryMiddleware(app, exclude_spans=["send", "receive"])
 
 
-@pytest.fixture
-def spans() -> Iterator[list[ReadableSpan]]:
-    with process_wide().recording() as kept:
-        yield kept
-
-
 def outermost(spans: list[ReadableSpan]) -> ReadableSpan:
     """The span of the last request."""
     return [span for span in spans if (span.attributes or {}).get("http.method")][-1]
-
-
-def said(span: ReadableSpan, *names: str) -> list[Any]:
-    return [(span.attributes or {}).get(name) for name in names]
 
 
 WHAT = ("session.id", "mcp.method.name", "gen_ai.tool.name", "error.type")

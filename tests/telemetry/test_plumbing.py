@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from time import time
@@ -23,7 +22,6 @@ from opentelemetry.instrumentation.sqlite3 import SQLite3Instrumentor
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind
-from recorded import process_wide
 
 from integration.servers import CELLS, FRAMEWORKS, bare
 from mcp_sessions import SEP1364Create
@@ -33,13 +31,6 @@ from mcp_sessions.stores._redis import RedisStore
 from mcp_sessions.stores._sqlite import SQLiteStore
 
 OURS = {"sessions/create", "sessions/delete", "session start", "session end", "tools/call whoami"}
-
-
-@pytest.fixture
-def spans() -> Iterator[list[ReadableSpan]]:
-    """The spans of one test, of all that is in this process."""
-    with process_wide().recording() as kept:
-        yield kept
 
 
 async def lives(store: Any) -> None:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from opentelemetry import baggage, context
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_OFF
-from opentelemetry.trace import NoOpTracerProvider, SpanKind, StatusCode, get_current_span
+from opentelemetry.trace import INVALID_SPAN, NoOpTracerProvider, SpanKind, StatusCode, get_current_span
 from recorded import Recorder
 
 from mcp_sessions._protocol.jsonrpc import Message, parse
 from mcp_sessions._session.claims import Claims
-from mcp_sessions.telemetry._calls import Call
-from mcp_sessions.telemetry._detect import Spans
+from mcp_sessions.telemetry import Spans
+from mcp_sessions.telemetry import _spans as message_spans
+from mcp_sessions.telemetry._attributes import Call, attributes_on, write
 from mcp_sessions.telemetry._outcome import Outcome, RequestTelemetry
 from mcp_sessions.telemetry._processor import SessionSampler, SessionSpanProcessor
 from mcp_sessions.telemetry._spans import Tracing
@@ -47,7 +48,7 @@ class Traced:
     """A provider, the spans that ended in it, and what makes spans there."""
 
     def __init__(self, spans: Spans = "auto", *, is_native: bool = False, **options: Any) -> None:
-        self.provider = TracerProvider(shutdown_on_exit=False)
+        self.provider = TracerProvider(shutdown_on_exit=False, span_limits=options.pop("limits", None))
         self._recorder = Recorder()
         self.provider.add_span_processor(SessionSpanProcessor())
         self.provider.add_span_processor(self._recorder)
@@ -97,6 +98,40 @@ def test_a_message_is_a_server_span_by_the_conventions() -> None:
         "network.protocol.name": "http",
         "mcp_sessions.client": "wire 1.0",
     }
+
+
+LIMITS: dict[str, SpanLimits | None] = {
+    "none": SpanLimits(max_attributes=SpanLimits.UNSET),
+    "usual": None,
+    "as many": SpanLimits(max_span_attributes=10),
+    "fewer": SpanLimits(max_span_attributes=9),
+    "shorter": SpanLimits(max_span_attribute_length=5),
+}
+
+
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
+@pytest.mark.parametrize("option", ["server", "enrich"])
+def test_what_is_written_at_once_is_what_the_sdk_would_have_written(option: Spans, limits: SpanLimits | None) -> None:
+    """Within the limits of the process."""
+
+    def seen(writing: Callable[..., None]) -> Any:
+        traced = Traced(option, limits=limits)
+        with pytest.MonkeyPatch.context() as patch, traced.recording() as spans:
+            patch.setattr(message_spans, "write", writing)
+            with traced.tracer.start_as_current_span("http", attributes={"http.method": "POST"}):
+                traced.begun().end()
+        return [(span.name, dict(span.attributes or {}), span.dropped_attributes) for span in spans]
+
+    assert seen(write) == seen(lambda span, attributes: span.set_attributes(attributes))
+
+
+def test_nothing_is_written_on_a_span_that_has_ended(caplog: pytest.LogCaptureFixture) -> None:
+    span = TracerProvider(shutdown_on_exit=False).get_tracer("tests").start_span("ended")
+    span.end()
+    write(span, {"mcp.method.name": "ping"})
+    assert attributes_on(span) == {}
+    write(INVALID_SPAN, {"mcp.method.name": "ping"})
+    assert "ended span" in caplog.text
 
 
 DIFFERENT: list[tuple[Message, Claims | None, str]] = [

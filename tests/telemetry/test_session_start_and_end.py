@@ -8,19 +8,12 @@ import pytest
 from opentelemetry import baggage, context
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.sampling import DEFAULT_OFF
-from opentelemetry.trace import (
-    NonRecordingSpan,
-    NoOpTracerProvider,
-    SpanContext,
-    TraceFlags,
-    Tracer,
-    use_span,
-)
+from opentelemetry.trace import NonRecordingSpan, NoOpTracerProvider, SpanContext, TraceFlags, Tracer, use_span
 from recorded import Recorder
 
 from mcp_sessions._session.claims import Claims
+from mcp_sessions.telemetry import Trace
 from mcp_sessions.telemetry._context import below, start_of
-from mcp_sessions.telemetry._detect import Trace
 from mcp_sessions.telemetry._spans import Tracing
 
 REMOTE = NonRecordingSpan(SpanContext(1, 1, is_remote=True, trace_flags=TraceFlags(1)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,7 @@ from clients import LEGACY, Answer, Client, Clock, call, http
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.trace import SpanContext, StatusCode, get_current_span
-from recorded import ALIAS, process_wide
+from recorded import ALIAS, named, said
 from starlette.types import Receive, Scope, Send
 from streaming import Streaming
 
@@ -21,22 +20,6 @@ from mcp_sessions import CreateRefused, Session, current_session
 from mcp_sessions._protocol.members import CLIENT_INFO_KEY
 
 INITIALIZE = {"protocolVersion": LEGACY, "capabilities": {}}
-
-
-@pytest.fixture
-def spans() -> Iterator[list[ReadableSpan]]:
-    """The spans of one test, of all that is in this process."""
-    with process_wide().recording() as kept:
-        yield kept
-
-
-def named(spans: list[ReadableSpan], name: str) -> ReadableSpan:
-    (span,) = [span for span in spans if span.name == name]
-    return span
-
-
-def attributes(span: ReadableSpan, *names: str) -> list[Any]:
-    return [(span.attributes or {}).get(name) for name in names]
 
 
 def remote(context: SpanContext) -> SpanContext:
@@ -55,26 +38,24 @@ async def test_a_call_s_span_names_its_session_by_every_name(spans: list[Readabl
     client = Client(sessions(Server()))
     ref = (await client.tool(session=await client.create())).result["content"]
     for name in ("tools/call whoami", "sessions/create", "session start"):
-        assert attributes(named(spans, name), "session.id", "mcp.session.id") == [ref, ref], name
+        assert said(named(spans, name), "session.id", "mcp.session.id") == [ref, ref], name
     for name in ("tools/call whoami", "session start", "sessions/create"):
-        assert attributes(named(spans, name), ALIAS) == [ref]
+        assert said(named(spans, name), ALIAS) == [ref]
 
 
 async def test_a_call_without_a_session_has_a_span_too(spans: list[ReadableSpan]) -> None:
     client = Client(sessions(Server()))
     await client.tool()
     await client.send("no/such")
-    assert attributes(named(spans, "tools/call whoami"), "session.id", "error.type") == [None, None]
-    assert attributes(named(spans, "no/such"), "error.type") == ["-32601"]
+    assert said(named(spans, "tools/call whoami"), "session.id", "error.type") == [None, None]
+    assert said(named(spans, "no/such"), "error.type") == ["-32601"]
 
 
 async def test_a_list_names_the_session_that_asks_for_it(spans: list[ReadableSpan]) -> None:
     """Though its handler sees none: its content cannot vary by it."""
     client = Client(sessions(Server()))
     await client.send("tools/list", session=await client.create())
-    assert attributes(named(spans, "tools/list"), "session.id") == attributes(
-        named(spans, "session start"), "session.id"
-    )
+    assert said(named(spans, "tools/list"), "session.id") == said(named(spans, "session start"), "session.id")
 
 
 @pytest.mark.parametrize("sse", [False, True], ids=["json", "events"])
@@ -85,9 +66,9 @@ async def test_a_call_s_outcome_is_on_its_span(sse: bool, spans: list[ReadableSp
     await client.send("no/such", session=session)
     with pytest.raises(LookupError):
         await client.tool("fails", session=session)
-    assert attributes(named(spans, "no/such"), "error.type") == ["-32601"]
+    assert said(named(spans, "no/such"), "error.type") == ["-32601"]
     raised = named(spans, "tools/call fails")
-    assert attributes(raised, "error.type") == ["LookupError"]
+    assert said(raised, "error.type") == ["LookupError"]
     assert "a secret" not in raised.to_json()
 
 
@@ -101,7 +82,7 @@ async def test_a_state_that_cannot_be_kept_is_an_error_of_the_call(spans: list[R
 
     client = Client(sessions(Server(grow=grow)))
     assert (await client.tool("grow", session=await client.create())).error["code"] == -32603
-    assert attributes(named(spans, "tools/call grow"), "error.type") == ["-32603"]
+    assert said(named(spans, "tools/call grow"), "error.type") == ["-32603"]
 
 
 async def test_a_refusal_has_a_span_with_its_reason(spans: list[ReadableSpan]) -> None:
@@ -109,7 +90,7 @@ async def test_a_refusal_has_a_span_with_its_reason(spans: list[ReadableSpan]) -
     client = Client(sessions(Server(), require="always"))
     await client.tool()
     refused = named(spans, "tools/call whoami")
-    assert attributes(refused, "error.type", "mcp_sessions.reason") == ["-31044", "required"]
+    assert said(refused, "error.type", "mcp_sessions.reason") == ["-31044", "required"]
     assert refused.status.description == "Session required"
 
     async def guard(scope: Scope, send: Send) -> bool:
@@ -117,7 +98,7 @@ async def test_a_refusal_has_a_span_with_its_reason(spans: list[ReadableSpan]) -
         return True
 
     await Client(sessions(Server(guard=guard))).send("sessions/create")
-    assert attributes(named(spans, "sessions/create"), "error.type", "mcp_sessions.reason") == ["401", None]
+    assert said(named(spans, "sessions/create"), "error.type", "mcp_sessions.reason") == ["401", None]
 
 
 async def test_a_stream_that_is_cut_has_the_reason_that_its_session_ended(spans: list[ReadableSpan]) -> None:
@@ -129,8 +110,8 @@ async def test_a_stream_that_is_cut_has_the_reason_that_its_session_ended(spans:
         await server.began.wait()
         await client.delete(session)
         server.go.set()
-    assert attributes(named(spans, "tools/call whoami"), "mcp_sessions.reason") == ["ended"]
-    assert attributes(named(spans, "sessions/delete"), "mcp_sessions.reason", "error.type") == [None, None]
+    assert said(named(spans, "tools/call whoami"), "mcp_sessions.reason") == ["ended"]
+    assert said(named(spans, "sessions/delete"), "mcp_sessions.reason", "error.type") == [None, None]
 
 
 async def test_the_first_message_of_a_connection_is_not_a_context_for_later_ones(spans: list[ReadableSpan]) -> None:
@@ -148,7 +129,7 @@ async def test_the_first_message_of_a_connection_is_not_a_context_for_later_ones
     assert seen[0][1:] == (None, False)
     assert seen[1][0] is seen[1][1]
     assert seen[1][2]
-    assert attributes(named(spans, "initialize"), "session.id") == [seen[0][0].ref]
+    assert said(named(spans, "initialize"), "session.id") == [seen[0][0].ref]
 
 
 async def test_spans_and_log_lines_carry_the_session_of_a_cookie(
@@ -161,7 +142,7 @@ async def test_spans_and_log_lines_carry_the_session_of_a_cookie(
     cookie = answer.headers[b"set-cookie"].partition(b";")[0]
     ref = (await client.tool("whoami", (b"cookie", cookie))).result["content"]
     for name in ("session start", "tools/call whoami"):
-        assert attributes(named(spans, name), "session.id", "mcp.session.id") == [ref, ref], name
+        assert said(named(spans, name), "session.id", "mcp.session.id") == [ref, ref], name
     assert f"session {ref} created" in caplog.text
 
 
@@ -169,7 +150,7 @@ async def test_a_transport_session_starts_below_the_message_that_opens_it(spans:
     await Client(sessions(Server()), modern=False).send("initialize", INITIALIZE)
     start, initialize = named(spans, "session start"), named(spans, "initialize")
     assert start.parent == initialize.context
-    assert attributes(start, "session.id") == attributes(initialize, "session.id") != [None]
+    assert said(start, "session.id") == said(initialize, "session.id") != [None]
 
 
 async def test_the_span_around_is_enriched_where_that_is_asked_for(spans: list[ReadableSpan]) -> None:
@@ -180,7 +161,7 @@ async def test_the_span_around_is_enriched_where_that_is_asked_for(spans: list[R
         ref = (await client.tool(session=session)).result["content"]
     await client.tool()
     assert {span.name for span in spans} == {"session start", "http"}
-    assert attributes(named(spans, "http"), "session.id") == [ref]
+    assert said(named(spans, "http"), "session.id") == [ref]
 
 
 # --- sessions ------------------------------------------------------------------------------------
@@ -192,9 +173,9 @@ async def test_a_session_that_is_refused_never_was(spans: list[ReadableSpan]) ->
 
     await Client(sessions(Server(), on_create=refuse)).send("sessions/create")
     start, create = named(spans, "session start"), named(spans, "sessions/create")
-    assert (start.status.status_code, attributes(start, "error.type")) == (StatusCode.ERROR, ["CreateRefused"])
+    assert (start.status.status_code, said(start, "error.type")) == (StatusCode.ERROR, ["CreateRefused"])
     assert "not you" not in start.to_json()
-    assert attributes(create, "session.id", "mcp_sessions.reason") == [None, "create_refused"]
+    assert said(create, "session.id", "mcp_sessions.reason") == [None, "create_refused"]
 
 
 async def test_a_fork_starts_like_any_session_and_names_its_parent(spans: list[ReadableSpan]) -> None:
@@ -207,8 +188,8 @@ async def test_a_fork_starts_like_any_session_and_names_its_parent(spans: list[R
     await client.send("sessions/fork", {"mode": "fresh"}, session=held)
     await client.send("sessions/fork", {"mode": "fresh", "no": 1}, session=held)
     starts = [span for span in spans if span.name == "session start"]
-    parent = attributes(starts[0], "session.id")
-    assert [attributes(start, "mcp_sessions.parent", "error.type") for start in starts] == [
+    parent = said(starts[0], "session.id")
+    assert [said(start, "mcp_sessions.parent", "error.type") for start in starts] == [
         [None, None],
         [*parent, None],
         [*parent, "CreateRefused"],
@@ -255,7 +236,7 @@ async def test_a_session_s_end_leads_back_to_its_start(spans: list[ReadableSpan]
     assert start.context is not None
     assert start.parent == named(spans, "sessions/create").context
     assert [link.context.span_id for link in end.links] == [start.context.span_id]
-    assert attributes(end, "session.id", "mcp_sessions.reason") == [*attributes(start, "session.id"), "deleted"]
+    assert said(end, "session.id", "mcp_sessions.reason") == [*said(start, "session.id"), "deleted"]
 
 
 async def test_the_end_of_a_session_that_expired_leads_back_too(spans: list[ReadableSpan]) -> None:
@@ -269,7 +250,7 @@ async def test_the_end_of_a_session_that_expired_leads_back_too(spans: list[Read
     start, end = (named(spans, name) for name in ("session start", "session end"))
     assert start.context is not None
     assert [link.context.span_id for link in end.links] == [start.context.span_id]
-    assert attributes(end, "mcp_sessions.reason") == ["expired"]
+    assert said(end, "mcp_sessions.reason") == ["expired"]
 
 
 async def test_a_session_knows_where_it_started(spans: list[ReadableSpan]) -> None:
@@ -291,7 +272,7 @@ async def test_an_id_with_its_trace_and_its_client_is_still_short(spans: list[Re
     """At most 512 bytes, with a name as long as it may be."""
     envelope = {"_meta": {CLIENT_INFO_KEY: {"name": "w" * 100}}}
     held = (await Client(sessions(Server())).send("sessions/create", envelope)).result["session"]
-    assert attributes(named(spans, "session start"), "mcp_sessions.client") == ["w" * 64]
+    assert said(named(spans, "session start"), "mcp_sessions.client") == ["w" * 64]
     assert len(held["sessionId"]) <= 512
 
 

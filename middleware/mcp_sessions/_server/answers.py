@@ -28,7 +28,7 @@ from .._protocol.sse import EventStream
 from .._protocol.strict_json import join, members
 from .._session.claims import Claims
 from .._session.events import RequestRefused
-from ..telemetry._detect import is_traced
+from ..telemetry import is_traced
 from .body import Replay
 from .context import RequestContext
 from .sessions import ActiveSession, refused_claims

@@ -23,7 +23,7 @@ from .._protocol.labels import Correlate, baggage_member, propagated
 from .._protocol.strict_json import string
 from .._session.claims import Correlation, RedactedRepr
 from .._session.session import Session, correlation_variable
-from ..telemetry._detect import attributes_of
+from ..telemetry import attributes_of
 
 if TYPE_CHECKING:
     from ..telemetry._outcome import RequestTelemetry

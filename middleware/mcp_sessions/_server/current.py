@@ -1,4 +1,7 @@
-"""`current_session()` and `require_session()`, and the log line that says why a request has no session.
+"""The session and the principal of a request: `current_session()`, `require_session()`, and `principal=`.
+
+The principal is read from what an authentication middleware left on the scope: the user of the official SDK and FastMCP
+(client id, issuer, subject), and Starlette's. The log says why a request has no session.
 
 An `Absence` lies on the scope of each forwarded request without one, and in a context variable: SDK 2.x gives its
 handlers no scope, and in the stateful mode of SDK 1.x a variable is stuck in the connection's first request. It is
@@ -15,16 +18,17 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
+from starlette.authentication import SimpleUser
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .._errors import Refusal, SessionNotFound, SessionRequired
+from .._errors import ConfigurationError, Refusal, SessionNotFound, SessionRequired
 from .._protocol import cookies
 from .._protocol.cookies import SHARED_JAR
 from .._protocol.draft import speaks_draft
 from .._protocol.headers import SESSION_HEADER, RequestHeaders
 from .._protocol.jsonrpc import Message
 from .._protocol.labels import client_of
-from .._session.claims import MAX_CLIENT_CHARS, RedactedRepr
+from .._session.claims import MAX_CLIENT_CHARS, Principal, RedactedRepr
 from .._session.session import Session, find_session, framework_scope
 
 if TYPE_CHECKING:
@@ -226,3 +230,76 @@ def code_of(refusal: Refusal, scope: Mapping[str, Any] | None) -> int:
     """Return the code of a refusal in the deployment, found by the ASGI scope of its request, or by the context."""
     code = _variable.get() if scope is None else scope.get(_SCOPE_KEY)
     return refusal.code if code is None else code(refusal)
+
+
+# --- the principal ---
+
+PrincipalOf = Callable[[Scope], "Principal | str | None"]
+"""The `principal=` option: returns who a request is authenticated as, given its scope."""
+
+ReadPrincipal = Callable[[Scope], "Principal | None"]
+
+
+def from_scope(scope: Scope) -> Principal | None:
+    """Return the principal that an authentication middleware left on the scope, or None.
+
+    Where nothing distinguishes the user from others, only `principal=` can: `ConfigurationError`.
+    """
+    user = scope.get("user")
+    if user is None or not getattr(user, "is_authenticated", True):
+        return None
+    token = getattr(user, "access_token", None)
+    found = _from_user(user) if token is None else _from_token(token)
+    if found == Principal():
+        raise ConfigurationError(
+            f"nothing in {type(user).__name__} distinguishes users; pass principal=, a function of the ASGI "
+            "scope that returns who the caller is"
+        )
+    return found
+
+
+def _from_token(token: Any) -> Principal:
+    claims = getattr(token, "claims", None) or {}
+    subject = getattr(token, "subject", None)
+    return Principal(
+        client_id=_text(getattr(token, "client_id", None)),
+        issuer=_text(claims.get("iss")),
+        subject=_text(claims.get("sub") if subject is None else subject),  # FastMCP 3 has it in the claims only
+    )
+
+
+def _from_user(user: Any) -> Principal:
+    if isinstance(user, SimpleUser):  # elsewhere a display name identifies no user, but this has nothing else
+        return Principal(subject=user.username)
+    try:
+        return Principal(subject=_text(user.identity))
+    except (NotImplementedError, AttributeError):
+        return Principal()
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def reader(principal: PrincipalOf | None) -> ReadPrincipal:
+    """Return the function that reads the principal of every request."""
+    if principal is None:
+        return from_scope
+    if not callable(principal):
+        raise ConfigurationError(
+            "principal= takes a function of the ASGI scope that returns a Principal, a str or None"
+        )
+
+    def read(scope: Scope) -> Principal | None:
+        given: Any = principal(scope)
+        if given is None:
+            return None
+        found = given if isinstance(given, Principal) else Principal(subject=str(given))
+        if not given or given is True or not (found.client_id or found.subject):
+            raise ConfigurationError(
+                f"principal= returned {given!r}, which would make all callers one; return what identifies the caller, "
+                "or None for an anonymous one"
+            )
+        return found
+
+    return read

@@ -23,7 +23,7 @@ from ..stores._base import Reach, Store
 from . import forms, placement
 from .answers import refuse_bodyless
 from .context import RequestContext
-from .current import with_codes
+from .current import PrincipalOf, from_scope, with_codes
 from .forms import Seconds
 from .lifecycle import Services
 from .logs import log_start
@@ -43,7 +43,6 @@ from .options import (
     from_env,
 )
 from .placement import Place, Routing
-from .principal import PrincipalOf, from_scope
 from .request import handle_labelled_post, handle_post
 from .rewrites import take_cookie
 from .runtime import make_runtime

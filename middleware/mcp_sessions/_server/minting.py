@@ -168,8 +168,9 @@ def _make(
 async def _register(new: ActiveSession) -> None:
     limits, principal = new.runtime.limits, new.principal
     parts = None if principal is None else new.ring.signing.parts(principal)
+    of_subject = limits.anonymous_sessions if principal is None else limits.sessions_per_principal
     await new.runtime.store.register(
-        Record.of(new.claims, parts), of_subject=limits.sessions_per_principal, of_lineage=limits.forks_per_session
+        Record.of(new.claims, parts), of_subject=of_subject, of_lineage=limits.forks_per_session
     )
 
 

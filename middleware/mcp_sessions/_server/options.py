@@ -23,10 +23,10 @@ from .._session.events import Listener
 from .._session.session import EndedSession, Session
 from .._tokens.keyfile import Keys
 from ..stores._base import Store
-from ..telemetry._detect import Redact, Spans, Trace, User
+from ..telemetry import Redact, Spans, Trace, User
 from . import forms
+from .current import PrincipalOf
 from .forms import Code, Duration, Flag, Form, Lifetime, LifetimeOrNone, Name, Seconds, Whole, WholeOrNone
-from .principal import PrincipalOf
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -144,8 +144,10 @@ class Limits(_Checked):
     """Seconds within which the store must answer; a request that needs it is refused with HTTP 503 after that.
     Creating or deleting a tracked session takes up to three answers."""
     sessions_per_principal: WholeOrNone = 10_000
-    """Sessions of one principal that may be recorded at once, where tracked; the next one is refused. Sessions without
-    a principal are not counted; None sets no limit."""
+    """Sessions of one principal that may be recorded at once, where tracked; the next one is refused. None sets no
+    limit."""
+    anonymous_sessions: WholeOrNone = 1_000_000
+    """Sessions without a principal that may be recorded at once, where tracked; None sets no limit."""
     forks_per_session: WholeOrNone = 1_000
     """Forks of one session, of all generations, that may be recorded at once, where tracked; None sets no limit."""
     data_bytes_per_principal: WholeOrNone = 16 * MEBIBYTE
@@ -329,18 +331,19 @@ VARIABLES: Final[Mapping[str, str]] = {variable(setting): setting for setting in
 
 
 def from_env(**options: "Unpack[MiddlewareOptions]") -> MiddlewareOptions:
-    """Return the options that the environment holds, for whatever takes the middleware's options.
+    """Return the options in environment variables, for anything that takes the middleware's options.
 
     As in `add_sessions(app, **from_env())` and `app.add_middleware(MCPSessionMiddleware, **from_env(on_end=free))`.
 
     Args:
-        options: Options from code, which win over the environment; of an option object, what differs from its default.
+        options: Options from code, which override the environment; of an option object, the fields that differ from
+            their defaults.
 
     Returns:
-        Both together. Of keys it holds the place and never the secrets; a store's URL may hold a password.
+        All options. They name the source of keys, never the secrets; the URL of a store may contain a password.
 
     Raises:
-        ConfigurationError: A variable names no option, is empty or malformed; the message says what to write instead.
+        ConfigurationError: A variable is unknown, empty or malformed; the message names the remedy.
     """
     ours = [name for name in os.environ if name.startswith(PREFIX) and not SERVICE_LINK.fullmatch(name[len(PREFIX) :])]
     named = {_setting(name): name for name in sorted(ours) if name != SWITCH}

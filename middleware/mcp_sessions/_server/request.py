@@ -247,7 +247,8 @@ def _recorded(
         headers=ctx.headers.by_name,
         server_id=server_id,
     )
-    recorder.store_context(ctx.scope, message)
+    if recorder.wraps_handlers:
+        recorder.store_context(ctx.scope, message)
     if ctx.telemetry is None:
         return _UNRECORDED
     if message.method == INITIALIZE and not ctx.runtime.bridges:

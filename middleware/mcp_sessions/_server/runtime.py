@@ -33,15 +33,15 @@ from ..stores import _base as base
 from ..stores._base import ANONYMOUS, LIVE, Reach, Standing, Store
 from ..stores._memory import MemoryStore
 from ..stores._turns import Turns
-from ..telemetry._detect import is_traced
-from . import placement, principal
+from ..telemetry import is_traced
+from . import current, placement
 from .background import Census
 from .context import Conversation, PendingInitialized
+from .current import ReadPrincipal
 from .forms import as_seconds
 from .lifecycle import Sweeper, Terminator
 from .logs import Facts
 from .options import Limits, OnCreate, Options
-from .principal import ReadPrincipal
 from .streams import Events, Streams
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def make_runtime(app: ASGIApp, options: Options) -> Runtime:
         **_lifecycle(app, options),
         ring=ring,
         tokens=tokens,
-        principal=principal.reader(options.principal),
+        principal=current.reader(options.principal),
         audience=options.audience,
         lifetime=as_seconds(options.lifetime),
         asks=options.admission == "ask",
@@ -295,7 +295,7 @@ def _telemetry(app: ASGIApp, options: Options, feed: Feed | None) -> tuple[Calla
             redact=given.redact,
             feed=feed,
             tracked=options.tracked is not None,
-            who=None if given.user is None else Who(given.user, principal.reader(options.principal)),
+            who=None if given.user is None else Who(given.user, current.reader(options.principal)),
         )
 
     if given.metrics is not None or feed is not None:

@@ -168,7 +168,7 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
         "in numbers",
         {
             "create_limit": "more sessions in a minute than `Limits.creates_per_minute`",
-            "sessions_full": "as many sessions as `Limits.sessions_per_principal`",
+            "sessions_full": "as many sessions as `Limits.sessions_per_principal` or `anonymous_sessions`",
             "forks_full": "as many forks as `Limits.forks_per_session`",
             "data_full": "as much data as `Limits.data_bytes_per_principal`",
             "sessions_keep_coming": "a caller makes sessions faster than all of them can be ended",

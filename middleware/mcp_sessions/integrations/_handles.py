@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, TypeVar
 
 from .._errors import ConfigurationError
 from .._server import forms
+from .._server.current import from_scope
 from .._server.forms import Seconds
-from .._server.principal import from_scope
 from .._session.claims import Principal
 from .._session.session import Session, find_session, framework_scope
 from .._tokens.handles import Handle, HandleError, Holder, check_type, make_id, mint, pattern, verify
@@ -232,7 +232,7 @@ class _Sent:
 
 
 class HandleType:
-    """The annotation of a handle, in `Annotated` beside `str` or `Handle`. Made by `Handles.type`."""
+    """The annotation of a handle argument, in `Annotated` with `str` or `Handle`. Created by `Handles.type`."""
 
     __slots__ = ("_read", "_type")
 
@@ -278,9 +278,9 @@ if TYPE_CHECKING:
 else:
 
     class HandleOf:
-        """`HandleOf["basket"]`: the verified id of a basket, under the handles that were installed before.
+        """`HandleOf["basket"]`: the verified id of a basket, by the handles installed before.
 
-        A type checker takes it for a `Literal`, which is the one thing that may be written so.
+        Type checkers see a `Literal`, the only type with this syntax.
         """
 
         def __class_getitem__(cls, type: str) -> Any:

@@ -232,17 +232,17 @@ Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
 
 def lifespan_of(*parts: Any) -> Lifespan:
-    """Return one lifespan of several applications, or of lifespans of your own.
+    """Combine the lifespans of several applications, or your own, into one.
 
         app = FastAPI(lifespan=lifespan_of(database, mcp_app))
 
     Args:
         parts: Applications (`streamable_http_app()` of the official SDK, `http_app()` of FastMCP, any Starlette or
             FastAPI application, one that `MCPSessionMiddleware` wraps) and functions as `lifespan=` takes them.
-            They start in this order and stop in the reverse. Of what they yield, mappings are merged.
+            They start in this order and stop in reverse. Mappings that they yield are merged.
 
     Raises:
-        ConfigurationError: One of them has no lifespan.
+        ConfigurationError: One of the parts has no lifespan.
     """
     for part in parts:
         if not callable(part):

@@ -147,7 +147,8 @@ class Records(Protocol):
 
         Args:
             record: The session.
-            of_subject: How many sessions of its principal may be recorded, those that were cut off not counted.
+            of_subject: How many sessions of its principal, or of all without one, may be recorded for its audience;
+                those that were cut off are not counted, or only where they began in the hour of the cut-off.
             of_lineage: How many forks of its root may be.
 
         Raises:
@@ -347,7 +348,7 @@ class FullLog:
         logger.error(
             "the session store is full: %d sessions are recorded, at most %d of one principal; the data of sessions "
             "takes %d bytes, at most %d of them of one principal; see Limits(sessions_per_principal=..., "
-            "data_bytes_per_principal=..., anonymous_data_bytes=...), or use a larger store",
+            "anonymous_sessions=..., data_bytes_per_principal=..., anonymous_data_bytes=...), or use a larger store",
             *filling,
         )
 

@@ -7,7 +7,7 @@ again. What has an end is found without a look at everything else, since a scan 
 from __future__ import annotations
 
 import time
-from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Final
@@ -20,24 +20,27 @@ from .._session.claims import Claims
 from .._session.data import Namespace
 from . import _base as base
 from ._base import FIRST, LIVE, Ended, Filling, FullLog, Position, Reach, Record, Standing
-from ._memory_data import MINUTE, DataOfAll, ExpiryIndex
+from ._memory_data import MINUTE, DataOfAll, ExpiryIndex, SortedNames
 
-_LOOKS: Final = 200  # at records, between which others have their turn
-_SPAN: Final = 3600  # seconds of expiry that share one set of revocations
+_LOOKS: Final = 20  # at records, between which others have their turn
+_SPAN: Final = 3600  # seconds of expiry whose revocations are forgotten together
+_DIGITS: Final = 11  # of a session's beginning in a list
+_SEP: Final = "\x1f"
+_END: Final = "~"  # comes after all names of a list
 
 
 class _Revoked:
-    """Revocations of sessions one by one, in a set for each span of expiry, and of all issued before a moment.
+    """Revocations of sessions one by one, together for each span of expiry, and of all issued before a moment.
 
-    So a look-up is two hashes, and forgetting is dropping a set (a scan of a million entries stops the loop for 55 ms).
+    So a look-up is two hashes, and forgetting needs no scan (which stops the loop for 55 ms at a million entries).
     """
 
     def __init__(self, max_entries: int) -> None:
         self._max_entries = max_entries
-        self._refs: dict[int, set[str]] = {}
+        self._refs: dict[int, dict[str, None]] = {}  # the garbage collector walks a set
         self._count = 0
-        self._cut_offs: dict[str, tuple[int, int]] = {}  # by audience and subject: the moment, and when it may go
-        self._cut_off_ends = ExpiryIndex()
+        self._cut_offs: dict[str, int] = {}  # by audience and subject
+        self._cut_off_ends = ExpiryIndex()  # when they may go
 
     def __len__(self) -> int:
         return self._count + len(self._cut_offs)
@@ -51,23 +54,19 @@ class _Revoked:
         return bool(self._cut_offs) and claims.issued_at < self.moment_of(claims.subject, claims.audience)
 
     def moment_of(self, subject: str | None, audience: str) -> int:
-        none = (0, 0)
-        return max(self._cut_offs.get(f"{one or ''} {audience}", none)[0] for one in (None, subject))
+        return max(self._cut_offs.get(f"{one or ''} {audience}", 0) for one in (None, subject))
 
     def add(self, ref: str, expires_at: int) -> None:
         self._check_room()
-        self._refs.setdefault(expires_at // _SPAN, set()).add(ref)
+        self._refs.setdefault(expires_at // _SPAN, {})[ref] = None
         self._count += 1
 
     def cut_off(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
         key = f"{subject or ''} {audience}"
-        before = self._cut_offs.get(key)
-        if before is None:
+        if key not in self._cut_offs:
             self._check_room()
-        else:
-            moment, until = max(before[0], moment), max(before[1], until)
-        self._cut_offs[key] = (moment, until)
-        self._cut_off_ends.put(key, until)
+        self._cut_offs[key] = max(moment, self._cut_offs.get(key, 0))
+        self._cut_off_ends.put(key, max(until, self._cut_off_ends.moment(key)))
 
     def forget(self, over: float) -> None:
         for span in [span for span in self._refs if span < over // _SPAN]:
@@ -82,7 +81,7 @@ class _Revoked:
 
 
 class _Kept(msgspec.Struct, gc=False):
-    """A record as plain values, since the garbage collector stops the event loop to look at 100,000 objects."""
+    """A record as plain values, which the garbage collector passes over."""
 
     ref: str
     subject: str | None
@@ -100,10 +99,6 @@ class _Kept(msgspec.Struct, gc=False):
     def of(cls, one: Record) -> _Kept:
         times = (one.created_at, one.expires_at, one.seen_at)
         return cls(one.ref, one.subject, *times, one.root, one.trace, one.audience, one.parts)
-
-    @property
-    def position(self) -> Position:
-        return self.created_at, self.ref
 
     def current(self) -> Record:
         times = (self.created_at, self.expires_at, int(self.seen_at))
@@ -146,8 +141,10 @@ class MemoryStore:
         self._clock = clock
         self._revoked = _Revoked(max_entries)
         self._records: dict[str, _Kept] = {}
-        self._listings: dict[tuple[str, ...], list[Position]] = {}  # of what has not ended: by what, and of whom
+        # What has not ended: by audience, principal and beginning, and forks by their root and beginning.
+        self._listed, self._forks = SortedNames(), SortedNames()
         self._looks: dict[str, ExpiryIndex] = {}  # by audience: when to look at its records
+        self._idle_timeout: int | None = 0  # as long as it is not known, a record is looked at soon
         self._data = DataOfAll(max_data_bytes)
         self._anonymous = 0  # records of sessions without a principal
         self._tidied = 0.0
@@ -188,20 +185,23 @@ class MemoryStore:
     async def register(self, record: Record, *, of_subject: int | None = None, of_lineage: int | None = None) -> None:
         if record.ref in self._records or self._revoked.has(record.ref, record.expires_at):
             return
-        for kind, most, reason in (("subject", of_subject, "sessions_full"), ("root", of_lineage, "forks_full")):
-            for listing in _listings(record):
-                if listing[0] == kind and most is not None and self._count(listing, record) >= most:
-                    raise refuse(reason)
+        since = self._revoked.moment_of(record.subject, record.audience)
+        for (names, listing), most, reason in zip(
+            self._lists(record), (of_subject, of_lineage), ("sessions_full", "forks_full"), strict=False
+        ):
+            if most is not None and names.count(_name(listing, (since, "")), listing + _END) >= most:
+                raise refuse(reason)
         most_anonymous = self._max_sessions - self._max_sessions // 10
         is_crowded = record.subject is None and self._anonymous >= most_anonymous
         if is_crowded or len(self._records) >= self._max_sessions:
-            self._report_full()
+            await self._report_full()
             raise StoreFull
         self._records[record.ref] = _Kept.of(record)
         self._anonymous += record.subject is None
-        self._looks.setdefault(record.audience, ExpiryIndex()).put(record.ref, record.seen_at)
-        for listing in _listings(record):
-            insort(self._listings.setdefault(listing, []), record.position)
+        look = min(record.expires_at, base.idle_at(record.seen_at, self._idle_timeout))
+        self._looks.setdefault(record.audience, ExpiryIndex()).put(record.ref, look)
+        for names, listing in self._lists(record):
+            names.add(_name(listing, record.position))
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
         kept, now = self._records.get(claims.ref), self._clock()
@@ -216,37 +216,41 @@ class MemoryStore:
         self, subject: str, *, audience: str, after: Position = FIRST, limit: int | None = None, cut_off: bool = False
     ) -> list[Record]:
         alive_after = (0 if cut_off else self._revoked.moment_of(subject, audience), "")
-        return self._page(("subject", audience, subject), max(after, alive_after), limit, cut_off)
+        listing = f"{audience}{_SEP}{subject}{_SEP}"
+        first = _name(listing, max(after, alive_after))
+        return await self._page(self._listed, first, listing + _END, limit, cut_off)
 
     async def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
-        return self._page(("root", root), after, limit)
+        return await self._page(self._forks, _name(f"{root}{_SEP}", after), f"{root}{_SEP}{_END}", limit)
 
-    def _count(self, listing: tuple[str, ...], record: Record) -> int:
-        positions = self._listings.get(listing, [])
-        return len(positions) - bisect_right(positions, (self._revoked.moment_of(record.subject, record.audience), ""))
-
-    def _report_full(self) -> None:
+    async def _report_full(self) -> None:
         if self._full_log.is_due(self._clock()):
-            most = max((len(of) for by, of in self._listings.items() if by[0] == "subject"), default=0)
+            of_each = Counter[str]()
+            for block in self._listed:
+                of_each.update(listing for name in block if (listing := name.rpartition(_SEP)[0])[-1] != _SEP)
+                await cancel_shielded_checkpoint()
+            most = max(of_each.values(), default=0)
             self._full_log.log(Filling(len(self._records), most, self._data.bytes, self._data.most))
 
     async def roster(self, *, audience: str, cursor: str = "", limit: int) -> tuple[list[Record], str]:
-        created_at, _, ref = cursor.partition(" ")
-        positions = self._listings.get(("all", audience), [])
-        start = bisect_right(positions, (int(created_at), ref) if cursor else FIRST)
-        page = positions[start : start + limit]
-        found = [record for _, name in page if (record := self._found(name)) is not None]
-        return found, "{} {}".format(*page[-1]) if len(page) == limit else ""
+        listing = f"{audience}{_SEP}"
+        found = await self._page(self._listed, cursor or listing, listing + _END, limit)
+        if len(found) < limit:
+            return found, ""
+        (_, of), *_ = self._lists(found[-1])
+        return found, _name(of, found[-1].position)
 
-    async def count(self, *, audience: str) -> int:
-        positions = self._listings.get(("all", audience), [])
-        return len(positions) - bisect_left(positions, (self._revoked.moment_of(None, audience), ""))
+    async def count(self, *, audience: str) -> int | None:
+        if self._revoked.moment_of(None, audience):  # those on the list that it ended are not counted apart
+            return None
+        return self._listed.count(f"{audience}{_SEP}", f"{audience}{_SEP}{_END}")
 
     async def find(self, ref: str) -> Record | None:
         return self._found(ref)
 
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
         now, looks = self._tidy(), self._looks.get(audience, ExpiryIndex())
+        self._idle_timeout = idle_timeout
         taken: dict[str, Ended] = {}
         looked = 0
         while len(taken) < limit and (ref := looks.expired(now)) is not None and ref not in taken:
@@ -284,19 +288,27 @@ class MemoryStore:
         is_over = not cut_off and kept.created_at < self._revoked.moment_of(kept.subject, kept.audience)
         return None if is_over else kept.current()
 
-    def _page(
-        self, listing: tuple[str, ...], after: Position, limit: int | None, cut_off: bool = False
+    async def _page(
+        self, names: SortedNames, name: str, end: str, limit: int | None, cut_off: bool = False
     ) -> list[Record]:
-        positions = self._listings.get(listing, [])
-        there = (self._found(positions[n][1], cut_off) for n in range(bisect_right(positions, after), len(positions)))
-        return list(islice((record for record in there if record is not None), limit))
+        """Return the first records that live from after a name to before an end."""
+        found: list[Record] = []
+        while True:
+            at_once = _LOOKS if limit is None else min(limit - len(found), _LOOKS)
+            page = list(islice(names.after(name, end), at_once))
+            found += [record for name in page if (record := self._found(_ref(name), cut_off)) is not None]
+            if len(page) < at_once or len(found) == limit:
+                return found
+            await cancel_shielded_checkpoint()
+            name = page[-1]
 
-    def _unlist(self, record: _Kept) -> None:
-        for listing in _listings(record):
-            positions = self._listings[listing]
-            del positions[bisect_right(positions, record.position) - 1]
-            if not positions:
-                del self._listings[listing]
+    def _lists(self, one: Record | _Kept) -> list[tuple[SortedNames, str]]:
+        of_all = (self._listed, f"{one.audience}{_SEP}{one.subject or ''}{_SEP}")
+        return [of_all] if one.root is None else [of_all, (self._forks, f"{one.root}{_SEP}")]
+
+    def _unlist(self, kept: _Kept) -> None:
+        for names, listing in self._lists(kept):
+            names.remove(_name(listing, (kept.created_at, kept.ref)))
 
     def _lease(self, kept: _Kept, reason: str, *, until: float) -> None:
         if kept.reason is None:
@@ -346,16 +358,21 @@ class MemoryStore:
         return self._revoked.has(ref, expires_at) or (kept is not None and kept.reason is not None)
 
     def _tidy(self) -> float:
-        """Forget what is over, once a minute at most, and return the time."""
+        """Forget what is over, once a minute and some at a time, and return the time."""
         now = self._clock()
         over = (now - self._leeway) // MINUTE * MINUTE
         if over != self._tidied:
-            self._tidied = over
             self._revoked.forget(over)
-            self._data.forget(over, keep=self._records.get)  # an expired session's `on_end` may read it yet
+            if self._data.forget(over, keep=self._records.get):  # an expired session's `on_end` may read it yet
+                self._tidied = over
         return now
 
 
-def _listings(record: Record | _Kept) -> list[tuple[str, ...]]:
-    listings = (("subject", record.audience, record.subject), ("root", record.root), ("all", record.audience))
-    return [(*by, of) for *by, of in listings if of is not None]
+def _name(listing: str, position: Position) -> str:
+    """Return a session's name in a list, which is sorted as text."""
+    created_at, ref = position
+    return f"{listing}{created_at:0{_DIGITS}}{ref}"
+
+
+def _ref(name: str) -> str:
+    return name.rpartition(_SEP)[2][_DIGITS:]

@@ -1,10 +1,15 @@
-"""What `MemoryStore` keeps of all sessions' data, and the index by which what is over is found without a scan."""
+"""The indexes of `MemoryStore`, and what it keeps of all sessions' data.
+
+The garbage collector stops the event loop to walk over containers, but not over dicts of texts and numbers and structs
+with `gc=False`: all that is kept for each session is of these. It walks a list, a set and, when it is new, a tuple.
+"""
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Callable
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator
+from itertools import chain, dropwhile, takewhile
 from typing import Final
 
 import msgspec
@@ -14,44 +19,88 @@ from .._session.data import Namespace
 from ._base import ANONYMOUS, VALUE_COST, check_principal, check_size, size_of
 
 MINUTE: Final = 60  # seconds between two times of forgetting
-_SLACK: Final = 1000  # entries that an index may hold in vain
+FORGOTTEN: Final = 250  # sessions whose data is dropped at once
+_BLOCK: Final = 40  # names that a change copies at the most
+
+
+class SortedNames:
+    """Names in order, some dozen to a text, in lines. A name's letters sort behind a line's end."""
+
+    def __init__(self) -> None:
+        self._blocks: list[str] = []
+
+    def __iter__(self) -> Iterator[list[str]]:
+        """Return the names in blocks, as they are now."""
+        return (block.split("\n") for block in tuple(self._blocks))
+
+    @property
+    def first(self) -> str | None:
+        return self._blocks[0].split("\n", 1)[0] if self._blocks else None
+
+    def add(self, name: str) -> None:
+        n, names = self._block(name)
+        insort(names, name)
+        half = len(names) // 2 if len(names) > _BLOCK else len(names)
+        self._blocks[n : n + 1] = ["\n".join(part) for part in (names[:half], names[half:]) if part]
+
+    def remove(self, name: str) -> None:
+        n, names = self._block(name)
+        names.remove(name)
+        self._blocks[n : n + 1] = ["\n".join(names)] if names else []
+
+    def after(self, name: str, end: str) -> Iterator[str]:
+        """Yield the names after one and before `end`; nothing may change meanwhile."""
+        n, names = self._block(name)
+        others = (self._blocks[place].split("\n") for place in range(n + 1, len(self._blocks)))
+        return takewhile(end.__gt__, dropwhile(name.__ge__, chain(names, chain.from_iterable(others))))
+
+    def count(self, first: str, end: str) -> int:
+        """Return how many names there are from `first` on and before `end`."""
+        (n, names), (last, others) = self._block(first), self._block(end)
+        between = sum(block.count("\n") + 1 for block in self._blocks[n:last])
+        return between + bisect_left(others, end) - bisect_left(names, first)
+
+    def _block(self, name: str) -> tuple[int, list[str]]:
+        """Return the names among which one stands, or would, and their place."""
+        n = max(bisect_right(self._blocks, f"{name}\v") - 1, 0)  # also behind a block that begins with it
+        return n, self._blocks[n].split("\n") if self._blocks else []
 
 
 class ExpiryIndex:
-    """Names, each with the moment at which to look at it."""
+    """Names, each with the moment at which to look at it, in Unix seconds."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, str]] = []
+        self._names = SortedNames()
         self._moments: dict[str, float] = {}
 
     def put(self, name: str, moment: float) -> None:
-        before = self._moments.get(name)
+        self.remove(name)
         self._moments[name] = moment
-        if before is not None and before <= moment:
-            return  # the entry that is there is moved when its moment comes
-        heapq.heappush(self._heap, (moment, name))
-        if len(self._heap) > 2 * len(self._moments) + _SLACK:
-            self._heap = [(moment, name) for name, moment in self._moments.items()]
-            heapq.heapify(self._heap)
+        self._names.add(_at(name, moment))
 
     def remove(self, name: str) -> None:
-        del self._moments[name]  # what the heap holds of it is passed over
+        if (moment := self._moments.pop(name, None)) is not None:
+            self._names.remove(_at(name, moment))
+
+    def moment(self, name: str) -> float:
+        return self._moments.get(name, 0)
 
     def expired(self, now: float) -> str | None:
-        """Return a name whose moment has come, an early one, or None. It stays until it is moved."""
-        while self._heap and self._heap[0][0] <= now:
-            name = self._heap[0][1]
-            moment = self._moments.get(name)
-            if moment is None:
-                heapq.heappop(self._heap)
-            elif moment <= now:
-                return name
-            else:
-                heapq.heapreplace(self._heap, (moment, name))
-        return None
+        """Return the name whose moment came first, or None where none has come. It stays until it is moved."""
+        first = self._names.first
+        if first is None or self._moments[first[_DIGITS:]] > now:
+            return None
+        return first[_DIGITS:]
 
 
-class _Values(msgspec.Struct):
+_DIGITS: Final = 18  # of a moment that is sorted as text
+
+
+def _at(name: str, moment: float) -> str:
+    return f"{moment:0{_DIGITS}.6f}{name}"
+
+
+class _Values(msgspec.Struct, gc=False):
     items: dict[str, bytes] = msgspec.field(default_factory=dict)
     ends: dict[str, float] = msgspec.field(default_factory=dict)  # of those values that end before the session
     size: int = 0
@@ -128,13 +177,20 @@ class DataOfAll:
             self._add(values.subject, -values.cost)
             self._ends.remove(owner)
 
-    def forget(self, over: float, *, keep: Callable[[str], object]) -> None:
-        """Drop the data of sessions that ended by themselves before a moment, but those that are to be kept."""
-        while (owner := self._ends.expired(over)) is not None:
+    def forget(self, over: float, *, keep: Callable[[str], object]) -> bool:
+        """Drop the data of some sessions that ended by themselves before a moment, but those that are to be kept.
+
+        Returns:
+            Whether those were all.
+        """
+        for _ in range(FORGOTTEN):
+            if (owner := self._ends.expired(over)) is None:
+                return True
             if keep(owner):
                 self._ends.put(owner, over + MINUTE)
             else:
                 self.drop(owner)
+        return False
 
     def _remove(self, values: _Values, key: str) -> None:
         values.ends.pop(key, None)

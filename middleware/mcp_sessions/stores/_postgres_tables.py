@@ -79,6 +79,27 @@ MIGRATIONS: tuple[tuple[int, str], ...] = (
             FOR EACH ROW EXECUTE FUNCTION ~.count_item();
         """,
     ),
+    (
+        1,  # sessions without a principal, by the hour of their beginning, as those that were cut off do not count
+        """
+        CREATE TABLE ~.anonymous (
+            audience text, hour bigint, part int, sessions bigint NOT NULL, PRIMARY KEY (audience, hour, part)
+        ) WITH (fillfactor = 50);
+        CREATE FUNCTION ~.count_anonymous() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            INSERT INTO ~.anonymous AS known
+                SELECT audience, created_at / 3600, hashtextextended(ref, 0) & 15, TG_ARGV[0]::int * count(*)
+                FROM changed WHERE subject IS NULL GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+                ON CONFLICT (audience, hour, part) DO UPDATE SET sessions = known.sessions + excluded.sessions;
+            RETURN NULL;
+        END $$;
+        CREATE TRIGGER recorded AFTER INSERT ON ~.records REFERENCING NEW TABLE AS changed
+            FOR EACH STATEMENT EXECUTE FUNCTION ~.count_anonymous(1);
+        CREATE TRIGGER purged AFTER DELETE ON ~.records REFERENCING OLD TABLE AS changed
+            FOR EACH STATEMENT EXECUTE FUNCTION ~.count_anonymous('-1');
+        INSERT INTO ~.anonymous SELECT audience, created_at / 3600, 0, count(*) FROM ~.records
+            WHERE subject IS NULL GROUP BY 1, 2;
+        """,
+    ),
 )
 """Of each version of the tables the oldest one whose code can use them, too, and how they are made from those before.
 
@@ -121,6 +142,9 @@ _CROWDED: Final = """
             AND subject = %(subject)s AND audience = %(audience)s AND reason IS NULL AND created_at >= (SELECT
             coalesce(max(moment), 0) FROM ~.cut_offs WHERE subject IN ('', %(subject)s) AND audience = %(audience)s
             ) OFFSET greatest(%(of_subject)s::int - 1, 0) LIMIT 1)
+        UNION ALL (SELECT 'sessions_full' WHERE %(subject)s::text IS NULL AND %(of_subject)s::int <= (
+            SELECT coalesce(sum(sessions), 0) FROM ~.anonymous WHERE audience = %(audience)s AND hour >= (
+            SELECT coalesce(max(moment), 0) / 3600 FROM ~.cut_offs WHERE subject = '' AND audience = %(audience)s)))
         UNION ALL (SELECT 'forks_full' FROM ~.records WHERE %(of_lineage)s::int IS NOT NULL
             AND root = %(root)s AND reason IS NULL OFFSET greatest(%(of_lineage)s::int - 1, 0) LIMIT 1)
     ) AS crowd WHERE NOT EXISTS (SELECT FROM ~.records WHERE ref = %(ref)s)
@@ -194,6 +218,9 @@ _FORGET: Final = (
     "DELETE FROM ~.revoked WHERE ref IN (SELECT ref FROM ~.revoked WHERE expires_at <= %s LIMIT %s)",
     """DELETE FROM ~.cut_offs WHERE (subject, audience) IN (
         SELECT subject, audience FROM ~.cut_offs WHERE until <= %s LIMIT %s
+    )""",
+    """DELETE FROM ~.anonymous WHERE (audience, hour, part) IN (
+        SELECT audience, hour, part FROM ~.anonymous WHERE sessions = 0 AND hour < %s / 3600 - 1 LIMIT %s
     )""",
     # A recorded session's data stays until `purge`, since its `on_end` may read it.
     """DELETE FROM ~.items WHERE (owner, key) IN (

@@ -342,7 +342,7 @@ class RedisStore(RedisData):
                 discounts.append(DISCOUNT(*self._keys.account(account), args=(now, ref)))
             if begun:  # it was recorded
                 lists.setdefault(self._keys.due(audience), []).append(ref)
-                for key in chain(*self._keys.lists(audience, subject, root)):
+                for key in chain(*self._keys.lists(audience, subject or None, root)):
                     lists.setdefault(key, []).append(member(int(begun), ref))
         await self._connection.run(*(("ZREM", key, *members) for key, members in lists.items()), *discounts)
         return 1

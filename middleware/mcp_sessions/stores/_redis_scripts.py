@@ -232,14 +232,16 @@ class Keys:
     def ended_before(self, audience: str, subject: str | None) -> str:
         return f"{self._prefix}{{{subject or 'all'}}}:ended-before:{audience}"
 
-    def sessions(self, audience: str, subject: str) -> tuple[str, str]:
+    def sessions(self, audience: str, subject: str | None) -> tuple[str, str]:
+        if subject is None:  # in the slot of the cut-offs of all
+            return f"{self._prefix}{{all}}:anonymous-sessions:{audience}", f"{self._prefix}{{all}}:anonymous:{audience}"
         return f"{self._prefix}{{{subject}}}:sessions:{audience}", f"{self._prefix}{{{subject}}}:listed:{audience}"
 
     def forks(self, root: str) -> tuple[str, str]:
         return f"{self._prefix}{{{root}}}:forks", f"{self._prefix}{{{root}}}:forks-listed"
 
     def lists(self, audience: str, subject: str | None, root: str | None) -> list[tuple[str, str]]:
-        lists = [self.sessions(audience, subject)] if subject else []
+        lists = [self.sessions(audience, subject)]
         return [*lists, self.forks(root)] if root else lists
 
 
@@ -248,7 +250,7 @@ def listings(
 ) -> list[tuple[Command, str]]:
     """Return what lists a record, each with the reason to refuse it where there are as many as there may be."""
     found = []
-    if record.subject:
+    if record.subject or of_subject is not None:
         names = (*keys.sessions(record.audience, record.subject), keys.ended_before(record.audience, record.subject))
         found.append((LIST(*names, args=(*entry, of_subject or "")), "sessions_full"))
     if record.root:

@@ -1,16 +1,64 @@
 """Telemetry per session: spans, metrics and log records that tools can group by a session's `ref`.
 
 Only OpenTelemetry's API is used, and it is imported when a name is first asked for; the application chooses the SDK.
+Here stands what the server needs without it: whether this process traces, and the values of the options.
 """
 
+import sys
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from .._session.claims import Correlation, Principal
 
 if TYPE_CHECKING:
     from ._metrics import SessionMetrics
     from ._processor import SessionLogFilter, SessionSampler, SessionSpanProcessor
 
 __all__ = ["SessionLogFilter", "SessionMetrics", "SessionSampler", "SessionSpanProcessor"]
+
+_API: Final = "opentelemetry.trace"
+
+Spans = Literal["auto", "enrich", "server", "internal", "off"]
+"""`"auto"`: a server span, unless the wrapped server makes its own; `"enrich"`: none, the attributes go on the span
+around; `"server"` and `"internal"`: always one, of that kind; `"off"`: no span at all."""
+
+Trace = Literal["request", "session"]
+"""`"request"`: a message belongs to its caller's trace and links to the session's start; `"session"`: it belongs
+to the session's trace, and links to its caller."""
+
+Content = Literal["arguments", "result"]
+
+Redact = Callable[[Content, str, Any], Any]
+"""Called with the content's kind, the tool's name and the value; returns what may be written, or None for nothing."""
+
+User = Callable[[Principal], "str | None"]
+"""Called with the principal of a request; returns what of it may be written as `user.id`, or None for nothing."""
+
+
+def is_traced() -> bool:
+    """Whether spans go anywhere: the process has a tracer provider of its own, the SDK's or another one.
+
+    A provider may be set at any time, so no answer is cached.
+    """
+    api: Any = sys.modules.get(_API)
+    if api is None:
+        return False
+    try:
+        provider: object = api._TRACER_PROVIDER  # noqa: SLF001  # since the function looks into the environment
+    except AttributeError:
+        provider = api.get_tracer_provider()
+    return provider is not None and type(provider).__module__ != _API
+
+
+def takes_spans(provider: object) -> bool:
+    """Whether a tracer provider is more than one of the API's stand-ins: others have classes of the same name."""
+    return type(provider).__module__ != _API
+
+
+def attributes_of(correlation: Correlation) -> dict[str, str]:
+    """Return the attributes of a client's conversation label."""
+    return {"mcp_sessions.correlation": correlation.id, "mcp_sessions.correlation.source": correlation.source}
 
 
 def __getattr__(name: str) -> Any:

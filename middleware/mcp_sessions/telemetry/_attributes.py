@@ -10,21 +10,25 @@ import hashlib
 import logging
 import re
 from base64 import b32encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from msgspec import UNSET
+import msgspec
+from msgspec import UNSET, Raw
 from opentelemetry import baggage
 from opentelemetry.context import Context, create_key, get_current, set_value
-from opentelemetry.trace import get_current_span
+from opentelemetry.trace import Span, SpanContext, get_current_span
 
 from .._errors import Refusal
-from .._protocol.jsonrpc import TARGETS, Message
-from .._session.claims import Principal, looks_like_session_id
-from ._detect import User
+from .._protocol.jsonrpc import REQUEST, TARGETS, Message
+from .._protocol.labels import client_of
+from .._protocol.members import Meta, Params
+from .._session.claims import MAX_CLIENT_CHARS, Principal, looks_like_session_id
+from . import User
+from ._context import start_of, with_session
 
 SCOPE: Final = "mcp_sessions"
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.44.0"
@@ -53,13 +57,13 @@ CLIENT_ADDRESS: Final = "client.address"
 CALL: Final = "tools/call"
 EXECUTE_TOOL: Final = "execute_tool"
 TOOL_ERROR: Final = "tool_error"
-NETWORK: Final = "network."
 HTTP: Final = {"network.transport": "tcp", "network.protocol.name": "http"}
 HTTP_VERSION: Final = "network.protocol.version"
 TARGET_ATTRIBUTES: Final = {CALL: TOOL, "prompts/get": PROMPT}
 
 _RESOURCE_METHODS: Final = TARGETS.keys() - TARGET_ATTRIBUTES.keys()
 MAX_NAME: Final = 128  # characters; the protocol's own limit for a tool's name
+_NETWORK: Final = "network."
 _MAX_URI: Final = 512
 _MAX_ID: Final = 64
 _MAX_ID_BITS: Final = 64
@@ -101,16 +105,15 @@ def inherited_ref(context: Context) -> str | None:
 
 def with_foreign_marker(context: Context) -> Context:
     """Return a context that marks a foreign `session.id` for a session that is created in it."""
-    return set_value(_FOREIGN, True, context) if has_foreign_session_id(None, "", context) else context
+    return set_value(_FOREIGN, True, context) if has_foreign_session_id({}, "", context) else context
 
 
-def has_foreign_session_id(span: Any, ref: str, context: Context | None) -> bool:
+def has_foreign_session_id(span: Mapping[str, Any], ref: str, context: Context | None) -> bool:
     """Whether `session.id` on a span that starts is not ours to set: tools give a trace to the first session in it.
 
-    The span may be None; so may the context of its parent, for the current one.
+    What counts are the span's attributes so far, and the context of its parent; None is the current one.
     """
-    parents = get_current() if context is None else context
-    found = None if span is None else attributes_on(span).get(SESSION_ID)
+    parents, found = get_current() if context is None else context, span.get(SESSION_ID)
     if not parents:  # so neither baggage nor a parent
         return bool(found and found != ref)
     if parents.get(_FOREIGN):
@@ -125,36 +128,102 @@ def has_foreign_session_id(span: Any, ref: str, context: Context | None) -> bool
     return bool(above not in (ref, ours_above))
 
 
-def attributes_on(span: Any) -> Mapping[str, Any]:
+def attributes_on(span: object) -> Mapping[str, Any]:
     """Return the attributes of a span; nothing for one of another process."""
-    attributes: Mapping[str, Any] = getattr(span, "attributes", None) or {}
+    attributes = getattr(span, "attributes", None)
+    if attributes is None:
+        return {}
     try:
-        return attributes.copy()  # type: ignore[attr-defined,no-any-return]  # as quick as one look into the SDK's
+        found: Mapping[str, Any] = attributes.copy()  # as quick as one look into the SDK's
     except AttributeError:
-        return attributes
+        return cast("Mapping[str, Any]", attributes)
+    return found
 
 
-def common_attributes(
-    label: str, target: str | None, version: str | None, http_version: str | None = None
-) -> dict[str, str]:
-    """Return the attributes of all messages with one method, one target and one version, as the header has it."""
-    attributes = {METHOD: label, **HTTP}
-    if http_version is not None:
-        attributes[HTTP_VERSION] = http_version
-    if version is not None and _VERSION.fullmatch(version):
-        attributes[PROTOCOL_VERSION] = version
+def write(span: Span, attributes: Mapping[str, str]) -> None:
+    """Write short texts on a span.
+
+    OpenTelemetry's SDK takes some 6,000 instructions for each, to look at its type and at limits. Where it keeps a
+    plain dictionary and has no limit that they could reach, they are put there at once.
+    """
+    held = getattr(span, "_attributes", None)
+    kept = getattr(held, "_dict", None)
+    if (
+        type(kept) is dict
+        and held is not None
+        and not held._immutable  # noqa: SLF001  # the span has not ended
+        and held.max_value_len is None
+        and (held.maxlen is None or len(kept) + len(attributes) <= held.maxlen)
+    ):
+        kept.update(attributes)
+    else:
+        span.set_attributes(attributes)
+
+
+class Call(msgspec.Struct, frozen=True):
+    """What the spans of messages have in common that call the same in one session."""
+
+    name: str
+    named: tuple[dict[str, str], dict[str, str]]  # what it calls and its session; the second: `session.id` is foreign
+    more: dict[str, str]  # what else our span says
+    common: dict[str, str]  # all that names no session
+    beside_http: dict[str, str]  # those of them that are not on the span of an HTTP instrumentation, either
+    parent: Context  # where the message brings no trace context and there is no current span
+    start: SpanContext | None  # the session's
+
+
+def make_call(  # noqa: PLR0917  # all of it is the key of a cache
+    aliases: Collection[str],
+    method: str,
+    name: bytes,
+    version: str | None,
+    http_version: str | None,
+    client: str | bytes | None,
+    ref: str | None,
+    trace: str | None,
+) -> Call:
+    """Return what messages have in common.
+
+    The name is JSON text, and so is a client's as a message brings it; as its session has it, it is a plain one.
+    """
+    message = Message(b"", REQUEST, method, read_params=Params(name=Raw(name) if name else UNSET))
+    label, target = message.label, target_of(message)
+    labels = {METHOD: label}
     if target is not None:
-        attributes[TARGET_ATTRIBUTES[label]] = target
+        labels[TARGET_ATTRIBUTES[label]] = target
+    common = {**labels, **HTTP}
+    if http_version is not None:
+        common[HTTP_VERSION] = http_version
+    if version is not None and _VERSION.fullmatch(version):
+        common[PROTOCOL_VERSION] = version
     if label == CALL:
-        attributes[OPERATION] = EXECUTE_TOOL
-    return attributes
+        common[OPERATION] = EXECUTE_TOOL
+    if isinstance(client, bytes):
+        given = Params(client_info=Raw(client), meta=Meta(client_info=Raw(client)))
+        client = client_of(Message(b"", REQUEST, method, read_params=given))
+    if client is not None:
+        common[CLIENT] = client[:MAX_CLIENT_CHARS]
+    ours, foreign = ({}, {}) if ref is None else (session_attributes(ref, tuple(aliases), it) for it in (False, True))
+    return Call(
+        label if target is None else f"{label} {target}",
+        ({**labels, **ours}, {**labels, **foreign}),
+        {key: value for key, value in common.items() if key not in labels},
+        common,
+        {key: value for key, value in common.items() if not key.startswith(_NETWORK)},
+        Context() if ref is None else with_session(ref, Context()),
+        start_of(trace),
+    )
 
 
 def message_attributes(common: dict[str, str], message: Message) -> dict[str, str]:
     """Return the attributes of one message: a copy of the common ones with its id and its resource."""
-    attributes = common.copy()
-    if message.given_id is not UNSET and (request_id := _request_id(message)) is not None:
-        attributes[REQUEST_ID] = request_id
+    attributes, given = common.copy(), message.given_id
+    if type(given) is int and given.bit_length() <= _MAX_ID_BITS:  # by far the most
+        attributes[REQUEST_ID] = str(given)
+    elif given is not UNSET:
+        raw = (message.id or b"").strip(b'"')
+        if len(raw) <= _MAX_ID and b"\\" not in raw:  # not one as long as a credential, or with an escape in it
+            attributes[REQUEST_ID] = raw.decode("utf-8", "replace")
     if message.method in _RESOURCE_METHODS and (uri := _text(message)):
         bare = _USERINFO.sub("", re.split(r"[?#]", uri, maxsplit=1)[0])  # user, query and fragment may be credentials
         if bare:
@@ -176,22 +245,8 @@ def _text(message: Message) -> str | None:
     return None if text is None or not text.isprintable() or looks_like_session_id(text) else text
 
 
-def _request_id(message: Message) -> str | None:
-    """Return the id as text, or None for one with an escape in it and for one as long as a credential."""
-    given = message.given_id
-    if type(given) is int and given.bit_length() <= _MAX_ID_BITS:  # by far the most
-        return str(given)
-    raw = (message.id or b"").strip(b'"')
-    return raw.decode("utf-8", "replace") if len(raw) <= _MAX_ID and b"\\" not in raw else None
-
-
 class Who:
-    """Who sends a request, as attributes: the user by the application's function, and the network address.
-
-    Args:
-        user: Returns what is written of a principal, or None for nothing.
-        principal: Returns the principal of a request, given its scope.
-    """
+    """Who sends a request, as attributes: the user by the application's function, and the network address."""
 
     def __init__(self, user: User, principal: Callable[[Any], Principal | None]) -> None:
         self._user: Final = user

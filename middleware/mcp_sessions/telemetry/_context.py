@@ -15,21 +15,11 @@ from typing import Final, cast
 
 import msgspec
 from msgspec import UNSET
-from opentelemetry import propagate
-from opentelemetry.context import Context, attach, create_key, detach, get_current, get_value, set_value
-from opentelemetry.trace import (
-    INVALID_SPAN_CONTEXT,
-    Link,
-    NonRecordingSpan,
-    Span,
-    SpanContext,
-    TraceFlags,
-    get_current_span,
-    set_span_in_context,
-)
+from opentelemetry import propagate, trace
+from opentelemetry.context import Context, attach, create_key, detach, get_value, set_value
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, Link, Span, SpanContext, get_current_span, set_span_in_context
 
 from .._errors import Refusal
-from .._protocol.jsonrpc import Message
 from .._protocol.members import Meta
 from .._protocol.strict_json import string
 from .._session.claims import RedactedRepr
@@ -47,6 +37,7 @@ _HOOK: Final = create_key("mcp_sessions.hook")
 _REQUEST: Final = create_key("mcp_sessions.request")
 _WHO: Final = create_key("mcp_sessions.who")
 _AROUND: Final = create_key("mcp_sessions.around")
+_SPAN: Final = next(iter(set_span_in_context(trace.INVALID_SPAN, Context())))  # the API's own key
 _NOBODY: Final[Mapping[str, str]] = {}
 
 request_context: Final[ContextVar[Context | None]] = ContextVar("mcp_sessions_context", default=None)
@@ -54,19 +45,12 @@ request_context: Final[ContextVar[Context | None]] = ContextVar("mcp_sessions_co
 
 
 class Origin(RedactedRepr, msgspec.Struct, frozen=True):
-    """Where a message comes from.
+    """Where a message comes from."""
 
-    Args:
-        context: The current context with the message's baggage, and with the caller's span where it names one.
-        caller: That span, by `_meta`; invalid where it names none, or the one of the transport.
-        transport: The span around, or that of the HTTP headers where none is around; it may be invalid.
-        around: The span around, where it is recorded.
-    """
-
-    context: Context
-    caller: SpanContext
-    transport: SpanContext
-    around: Span | None
+    context: Context  # the current one with the message's baggage, and with the caller's span where it names one
+    caller: SpanContext  # that span, by `_meta`; invalid where it names none, or the one of the transport
+    transport: SpanContext  # the span around, or that of the HTTP headers where none is around; it may be invalid
+    around: Span | None  # the span around, where it is recorded
 
     @property
     def links(self) -> list[Link]:
@@ -74,60 +58,43 @@ class Origin(RedactedRepr, msgspec.Struct, frozen=True):
         return [*links_to(self.caller, CALLER), *links_to(self.transport, TRANSPORT)]
 
     @property
-    def server_context(self) -> Context:
+    def for_server(self) -> Context:
         """The context for a server that makes its own spans: it reads `_meta` itself, and never below another span."""
         return set_span_in_context(get_current_span(), self.context) if self.caller.is_valid else self.context
 
 
 class ServerSpan(RedactedRepr, msgspec.Struct):
-    """What we know of the message of a span that the wrapped server makes.
+    """What we know of the message of a span that the wrapped server makes."""
 
-    Args:
-        label: The message's method, with which the span's name begins.
-        attributes: Those that our own span would have.
-        links: What may be linked.
-        is_taken: Whether the span has begun; further ones below it are of something else.
-    """
-
-    label: str
-    attributes: Mapping[str, str]
-    links: Sequence[Link]
-    is_taken: bool = False
+    label: str  # the message's method, with which the span's name begins
+    attributes: Mapping[str, str]  # those that our own span would have
+    links: Sequence[Link]  # what may be linked
+    is_taken: bool = False  # whether the span has begun; further ones below it are of something else
 
 
-def origin_of(message: Message, headers: Mapping[bytes, bytes]) -> Origin:
-    """Return where a message comes from, by its `_meta`, its HTTP headers and the span around."""
-    current, span = get_current(), get_current_span()
-    transport = span.get_span_context()
+def origin_of(meta: Meta | None, headers: Mapping[bytes, bytes], current: Context) -> Origin:
+    """Return where a message comes from, by its `_meta`, its HTTP headers and the current context."""
+    span = cast("Span", current.get(_SPAN, trace.INVALID_SPAN))
+    transport, around = span.get_span_context(), span if span.is_recording() else None
     if not transport.is_valid and TRACEPARENT in headers:
         named = {name: headers.get(name.encode(), b"").decode("latin-1") for name in _TRACE_CONTEXT}
         current = propagate.extract(named, current)
         transport = get_current_span(current).get_span_context()
-    sent = _carrier(message.params.meta)
-    context = propagate.extract(sent, current) if sent else current
+    if meta is None or (meta.traceparent is UNSET and meta.baggage is UNSET):
+        return Origin(current, INVALID_SPAN_CONTEXT, transport, around)
+    context = propagate.extract(_carrier(meta), current)
     caller = get_current_span(context).get_span_context()
-    if _place(caller) == _place(transport):
+    if (caller.trace_id, caller.span_id) == (transport.trace_id, transport.span_id):
         caller = INVALID_SPAN_CONTEXT
-    return Origin(context, caller, transport, span if span.is_recording() else None)
+    return Origin(context, caller, transport, around)
 
 
-def has_trace_context(meta: Meta) -> bool:
-    """Whether a message's `_meta` brings a span or baggage."""
-    return meta.traceparent is not UNSET or meta.baggage is not UNSET
-
-
-def _carrier(meta: Meta | None) -> dict[str, str]:
-    if meta is None or not has_trace_context(meta):
-        return {}
+def _carrier(meta: Meta) -> dict[str, str]:
     try:
         sent = {name: getattr(meta, name) for name in _TRACE_CONTEXT}
         return {name: string(value) or "" for name, value in sent.items() if value is not UNSET}
     except Refusal:  # a lone surrogate
         return {}
-
-
-def _place(context: SpanContext) -> tuple[int, int]:
-    return context.trace_id, context.span_id
 
 
 @lru_cache(maxsize=4096)
@@ -136,24 +103,22 @@ def start_of(text: str | None) -> SpanContext | None:
     found = None if text is None else _SHAPE.fullmatch(text)
     if found is None:
         return None
-    flags = TraceFlags(int(found[3], 16))
+    flags = trace.TraceFlags(int(found[3], 16))
     context = SpanContext(int(found[1], 16), int(found[2], 16), is_remote=True, trace_flags=flags)
     return context if context.is_valid else None
 
 
-def traceparent_of(context: SpanContext) -> str:
-    """Return a span's context as a traceparent (W3C)."""
-    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
-
-
 def links_to(context: SpanContext | None, role: str) -> list[Link]:
-    """Return the link to a span, or nothing where there is none."""
+    """Return the link to a span, or nothing where there is none.
+
+    It is made for one span: the SDK changes it, and takes twice as long for one that it has changed.
+    """
     return [] if context is None or not context.is_valid else [Link(context, {LINK: role})]
 
 
 def below(start: SpanContext, context: Context | None = None) -> Context:
     """Return a context, or the current one, with a session's start as its span."""
-    return set_span_in_context(NonRecordingSpan(start), context)
+    return set_span_in_context(trace.NonRecordingSpan(start), context)
 
 
 # --- what spans find in their context --------------------------------------------------------------
@@ -162,11 +127,6 @@ def below(start: SpanContext, context: Context | None = None) -> Context:
 def with_session(ref: str, context: Context | None = None) -> Context:
     """Return a context, or the current one, with a session for samplers, which are asked before spans begin."""
     return set_value(_REF, ref, context)
-
-
-def in_session(ref: str | None, context: Context) -> Context:
-    """Return a context with a session, or as it is where there is none."""
-    return context if ref is None else set_value(_REF, ref, context)
 
 
 def session_in(context: Context | None) -> str | None:
@@ -195,9 +155,26 @@ def hook_in(context: Context) -> str | None:
     return cast("str | None", context.get(_HOOK))
 
 
-def with_server_span(known: ServerSpan, context: Context) -> Context:
-    """Return a context in which the span of the wrapped server finds what it lacks."""
-    return set_value(_REQUEST, known, context)
+def for_request(  # noqa: PLR0917  # names cost more at every request
+    context: Context,
+    ref: str | None,
+    span: Span | None,
+    around: Span | None = None,
+    who: Mapping[str, str] = _NOBODY,
+    known: ServerSpan | None = None,
+) -> Context:
+    """Return a context for what handles a message, from the one so far.
+
+    The span is the message's, or None for that of the context; `known` is what the span of the wrapped server lacks.
+    """
+    found: dict[str, object] = {} if span is None else {_SPAN: span}
+    if ref is not None:
+        found[_REF] = ref
+    if around is not None or who or known is not None:
+        found.update({_AROUND: around, _WHO: who, _REQUEST: known})
+    made = Context(context)  # changed while nobody else has it, since each of the API's functions makes a copy
+    dict.update(made, found)
+    return made
 
 
 def server_span_in(context: Context, name: str) -> ServerSpan | None:
@@ -209,13 +186,6 @@ def server_span_in(context: Context, name: str) -> ServerSpan | None:
         return None
     known.is_taken = True
     return known
-
-
-def with_request(who: Mapping[str, str], around: Span | None, context: Context) -> Context:
-    """Return a context in which the spans of sessions find who sends the request, and the span around it."""
-    if who:
-        context = set_value(_WHO, who, context)
-    return context if around is None else set_value(_AROUND, around, context)
 
 
 def who_sent() -> Mapping[str, str]:

@@ -83,25 +83,16 @@ def untraced() -> Iterator[None]:
         contexts.detach(token)
 
 
-def makes_server_spans(parts: Iterable[object]) -> bool:
-    """Whether the server makes a server span for each request, by what a request may reach."""
-    return any(map(_traces, parts))
-
-
-def servers(parts: Iterable[object]) -> Iterator[object]:
-    """Return the SDK's servers, FastMCP's among them, in what a request may reach."""
-    return filter(None, map(_server, parts))
-
-
-def _traces(part: object) -> bool:
-    """Whether a part is FastMCP's endpoint, if `telemetry_mode` enables spans, or has SDK 2.x's middleware for them."""
+def makes_server_spans(part: object) -> bool:
+    """Whether a part that requests reach makes server spans: SDK 2.x's server, FastMCP's unless its settings say no."""
     if _is(part, _ENDPOINT) and type(part).__module__.startswith("fastmcp."):
         settings = getattr(sys.modules.get("fastmcp"), "settings", None)
         return getattr(settings, "telemetry_mode", "native") == "native"
-    return any(_is(entry, _SDK_MIDDLEWARE) for entry in getattr(_server(part), "middleware", ()))
+    return any(_is(entry, _SDK_MIDDLEWARE) for entry in getattr(server_in(part), "middleware", ()))
 
 
-def _server(part: object) -> object:
+def server_in(part: object) -> object:
+    """Return the SDK's server, maybe FastMCP's, in a part that requests reach, or None."""
     manager = getattr(part, "session_manager", None) if _is(part, _ENDPOINT) else part
     return getattr(manager, "app", None) if _is(manager, _MANAGER) else None
 

@@ -15,7 +15,7 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -39,10 +39,6 @@ _RETRY: Final = 1.0  # seconds after which a worker tries again to bind the port
 _REQUEST: Final = re.compile(rb"([A-Z]{1,16}) (/[!-~]*) HTTP/1\.1")
 _HEADER: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
 _REF: Final = re.compile(r"ses_[a-z2-7]{24}")
-_STATUSES: Final = "200 OK,400 Bad Request,401 Unauthorized,403 Forbidden,404 Not Found,405 Method Not Allowed"
-_REASONS: Final = {
-    int(line[:3]): line[4:] for line in f"{_STATUSES},421 Misdirected Request,503 Service Unavailable".split(",")
-}
 _METHODS: Final = {"/": "GET", "/events": "GET", "/end": "POST"}
 _log: Final = logging.getLogger("mcp_sessions")
 
@@ -70,8 +66,7 @@ class _Refused(Exception):
     """A request is answered with an error; the argument is its status."""
 
 
-@dataclass(repr=False)
-class _Request(RedactedRepr):
+class _Request(RedactedRepr, msgspec.Struct):
     method: str
     target: str
     headers: Mapping[str, str]
@@ -83,8 +78,8 @@ class Inspector:
 
     Args:
         address: Host and port.
-        token: What callers must give as the password, or None where the address is a loopback one.
-        feed: This worker's feed; the page shows all that are in its directory.
+        token: The password, or None where the address is a loopback one.
+        feed: This worker's; the page shows all in its directory.
         recorded: Returns the sessions in the store, or None where it has none or does not answer.
         end: Ends a session, and returns whether it did.
     """
@@ -155,7 +150,7 @@ class Inspector:
             else:
                 await stream.send(_head(200, "text/plain", await self._ended(request)))
         except _Refused as refused:
-            await stream.send(_head(refused.args[0], "text/plain", _REASONS[refused.args[0]].encode()))
+            await stream.send(_head(refused.args[0], "text/plain", HTTPStatus(refused.args[0]).phrase.encode()))
         except TimeoutError:
             return
 
@@ -316,4 +311,4 @@ def _head(status: int, media_type: str, body: bytes | None = None) -> bytes:
     if body is not None:
         headers["Content-Length"] = str(len(body))
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return f"HTTP/1.1 {status} {_REASONS[status]}\r\n{lines}\r\n".encode() + (body or b"")
+    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{lines}\r\n".encode() + (body or b"")

@@ -17,24 +17,8 @@ from .._protocol.headers import HANDSHAKE_VERSIONS
 from .._protocol.jsonrpc import Message
 from .._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted
 from .._session.reasons import ENDS, REASONS
-from ._attributes import (
-    CALL,
-    ERROR_TYPE,
-    EXECUTE_TOOL,
-    HTTP,
-    METHOD,
-    OPERATION,
-    PROTOCOL_VERSION,
-    REASON,
-    SCHEMA_URL,
-    SCOPE,
-    STATUS_CODE,
-    TARGET_ATTRIBUTES,
-    TOOL,
-    TOOL_ERROR,
-    package_version,
-    target_of,
-)
+from . import _attributes as names
+from ._attributes import CALL, METHOD, REASON, SCOPE, TARGET_ATTRIBUTES, TOOL, TOOL_ERROR, target_of
 from ._outcome import Outcome
 
 CREATED: Final = "mcp_sessions.session.created"
@@ -82,24 +66,20 @@ class SessionMetrics:
     """
 
     def __init__(self, meter_provider: MeterProvider | None = None) -> None:
-        meter = get_meter(SCOPE, package_version(), meter_provider, SCHEMA_URL)
+        meter = get_meter(SCOPE, names.package_version(), meter_provider, names.SCHEMA_URL)
         self._meter: Final = meter
         self._created: Final = meter.create_counter(CREATED, "{session}", "Sessions that were created")
         self._ended: Final = meter.create_counter(ENDED, "{session}", "Sessions that ended, by reason")
         self._refused: Final = meter.create_counter(REFUSED, "{request}", "Requests that were refused, by reason")
         self._calls: Final = meter.create_counter(CALLS, "{call}", "Tool calls, by tool and outcome")
         self._alive: Final = _alive_of(meter_provider)
+        text = "The duration of the MCP session as observed on the MCP server."
         self._session_duration: Final = meter.create_histogram(
-            SESSION_DURATION,
-            "s",
-            "The duration of the MCP session as observed on the MCP server.",
-            explicit_bucket_boundaries_advisory=SESSION_BUCKETS,
+            SESSION_DURATION, "s", text, explicit_bucket_boundaries_advisory=SESSION_BUCKETS
         )
+        text = "MCP request or notification duration as observed on the receiver."
         self._operation_duration: Final = meter.create_histogram(
-            OPERATION_DURATION,
-            "s",
-            "MCP request or notification duration as observed on the receiver.",
-            explicit_bucket_boundaries_advisory=OPERATION_BUCKETS,
+            OPERATION_DURATION, "s", text, explicit_bucket_boundaries_advisory=OPERATION_BUCKETS
         )
         self._names: Final[set[tuple[str, str]]] = set()
         self.begin()
@@ -139,7 +119,7 @@ class SessionMetrics:
         elif isinstance(fact, SessionDeleted):
             reason = {REASON: fact.reason if fact.reason in ENDS else OTHER}
             self._ended.add(1, reason)
-            self._session_duration.record(fact.seconds, {**HTTP, **reason})
+            self._session_duration.record(fact.seconds, {**names.HTTP, **reason})
         elif isinstance(fact, RequestRefused):
             self._refused.add(1, {REASON: fact.reason if fact.reason in REASONS else OTHER})
 
@@ -153,11 +133,11 @@ class SessionMetrics:
         ref: str | None = None,  # noqa: ARG002  # no metric names a session
     ) -> None:
         """Record how long one message took, in seconds."""
-        attributes: dict[str, str] = {METHOD: message.method if message.method in METHODS else OTHER, **HTTP}
+        attributes: dict[str, str] = {METHOD: message.method if message.method in METHODS else OTHER, **names.HTTP}
         if version is not None:
-            attributes[PROTOCOL_VERSION] = version if version in VERSIONS else OTHER
+            attributes[names.PROTOCOL_VERSION] = version if version in VERSIONS else OTHER
         if message.method == CALL:
-            attributes[OPERATION] = EXECUTE_TOOL
+            attributes[names.OPERATION] = names.EXECUTE_TOOL
         for tool in outcome.tools:
             self._learn(CALL, tool, _MAX_NAMES)
         if (target := target_of(message)) is not None:
@@ -166,9 +146,9 @@ class SessionMetrics:
                 ending = SUCCEEDED if outcome.error is None else TOOL_ERROR if outcome.error == TOOL_ERROR else FAILED
                 self._calls.add(1, {TOOL: name, OUTCOME: ending})
         if outcome.error is not None:
-            attributes[ERROR_TYPE] = outcome.error
+            attributes[names.ERROR_TYPE] = outcome.error
         if outcome.code is not None:
-            attributes[STATUS_CODE] = outcome.code
+            attributes[names.STATUS_CODE] = outcome.code
         self._operation_duration.record(seconds, attributes)
 
     def _bounded(self, method: str, target: str, outcome: Outcome) -> str:

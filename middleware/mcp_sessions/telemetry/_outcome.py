@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from contextvars import Token
 from dataclasses import dataclass
 from time import perf_counter
-from types import TracebackType
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -24,9 +23,9 @@ from opentelemetry.trace import Span, StatusCode
 from .._errors import Refusal
 from .._protocol.jsonrpc import Message
 from .._session.claims import RedactedRepr
+from . import Content, Redact
 from ._attributes import ERROR_TYPE, MAX_NAME, REASON, STATUS_CODE, TOOL_ERROR, server_ref, target_of
 from ._context import request_context
-from ._detect import Content, Redact
 
 _CONTENT_ATTRIBUTES: Final[dict[Content, str]] = {
     "arguments": "gen_ai.tool.call.arguments",
@@ -39,23 +38,14 @@ _log: Final = logging.getLogger("mcp_sessions")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a request ended.
+    """How a request ended."""
 
-    Args:
-        error: The class of error (`error.type`), or None for a success.
-        code: The JSON-RPC error code as text, or None.
-        reason: Why we refused it, or None where we did not.
-        message: Our own fixed text of the refusal, or None.
-        tools: The names of the tools that the answer lists.
-        is_unknown: Whether the answer says that there is no such tool.
-    """
-
-    error: str | None = None
-    code: str | None = None
-    reason: str | None = None
-    message: str | None = None
-    tools: tuple[str, ...] = ()
-    is_unknown: bool = False
+    error: str | None = None  # the class of error (`error.type`), or None for a success
+    code: str | None = None  # the JSON-RPC error code as text
+    reason: str | None = None  # why we refused it
+    message: str | None = None  # our own fixed text of the refusal
+    tools: tuple[str, ...] = ()  # the names of the tools that the answer lists
+    is_unknown: bool = False  # whether the answer says that there is no such tool
 
 
 SUCCESS: Final = Outcome()
@@ -90,45 +80,25 @@ def content(kind: Content, text: str | None, is_ours: bool, is_outermost: bool) 
 
 
 class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
-    """One message while it is handled. (A struct, since one is made per message, and a class takes longer to make.)
-
-    Args:
-        message: The request or notification.
-        version: The `MCP-Protocol-Version` header, or None.
-        listeners: What receives it when it has been handled.
-        ref: Its session, or None.
-        unproven: A session of the wrapped server that it names, which is one only if the server accepts it, or None.
-        prove: Receives that session once it is accepted.
-        started_at: When it began, as a performance counter counts.
-        span: Its span, or None.
-        around: The recorded span around it, or None.
-        context: The context in which it is handled, or None for the one before.
-        token: Restores the context before, or None where that is still current.
-        own_token: The same for the variable of those who start from an empty context.
-        contents: What writes its result on the span, or None for nothing.
-        is_recorded: Whether a span of it is.
-        status: The HTTP status of its response, once that begins.
-        outcome: The error in its answer, or None.
-        refusal: The outcome where we refused it, or None.
-    """
+    """One message while it is handled. (A struct, since one is made per message, and a class takes longer to make.)"""
 
     message: Message
-    version: str | None
-    listeners: Sequence[OperationListener] = ()
-    ref: str | None = None
-    unproven: str | None = None
-    prove: Callable[[RequestTelemetry, str], None] | None = None
-    started_at: float = 0.0
+    version: str | None  # the `MCP-Protocol-Version` header
+    listeners: Sequence[OperationListener] = ()  # what receives it when it has been handled
+    ref: str | None = None  # its session
+    unproven: str | None = None  # a session of the wrapped server that it names, one only if the server accepts it
+    prove: Callable[[RequestTelemetry, str], None] | None = None  # receives that session once it is accepted
+    started_at: float = 0.0  # as a performance counter counts
     span: Span | None = None
-    around: Span | None = None
-    context: Context | None = None
-    token: Token[Context] | None = None
-    own_token: Token[Context | None] | None = None
-    contents: RedactedContents | None = None
-    is_recorded: bool = False
-    status: int = 200
-    outcome: Outcome | None = None
-    refusal: Outcome | None = None
+    around: Span | None = None  # the recorded span around its own
+    context: Context | None = None  # in which it is handled, or None for the one before
+    token: Token[Context] | None = None  # restores the context before; None where that is still current
+    own_token: Token[Context | None] | None = None  # for the variable of those who start from an empty context
+    contents: RedactedContents | None = None  # what writes its result on the span
+    is_recorded: bool = False  # whether a span of it is
+    status: int = 200  # of its HTTP response, once that begins
+    outcome: Outcome | None = None  # the error in its answer
+    refusal: Outcome | None = None  # where we refused it
 
     @property
     def observer(self) -> RequestTelemetry | None:
@@ -155,12 +125,14 @@ class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
 
     def read(self, text: bytes) -> None:
         """Take the outcome from one JSON-RPC message of the response; most need not be decoded."""
-        if self.message.method == "tools/list" and self.listeners and (tools := listed_tools(text)):
+        if self.listeners and self.message.method == "tools/list" and (tools := listed_tools(text)):
             self.outcome = Outcome(tools=tools)
             return
-        if self.contents is None and not may_have_failed(text):
+        # `in` would take twice as long: it first asks whether it is given a number.
+        may_fail = text.find(b'"error"') >= 0 or (text.find(b'"isError"') >= 0 and text.find(b"true") >= 0)
+        if not may_fail and self.contents is None:
             return
-        outcome = read_outcome(text)
+        outcome = _read_outcome(text) if may_fail or b'"method"' in text else SUCCESS
         if outcome is None:
             return
         if self.contents is not None and outcome.code is None:
@@ -182,22 +154,19 @@ class RequestTelemetry(RedactedRepr, msgspec.Struct, eq=False):
     def __enter__(self) -> None:
         pass
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.end(error)
 
     def end(self, error: BaseException | None = None) -> None:
         """End it: the answer has left, or there is none. Of an application's exception the class is recorded."""
         if error is not None:
             outcome = Outcome(type(error).__qualname__)
+            self._fail_around(outcome)
         else:  # the status decides where there is no JSON-RPC answer: for a notification, and after a guard or a proxy
             outcome = self.refusal or self.outcome or (SUCCESS if self.status < 400 else Outcome(str(self.status)))
         if self.unproven is not None and self.prove is not None and outcome.error is None:
             self.ref = self.unproven
             self.prove(self, self.unproven)
-        if error is not None:
-            self._fail_around(outcome)
         if self.span is not None:
             if outcome.error is not None:
                 fail(self.span, outcome)
@@ -224,9 +193,6 @@ class _Result(msgspec.Struct, gc=False):
 
 
 class _Answer(msgspec.Struct, gc=False):
-    """The members that decide an answer's outcome; all others are skipped."""
-
-    method: str | None = None
     error: _Error | None = None
     result: _Result | None = None
 
@@ -247,16 +213,8 @@ _decode_listing: Final = msgspec.json.Decoder(_Listing).decode
 _decode_answer: Final = msgspec.json.Decoder(_Answer).decode
 
 
-def may_have_failed(text: bytes) -> bool:
-    """Whether a message of a response has to be read to know whether it is an error."""
-    # `in` would take twice as long: it first asks whether it is given a number.
-    return text.find(b'"error"') >= 0 or (text.find(b"true") >= 0 and text.find(b'"isError"') >= 0)
-
-
-def read_outcome(text: bytes) -> Outcome | None:
+def _read_outcome(text: bytes) -> Outcome | None:
     """Return the outcome in one JSON-RPC message of a response; None where it is not an answer, or not readable."""
-    if b'"method"' not in text and not may_have_failed(text):
-        return SUCCESS  # by far the most, and not read at all
     try:
         answer = _decode_answer(text)
     except (ValueError, RecursionError):

@@ -17,19 +17,10 @@ from opentelemetry.trace import Link, SpanKind, TraceState, get_current_span
 from opentelemetry.util.types import Attributes
 
 from .._session.session import Session, current_both, find_session
-from ._attributes import (
-    CLIENT,
-    MCP_SESSION_ID,
-    SCOPE,
-    SESSION_ID,
-    attributes_on,
-    has_foreign_session_id,
-    inherited_ref,
-    process_aliases,
-    session_attributes,
-)
+from . import _attributes as names
+from . import attributes_of
+from ._attributes import attributes_on, session_attributes
 from ._context import SESSION_START, current_ref, hook_in, links_to, server_span_in, session_in, start_of
-from ._detect import attributes_of
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
@@ -57,14 +48,14 @@ class SessionSpanProcessor(SpanProcessor):
 
     def __init__(self, *, aliases: Iterable[str] = ()) -> None:
         self._aliases: Final = tuple(aliases)
-        process_aliases.update(dict.fromkeys(self._aliases))
+        names.process_aliases.update(dict.fromkeys(self._aliases))
 
     def on_start(self, span: Any, parent_context: Context | None = None) -> None:
         """Name the session on a span; outside of a session's request the span stays as it is."""
         try:
             instrumentation = getattr(span, "instrumentation_scope", None)
             scope = None if instrumentation is None else instrumentation.name
-            if scope == SCOPE or not span.is_recording():  # ours name their session themselves
+            if scope == names.SCOPE or not span.is_recording():  # ours name their session themselves
                 return
             # SDK 2.x starts its span in a context that has no more than what came in `_meta`.
             current = get_current()
@@ -73,9 +64,10 @@ class SessionSpanProcessor(SpanProcessor):
             attributes: dict[str, Any] = {} if correlation is None else attributes_of(correlation)
             ref = hook_in(current) or (None if session is None else session.ref)
             if ref is None:  # a thread may have nothing but the span that it works for
-                ref = session_in(context) or current_ref() or inherited_ref(context)
+                ref = session_in(context) or current_ref() or names.inherited_ref(context)
             if ref is not None:
-                attributes.update(session_attributes(ref, self._aliases, has_foreign_session_id(span, ref, context)))
+                is_foreign = names.has_foreign_session_id(attributes_on(span), ref, context)
+                attributes.update(session_attributes(ref, self._aliases, is_foreign))
             if span.kind is SpanKind.SERVER:
                 attributes.update(_of_server(span, current, scope, session))
             if attributes:
@@ -85,11 +77,10 @@ class SessionSpanProcessor(SpanProcessor):
         except Exception as error:  # noqa: BLE001  # whatever goes wrong here, the application's code goes on
             _log.warning("a span was left without its session: %s", type(error).__name__)
 
-    def _on_ending(self, span: Any) -> None:
-        """Do nothing; some versions of the SDK call it."""
-
     def on_end(self, span: Any) -> None:
         """Do nothing."""
+
+    _on_ending = on_end  # some versions of the SDK call it
 
     def shutdown(self) -> None:
         """Do nothing."""
@@ -112,14 +103,14 @@ def _of_server(span: Any, context: Context, scope: str | None, session: Session 
         return {}
     for link in links_to(start_of(session.traceparent), SESSION_START):
         span.add_link(link.context, link.attributes)
-    return {} if session.client is None else {CLIENT: session.client}
+    return {} if session.client is None else {names.CLIENT: session.client}
 
 
 @functools.cache
 def _keeping_session_id(base: type) -> type:
     def set_attributes(self: Any, attributes: Mapping[str, Any]) -> None:
         base.set_attributes(  # type: ignore[attr-defined]  # a span class of the SDK
-            self, {name: value for name, value in attributes.items() if name != MCP_SESSION_ID}
+            self, {name: value for name, value in attributes.items() if name != names.MCP_SESSION_ID}
         )
 
     return type(base.__name__, (base,), {"set_attributes": set_attributes})
@@ -180,7 +171,7 @@ class SessionSampler(Sampler):
 
 
 def _session(attributes: Attributes) -> str | None:
-    ref = (attributes or {}).get(MCP_SESSION_ID)
+    ref = (attributes or {}).get(names.MCP_SESSION_ID)
     if isinstance(ref, str) and ref.startswith("ses_"):
         return ref
     session = find_session()
@@ -199,5 +190,5 @@ class SessionLogFilter(logging.Filter):
         if not hasattr(record, "session"):
             session = find_session()
             ref = None if session is None else session.ref
-            record.session = getattr(record, SESSION_ID, ref) or "-"
+            record.session = getattr(record, names.SESSION_ID, ref) or "-"
         return True

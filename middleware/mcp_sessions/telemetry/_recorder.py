@@ -1,40 +1,94 @@
-"""`Telemetry`: the one object of this package that the server calls, made once from a middleware's options."""
+"""`Telemetry`: the one object of this package that the server calls, made once from a middleware's options.
+
+`Watch` writes facts and messages to a worker's feed. Of a client's words an event has the client's name, the method
+and the tool alone, as a span does.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from itertools import count
 from typing import Any, Final
 
+import msgspec
 from starlette.types import Scope
 
 from .._errors import Refusal
 from .._protocol.draft import INITIALIZE
 from .._protocol.jsonrpc import Message
 from .._session.claims import Claims
-from .._session.events import Fact, SessionDeleted
-from ._attributes import Who, process_aliases
+from .._session.events import Fact, RequestRefused, SessionCreated, SessionDeleted
+from . import Redact, Spans, Trace, is_traced
+from . import _feed as events
+from ._attributes import Who, process_aliases, target_of
 from ._context import hook_of
-from ._detect import Redact, Spans, Trace, is_traced
 from ._feed import Feed
-from ._frameworks import makes_server_spans, servers, store_context, wrap_handlers
+from ._frameworks import makes_server_spans, server_in, store_context, wrap_handlers
 from ._metrics import SessionMetrics
-from ._outcome import RedactedContents, RequestTelemetry
+from ._outcome import Outcome, RedactedContents, RequestTelemetry
 from ._spans import Start, Tracing
-from ._watch import Watch
+
+_EVENTFUL: Final = frozenset(
+    {"session/create", "session/delete", "sessions/create", "sessions/delete", "sessions/fork", "terminate"}
+)
+"""The methods whose success is a fact already: the draft's, SEP-1364's and our own."""
+
+
+class Watch:
+    """The listener that writes to a feed."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed: Final = feed
+        self._numbers: Final = count(1)
+        self._running: Final[dict[int, events.Began]] = {}
+
+    def __call__(self, fact: Fact) -> None:
+        """Send one fact, unless it belongs to a message, which is sent itself."""
+        feed = self._feed
+        known: dict[str, Any] = {"worker": feed.worker, "at": feed.clock()}
+        if isinstance(fact, SessionCreated):
+            feed.send(events.Created(ref=fact.ref, expires_at=fact.expires_at, parent=fact.parent, **known))
+        elif isinstance(fact, SessionDeleted):
+            feed.send(events.Ended(ref=fact.ref, reason=fact.reason, seconds=fact.seconds, **known))
+        elif isinstance(fact, RequestRefused) and fact.method is None:
+            feed.send(events.Refused(ref=fact.ref, reason=fact.reason, **known))
+
+    def begin(self, message: Message, session: Claims | None, *, is_live: bool) -> None:
+        """Send that a message is being handled, and its session if it lives and this worker has not seen it before."""
+        feed, (ref, client) = self._feed, (None, None) if session is None else (session.ref, session.client)
+        known: dict[str, Any] = {"worker": feed.worker, "ref": ref, "at": feed.clock(), "client": client}
+        name = " ".join(filter(None, [message.label, target_of(message)]))
+        began = events.Began(call=f"{feed.worker}/{next(self._numbers)}", name=name, **known)
+        self._running[id(message)] = began
+        if message.method in _EVENTFUL:
+            return
+        if session is not None and is_live and not feed.knows(session.ref):
+            since, until = session.issued_at, session.expires_at
+            feed.send(events.LiveSession(created_at=since, expires_at=until, parent=session.parent, **known))
+        feed.send(began)
+
+    def operation(
+        self,
+        message: Message,
+        version: str | None,  # noqa: ARG002  # not part of the event
+        outcome: Outcome,
+        *,
+        seconds: float,
+        ref: str | None,
+    ) -> None:
+        """Send one message that has been handled, unless a fact was sent for it."""
+        began = msgspec.structs.asdict(self._running.pop(id(message)))
+        if message.method not in _EVENTFUL or outcome.error is not None:
+            ended = {"ref": ref, "seconds": seconds, "error": outcome.error, "reason": outcome.reason}
+            self._feed.send(events.Call(**{**began, **ended}))
 
 
 class Telemetry:
-    """The telemetry of one middleware.
+    """The telemetry of one middleware: its spans (see `Tracing`), metrics and feed.
 
     Args:
         parts: Finds what a request to the endpoint may reach, once the application has started.
-        spans: See `Tracing`.
-        trace: See `Tracing`.
-        metrics: Receives every fact and message, or None.
-        redact: Returns what of a call's arguments and result is written on its span, or None for nothing.
-        who: Returns who sends a request, or None where no span says so.
-        feed: What readers on the same machine see, or None.
         tracked: Whether every session's end is seen, so that those alive can be counted.
     """
 
@@ -69,7 +123,7 @@ class Telemetry:
             makes_server_spans=self._inspect_server,
         )
         self._parts: Final = parts
-        self._wraps_handlers = False
+        self.wraps_handlers = False
         self._watch: Final = watch
         self.begin: Final = self._tracing.begin if watch is None else self._begin_watched
 
@@ -86,13 +140,14 @@ class Telemetry:
         return begun
 
     def _inspect_server(self) -> bool:
-        self._wraps_handlers = wrap_handlers(servers(self._parts()))
-        return makes_server_spans(self._parts())
+        parts = list(self._parts())
+        self.wraps_handlers = wrap_handlers(map(server_in, parts))
+        return any(map(makes_server_spans, parts))
 
     def store_context(self, scope: Scope, message: Message) -> None:
-        """Store the current context on a message's scope, where the server's handlers run elsewhere."""
+        """Store the current context on a message's scope, for handlers that run elsewhere (`wraps_handlers`)."""
         # The scope of an `initialize` may be kept for as long as its transport session lasts.
-        if self._wraps_handlers and message.method != INITIALIZE:
+        if message.method != INITIALIZE:
             store_context(scope)
 
     def start(self, claims: Claims) -> Start | None:

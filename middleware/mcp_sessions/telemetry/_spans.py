@@ -10,70 +10,24 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from time import perf_counter
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 from opentelemetry.context import Context, attach, get_current
-from opentelemetry.trace import (
-    Link,
-    Span,
-    SpanContext,
-    SpanKind,
-    TracerProvider,
-    get_current_span,
-    get_tracer,
-    set_span_in_context,
-)
+from opentelemetry.trace import Span, SpanContext, SpanKind, TracerProvider, get_current_span, get_tracer
 
 from .._errors import Refusal
 from .._protocol.draft import INITIALIZE
 from .._protocol.jsonrpc import RESPONSE, Message
 from .._session.claims import Claims, RedactedRepr
-from ._attributes import (
-    CALL,
-    CLIENT,
-    DURATION,
-    EXPIRES_AT,
-    MCP_SESSION_ID,
-    PARENT,
-    REASON,
-    SCHEMA_URL,
-    SCOPE,
-    SESSION_ID,
-    Who,
-    attributes_on,
-    has_foreign_session_id,
-    message_attributes,
-    package_version,
-    server_ref,
-    session_attributes,
-    with_foreign_marker,
-)
-from ._calls import Call, Calls
-from ._context import (
-    SESSION_START,
-    TRACEPARENT,
-    TRANSPORT,
-    Origin,
-    ServerSpan,
-    below,
-    has_trace_context,
-    in_session,
-    links_to,
-    origin_of,
-    request_context,
-    session_in,
-    spans_of_request,
-    start_of,
-    traceparent_of,
-    who_sent,
-    with_request,
-    with_server_span,
-    with_session,
-)
-from ._detect import Spans, Trace, is_traced, takes_spans
+from . import Spans, Trace, is_traced, takes_spans
+from . import _attributes as names
+from . import _context as contexts
+from ._attributes import Call, Who, attributes_on, has_foreign_session_id, message_attributes, session_attributes, write
+from ._context import Origin, ServerSpan, below, for_request, links_to, origin_of, start_of, with_session
 from ._outcome import OperationListener, Outcome, RedactedContents, RequestTelemetry, content, fail
 
 # By the option: the kind of span for what is forwarded to the wrapped server, and for what we answer ourselves.
@@ -86,45 +40,23 @@ _KINDS: Final[dict[Spans, tuple[SpanKind | None, SpanKind | None]]] = {
 }
 _SERVER_SESSIONS: Final = 10_000  # of the wrapped server's own that are known; those that were used longest ago go
 _NOTHING: Final[Mapping[Any, Any]] = {}
-_HTTP_METHODS: Final = ("http.request.method", "http.method")  # the present name, and the one before
-
-
-def label(around: Span, name: str, attributes: dict[str, str], *, is_outer: bool) -> bool:
-    """Say on the span around what its request is; return whether an HTTP instrumentation made it.
-
-    Args:
-        around: The span around.
-        name: The name that a span of the message has.
-        attributes: What is known of the request.
-        is_outer: Whether a span below has what only the conventions for MCP ask for.
-    """
-    found = attributes_on(around)
-    method = next((found[name] for name in _HTTP_METHODS if name in found), None)
-    if method is not None and is_outer and SESSION_ID in attributes:
-        del attributes[MCP_SESSION_ID]
-    around.set_attributes(attributes)
-    if method is not None and getattr(around, "kind", None) is SpanKind.SERVER:
-        around.update_name(f"{method} {name}")
-    return method is not None
+_CALLS: Final = 2048  # that are remembered, of 1 to 2 KB each
+_MAX_KEY: Final = 512  # of what a client wrote in one of them, together
 
 
 class Start(RedactedRepr, msgspec.Struct):
-    """A session that is being created, which its span names once it is complete.
-
-    Args:
-        span: Its span.
-        named: What names the session, which does not begin if it is refused.
-    """
+    """A session that is being created, which its span names once it is complete."""
 
     span: Span
-    named: Mapping[str, str]
+    named: Mapping[str, str]  # what names the session, which does not begin if it is refused
 
     @property
     def trace(self) -> str | None:
         """The traceparent (W3C) for its token, or None without a span."""
         context = self.span.get_span_context()
-        # Without an SDK a "new" span is the caller's, from another process, or none at all.
-        return traceparent_of(context) if context.is_valid and not context.is_remote else None
+        if not context.is_valid or context.is_remote:  # without an SDK a "new" span is the caller's, or none at all
+            return None
+        return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
     def end(self, error: BaseException | None = None) -> None:
         """End the creation, with an error where the session is refused: then no span names it."""
@@ -168,12 +100,12 @@ class Tracing:
         self._contents: Final = contents
         self._who: Final = who
         self._makes_server_spans: Final = makes_server_spans
-        self._provider: Final = tracer_provider
-        self._tracer: Final = get_tracer(SCOPE, package_version(), tracer_provider, SCHEMA_URL)
-        # Without listeners, no message comes here unless this process traces.
-        self._checks_provider: Final = bool(listeners) or tracer_provider is not None
-        self._calls: Final = Calls(aliases)
+        self._tracer: Final = get_tracer(names.SCOPE, names.package_version(), tracer_provider, names.SCHEMA_URL)
+        self._call: Final = lru_cache(maxsize=_CALLS)(partial(names.make_call, aliases))
         self._server_sessions: Final[OrderedDict[str, None]] = OrderedDict()
+        self._is_on: Final = spans != "off" and (tracer_provider is None or takes_spans(tracer_provider))
+        # Without listeners, no message comes here unless this process traces.
+        self._asks: Final = bool(listeners) and tracer_provider is None
 
     @cached_property
     def _is_native(self) -> bool:
@@ -199,12 +131,12 @@ class Tracing:
 
         Args:
             message: The message; a posted response has no span.
-            version: The `MCP-Protocol-Version` header, or None.
-            session: Its session, or None; an authentic one also where it is refused.
+            version: The `MCP-Protocol-Version` header.
+            session: Its session; an authentic one also where it is refused.
             is_forwarded: Whether the wrapped server handles it, or we do.
             scope: The ASGI scope of its HTTP request.
             headers: Its HTTP headers by name.
-            server_id: The id of a transport session of the wrapped server that it comes by, or None.
+            server_id: The transport session of the wrapped server that it comes by.
 
         Returns:
             What must be ended in the same task, or None where there is nothing to end.
@@ -213,69 +145,85 @@ class Tracing:
             return None
         ref, unproven = None if session is None else session.ref, None
         if session is None and server_id is not None:
-            unproven = server_ref(server_id)
+            unproven = names.server_ref(server_id)
             if unproven in self._server_sessions:
                 ref, unproven = unproven, None
         started_at = perf_counter() if self._listeners else 0.0
         request = RequestTelemetry(message, version, self._listeners, ref, unproven, self._prove, started_at)
-        if self._spans == "off" or (
-            self._checks_provider and not (is_traced() if self._provider is None else takes_spans(self._provider))
-        ):
-            return request if self._listeners else None
-        call = self._calls.of(message, version, scope.get("http_version"), session, ref)
-        self._trace(request, call, session, is_forwarded, scope, headers)
-        if request.context is None:
-            return request if self._listeners else None
+        if self._is_on and not (self._asks and not is_traced()):
+            self._trace(request, session, is_forwarded, scope, headers)
+        context = request.context
+        if context is None:
+            return request if self._listeners or request.is_recorded else None
         # Servers with transport sessions start a task in `initialize` that serves the whole connection, and that
         # would keep this context for every later request.
         if message.method != INITIALIZE:
-            request.token = attach(request.context)
+            request.token = attach(context)
             if request.span is None:
-                request.own_token = request_context.set(request.context)
+                request.own_token = contexts.request_context.set(context)
         return request
 
-    def _trace(  # noqa: PLR0917  # in their order, since names cost more at every request
+    def _call_of(self, request: RequestTelemetry, session: Claims | None, http_version: str | None) -> Call:
+        """Return what a message has in common with others, by what was sent: what comes again is not even read."""
+        message, version, trace = request.message, request.version, None
+        client: str | bytes | None = None
+        params = message.params
+        name = b"" if params.name is UNSET else bytes(params.name)
+        if session is not None:
+            client, trace = session.client, session.trace
+        if client is None:
+            meta = params if message.method == INITIALIZE else params.meta
+            client = None if meta is None or meta.client_info is UNSET else bytes(meta.client_info)
+        written = len(message.method) + len(name) + len(version or "") + len(client or "")
+        call_of = self._call if written <= _MAX_KEY else self._call.__wrapped__
+        return call_of(message.method, name, version, http_version, client, request.ref, trace)
+
+    def _trace(  # in their order, since names cost more at every request
         self,
         request: RequestTelemetry,
-        call: Call,
         session: Claims | None,
         is_forwarded: bool,
         scope: Mapping[str, Any],
         headers: Mapping[bytes, bytes],
     ) -> None:
         """Start the span of a message, say on the one around it what it is, and make the context for its handler."""
-        message, meta, context = request.message, request.message.params.meta, None
-        kind, is_native = self._kinds[not is_forwarded], is_forwarded and self._is_native
-        origin, around, text, is_http = None, None, None, False
-        if get_current() or TRACEPARENT in headers or (meta is not None and has_trace_context(meta)):
-            origin = origin_of(message, headers)
+        message, call = request.message, self._call_of(request, session, scope.get("http_version"))
+        meta, kind, is_native = message.params.meta, self._kinds[not is_forwarded], is_forwarded and self._is_native
+        current, origin, around, text, is_http = get_current(), None, None, None, False
+        if (
+            current
+            or contexts.TRACEPARENT in headers
+            or (meta is not None and (meta.traceparent is not UNSET or meta.baggage is not UNSET))
+        ):
+            origin = origin_of(meta, headers, current)
             # Beside a span of ours only that of the HTTP request is: another one may be of more than this message.
             if kind is None or getattr(origin.around, "kind", None) is SpanKind.SERVER:
                 request.around = around = origin.around
+        is_servers = session is None and request.ref is not None
         start = start_of(session.trace) if self._in_session and session is not None else None
         who = _NOTHING if self._who is None else self._who(scope)
-        if self._contents is not None and message.method == CALL:
+        if self._contents is not None and message.method == names.CALL:
             request.contents, text = self._contents, self._contents.arguments(message)
         # The server's own span ends before its answer leaves, so what it returned is written on one around that.
         is_ours = kind is not None or (is_native and request.contents is not None and around is None)
         if origin is not None and around is not None:
-            named = self._names(around, request.ref, origin.context)
-            said = {**call.labels, **named, **who, **content("arguments", text, not is_ours, True)}
-            is_http = label(around, call.name, said, is_outer=is_ours or is_native)
+            more = who if text is None else {**who, **content("arguments", text, not is_ours, True)}
+            is_http = _describe(around, request.ref, call, more, origin.context, is_outer=is_ours or is_native)
             request.is_recorded = True
         if is_ours:
             more = who if text is None else {**who, **content("arguments", text, True, around is None)}
             context = self._start(request, call, origin, start, kind, more)
-        elif is_native or origin is not None or start is not None:
-            context = call.parent if origin is None else in_session(request.ref, origin.server_context)
+        elif not (is_native or start) and (origin is None or (origin.context is current and not (is_servers or who))):
+            return  # nothing is below that does not find all of it without
+        else:
+            context = call.parent if origin is None else origin.for_server
             context = context if start is None else below(start, context)
-        if is_native and context is not None:
-            known = {**message_attributes(call.beside_http if is_http else call.common, message), **who}
-            links = call.links if origin is None else [*origin.links, *call.links]
-            context = with_server_span(ServerSpan(message.label, known, links), context)
-        if context is not None and (who or around is not None):
-            context = with_request(who, around, context)
-        request.context = context
+        known = None
+        if is_native:
+            attributes = {**message_attributes(call.beside_http if is_http else call.common, message), **who}
+            links = links_to(call.start, contexts.SESSION_START)
+            known = ServerSpan(message.label, attributes, links if origin is None else [*origin.links, *links])
+        request.context = for_request(context, request.ref, request.span, around, who, known)
 
     def _start(  # noqa: PLR0917  # as above
         self,
@@ -286,61 +234,55 @@ class Tracing:
         kind: SpanKind | None,
         more: Mapping[str, str],
     ) -> Context:
-        """Start the span of a message, or without a kind one around the server's own, and return the context below."""
-        if origin is not None:
-            parent, links, is_foreign = self._related(call, origin, start, request.ref)
-        elif start is not None:
-            parent, links, is_foreign = below(start, call.parent), (), False
-        else:
-            parent, links, is_foreign = call.parent, call.links, False
-        if kind is None:  # what the two have in common is on the server's
-            attributes, links = {**call.labels, **self._named(request.ref, is_foreign)}, ()
-        else:
-            attributes = message_attributes(call.attributes[is_foreign], request.message)
-        if more:
-            attributes.update(more)
-        span = self._tracer.start_span(call.name, parent, kind or SpanKind.INTERNAL, attributes, links)
-        request.span = span
-        request.is_recorded |= span.is_recording()
-        return set_span_in_context(span, parent)
+        """Start the span of a message, or without a kind one around the server's own, and return its parent's context.
 
-    @staticmethod
-    def _related(
-        call: Call, origin: Origin, start: SpanContext | None, ref: str | None
-    ) -> tuple[Context, Sequence[Link], bool]:
-        """Return the parent's context, the links, and whether `session.id` is foreign there."""
-        if start is not None:
-            parent, links = below(start, origin.context), origin.links
-        else:
+        In the session's trace the others are linked, else the session's start; one around the server's links nothing.
+        """
+        parent, is_foreign, ref = call.parent, False, request.ref
+        links = links_to(call.start, contexts.SESSION_START) if call.start is not None and start is None else []
+        if origin is not None:
             parent = origin.context
-            links = [*(links_to(origin.transport, TRANSPORT) if origin.caller.is_valid else ()), *call.links]
-        if ref is None:
-            return with_foreign_marker(parent), links, False
-        parent = with_session(ref, parent)
-        return parent, links, has_foreign_session_id(None, ref, parent)
+            if start is not None:
+                links = origin.links
+            elif origin.caller.is_valid:
+                links = [*links_to(origin.transport, contexts.TRANSPORT), *links]
+        if start is not None:
+            parent = below(start, parent)
+        if origin is not None:
+            parent = names.with_foreign_marker(parent) if ref is None else with_session(ref, parent)
+            is_foreign = ref is not None and has_foreign_session_id(_NOTHING, ref, parent)
+        # What samplers may choose by; one around the server's own has no more, since what both could say is on that.
+        span = self._tracer.start_span(
+            call.name, parent, kind or SpanKind.INTERNAL, call.named[is_foreign], () if kind is None else links
+        )
+        request.span = span
+        if span.is_recording():
+            request.is_recorded = True
+            attributes = {} if kind is None else message_attributes(call.more, request.message)
+            if more:
+                attributes.update(more)
+            write(span, attributes)
+        return parent
 
     # --- naming a session --------------------------------------------------------------------------
 
-    def _named(self, ref: str | None, is_foreign: bool) -> Mapping[str, str]:
-        return _NOTHING if ref is None else session_attributes(ref, tuple(self._aliases), is_foreign)
-
-    def _names(self, span: Span, ref: str | None, context: Context | None = None) -> Mapping[str, str]:
-        return _NOTHING if ref is None else self._named(ref, has_foreign_session_id(span, ref, context))
+    def _named(self, ref: str, span: Mapping[str, Any], context: Context | None = None) -> Mapping[str, str]:
+        return session_attributes(ref, tuple(self._aliases), has_foreign_session_id(span, ref, context))
 
     def _name(self, span: Span, ref: str, more: Mapping[str, Any] = _NOTHING) -> None:
         if span.is_recording():
-            span.set_attributes({**self._names(span, ref), **more})
+            span.set_attributes({**self._named(ref, attributes_on(span)), **more})
 
     def name_session(self, claims: Claims) -> None:
         """Name a session on the spans of the request that creates it."""
-        for span in spans_of_request():
+        for span in contexts.spans_of_request():
             self._name(span, claims.ref)
 
     def name_request(self, claims: Claims | None, server_id: str | None, scope: Mapping[str, Any]) -> None:
         """Name the session of a request without a message on the span around it, and the one who sends it."""
-        ref = server_ref(server_id) if claims is None and server_id is not None else None
+        ref = names.server_ref(server_id) if claims is None and server_id is not None else None
         if claims is not None or ref in self._server_sessions:
-            client = {} if claims is None or claims.client is None else {CLIENT: claims.client}
+            client = {} if claims is None or claims.client is None else {names.CLIENT: claims.client}
             who = _NOTHING if self._who is None else self._who(scope)
             self._name(get_current_span(), str(ref if claims is None else claims.ref), {**client, **who})
 
@@ -363,25 +305,46 @@ class Tracing:
     def start_session(self, claims: Claims) -> Start:
         """Begin a session's creation, which ends when the session is complete, or refused."""
         parent, linked = (Context(), get_current_span().get_span_context()) if self._in_session else (None, None)
-        given = {**who_sent(), EXPIRES_AT: claims.expires_at, CLIENT: claims.client, PARENT: claims.parent}
+        given = {names.EXPIRES_AT: claims.expires_at, names.CLIENT: claims.client, names.PARENT: claims.parent}
         known = {name: value for name, value in given.items() if value is not None}
-        context, links = with_session(claims.ref, parent), links_to(linked, TRANSPORT)
-        span = self._tracer.start_span("session start", context, SpanKind.INTERNAL, known, links)
-        return Start(span, self._named(claims.ref, has_foreign_session_id(None, claims.ref, context)))
+        context, links = with_session(claims.ref, parent), links_to(linked, contexts.TRANSPORT)
+        attributes = {**contexts.who_sent(), **known}
+        span = self._tracer.start_span("session start", context, SpanKind.INTERNAL, attributes, links)
+        return Start(span, self._named(claims.ref, _NOTHING, context))
 
     def end_session(self, ref: str, *, start: str | None, reason: str, seconds: float) -> None:
         """Mark a session's end, by the traceparent of its token and a fixed word as the reason."""
-        linked, role, context = start_of(start), SESSION_START, with_session(ref)
+        linked, role, context = start_of(start), contexts.SESSION_START, with_session(ref)
         around = get_current_span()
-        own = attributes_on(around).get(CLIENT) if session_in(None) == ref else None
+        own = attributes_on(around).get(names.CLIENT) if contexts.session_in(None) == ref else None
         if self._in_session and linked is not None:
-            context, linked, role = below(linked, context), around.get_span_context(), TRANSPORT
+            context, linked, role = below(linked, context), around.get_span_context(), contexts.TRANSPORT
         attributes = {
-            **self._named(ref, has_foreign_session_id(None, ref, context)),
-            **who_sent(),
-            **({} if own is None else {CLIENT: own}),
-            REASON: reason,
-            DURATION: seconds,
+            **self._named(ref, _NOTHING, context),
+            **contexts.who_sent(),
+            **({} if own is None else {names.CLIENT: own}),
+            names.REASON: reason,
+            names.DURATION: seconds,
         }
         links = links_to(linked, role)
         self._tracer.start_span("session end", context, SpanKind.INTERNAL, attributes, links).end()
+
+
+def _describe(  # noqa: PLR0917  # in their order, since names cost more at every request
+    around: Span, ref: str | None, call: Call, more: Mapping[str, str], context: Context, is_outer: bool
+) -> bool:
+    """Say on the span around what its request is; return whether an HTTP instrumentation made it.
+
+    Where that did, and a span below says the rest (`is_outer`), only the conventions' own name of the session is on it.
+    """
+    found = attributes_on(around)
+    attributes = call.named[ref is not None and has_foreign_session_id(found, ref, context)]
+    method = found.get("http.request.method") or found.get("http.method")  # the present name, and the one before
+    if more or (is_outer and method is not None):
+        attributes = {**attributes, **more}
+    if method is not None and is_outer and names.SESSION_ID in attributes:
+        del attributes[names.MCP_SESSION_ID]
+    write(around, attributes)
+    if method is not None and getattr(around, "kind", None) is SpanKind.SERVER:
+        around.update_name(f"{method} {call.name}")
+    return method is not None

@@ -11,20 +11,21 @@ from .._errors import PrincipalDataTooLarge, TooManySessions
 from .._session.claims import AUDIENCE
 from .._session.data import Namespace
 from ..stores._base import VALUE_COST, Record, Store
-from ._contract import ALICE, BOB, LATER, START, Clock, Fixtures, RecordContract, at_once, revoke, session
+from ._contract import ALICE, BOB, HOUR, LATER, START, Clock, Fixtures, RecordContract, at_once, revoke, session
 
 
 @pytest.mark.anyio
 class TenantContract(RecordContract):
     """What is recorded, and how many sessions one principal and one lineage may have."""
 
-    async def test_one_principal_s_flood_leaves_room_for_others(self, store: Store) -> None:
-        """Of many creates as many succeed as may; other principals, and the anonymous, go on."""
+    @pytest.mark.parametrize("subject", [ALICE, None])
+    async def test_one_principal_s_flood_leaves_room_for_others(self, store: Store, subject: str | None) -> None:
+        """Of many creates as many succeed as may; others go on. All without a principal count as one."""
         reasons: list[str] = []
 
         async def create(n: int) -> None:
             try:
-                await store.register(Record.of(session(f"{n}")), of_subject=20)
+                await store.register(Record.of(session(f"{n}", subject=subject)), of_subject=20)
             except TooManySessions as refusal:
                 reasons.append(refusal.reason)
 
@@ -33,13 +34,14 @@ class TenantContract(RecordContract):
         await at_once([partial(create, n) for n in range(20, 100)])
         assert reasons == ["sessions_full"] * 80
         await store.register(Record.of(session("b", subject=BOB)), of_subject=20)
-        await store.register(Record.of(session("c", subject=None)), of_subject=20)
-        assert len(await store.sessions(ALICE, audience=AUDIENCE)) == 20
+        await store.register(Record.of(session("c", subject=None if subject else ALICE)), of_subject=20)
+        assert await store.count(audience=AUDIENCE) == 22
 
-    async def test_what_has_ended_makes_room_at_once(self, store: Store) -> None:
+    @pytest.mark.parametrize(("subject", "moment"), [(ALICE, START + 1), (None, START + HOUR)])
+    async def test_what_has_ended_makes_room_at_once(self, store: Store, subject: str | None, moment: int) -> None:
         """Cut off or finished; another audience's are not counted, and what is known already stays recorded."""
-        one, other = session("a"), session("b")
-        await store.register(replace(Record.of(session("x")), audience="other"), of_subject=1)
+        one, other = session("a", subject=subject), session("b", subject=subject)
+        await store.register(replace(Record.of(session("x", subject=subject)), audience="other"), of_subject=1)
         await store.register(Record.of(one), of_subject=1)
         await store.register(Record.of(one), of_subject=1)
         with pytest.raises(TooManySessions, match="Too many sessions"):
@@ -48,8 +50,9 @@ class TenantContract(RecordContract):
         await revoke(store, one)
         await store.purge(one.ref)
         await store.register(Record.of(other), of_subject=1)
-        await store.revoke_before(START + 1, audience=AUDIENCE, subject=ALICE, until=LATER)
-        later = [Record.of(session(name, issued_at=START + 1)) for name in "cd"]
+        await store.revoke_before(moment, audience=AUDIENCE, subject=subject, until=LATER)
+        ends = {"issued_at": moment, "expires_at": moment + HOUR}
+        later = [Record.of(session(name, subject=subject, **ends)) for name in "cd"]
         await store.register(later[0], of_subject=1)
         with pytest.raises(TooManySessions, match="Too many sessions"):
             await store.register(later[1], of_subject=1)

@@ -52,8 +52,11 @@ class Server(Program):
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])  # Uvicorn runs on asyncio alone
 @pytest.mark.parametrize("command", [service(), GUNICORN], ids=["uvicorn", "gunicorn"])
-async def test_servers_of_the_recipe_serve_and_tell_their_health(tmp_path: Path, command: str) -> None:
+async def test_servers_of_the_recipe_serve_and_tell_their_health(
+    tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A client counts through nginx and two workers; without the store the server is alive and not ready."""
+    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)  # which a killed worker cannot save
     redis = Redis(install("redis-server"), tmp_path)
     async with AsyncExitStack() as stack, httpx.AsyncClient() as http:
         await redis.launch()

@@ -9,11 +9,11 @@ from typing import Any
 import example_servers  # noqa: F401  # makes the examples importable
 import pytest
 from example_servers import EXAMPLES, connected
-from mcp import Client, MCPError
+from mcp import Client
 
 from server_process import DidNotStart, serving
 from session_client import KEY, HeldSession, ToolFailed
-from stage import Differs, Server, outcome, shown, together
+from stage import Differs, Server, outcome, together
 from timeline import Timeline
 
 
@@ -59,10 +59,6 @@ The good end.
 class TestSessionClient:
     """`session_client`: sessions held with the official SDK's client."""
 
-    async def test_a_new_session_sends_its_id_alone(self) -> None:
-        async with connected("notebook") as client:
-            assert list(carried(await HeldSession.create(client))) == ["sessionId"]
-
     async def test_the_last_state_is_sent(self) -> None:
         """A call may replace the state, a call without a new state keeps it, and the id never changes."""
         async with connected("notebook") as client:
@@ -76,16 +72,6 @@ class TestSessionClient:
             assert carried(session)["sessionId"] == created["sessionId"]
             assert "state" in carried(session)
             assert await session.call("read") == ["a note"]
-
-    async def test_a_deleted_session_is_refused(self) -> None:
-        """The refusal reaches the caller with its code, and other sessions live on."""
-        async with connected("notebook") as client:
-            session, other = await HeldSession.create(client), await HeldSession.create(client)
-            await session.delete()
-            with pytest.raises(MCPError) as refusal:
-                await session.call("read")
-            assert refusal.value.code == -32043
-            assert await other.call("read") == []
 
     async def test_a_failed_tool_raises_its_message(self) -> None:
         """A failed tool raises another error than a refused call."""
@@ -153,11 +139,6 @@ class TestStage:
                 await server.call("A", "count", expected="5")
         assert lines.getvalue().endswith("-> 1\n")
 
-    async def test_calls_without_a_session_show_their_answer(self) -> None:
-        """A server that needs no session answers without one."""
-        async with connected("counter") as client:
-            await Server("counter", client, Timeline(io.StringIO())).call_without("count", expected="1")
-
     async def test_the_outcome_of_a_failed_tool_is_its_message(self) -> None:
         async with connected("notebook") as client:
             session = await HeldSession.create(client)
@@ -172,10 +153,6 @@ class TestStage:
             await server.delete("B")
             outcomes = await together([server.repeat("A", "count", 2), server.repeat("B", "count", 1)])
         assert outcomes == ["[1, 2]", "refused: -32043 Session not found"]
-
-    def test_a_call_is_shown_as_it_would_be_written(self) -> None:
-        """A shown call has the name of the tool, and its arguments as JSON."""
-        assert shown("append", {"note": 'a "b"'}) == 'append("a \\"b\\"")'
 
 
 class TestTimeline:

@@ -68,11 +68,6 @@ class TestNotebook:
             assert await a.call("read") == ["one", "two"]
             assert await b.call("read") == ["other"]
 
-    async def test_a_new_notebook_is_empty(self) -> None:
-        """A notebook can be read before it is written."""
-        async with connected("notebook") as client:
-            assert await (await HeldSession.create(client)).call("read") == []
-
     async def test_a_note_beyond_the_limit_is_refused(self) -> None:
         """A note that does not fit is refused with the limit, and the notes before it are kept."""
         async with connected("notebook") as client:

@@ -26,7 +26,7 @@ from .wire import HOST, ask, begun, raw, served
 
 PAUSE: Final = 0.02  # seconds between two of a client's visits
 PARTS: Final = 10  # of the whole time; the server is counted after each
-SETTLING: Final = 500  # times that a count is taken again where something is still under way
+SETTLING: Final = 3000  # times that a count is taken again where something is still under way
 EXACT: Final = ("tasks", "descriptors")
 COUNTED: Final = (*EXACT, "blocks", "resident")
 LIVELY: Final = {"name": "watch", "arguments": {"events": 5, "pause": 0.002}}

@@ -3,14 +3,18 @@
     python -m tests.tools.benchmarks.tenants --sessions 100000 --store memory: redis://
 
 First it asks for so many sessions with the limit of one principal, straight at the store, and another tenant for one.
-Then, without the limit, it has so many, lists them in pages and ends them all, while another tenant calls a tool. The
-loop's pauses are seconds of this process's processor, which other programs do not make longer. One process a store.
+Then, without the limit, it has so many, lists them in pages and ends them all, while another tenant calls a tool.
+
+Wanted: a page in 50 ms, `end_all` in 100 ms, a pause of 20 ms of the processor, others' 99th percentile at most twice
+the usual one, 10 MB. "CPU" is time of the event loop's thread, which other programs do not make longer: of a call, what
+the loop did from its beginning to its answer. One process a store, without the garbage of what it has imported.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import multiprocessing
 import os
@@ -46,11 +50,14 @@ COLUMNS: Final = (
     "list ms",
     "slowest page ms",
     "end-all ms",
-    "longest pause ms",
+    "longest pause CPU ms",
     "others' p99 ms",
+    "meanwhile",
+    "others' p99 CPU ms",
     "meanwhile",
     "memory MB",
 )
+Took = tuple[float, float]  # seconds, and those of the processor
 
 
 class Watch:
@@ -124,29 +131,30 @@ async def ask(app: ASGIApp, method: str, params: Any = None) -> Any:
     return json.loads(answer.body)["result"], time.perf_counter() - began
 
 
-async def others(app: ASGIApp, took: list[float], seconds: float) -> None:
-    """Call a tool in another tenant's session for a while."""
+async def others(app: ASGIApp, seconds: float) -> list[Took]:
+    """Call a tool in another tenant's session for a while; return how long each call took."""
     WHO.set("bob")
     session = await ours.created(app)
-    visits, end = Visits.of(app, message(session=session)), time.monotonic() + seconds
+    visits, end, took = Visits.of(app, message(session=session)), time.monotonic() + seconds, list[Took]()
     while time.monotonic() < end:
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.thread_time()
         await visits.answer()
-        took.append(time.perf_counter() - began)
+        took.append((time.perf_counter() - began, time.thread_time() - worked))
         await asyncio.sleep(0.001)
+    return took
 
 
 async def crowd(app: ASGIApp, store: Store, many: int, seconds: float) -> list[str]:
     """List and end very many sessions; return what that took, here and of others."""
-    usual, meanwhile, pages = list[float](), list[float](), list[float]()
+    pages = list[float]()
     WHO.set("alice")
     await ours.created(app)
     (mine, *_), _ = await store.roster(audience=ours.AUDIENCE, limit=1)
     assert mine.subject is not None
     await fill(store, mine.subject, many)
-    await asyncio.create_task(others(app, usual, seconds))
+    usual = await asyncio.create_task(others(app, seconds))
     async with Watch() as watch:
-        busy = asyncio.create_task(others(app, meanwhile, 2 * seconds))
+        busy = asyncio.create_task(others(app, 2 * seconds))
         cursor: dict[str, str] = {}
         for _ in range(PAGES):
             page, took = await ask(app, "sessions/list", cursor)
@@ -154,11 +162,15 @@ async def crowd(app: ASGIApp, store: Store, many: int, seconds: float) -> list[s
             cursor = {"cursor": page["nextCursor"]} if "nextCursor" in page else {}
             await asyncio.sleep(0.005)
         _, ended = await ask(app, "sessions/end_all")
-        await busy  # while what was ended is tidied
-    p99 = [1000 * sorted(found)[len(found) * 99 // 100] for found in (usual, meanwhile)]
+        meanwhile = await busy  # what was ended is tidied
+    p99 = [
+        1000 * sorted(took[kind] for took in found)[len(found) * 99 // 100]
+        for kind in (0, 1)
+        for found in (usual, meanwhile)
+    ]
     return [
         *(f"{1000 * found:,.1f}" for found in (statistics.median(pages), max(pages), ended, watch.pause)),
-        *(f"{found:,.1f}" for found in p99),
+        *(f"{found:,.2f}" for found in p99),
         f"{(watch.most - watch.first) / 1e6:+,.1f}",
     ]
 
@@ -178,6 +190,8 @@ async def measured(url: str, many: int, seconds: float) -> list[str]:
 
 def run(url: str, many: int, seconds: float) -> list[str]:
     """Measure in this process."""
+    gc.collect()
+    gc.freeze()
     return asyncio.run(measured(url, many, seconds))
 
 

@@ -13,12 +13,14 @@ from . import burst, command, load, ours, stores, tenants
 from .children import ROOT
 
 
-def test_every_store_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_store_is_measured(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Times, none of them judged here; what one entry weighs cannot be seen from a handful."""
-    stores.main(["--entries", "1", "40"])
+    monkeypatch.setattr(stores, "ASKED", 5)
+    monkeypatch.setattr(stores, "AT_ONCE", 5)
+    stores.main(["--entries", "8"])
     _, _, *rows = capsys.readouterr().out.splitlines()
     table = [row.strip("| ").split(" | ") for row in rows]
-    assert [row[:2] for row in table] == [[f"`{name}`", number] for name in stores.STORES for number in ("1", "40")]
+    assert [row[:2] for row in table] == [[f"`{name}`", "8"] for name in stores.STORES]
     assert all(row[2:4] == ["-", "-"] for row in table)
     assert all(float(time.replace(",", "")) > 0 for row in table for time in row[4:])
 
@@ -33,10 +35,9 @@ def test_what_an_entry_weighs_is_seen_from_many() -> None:
 
 def test_a_store_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
     """One row for each number of workers; what is swept is swept once."""
-    load.main(["--store", "redis://", "--workers", "1", "2", "--seconds", "0.2", "--sessions", "30"])
-    _, _, *rows = capsys.readouterr().out.splitlines()
-    table = [row.strip("| ").split(" | ") for row in rows]
-    assert [row[:2] + row[4:6] for row in table] == [["`redis://`", workers, "0", "30"] for workers in "12"]
+    load.main(["--store", "redis://", "--workers", "2", "--seconds", "0.2", "--sessions", "30"])
+    row = capsys.readouterr().out.splitlines()[-1].strip("| ").split(" | ")
+    assert row[:2] + row[4:6] == ["`redis://`", "2", "0", "30"]
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

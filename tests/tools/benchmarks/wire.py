@@ -25,7 +25,8 @@ def served(server: str) -> Iterator[int]:
     with socket.create_server((HOST, 0), backlog=2048) as listening:
         number = listening.fileno()
         command = [sys.executable, "-c", _PROGRAM, server, str(number)]
-        with subprocess.Popen(command, cwd=ROOT, env=environment(), pass_fds=[number]) as child:
+        unmeasured = {name: value for name, value in environment().items() if not name.startswith("COVERAGE_")}
+        with subprocess.Popen(command, cwd=ROOT, env=unmeasured, pass_fds=[number]) as child:
             try:
                 yield listening.getsockname()[1]
             finally:

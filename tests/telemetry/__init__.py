@@ -1,0 +1,1 @@
+"""What telemetry writes: spans, metrics, log records and the feed of `watch` and the inspector."""
