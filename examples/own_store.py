@@ -145,9 +145,10 @@ class DictStore:
                 claimed.append(Ended(kept.current(), reason))
         return claimed
 
-    async def purge(self, ref: str) -> None:
-        self.records.pop(ref, None)
-        self.data.pop(ref, None)
+    async def purge(self, *refs: str) -> None:
+        for ref in refs:
+            self.records.pop(ref, None)
+            self.data.pop(ref, None)
 
     async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:  # noqa: ARG002
         return True  # there is one process

@@ -15,6 +15,9 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 
+SLOW = {"tools", "examples", "test_javascript_clients.py", "test_packaging.py", "test_types.py"}
+"""Folders and files that take longest: they start first, so that no process is left alone with one at the end."""
+
 
 @pytest.fixture(params=["asyncio", "trio"])
 def anyio_backend(request: pytest.FixtureRequest) -> str:
@@ -29,6 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     It is trio since Python 3.11 traces no more of a task of asyncio in which something was cancelled.
     """
     items[:] = [item for item in items if not (isinstance(item, pytest.Function) and _repeats(item))]
+    items.sort(key=lambda item: SLOW.isdisjoint(item.path.parts))
 
 
 def _repeats(item: pytest.Function) -> bool:

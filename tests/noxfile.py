@@ -63,7 +63,7 @@ JAVASCRIPT = (
 
 # What reads requests and answers, and the corpus, which sends thousands through all the rest.
 READING = ("tests/corpus", "tests/native", "tests/protocol")
-MEASURED_READING = ",".join(("middleware/mcp_sessions/_native", "middleware/mcp_sessions/_protocol", *READING))
+MEASURED_READING = ",".join(("middleware/mcp_sessions/_protocol", *READING))
 
 # pyenv's shims start only the versions that it is set to; nox finds the others where they are installed.
 os.environ["PATH"] = os.pathsep.join([os.environ["PATH"], *map(str, sorted(PYENV.glob("3.*/bin")))])
@@ -159,10 +159,8 @@ def run_pytest(
     if any((ROOT / argument.partition("::")[0]).exists() for argument in session.posargs):
         selection = ["-n0"]
     else:
-        # What takes longest starts first, so that no process is left alone with it.
-        order = only or tuple(path for path in (*SLOW, "tests") if path not in without)
         ignored = [f"--ignore={path}" for path in without]
-        selection = [f"-n{WORKERS}", "--dist=loadfile", "--no-loadscope-reorder", *order, *ignored]
+        selection = [f"-n{WORKERS}", "--dist=loadfile", "--no-loadscope-reorder", *only, *ignored]
     variables: dict[str, str | None] = dict.fromkeys(("PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE"))
     variables["PYTHONHASHSEED"] = "0"  # the processes have to agree on the order of what a set holds
     variables["MCP_SESSIONS_NATIVE"] = "1" if native else "0"

@@ -32,8 +32,8 @@ IMPURE = {
 }
 CLOCKS = {"now", "today", "utcnow"}
 OPTIONAL = {"fastapi", "fastmcp", "httpx", "httpx2", "keyring", "mcp", "mcp_types", "psycopg", "redis"}
-MAX_FILES = 105
-MAX_LINES = 23_700
+MAX_FILES = 103
+MAX_LINES = 23_600
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 40
 MAX_FLOORS = 16

@@ -47,10 +47,10 @@ class Store(MemoryStore):
         self._answer()
         return await super().revoke(ref, audience=audience, expires_at=expires_at, reason=reason, lease=lease)
 
-    async def purge(self, ref: str) -> None:
+    async def purge(self, *refs: str) -> None:
         self._answer()
-        await super().purge(ref)
-        self.finished.append(ref)
+        await super().purge(*refs)
+        self.finished += refs
         self.has_finished.set()
 
 
@@ -251,7 +251,7 @@ class TestForgetting:
         monkeypatch.setattr(room, "TRIES", 2)
         worker, asked = Worker(Store()), list[int]()
         worker.store.away = 3
-        await worker.terminator._insist(partial(worker.terminator._end, CLAIMS, "deleted"))
+        await worker.terminator._insist(partial(worker.terminator.end_record, Record.of(CLAIMS), "deleted"))
         assert worker.store.away == 1
 
         async def listed(*, limit: int) -> list[Record]:

@@ -24,6 +24,7 @@ from reasons import refused
 import debian
 from mcp_sessions._errors import ConfigurationError
 from mcp_sessions._session.claims import AUDIENCE
+from mcp_sessions.stores import _postgres as postgres
 from mcp_sessions.stores import _postgres_tables as postgres_tables
 from mcp_sessions.stores import _TimeoutStore as TimeoutStore
 from mcp_sessions.stores import make
@@ -187,7 +188,7 @@ async def test_more_than_is_deleted_at_once_is_deleted_too(
     make_store: Make, schema: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In small steps."""
-    monkeypatch.setattr(postgres_tables, "_ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(postgres, "_ROWS_AT_ONCE", 2)
     store = make_store()
     for n in range(5):
         await revoke(store, session(f"s{n}"))

@@ -114,21 +114,6 @@ async def test_emptying_redis_at_runtime_ends_what_was_issued_before(clock: Cloc
             assert await other.statuses([live, await begun(other, "new", clock)]) == [LOST, LIVE]
 
 
-async def test_a_deletion_a_loss_and_a_fresh_worker_within_one_second(clock: Clock) -> None:
-    """Never is what was deleted accepted again, and never is what begins after the loss refused."""
-    with serving() as server:
-        for number in range(100):
-            async with opened(server, clock) as store:
-                deleted = await begun(store, f"deleted {number}", clock)
-                assert await store.status(deleted) is LIVE
-                await revoke(store, deleted)
-            server.command("FLUSHALL")
-            clock.now += 0.001
-            async with opened(server, clock) as fresh:
-                assert await fresh.status(deleted) is LOST
-                assert await fresh.status(await begun(fresh, f"new {number}", clock)) is LIVE
-
-
 async def test_an_epoch_moves_on_also_where_another_clock_was_ahead(clock: Clock) -> None:
     """An old copy came back, with the moment of a worker that is a second ahead: whom that one admitted is LOST."""
     with serving() as server:

@@ -16,7 +16,7 @@ from recorded import named, said
 from starlette.types import Receive, Scope, Send
 from stateful import Stateful
 
-from mcp_sessions import CreateRefused, EndedSession, Session
+from mcp_sessions import EndedSession, Session
 from mcp_sessions._session.claims import Principal
 from mcp_sessions.telemetry import _spans as message_spans
 from mcp_sessions.telemetry._attributes import server_ref
@@ -79,16 +79,6 @@ async def test_what_hooks_start_belongs_to_their_session(spans: list[ReadableSpa
     worked = [said(span, *NAMES) for span in spans if span.name == "work"]
     assert worked[:2] == [first, starts[1]]
     assert sorted(worked[2:]) == sorted(worked[:2])  # both are idle, and end side by side
-
-
-async def test_a_session_that_never_began_is_named_by_nothing_of_ours(spans: list[ReadableSpan]) -> None:
-    """The start says why, and no more."""
-
-    def refuse(session: Session, params: dict[str, Any], scope: Scope) -> None:
-        raise CreateRefused("not you")
-
-    await Client(sessions(Server(), on_create=refuse)).send("sessions/create")
-    assert said(named(spans, "session start"), *NAMES, "error.type") == [None, None, "CreateRefused"]
 
 
 async def test_an_end_says_why_and_after_how_long(spans: list[ReadableSpan]) -> None:

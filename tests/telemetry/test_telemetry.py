@@ -173,7 +173,8 @@ async def test_a_session_that_is_refused_never_was(spans: list[ReadableSpan]) ->
 
     await Client(sessions(Server(), on_create=refuse)).send("sessions/create")
     start, create = named(spans, "session start"), named(spans, "sessions/create")
-    assert (start.status.status_code, said(start, "error.type")) == (StatusCode.ERROR, ["CreateRefused"])
+    assert start.status.status_code is StatusCode.ERROR
+    assert said(start, "session.id", "mcp.session.id", "error.type") == [None, None, "CreateRefused"]
     assert "not you" not in start.to_json()
     assert said(create, "session.id", "mcp_sessions.reason") == [None, "create_refused"]
 

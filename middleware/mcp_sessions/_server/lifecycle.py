@@ -27,7 +27,7 @@ from .._session.claims import MAX_CLOCK_SKEW, Claims, utc
 from .._session.data import Data
 from .._session.events import Fact, SessionDeleted
 from .._session.session import EndedSession
-from ..stores._base import Record, Store
+from ..stores._base import Ended, Record, Store
 from .background import Service, start
 from .logs import about
 from .streams import Streams
@@ -77,22 +77,19 @@ class Terminator:
         """
         with anyio.CancelScope(shield=True):  # a client that leaves now must not leave the session half ended
             try:
-                await self._end(claims, reason)
-            except StoreFull:
-                raise
-            except StoreUnavailable:
-                start(partial(self._insist, partial(self._end, claims, reason)))
+                await self.end_record(Record.of(claims), reason)
+            except StoreUnavailable as error:
+                if not isinstance(error, StoreFull):
+                    start(partial(self._insist, partial(self.end_record, Record.of(claims), reason)))
                 raise
 
-    async def _end(self, claims: Claims, reason: str) -> None:
-        is_first = await self.store.revoke(
-            claims.ref, audience=claims.audience, expires_at=claims.expires_at, reason=reason, lease=LEASE
-        )
-        await self.streams.end(claims.ref)
-        if is_first:
-            await self.finish(claims.ref, claims.issued_at, claims.expires_at, reason, claims.trace)
+    async def end_record(self, one: Record, reason: str) -> bool:
+        """End a session, and return whether this call did."""
+        if is_first := await self._revoke(reason, one, lease=LEASE):
+            await self.finish(Ended(one, reason))
+        return is_first
 
-    async def _insist(self, change: Callable[[], Awaitable[None]]) -> None:
+    async def _insist(self, change: Callable[[], Awaitable[object]]) -> None:
         """Make a change that the store did not answer, as soon as it does."""
         for _ in range(TRIES):
             await anyio.sleep(self.pause)
@@ -146,8 +143,7 @@ class Terminator:
 
     async def _end_page(self, listed: Listed, reason: str) -> int:
         """End some listed sessions, side by side, and return how many there were."""
-        page = await listed(limit=TIDIED)
-        failed: list[StoreUnavailable] = []
+        page, failed = await listed(limit=TIDIED), list[StoreUnavailable]()
 
         async def end(record: Record) -> None:
             try:
@@ -162,47 +158,82 @@ class Terminator:
             raise failed[0]
         return len(page)
 
-    async def _revoke(self, reason: str, one: Record | Claims) -> None:
-        """End a session. Where it is recorded, the first worker that sweeps runs `on_end`."""
-        await self.store.revoke(one.ref, audience=one.audience, expires_at=one.expires_at, reason=reason, lease=0)
+    async def _revoke(self, reason: str, one: Record | Claims, *, lease: float = 0) -> bool:
+        """End a session. Where it is recorded, the first worker that sweeps after the lease runs `on_end`."""
+        until = one.expires_at
+        is_first = await self.store.revoke(one.ref, audience=one.audience, expires_at=until, reason=reason, lease=lease)
         await self.streams.end(one.ref)
+        return is_first
 
-    async def finish(self, ref: str, created_at: int, expires_at: int, reason: str, trace: str | None) -> None:
-        """Report a session that has ended and is this worker's to finish, run `on_end` for it, and purge it.
+    async def finish(self, *batch: Ended) -> None:
+        """Report sessions that have ended and are this worker's to finish, run `on_end` for each, and purge them.
 
-        The times are Unix seconds: of its creation, and of its token's own end, beyond which it has not lived.
+        Plain functions run in turn, and cost no task; all others run side by side. What is over is purged together.
         """
-        ended_at = min(int(self.clock()), expires_at)
+        over: list[str] = []
+        running, ran = 0, anyio.Event()
+
+        async def wait(outcome: Awaitable[object], ref: str) -> None:
+            nonlocal running
+            await self._wait(outcome, ref)
+            over.append(ref)
+            running -= 1
+            ran.set()
+
+        async with anyio.create_task_group() as group:
+            try:
+                for ended in batch:
+                    self._report(ended.record, ended.reason)
+                    ref = ended.record.ref
+                    with self.hook(ref):
+                        outcome = self._call(ended.record, ended.reason)
+                        if inspect.isawaitable(outcome):
+                            running += 1
+                            group.start_soon(wait, outcome, ref)
+                        else:
+                            over.append(ref)
+                    if len(batch) > 1:
+                        await anyio.lowlevel.checkpoint()  # requests have their turn
+            finally:  # also where a listener raises: what has run must not run again
+                while running or over:
+                    if not over:
+                        await ran.wait()
+                    refs, over, ran = over, [], anyio.Event()
+                    await self.forget(*refs)
+
+    def _report(self, one: Record, reason: str) -> None:
+        lasted = min(int(self.clock()), one.expires_at) - one.created_at  # it has not lived beyond its token
         if reason != NOT_BEGUN:
-            self.emit(SessionDeleted(ref, reason, max(ended_at - created_at, 0), trace))
-        if self.on_end is not None:
-            ended = EndedSession(ref, utc(created_at), utc(expires_at), self.data(ref, expires_at))
-            with _logging_errors(ref), self.hook(ref):
-                outcome = self.on_end(ended, reason)
-                if inspect.isawaitable(outcome):  # a plain function has run, and costs no task
-                    await self._wait(outcome, ended)
-        await self.forget(ref)
+            self.emit(SessionDeleted(one.ref, reason, max(lasted, 0), one.trace))
 
-    async def _wait(self, outcome: Awaitable[object], ended: EndedSession) -> None:
-        async def wait() -> None:
-            with _logging_errors(ended.ref):
+    def _call(self, one: Record, reason: str) -> object:
+        if self.on_end is None:
+            return None
+        data, (begun, until) = self.data(one.ref, one.expires_at), map(utc, (one.created_at, one.expires_at))
+        with _logging_errors(one.ref):
+            return self.on_end(EndedSession(one.ref, begun, until, data), reason)
+
+    async def _wait(self, outcome: Awaitable[object], ref: str) -> None:
+        scope = anyio.CancelScope(deadline=anyio.current_time() + self.patience)
+        try:
+            with scope, _logging_errors(ref):
                 await outcome
-
-        with anyio.move_on_after(self.patience) as scope:
-            # In a task of its own: on asyncio, awaiting a task that was cancelled cancels the waiter, too.
-            async with anyio.create_task_group() as group:
-                group.start_soon(wait)
+        except anyio.get_cancelled_exc_class():
+            if anyio.current_effective_deadline() == -math.inf:  # else asyncio's way to say that what it awaited was
+                raise
         if scope.cancelled_caught:
-            text = "on_end of session %s stopped: it took more than %g s"
-            _log.error(text, ended.ref, self.patience, extra=about(ended.ref))
+            _log.error("on_end of session %s stopped: it took more than %g s", ref, self.patience, extra=about(ref))
 
-    async def forget(self, ref: str) -> None:
+    async def forget(self, *refs: str) -> None:
+        """Purge the data of sessions that are over; where the store does not answer, as soon as it does."""
         with anyio.CancelScope(shield=True):
             try:
-                await self.store.purge(ref)
+                await self.store.purge(*refs)
             except StoreUnavailable:
-                _log.warning("data of ended session %s stays: store unavailable, trying again", ref, extra=about(ref))
-                start(partial(self._insist, partial(self.store.purge, ref)))
+                text = "data of ended session %s stays: store unavailable, trying again"
+                for ref in refs:
+                    _log.warning(text, ref, extra=about(ref))
+                start(partial(self._insist, partial(self.store.purge, *refs)))
 
 
 @contextmanager
@@ -246,15 +277,9 @@ class Sweeper(Service):
         batch = await self.store.claim_ended(
             audience=self.audience, idle_timeout=self.idle_timeout, lease=LEASE, limit=SWEEP_BATCH
         )
-        is_full = len(batch) == SWEEP_BATCH
-        if is_full:  # while the hooks run here, other workers take what is left
+        if is_full := len(batch) == SWEEP_BATCH:  # while the hooks run here, other workers take what is left
             await self._give_up()
-        async with anyio.create_task_group() as group:
-            for ended in batch:
-                one = ended.record
-                group.start_soon(
-                    self.terminator.finish, one.ref, one.created_at, one.expires_at, ended.reason, one.trace
-                )
+        await self.terminator.finish(*batch)
         return is_full
 
 

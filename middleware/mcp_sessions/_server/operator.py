@@ -26,7 +26,7 @@ from ..telemetry._feed import Feed, LiveSession
 from ..telemetry._inspector import Inspector, Roster
 from . import forms
 from .background import pages, start
-from .lifecycle import ENDED_ALL, LEASE, Terminator
+from .lifecycle import ENDED_ALL, Terminator
 from .options import Options
 
 _YEAR: Final = 366 * 24 * 3600  # seconds
@@ -313,12 +313,6 @@ class Watched:
         if self._tracked:
             operator = Sessions(store=self._terminator.store, audience=self._audience)
             return await operator.end(session.ref, reason=ENDED_BY_INSPECTOR)
-        ref, created_at, expires_at = session.ref, int(session.created_at), int(session.expires_at)
-        terminator, reason = self._terminator, ENDED_BY_INSPECTOR
-        is_first = await terminator.store.revoke(
-            ref, audience=self._audience, expires_at=expires_at, reason=reason, lease=LEASE
-        )
-        await terminator.streams.end(ref)
-        if is_first:
-            await terminator.finish(ref, created_at, expires_at, reason, None)
-        return is_first
+        created_at, expires_at = int(session.created_at), int(session.expires_at)
+        record = Record(session.ref, None, created_at, expires_at, created_at, audience=self._audience)
+        return await self._terminator.end_record(record, ENDED_BY_INSPECTOR)

@@ -31,7 +31,6 @@ from .._tokens.keyfile import key_source
 from .._tokens.keys import KeyRing
 from ..stores import _base as base
 from ..stores._base import ANONYMOUS, LIVE, Reach, Standing, Store
-from ..stores._memory import MemoryStore
 from ..stores._turns import Turns
 from ..telemetry import is_traced
 from . import current, placement
@@ -74,7 +73,7 @@ class Runtime(msgspec.Struct, frozen=True):
     census: Census | None  # only where they are counted, too
     on_create: OnCreate | None
     namespace: Callable[..., Namespace]  # a session's place in the store, given its `ref`, end, subject
-    status_now: Callable[[Claims], Standing] | None  # what the store answers, where it need not be awaited
+    status_now: Callable[[Claims], Standing | None] | None  # what the store answers without a wait, or None
     data: Callable[..., Data]  # its data, given the same; the end is in Unix seconds
     origin: str | None  # names the store where no other process sees what it holds, else None
     keys_last: bool  # whether the keys outlive this process
@@ -225,7 +224,7 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
         "terminator": terminator,
         "namespace": namespace,
         "data": data,
-        "status_now": store.status_now if type(store) is MemoryStore and options.tracked is None else None,
+        "status_now": getattr(store, "status_now", None) if options.tracked is None else None,
         "tells": tells,
         "counts": given.metrics is not None,
         "telemetry": telemetry,

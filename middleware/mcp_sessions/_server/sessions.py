@@ -218,7 +218,9 @@ async def open_session(
     claims = known.claims
     try:
         at_once = runtime.status_now if claims.root is None else None
-        status = await runtime.status(claims) if at_once is None else at_once(claims)
+        status = None if at_once is None else at_once(claims)
+        if status is None:
+            status = await runtime.status(claims)
     except StoreUnavailable as error:
         if not fail_open:
             error.ref = claims.ref

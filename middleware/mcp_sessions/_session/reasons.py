@@ -243,6 +243,7 @@ ENDS: Final[Mapping[str, str]] = {
     "ended_all": "with all sessions of its principal",
     "root_ended": "a fork, with the session that it comes from",
     "expired": "its lifetime is over",
+    "inspector": "a developer ended it in the inspector",
     "idle": "no request for as long as `idle_timeout`, or a day where tracked",
 }
 """Why sessions end; an application may give a reason of its own."""

@@ -99,8 +99,8 @@ class Revocations(Protocol):
     async def admit(self, claims: Claims) -> None:
         """Note a new session before its id leaves, where its date does not tell it from those that were lost.
 
-        Tokens are dated to the second, so a store that lost data in this very second has to know which sessions began
-        after it. All others have nothing to note.
+        Tokens are dated to the second, so a store that lost data, or is new, in this very second has to know which
+        sessions began after it. All others have nothing to note.
         """
 
     async def status(self, claims: Claims) -> Standing:
@@ -208,8 +208,8 @@ class Records(Protocol):
             StoreFull: There is no room to keep that they ended.
         """
 
-    async def purge(self, ref: str) -> None:
-        """Delete an ended session's record and its data: its `on_end` has run. The revocation stays."""
+    async def purge(self, *refs: str) -> None:
+        """Delete the records and the data of ended sessions: their `on_end` has run. The revocations stay."""
 
     async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
         """Return whether this worker, by a name of its own, is the one that sweeps for so many seconds from now on.

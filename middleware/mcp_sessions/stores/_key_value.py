@@ -101,10 +101,11 @@ class KeyValueStore(Delegating):
         values = await self._load(namespace)
         await self._change(target, lambda onto: onto.update(values))
 
-    async def purge(self, ref: str) -> None:
+    async def purge(self, *refs: str) -> None:
         """Delete the data first: a record that is left is purged again."""
-        await self._entries.delete(ref, collection=COLLECTION)
-        await self._store.purge(ref)
+        for ref in refs:
+            await self._entries.delete(ref, collection=COLLECTION)
+        await self._store.purge(*refs)
 
     async def _change(self, namespace: Namespace, change: Callable[[_Values], T]) -> T:
         """Change what a session holds, one change at a time in this process."""

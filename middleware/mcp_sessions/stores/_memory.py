@@ -269,14 +269,14 @@ class MemoryStore:
             taken[ref] = Ended(kept.current(), reason)
         return list(taken.values())
 
-    async def purge(self, ref: str) -> None:
-        self._data.drop(ref)
-        if (kept := self._records.pop(ref, None)) is None:
-            return
-        self._anonymous -= kept.subject is None
-        self._looks[kept.audience].remove(ref)
-        if kept.reason is None:
-            self._unlist(kept)
+    async def purge(self, *refs: str) -> None:
+        for ref in refs:
+            self._data.drop(ref)
+            if (kept := self._records.pop(ref, None)) is not None:
+                self._anonymous -= kept.subject is None
+                self._looks[kept.audience].remove(ref)
+                if kept.reason is None:
+                    self._unlist(kept)
 
     async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:  # noqa: ARG002  # there is one worker
         return True

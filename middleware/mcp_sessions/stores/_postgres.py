@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_args
 import anyio
 
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
-from ._base import ByName, Forgotten, FullLog, Reach
+from ._base import Forgotten, Reach
 from ._hidden import call_hidden
-from ._postgres_tables import Transaction, migrate, sweep
-from ._sql import outcome
+from ._postgres_tables import Transaction, migrate
+from ._sql import SQLStore, outcome
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -93,6 +93,24 @@ _GREET: Final = b"""
 _QUESTIONS: Final = {"status", "statuses", "touch", "sessions", "forks", "find", "count", "read", "elect", "filling"}
 
 
+_ROWS_AT_ONCE: Final = 1000
+_ENDED: Final = "DELETE FROM ~.{0} WHERE ref IN (SELECT ref FROM ~.{0} WHERE expires_at <= %s LIMIT %s)"
+_FORGET: Final = (
+    *map(_ENDED.format, ("revoked", "admitted")),
+    """DELETE FROM ~.cut_offs WHERE (subject, audience) IN (
+        SELECT subject, audience FROM ~.cut_offs WHERE until <= %s LIMIT %s
+    )""",
+    """DELETE FROM ~.anonymous WHERE (audience, hour, part) IN (
+        SELECT audience, hour, part FROM ~.anonymous WHERE sessions = 0 AND hour < %s / 3600 - 1 LIMIT %s
+    )""",
+    # A recorded session's data stays until `purge`, since its `on_end` may read it.
+    """DELETE FROM ~.items WHERE (owner, key) IN (
+        SELECT owner, key FROM ~.items
+        WHERE until <= %s AND NOT EXISTS (SELECT FROM ~.records WHERE ref = owner) LIMIT %s
+    )""",
+)
+
+
 def cause(error: Exception) -> str:
     """Return why PostgreSQL refused, as a reason for logs and spans."""
     code, text = getattr(error, "sqlstate", None), str(error)
@@ -101,7 +119,7 @@ def cause(error: Exception) -> str:
     return next((reason for words, reason in _WORDS.items() if words in text), "store_unreachable")
 
 
-class PostgresStore(ByName):
+class PostgresStore(SQLStore):
     """Sessions in a PostgreSQL database, version 13 or newer, in a schema of their own that this makes.
 
     Whatever a method returned from is on the server's disk (`synchronous_commit` is turned on where it is off), and
@@ -146,6 +164,7 @@ class PostgresStore(ByName):
         ):
             if not is_right:
                 raise ConfigurationError(rule)
+        super().__init__()
         self._options = _options(url)
         self._pool = Pool(self._connect, connections)
         self._schema = schema
@@ -156,7 +175,6 @@ class PostgresStore(ByName):
         self._patience = str(round(1000 * max(1, timeout)))  # milliseconds
         self._was_there = False
         self._swept_at = -math.inf
-        self._full_log = FullLog()
         host, port, database = (self._options.get(name, "") for name in ("host", "port", "dbname"))
         self._place = f"{host}:{port}/{database}"
         self.where: str = f"PostgreSQL at {self._place}"
@@ -173,11 +191,7 @@ class PostgresStore(ByName):
     async def close(self) -> None:
         await self._pool.close()
 
-    async def admit(self, claims: object) -> None:
-        """Nothing is to be noted: tables that are new are met by the second."""
-
-    async def _call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return what the method of `Transaction` with that name returns."""
+    async def _transact(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         step, call = getattr(Transaction, name), Transaction(self._schema, self._leeway, self._vouches_always)
 
         def work(connection: Connection[Any]) -> Any:
@@ -188,10 +202,6 @@ class PostgresStore(ByName):
             return await self._run(work, lambda: not call.is_changing)
         except ConfigurationError as error:
             raise StoreUnavailable("store_misconfigured", cause=str(error)) from None
-        except StoreFull:
-            if self._full_log.is_due(self._clock()):
-                self._full_log.log(await self._call("filling", (), {}))
-            raise
         finally:
             now = self._clock()
             if name not in _QUESTIONS and not self._swept_at <= now < self._swept_at + SWEEP_EVERY:
@@ -215,8 +225,9 @@ class PostgresStore(ByName):
             connection.isolation_level = IsolationLevel.READ_COMMITTED
             *_, is_replica, is_safe = connection.execute(_GREET, [self._patience] * 2).fetchall()[0]
             self._check(is_replica=is_replica, is_safe=is_safe)
-            # What vanished tables were given within this second is lost as well.
-            if migrate(connection, self._schema, fence=math.floor(self._clock()) + self._was_there):
+            # What tables that vanished were given within this second is lost as well.
+            now = self._clock()
+            if migrate(connection, self._schema, fence=math.floor(now) + 1 if self._was_there else math.ceil(now)):
                 logger.warning("the session store's tables are new: sessions issued before now may be refused")
         except BaseException:
             connection.close()
@@ -248,6 +259,14 @@ def _options(url: str) -> dict[str, Any]:
         return {**_DEFAULTS, **conninfo_to_dict(url)}
     except ProgrammingError:
         raise ConfigurationError(NOT_A_URL) from None
+
+
+def sweep(connection: Connection[Any], schema: str, over: float) -> None:
+    """Delete what ended by a moment."""
+    for sql in _FORGET:
+        statement, values = sql.replace("~", schema).encode(), (math.floor(over), _ROWS_AT_ONCE)
+        while connection.execute(statement, values).rowcount == _ROWS_AT_ONCE:
+            """There may be more."""
 
 
 class Pool:

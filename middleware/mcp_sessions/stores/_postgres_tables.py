@@ -100,43 +100,42 @@ MIGRATIONS: tuple[tuple[int, str], ...] = (
             WHERE subject IS NULL GROUP BY 1, 2;
         """,
     ),
+    (1, "CREATE TABLE ~.admitted (ref text PRIMARY KEY, expires_at bigint NOT NULL)"),
 )
 """Of each version of the tables the oldest one whose code can use them, too, and how they are made from those before.
 
 Workers of that older version go on during and after a migration, which therefore only adds.
 """
 
-_LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended('~.' || %s, 0))"
+# In one order, so that two that want several do not wait for each other.
+_LOCK: Final = """SELECT pg_advisory_xact_lock(hashtextextended('~.' || name, 0))
+    FROM (SELECT unnest(%s::text[]) AS name ORDER BY 1) AS names"""
 # The catalog itself is asked, since what functions such as `to_regclass` know may be from before the lock.
-_HAS_TABLES: Final = """
-    SELECT 1 FROM pg_class JOIN pg_namespace AS space ON space.oid = relnamespace
-    WHERE nspname = '~' AND relname = 'facts'
-"""
+_HAS_TABLES: Final = """SELECT 1 FROM pg_class JOIN pg_namespace AS space ON space.oid = relnamespace
+    WHERE nspname = '~' AND relname = 'facts'"""
 _LOOK: Final = """
     SELECT EXISTS (SELECT FROM ~.revoked WHERE ref = asked.ref) OR EXISTS (
             SELECT FROM ~.cut_offs AS cut
             WHERE cut.subject IN ('', asked.subject) AND cut.audience = asked.audience AND moment > asked.issued_at
-        ) OR reason IS NOT NULL, (SELECT fence FROM ~.facts), seen_at
+        ) OR reason IS NOT NULL, (
+            SELECT fence <= asked.issued_at OR EXISTS (SELECT FROM ~.admitted WHERE ref = asked.ref) FROM ~.facts
+        ), seen_at
     FROM unnest(%s::text[], %s::text[], %s::text[], %s::bigint[]) WITH ORDINALITY
         AS asked (ref, subject, audience, issued_at, place) LEFT JOIN ~.records AS kept USING (ref) ORDER BY place
 """
-_REVOKE: Final = """
-    WITH fresh AS (
+_REVOKE: Final = """WITH fresh AS (
         INSERT INTO ~.revoked (ref, expires_at, mark) SELECT %(ref)s, %(expires_at)s, %(mark)s
         WHERE NOT EXISTS (SELECT FROM ~.records WHERE ref = %(ref)s AND reason IS NOT NULL)
         ON CONFLICT DO NOTHING RETURNING ref
     ) UPDATE ~.records SET reason = %(reason)s, lease_until = %(until)s WHERE ref IN (SELECT ref FROM fresh)
 """
-_REVOKE_BEFORE: Final = """
-    INSERT INTO ~.cut_offs AS cut (subject, audience, moment, until) VALUES (%s, %s, %s, %s)
+_REVOKE_BEFORE: Final = """INSERT INTO ~.cut_offs AS cut (subject, audience, moment, until) VALUES (%s, %s, %s, %s)
     ON CONFLICT (subject, audience)
-        DO UPDATE SET moment = greatest(cut.moment, excluded.moment), until = greatest(cut.until, excluded.until)
-"""
+        DO UPDATE SET moment = greatest(cut.moment, excluded.moment), until = greatest(cut.until, excluded.until)"""
 _REGISTER: Final = """
     INSERT INTO ~.records (ref, subject, created_at, expires_at, seen_at, root, trace, audience, parts)
     SELECT %s, %s, %s, %s, %s, %s, %s, %s, %s WHERE NOT EXISTS (SELECT FROM ~.revoked WHERE ref = %s)
-    ON CONFLICT DO NOTHING
-"""
+    ON CONFLICT DO NOTHING"""
 _CROWDED: Final = """
     SELECT why FROM ((SELECT 'sessions_full' AS why FROM ~.records WHERE %(of_subject)s::int IS NOT NULL
             AND subject = %(subject)s AND audience = %(audience)s AND reason IS NULL AND created_at >= (SELECT
@@ -159,10 +158,9 @@ _ALIVE: Final = f"""
         )) ORDER BY {{order}} LIMIT %(limit)s
 """
 _COUNT: Final = """
-    SELECT count(*) FROM ~.records WHERE audience = %(audience)s AND reason IS NULL AND expires_at > %(second)s
-        AND created_at >= (
-            SELECT coalesce(max(moment), 0) FROM ~.cut_offs WHERE subject = '' AND audience = %(audience)s
-        )
+    SELECT count(*) FROM ~.records
+        WHERE audience = %(audience)s AND reason IS NULL AND expires_at > %(second)s AND created_at >= (
+            SELECT coalesce(max(moment), 0) FROM ~.cut_offs WHERE subject = '' AND audience = %(audience)s)
 """
 _FIRST_OF: Final = "(SELECT ref FROM ~.records WHERE audience = %(audience)s AND {} ORDER BY {} LIMIT %(limit)s)"
 _DUE: Final = f"""
@@ -183,11 +181,9 @@ _CLAIM: Final = f"""
         INSERT INTO ~.revoked (ref, expires_at, mark) SELECT ref, expires_at, 0 FROM taken ON CONFLICT DO NOTHING
     ) SELECT {_RECORD}, reason FROM taken
 """
-_ELECT: Final = """
-    INSERT INTO ~.leaders AS leader (audience, worker, until) VALUES (%s, %s, %s)
+_ELECT: Final = """INSERT INTO ~.leaders AS leader (audience, worker, until) VALUES (%s, %s, %s)
     ON CONFLICT (audience) DO UPDATE SET worker = excluded.worker, until = excluded.until
-        WHERE leader.worker = excluded.worker OR leader.until <= %s
-"""
+        WHERE leader.worker = excluded.worker OR leader.until <= %s"""
 _CURRENT: Final = "owner = %(owner)s AND (expires_at IS NULL OR expires_at > %(now)s)"
 _SIZE: Final = f"SELECT coalesce(sum(length(key) + length(value)), 0) FROM ~.items WHERE {_CURRENT}"
 _ACCOUNT: Final = "SELECT coalesce(sum(bytes), 0)::bigint FROM ~.accounts WHERE subject = %(subject)s"
@@ -213,21 +209,6 @@ _FILLING: Final = """
             SELECT sum(bytes) AS of_one FROM ~.accounts GROUP BY subject
         ) AS each)
 """
-_ROWS_AT_ONCE: Final = 1000
-_FORGET: Final = (
-    "DELETE FROM ~.revoked WHERE ref IN (SELECT ref FROM ~.revoked WHERE expires_at <= %s LIMIT %s)",
-    """DELETE FROM ~.cut_offs WHERE (subject, audience) IN (
-        SELECT subject, audience FROM ~.cut_offs WHERE until <= %s LIMIT %s
-    )""",
-    """DELETE FROM ~.anonymous WHERE (audience, hour, part) IN (
-        SELECT audience, hour, part FROM ~.anonymous WHERE sessions = 0 AND hour < %s / 3600 - 1 LIMIT %s
-    )""",
-    # A recorded session's data stays until `purge`, since its `on_end` may read it.
-    """DELETE FROM ~.items WHERE (owner, key) IN (
-        SELECT owner, key FROM ~.items
-        WHERE until <= %s AND NOT EXISTS (SELECT FROM ~.records WHERE ref = owner) LIMIT %s
-    )""",
-)
 
 
 def migrate(connection: Connection[Any], schema: str, *, fence: int) -> bool:
@@ -248,7 +229,7 @@ def migrate(connection: Connection[Any], schema: str, *, fence: int) -> bool:
     if version < known:
         with connection.transaction():
             run("SET LOCAL statement_timeout = 0")
-            run(_LOCK, "facts")
+            run(_LOCK, ["facts"])
             version, oldest = versions()  # another worker may have migrated meanwhile
             run("SET LOCAL lock_timeout = '2s'")  # a migration that waits for a table keeps others from it
             if run("SELECT 1 FROM pg_namespace WHERE nspname = '~'").fetchone() is None:
@@ -266,14 +247,6 @@ def migrate(connection: Connection[Any], schema: str, *, fence: int) -> bool:
     return version == 0
 
 
-def sweep(connection: Connection[Any], schema: str, over: float) -> None:
-    """Delete what ended by a moment."""
-    for sql in _FORGET:
-        statement, values = sql.replace("~", schema).encode(), (math.floor(over), _ROWS_AT_ONCE)
-        while connection.execute(statement, values).rowcount == _ROWS_AT_ONCE:
-            """There may be more."""
-
-
 class Transaction(SQLTransaction):
     """One call of the contract's methods, at one moment; it may be made again on another connection."""
 
@@ -288,10 +261,10 @@ class Transaction(SQLTransaction):
         return self.connection.execute(sql.replace("~", self._schema).encode(), values)
 
     @contextmanager
-    def _alone_with(self, ref: str) -> Iterator[None]:
-        """Be the only one that changes a session until what was changed is committed."""
+    def _alone_with(self, *refs: str) -> Iterator[None]:
+        """Be the only one that changes some sessions until what was changed is committed."""
         with self.connection.pipeline(), self.connection.transaction():
-            self._run(_LOCK, (ref,))
+            self._run(_LOCK, (list(refs),))
             yield
 
     def status(self, claims: Claims) -> Standing:
@@ -304,10 +277,11 @@ class Transaction(SQLTransaction):
         """Return the statuses, and the last use of those that are recorded."""
         asked = zip(*((one.ref, one.subject, one.audience, one.issued_at) for one in claims), strict=True)
         rows = self._run(_LOOK, [list(column) for column in asked]).fetchall() if claims else []
-        return [
-            (self._standing(ended, fence, one.issued_at), seen_at)
-            for one, (ended, fence, seen_at) in zip(claims, rows, strict=True)
-        ]
+        return [(self._standing(ended, is_known), seen_at) for ended, is_known, seen_at in rows]
+
+    def admit(self, claims: Claims) -> None:
+        sql = "INSERT INTO ~.admitted (ref, expires_at) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+        self._run(sql, (claims.ref, claims.expires_at))
 
     def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:  # noqa: ARG002  # a record knows it
         values = {"ref": ref, "expires_at": expires_at, "mark": self._mark, "reason": reason}
@@ -375,10 +349,10 @@ class Transaction(SQLTransaction):
             taken = self._run(_CLAIM, {**bounds, "until": self.now + lease, "refs": [ref for (ref,) in due]}).fetchall()
         return [Ended(Record(*record), reason) for *record, reason in taken]
 
-    def purge(self, ref: str) -> None:
-        with self._alone_with(ref):
-            self._run("DELETE FROM ~.records WHERE ref = %s", (ref,))
-            self._run("DELETE FROM ~.items WHERE owner = %s", (ref,))
+    def purge(self, *refs: str) -> None:
+        with self._alone_with(*refs):
+            self._run("DELETE FROM ~.records WHERE ref = ANY(%s)", (list(refs),))
+            self._run("DELETE FROM ~.items WHERE owner = ANY(%s)", (list(refs),))
 
     def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
         return self._run(_ELECT, (audience, worker, self.now + seconds, self.now)).rowcount == 1

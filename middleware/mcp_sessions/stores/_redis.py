@@ -24,7 +24,6 @@ from ._redis_connection import RedisConnection, Values, or_unavailable
 from ._redis_data import DISCOUNT, KEPT, RedisData
 from ._redis_durability import SYNC_PATIENCE, Durability, Epoch, Promise
 from ._redis_scripts import DIGITS, Command, Keys, Word, member, record_of
-from ._turns import Turns
 
 _MAX_UNSURE: Final = 10_000  # revocations of which one worker remembers that their outcome is unknown
 _PAGE: Final = 500  # records that are read together
@@ -100,7 +99,6 @@ class RedisStore(RedisData):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened = False
         self._advancing = asyncio.Lock()
-        self._purging = Turns()  # many sessions end in the same moment
         self._unsure: dict[str, int] = {}  # the marks of revocations whose outcome is unknown, by what they revoke
         self._first_look = 0.0  # seconds without use after which a new session is; 0 until an idle timeout is known
 
@@ -302,10 +300,10 @@ class RedisStore(RedisData):
                 (flat,) = await self._connection.run(scripts.DUE(due, args=(repr(now), left, limit - len(taken))))
                 refs = flat[::2]
                 args = (repr(now), *self._idle(idle_timeout), repr(float(lease)), repr(float(self._leeway)))
-                commands = [scripts.CLAIM(*self._keys.session_keys(ref.decode()), args=args) for ref in refs]
+                keys = [self._keys.session_keys(ref.decode()) for ref in refs]
                 # Not idempotent: a claim that was made would look like another's.
                 # One text each: the driver takes longer to read ten words than Redis to find them.
-                texts = await self._connection.run(*commands, idempotent=False)
+                texts = await self._connection.each(scripts.CLAIM, keys, *args, idempotent=False)
                 looked = [(*of, text.split(b"\0", 10)) for *of, text in zip(refs, flat[1::2], texts, strict=True)]
                 ours = [(ref, claim) for ref, _, claim in looked if claim[0] == b"taken"]
                 taken += [Ended(record_of(ref.decode(), *claim[2:10]), claim[10].decode()) for ref, claim in ours]
@@ -328,12 +326,11 @@ class RedisStore(RedisData):
         await self._connection.run(scripts.POSTPONE(due, args=tuple(moves)))
         return len(looked) - len(moves) // 3
 
-    async def purge(self, ref: str) -> None:
+    async def purge(self, *refs: str) -> None:
         await self._ready()
-        await self._purging.take(("", ""), ref, self._purge)
-
-    async def _purge(self, refs: Sequence[str]) -> int:
-        found = await self._connection.run(*(scripts.PURGE(*self._keys.data_keys(ref)) for ref in refs))
+        found = await self._connection.each(
+            scripts.PURGE, [self._keys.data_keys(ref)[1:] for ref in refs], idempotent=True
+        )
         lists: dict[str, list[str]] = {}
         now, discounts = repr(self._clock()), list[Command]()
         for ref, of in zip(refs, found, strict=True):
@@ -345,7 +342,6 @@ class RedisStore(RedisData):
                 for key in chain(*self._keys.lists(audience, subject or None, root)):
                     lists.setdefault(key, []).append(member(int(begun), ref))
         await self._connection.run(*(("ZREM", key, *members) for key, members in lists.items()), *discounts)
-        return 1
 
     async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
         now = await self._ready()

@@ -73,6 +73,8 @@ def connect(url: Any, epoch: Epoch, *, timeout: float, connections: int) -> Sing
 class Single:
     """One server."""
 
+    sessions_at_once: Final = 50  # that one script may look at
+
     def __init__(self, url: Any, epoch: Epoch, options: Mapping[str, Any]) -> None:
         self._epoch = epoch
         self._own = isinstance(url, str)
@@ -183,7 +185,9 @@ class Sentinels(Single):
 
 
 class Cluster(Single):
-    """A cluster."""
+    """A cluster, which has each session in a slot of its own."""
+
+    sessions_at_once: Final = 1  # type: ignore[misc]  # of one slot
 
     def _from_url(self, url: str, options: Mapping[str, Any]) -> Any:
         from redis.asyncio import RedisCluster

@@ -12,12 +12,13 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any, Final
 
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from ._redis_clients import Single, retrieve
 from ._redis_durability import Promise
-from ._redis_scripts import Command, in_full
+from ._redis_scripts import Command, Script, Word, in_full
 
 logger: Final = logging.getLogger("mcp_sessions")
 Values = dict[str, bytes | None]
@@ -127,6 +128,13 @@ class RedisConnection:
         for group, found in zip(groups, results, strict=False):
             values.update(zip(group, found, strict=True))
         return values, results[len(groups) :]
+
+    async def each(self, script: Script, keys: Sequence[Sequence[str]], *args: Word, idempotent: bool) -> list[bytes]:
+        """Return what a script finds for the keys of each session, as few calls as the server allows."""
+        size = self._client.sessions_at_once
+        pages = [list(chain(*keys[start : start + size])) for start in range(0, len(keys), size)]
+        found = await self.run(*(script(*page, args=args) for page in pages), idempotent=idempotent)
+        return list(chain(*found))
 
     def scan(self, pattern: str) -> AsyncIterator[bytes]:
         """Yield the keys that match a pattern, on every server."""

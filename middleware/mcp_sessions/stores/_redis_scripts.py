@@ -126,10 +126,12 @@ DUE: Final = Script("""
 return redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'WITHSCORES', 'LIMIT', ARGV[2], ARGV[3])
 """)
 
-# ended session; now idle resolution lease leeway -> gone | later, when | taken, when, fields..., reason; by NULs
+# {ended session}...; now idle resolution lease leeway
+# -> of each: gone | later, when | taken, when, fields..., reason; by NULs
 CLAIM: Final = even_full("""
 local function text(moment) return string.format('%.3f', moment) end
-local r = redis.call('HMGET', KEYS[2], 'c', 'e', 's', 'u', 'x', 'l', 'r', 't', 'a', 'p')
+local function claim(ended, session)
+local r = redis.call('HMGET', session, 'c', 'e', 's', 'u', 'x', 'l', 'r', 't', 'a', 'p')
 if not r[1] then return 'gone' end
 local now, ends, reason = tonumber(ARGV[1]), tonumber(r[2]), r[5]
 local idles = ARGV[2] ~= '' and tonumber(r[3]) + tonumber(ARGV[2]) + tonumber(ARGV[3]) or ends
@@ -139,11 +141,15 @@ elseif not (now < ends) then reason = 'expired'
 elseif not (now < idles) then reason = 'idle'
 else return 'later\\0' .. text(math.min(ends, idles)) end
 local lease = text(now + tonumber(ARGV[4]))
-redis.call('HSET', KEYS[2], 'x', reason, 'l', lease)
+redis.call('HSET', session, 'x', reason, 'l', lease)
 local ttl = math.max(1, math.ceil(ends + tonumber(ARGV[5]) - now))
-redis.call('SET', KEYS[1], '0', 'EX', string.format('%d', ttl), 'NX')
+redis.call('SET', ended, '0', 'EX', string.format('%d', ttl), 'NX')
 local found = {'taken', lease, r[1], r[2], r[3], r[4] or '', r[7] or '', r[8] or '', r[10] or '', r[9], reason}
 return table.concat(found, '\\0')
+end
+local all = {}
+for i = 1, #KEYS, 2 do all[#all + 1] = claim(KEYS[i], KEYS[i + 1]) end
+return all
 """)
 
 # due; {ref old-score new-score-or-nothing}... Only where no other moved it in between.
@@ -158,11 +164,15 @@ end
 return 1
 """)
 
-# ended session data times -> audience, subject, root, beginning, the data's account, each or nothing; by NULs
+# {session data times}... -> of each: audience, subject, root, beginning, the data's account, or nothing; by NULs
 PURGE: Final = Script("""
-local of, account = redis.call('HMGET', KEYS[2], 'a', 'u', 'r', 'c'), redis.call('HGET', KEYS[4], '$')
-redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
-return table.concat({of[1] or '', of[2] or '', of[3] or '', of[4] or '', account or ''}, '\\0')
+local all = {}
+for i = 1, #KEYS, 3 do
+  local of, account = redis.call('HMGET', KEYS[i], 'a', 'u', 'r', 'c'), redis.call('HGET', KEYS[i + 2], '$')
+  redis.call('DEL', KEYS[i], KEYS[i + 1], KEYS[i + 2])
+  all[#all + 1] = table.concat({of[1] or '', of[2] or '', of[3] or '', of[4] or '', account or ''}, '\\0')
+end
+return all
 """)
 
 # sweeper; worker until now milliseconds -> 1 where it leads

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from typing import Any, NamedTuple, TypeVar
@@ -11,8 +11,10 @@ from typing import Any, NamedTuple, TypeVar
 import anyio
 from anyio.lowlevel import current_token
 
+from .._errors import StoreFull
+from .._session.claims import Claims
 from .._session.data import Namespace
-from ._base import LIVE, Standing, added, check_size, size_of
+from ._base import LIVE, ByName, FullLog, Standing, added, check_size, size_of
 
 T = TypeVar("T")
 CallSoon = Callable[[Callable[[], object]], object]
@@ -72,11 +74,40 @@ class SQLTransaction:
             check_size(item.namespace, item.others + size_of(item.key, kept))
         self._replace(item, kept, expires_at)
 
-    def _standing(self, ended: bool, epoch: int | None, issued_at: int) -> Standing:
+    def _standing(self, ended: bool, is_known: bool | None) -> Standing:
         if ended:
             return Standing.ENDED
-        is_known = self._vouches_always or (epoch is not None and epoch <= issued_at)
-        return LIVE if is_known else Standing.LOST
+        return LIVE if self._vouches_always or is_known else Standing.LOST
+
+
+class SQLStore(ByName):
+    """A store whose methods are those of a transaction.
+
+    Attributes:
+        _clock: Unix seconds.
+    """
+
+    _clock: Callable[[], float]
+
+    def __init__(self) -> None:
+        self._full_log = FullLog()
+
+    async def admit(self, claims: Claims) -> None:
+        """Note a session of the epoch's own second by its name: its date does not say on which side it is."""
+        if await self.status(claims) is Standing.LOST:
+            await self._call("admit", (claims,), {})
+
+    async def _call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return what the method of `Transaction` with that name returns."""
+        try:
+            return await self._transact(name, args, kwargs)
+        except StoreFull:
+            if self._full_log.is_due(self._clock()):
+                self._full_log.log(await self._transact("filling", (), {}))
+            raise
+
+    @abstractmethod
+    async def _transact(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any: ...
 
 
 def call_soon() -> CallSoon:

@@ -22,9 +22,9 @@ from typing import Any, Final, TypeVar, get_args
 
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from .._session.claims import Claims
-from ._base import LIVE, ByName, Forgotten, FullLog, Reach, Standing
+from ._base import LIVE, Forgotten, Reach, Standing
 from ._hidden import call_hidden
-from ._sql import call_soon, outcome
+from ._sql import SQLStore, call_soon, outcome
 from ._sqlite_file import LOCKED, Job, Setting, SQLiteFile, checked_path
 from ._sqlite_shared import KnownSessions, SharedFile
 from ._sqlite_tables import Transaction, sweep
@@ -37,7 +37,7 @@ _READING: Final = {"statuses", "look", "sessions", "forks", "find", "roster", "c
 _FREEING: Final = {"claim_ended", "purge", "elect"}  # may use the room that is kept for what makes room
 
 
-class SQLiteStore(ByName):
+class SQLiteStore(SQLStore):
     """Sessions of one machine, in one file, with its log (`-wal`), an index (`-shm`) and `-shared` beside it.
 
     A file that is made anew remembers nothing of what came before: a session that had been ended would work again. So
@@ -83,10 +83,10 @@ class SQLiteStore(ByName):
         ):
             if not is_right:
                 raise ConfigurationError(rule)
+        super().__init__()
         self._path = checked_path(path)
         self.where: str = f"SQLite file {self._path}"  # for the log
         self._clock = clock
-        self._full_log = FullLog()
         shared = SharedFile(self._path, max_bytes)
         self._known = KnownSessions(shared)
         self._transaction = partial(Transaction, leeway, forgotten == "accept", move=shared.move)
@@ -111,9 +111,6 @@ class SQLiteStore(ByName):
         """Whether a session is known to live without a question; and where `is_use`, also that this need be noted."""
         until = self._known.find(claims)
         return until is not None and (not is_use or self._clock() < until)
-
-    async def admit(self, claims: Claims) -> None:
-        """Nothing is to be noted: a file that was replaced is met by the second."""
 
     async def status(self, claims: Claims) -> Standing:
         return (await self.statuses((claims,)))[0]
@@ -141,20 +138,13 @@ class SQLiteStore(ByName):
             self._known.keep(claims, stamp, due_at)
         return standing
 
-    async def _call(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return what the method of `Transaction` with that name returns."""
-
+    async def _transact(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         def job(connection: sqlite3.Connection, now: float) -> Any:
             return getattr(self._transaction(connection, now), name)(*args, **kwargs)
 
         if name in _READING:
             return await self._reads.run(lambda file: file.read(job))
-        try:
-            return await self._changes.change(job, frees=name in _FREEING)
-        except StoreFull:
-            if self._full_log.is_due(self._clock()):
-                self._full_log.log(await self._call("filling", (), {}))
-            raise
+        return await self._changes.change(job, frees=name in _FREEING)
 
     def __repr__(self) -> str:
         return f"<SQLiteStore {self._path}>"

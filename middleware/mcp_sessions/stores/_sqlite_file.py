@@ -295,18 +295,18 @@ class SQLiteFile:
         return connection
 
     def _raise_epoch(self, connection: sqlite3.Connection, found: Identity | None) -> None:
-        """Make the tables; and where the file is not the one that it was, vouch for nothing older than now.
+        """Make the tables; and where the file is not the one that it was, vouch for nothing of this second or before.
 
         This writes in any case, so that a file that can only be read fails here: a connection to it would keep the
         others of this process from writing, even when they may again.
         """
         known = self._identity
         replaced = known is not None and found is not None and known.file != found.file
-        now = math.floor(self._setting.clock())
-        next_second = now + 1  # what the vanished file was given within this second is lost as well
+        now = self._setting.clock()
+        next_second = math.ceil(now) if known is None else math.floor(now) + 1
         with self._shared.turn(), _transaction(connection):
             self._shared.move(None)
-            made = create(connection, epoch=now if known is None else next_second)
+            made = create(connection, epoch=next_second)
             # An epoch raised since the old file was last seen was raised by another process for the same reason.
             if replaced and not made and epoch_of(connection) < self._seen_at:
                 raise_epoch(connection, next_second)

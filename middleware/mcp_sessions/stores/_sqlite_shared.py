@@ -29,6 +29,7 @@ _SLOTS: Final = PAGE // 8
 _ALL: Final = 0  # the counter of what concerns all sessions; each of the others is shared by those of some names
 _LOOK: Final = 0.01  # seconds for which the file is taken to lie where it lay
 _NEVER: Final = -math.inf
+_monotonic: Final = time.monotonic
 
 
 def _slot(name: str | None) -> int:
@@ -148,10 +149,10 @@ class SharedFile:
 
     def is_at(self, stamp: int, one: int, other: int) -> bool:
         """Whether none of the counters has changed since their stamp was taken."""
-        counters = self._counters
-        if time.monotonic() >= self._good_until and not self.is_in_place():
+        if _monotonic() >= self._good_until and not self.is_in_place():
             return False
-        return counters[_ALL] + counters[one] + counters[other] == stamp  # each only grows
+        counters = self._counters
+        return counters[0] + counters[one] + counters[other] == stamp  # each only grows
 
     def spare(self) -> int:
         """Return how many bytes are to be kept for when the disk is full."""

@@ -120,8 +120,11 @@ def raise_epoch(connection: Connection, moment: int) -> None:
     """Vouch for no session issued before a moment."""
     sql = "INSERT INTO facts VALUES ('fence', ?) ON CONFLICT (name) DO UPDATE SET value = max(value, excluded.value)"
     connection.execute(sql, (moment,))
+    connection.execute(f"DELETE FROM facts WHERE {_IS_ADMITTED}")
 
 
+_ADMITTED: Final = "admitted "  # begins the names of facts about sessions of the epoch's own second
+_IS_ADMITTED: Final = "name > 'admitted ' AND name < 'admitted!'"
 _IS_CUT_OFF: Final = """EXISTS (
         SELECT 1 FROM cut_offs
         WHERE subject IN ('', {subject}) AND audience = {audience} AND moment > {issued_at}
@@ -129,7 +132,10 @@ _IS_CUT_OFF: Final = """EXISTS (
 _STATUS: Final = f"""
     SELECT EXISTS (SELECT 1 FROM revoked WHERE ref = ?1)
         OR {_IS_CUT_OFF.format(subject="?2", audience="?3", issued_at="?4")},
-    (SELECT value FROM facts WHERE name = 'fence')
+    (
+        SELECT value <= ?4 OR EXISTS (SELECT 1 FROM facts WHERE name = '{_ADMITTED}' || ?1)
+        FROM facts WHERE name = 'fence'
+    )
 """
 _RECORD: Final = """
     SELECT ref, subject, created_at, expires_at, CAST(seen_at AS INTEGER), root, trace, audience, parts, reason
@@ -178,11 +184,13 @@ _DATA_GONE: Final = """
         OR EXISTS (SELECT 1 FROM records WHERE ref = ?1 AND reason IS NOT NULL)
 """
 _FORGET: Final = (
+    f"DELETE FROM facts WHERE name IN (SELECT name FROM facts WHERE {_IS_ADMITTED} AND value <= ? LIMIT ?)",
     "DELETE FROM revoked WHERE ref IN (SELECT ref FROM revoked WHERE expires_at <= ? LIMIT ?)",
     """DELETE FROM cut_offs WHERE (subject, audience) IN (
         SELECT subject, audience FROM cut_offs WHERE until <= ? LIMIT ?
     )""",
 )
+_OF_ONE: Final = (("records", "ref"), ("items", "owner"), ("shelves", "owner"))  # where items are counted
 _ROWS_OF_ONE: Final = 10  # that a session may have in a table, where a sweep deletes whole sessions
 
 
@@ -209,8 +217,10 @@ class Transaction(SQLTransaction):
 
     def status(self, claims: Claims) -> Standing:
         of = (claims.ref, claims.subject or "", claims.audience, claims.issued_at)
-        ended, epoch = self._execute(_STATUS, of).fetchone()
-        return self._standing(ended, epoch, claims.issued_at)
+        return self._standing(*self._execute(_STATUS, of).fetchone())
+
+    def admit(self, claims: Claims) -> None:
+        self._execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (_ADMITTED + claims.ref, claims.expires_at))
 
     def statuses(self, claims: Sequence[Claims]) -> list[Standing]:
         return [self.status(one) for one in claims]
@@ -319,10 +329,11 @@ class Transaction(SQLTransaction):
     def _lease(self, ref: str, reason: str, lease: float) -> None:
         self._execute("UPDATE records SET reason = ?, lease_until = ? WHERE ref = ?", (reason, self.now + lease, ref))
 
-    def purge(self, ref: str) -> None:
-        self._move(ref)
-        for table, column in (("records", "ref"), ("items", "owner"), ("shelves", "owner")):  # items are counted there
-            self._execute(f"DELETE FROM {table} WHERE {column} = ?", (ref,))
+    def purge(self, *refs: str) -> None:
+        for ref in refs:
+            self._move(ref)
+            for table, column in _OF_ONE:
+                self._execute(f"DELETE FROM {table} WHERE {column} = ?", (ref,))
 
     def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
         values = (audience, worker, self.now + seconds, self.now)

@@ -27,10 +27,7 @@ from . import Content, Redact
 from ._attributes import ERROR_TYPE, MAX_NAME, REASON, STATUS_CODE, TOOL_ERROR, server_ref, target_of
 from ._context import request_context
 
-_CONTENT_ATTRIBUTES: Final[dict[Content, str]] = {
-    "arguments": "gen_ai.tool.call.arguments",
-    "result": "gen_ai.tool.call.result",
-}
+_OF_CALL: Final[dict[Content, str]] = {"arguments": "gen_ai.tool.call.arguments", "result": "gen_ai.tool.call.result"}
 # By OpenInference; Phoenix and MLflow show them of the outermost span of a trace.
 _OF_REQUEST: Final[dict[Content, str]] = {"arguments": "input.value", "result": "output.value"}
 _log: Final = logging.getLogger("mcp_sessions")
@@ -75,7 +72,7 @@ def content(kind: Content, text: str | None, is_ours: bool, is_outermost: bool) 
     """Return the attributes of one side of a call: the conventions', and those that tools show of a whole request."""
     if text is None:
         return {}
-    written = {_CONTENT_ATTRIBUTES[kind]: text} if is_ours else {}
+    written = {_OF_CALL[kind]: text} if is_ours else {}
     return {**written, _OF_REQUEST[kind]: text} if is_outermost else written
 
 

@@ -31,7 +31,6 @@ STREAMS: Final = 8  # tasks in each worker that write without a pause
 LISTED: Final = 100  # sessions in a page
 AT_ONCE: Final = 100
 ASKED: Final = 1_000
-BATCH: Final = 200  # sessions that the sweeper takes at once
 
 
 @dataclass(frozen=True)
@@ -161,25 +160,6 @@ async def lists(url: str, many: int) -> list[tuple[str, str]]:
     return rows
 
 
-async def swept(url: str, many: int) -> str:
-    """Let sessions end in one second, and take and purge them as the sweeper does."""
-    store, now = ours.store(url), int(time.time())
-    await store.open()
-    for first in range(0, many, AT_ONCE):
-        records = [Record(f"ses_{n:09}", None, now, now + 1, now) for n in range(first, first + AT_ONCE)]
-        await asyncio.gather(*map(store.register, records))
-    await asyncio.sleep(max(0, now + 1 - time.time()))
-    start, left = time.perf_counter(), True
-    while left:
-        await store.elect("worker", audience=ours.AUDIENCE, seconds=60)
-        ended = await store.claim_ended(audience=ours.AUDIENCE, idle_timeout=None, lease=60, limit=BATCH)
-        await asyncio.gather(*(store.purge(one.record.ref) for one in ended))
-        left = bool(ended)
-    took = time.perf_counter() - start
-    await store.close()
-    return f"{took:.1f} s"
-
-
 async def timed(call: Callable[[], Awaitable[object]]) -> str:
     """Return the middle time of a call and the longest that the event loop stood still meanwhile."""
     took, pauses, is_over = [], [0.0], asyncio.Event()
@@ -227,7 +207,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--writes", type=int, nargs="*", default=[160, 800], help="at once (160 800)")
     parser.add_argument("--seconds", type=int, default=5, help="of the stream of writes (5)")
     parser.add_argument("--sessions", type=int, default=100_000, help="of one principal (100000)")
-    parser.add_argument("--swept", type=int, default=10_000, help="that end in one second (10000)")
     options = parser.parse_args(arguments)
     print("| writes | acknowledged in time | middle | slowest | of these | number |\n|---|---|---|---|---|---|")
     for writes in options.writes:
@@ -238,13 +217,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"| a stream | {' | '.join(cells)} | {a_second:,.0f} a second |\n", flush=True)
     for kind in ("memory:", "sqlite:"):
         with tempfile.TemporaryDirectory() as folder:
-            at = [f"{kind}{folder}/{name}" if kind == "sqlite:" else kind for name in ("a", "b", "c")]
+            at = [f"{kind}{folder}/{name}" if kind == "sqlite:" else kind for name in ("a", "b")]
             for row, took in asyncio.run(lists(at[0], options.sessions)):
                 print(f"| `{kind}` | {row} | {took} |")
-            took = asyncio.run(swept(at[1], options.swept))
-            print(f"| `{kind}` | {options.swept:,} sessions that ended are swept | {took} |")
             for tracked in (False, True):
-                took = f"{asyncio.run(question(at[2], tracked=tracked)):.2f} us"
+                took = f"{asyncio.run(question(at[1], tracked=tracked)):.2f} us"
                 print(f"| `{kind}` | a session's status{', tracked' if tracked else ''} | {took} |", flush=True)
 
 

@@ -9,14 +9,18 @@ pass-through that serves the same request, since what its body takes to be read 
 from __future__ import annotations
 
 import asyncio
+import math
 import multiprocessing
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
+
+from mcp_sessions.stores import _sqlite_shared
 
 from . import apps, ours
 from .apps import PassThrough
@@ -34,6 +38,11 @@ async def subjects() -> dict[str, dict[str, Serve]]:
     now = time.time()
     rows = {row.name.removeprefix("ours, "): row.visits for row in await kinds(clock=lambda: now)}
     found = {name: {"bare": _bare(visits), "ours": visits.serve} for name, visits in rows.items()}
+    on_file = ours.wrap(apps.trivial, clock=lambda: now, store=f"sqlite:{tempfile.mkdtemp()}/sessions.db")
+    visits = Visits.of(on_file, message(session=await ours.created(on_file)))
+    # Valgrind makes 10 ms of a worker out of few requests, and would count a look at the file for each of them.
+    vars(_sqlite_shared)["_LOOK"] = math.inf
+    found["session, sqlite:"] = {"bare": _bare(visits), "ours": visits.serve}
     for name, spans in (("traced", "auto"), ("enriched", "enrich")):
         wrapped = ours.wrap(apps.trivial, clock=lambda: now, spans=spans)
         visits = Visits.of(wrapped, message(session=await ours.unnamed()))
@@ -66,7 +75,8 @@ def main() -> None:
         for way, serve in found[name].items():
             asyncio.run(serve(WARM))
             for requests in (0, int(number)):
-                child = fork.Process(target=lambda serve, many: asyncio.run(serve(many)), args=(serve, requests))
+                # One request more in both: after a fork, the first one opens a store's file again.
+                child = fork.Process(target=lambda serve, many: asyncio.run(serve(many)), args=(serve, requests + 1))
                 child.start()
                 child.join()
                 print(child.pid, requests, way, name, flush=True)

@@ -27,7 +27,16 @@ from .stores import STORES
 
 T = TypeVar("T")
 AT_ONCE: Final = 64  # updates of one session's value that are under way together, in all workers
-COLUMNS: Final = ("store", "workers", "updates a second", "p99 ms", "failed", "sessions swept", "in s")
+COLUMNS: Final = (
+    "store",
+    "workers",
+    "updates a second",
+    "p99 ms",
+    "failed",
+    "sessions swept",
+    "in s",
+    "s of processor",
+)
 
 
 def data(store: Store, owner: str, until: int, turns: Turns | None = None) -> Data:
@@ -67,9 +76,9 @@ async def end_together(url: str, number: int) -> None:
     await store.close()
 
 
-async def sweep(url: str, number: int) -> list[float]:
-    """Sweep until nothing more ends here, and return when each session's `on_end` ran."""
-    store, ran = make(url, clock=time.time, timeout=0.25), list[float]()
+async def sweep(url: str, number: int) -> tuple[list[float], float]:
+    """Sweep until nothing more ends here; return when each session's `on_end` ran, and the seconds of processor."""
+    store, ran, began = make(url, clock=time.time, timeout=0.25), list[float](), time.process_time()
     await store.open()
     terminator = Terminator(
         store,
@@ -87,8 +96,9 @@ async def sweep(url: str, number: int) -> list[float]:
             quiet_since, seen = time.monotonic(), len(ran)
         await asyncio.sleep(0.02)
     await sweeper.stop()
+    took = time.process_time() - began
     await store.close()
-    return ran
+    return ran, took
 
 
 def run(work: Callable[..., Coroutine[Any, Any, T]], *arguments: object) -> T:
@@ -105,20 +115,23 @@ def measured(url: str, workers: int, seconds: float, number: int) -> list[str]:
         asyncio.run(end_together(url, number))
         began = time.time()
         ran = [part.result() for part in [pool.submit(run, sweep, url, number) for _ in range(workers)]]
-    moments = [moment for of_worker in ran for moment in of_worker]
+    moments = [moment for of_worker, _ in ran for moment in of_worker]
     return [
         f"{len(times) / seconds:,.0f}",
         f"{times[len(times) * 99 // 100] * 1e3:,.0f}",
         f"{sum(failed for _, failed in found):,}",
         f"{len(moments):,}",
         f"{max(moments) - began:,.1f}",
+        f"{sum(took for _, took in ran):,.1f}",
     ]
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure stores, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m tests.tools.benchmarks.load", description=__doc__)
-    parser.add_argument("--store", choices=STORES, nargs="+", default=["sqlite:PATH", "redis://"], help="both")
+    parser.add_argument(
+        "--store", choices=STORES, nargs="+", default=["sqlite:PATH", "redis://", "postgresql://"], help="all"
+    )
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 4], help="processes (1 and 4)")
     parser.add_argument("--seconds", type=float, default=5, help="of updates (5)")
     parser.add_argument("--sessions", type=int, default=10_000, help="that end together (10000)")
