@@ -17,8 +17,8 @@ from reasons import refused
 from starlette.types import Message, Receive
 
 from mcp_sessions._errors import Refusal
+from mcp_sessions._protocol import _native
 from mcp_sessions._protocol.headers import RequestHeaders
-from mcp_sessions._server import body as intake
 from mcp_sessions._server.body import Replay, read_body
 
 DISCONNECT: Message = {"type": "http.disconnect"}
@@ -49,14 +49,14 @@ async def take(
     return await read(receive, head or RequestHeaders.of([]), max_bytes=10, timeout=timeout)
 
 
-@pytest.mark.parametrize("step", [intake._step, intake._step_in_python], ids=["as built", "in Python"])
+@pytest.mark.parametrize("step", [_native.step, None], ids=["as built", "in Python"])
 @pytest.mark.parametrize("slow", [False, True])
 @pytest.mark.parametrize("pieces", [[b""], [b"0123456789"], [b"01234", b"", b"56789"], [b"%d" % n for n in range(10)]])
 async def test_a_body_arrives_whole_however_it_was_cut(
     pieces: list[bytes], slow: bool, step: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One chunk with the head, or many one by one."""
-    monkeypatch.setattr(intake, "_step", step)
+    monkeypatch.setattr(_native, "step", step)
     assert await take(*chunks(*pieces), slow=slow) == b"".join(pieces)
 
 

@@ -59,8 +59,12 @@ def read_body(receive: Receive, headers: RequestHeaders, max_bytes: int, timeout
         return _read_under_timer(receive, max_bytes, timeout)
     # No timer where the body came with the headers: one costs as much as all the rest.
     arriving = receive()
+    first: Any
     steps: Steps = arriving if type(arriving) is CoroutineType else arriving.__await__()
-    first = _step(steps)
+    try:
+        first = (steps.send(None),) if _native.step is None else _native.step(steps)
+    except StopIteration as arrived:
+        first = arrived.value
     if type(first) is not tuple:
         if first["type"] == "http.request" and not first.get("more_body", False):
             body: bytes = first.get("body", b"")
@@ -90,17 +94,6 @@ def read_message(body: bytes, ctx: RequestContext) -> Message | None:
     if ctx.headers.session_id is not None:
         raise refuse("session_header_alone")
     return None
-
-
-def _step_in_python(steps: Steps) -> Any:
-    """Return the message if it has arrived, else in a tuple what it waits for."""
-    try:
-        return (steps.send(None),)
-    except StopIteration as arrived:
-        return arrived.value
-
-
-_step: Final = _native.step or _step_in_python
 
 
 def _check_length(declared: bytes, max_bytes: int) -> None:
