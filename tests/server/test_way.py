@@ -152,7 +152,7 @@ def test_a_tool_call_without_a_session() -> None:
 
 @pytest.mark.parametrize(
     ("method", "params", "most"),
-    [("sessions/create", {}, 57), ("initialize", HANDSHAKE, 61), ("tools/call", {"name": "t", "forged": True}, 47)],
+    [("sessions/create", {}, 57), ("initialize", HANDSHAKE, 62), ("tools/call", {"name": "t", "forged": True}, 47)],
     ids=["sessions/create", "initialize", "a refusal"],
 )
 def test_what_is_answered_or_begun_here(method: str, params: dict[str, Any], most: int) -> None:

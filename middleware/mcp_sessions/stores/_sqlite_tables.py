@@ -48,9 +48,9 @@ _TABLES: Final = (
         seen_at REAL NOT NULL, root TEXT, trace TEXT, audience TEXT NOT NULL, parts TEXT, reason TEXT, lease_until REAL
     ) WITHOUT ROWID""",
     # With the reason, though it is NULL: else SQLite looks into each row that it counts, for 3 us instead of 0.1.
-    """CREATE INDEX records_of ON records (subject, audience, created_at, reason)
+    """CREATE INDEX records_of ON records (subject, audience, created_at, ref, reason)
         WHERE subject IS NOT NULL AND reason IS NULL""",
-    "CREATE INDEX records_forks ON records (root, created_at, reason) WHERE root IS NOT NULL AND reason IS NULL",
+    "CREATE INDEX records_forks ON records (root, created_at, ref, reason) WHERE root IS NOT NULL AND reason IS NULL",
     "CREATE INDEX records_ends ON records (audience, expires_at) WHERE reason IS NULL",
     "CREATE INDEX records_seen ON records (audience, seen_at) WHERE reason IS NULL",
     "CREATE INDEX records_leases ON records (audience, lease_until) WHERE reason IS NOT NULL",
