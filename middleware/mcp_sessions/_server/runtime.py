@@ -214,6 +214,7 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
         return telemetry().hook(ref) if tells() else nullcontext()
 
     terminator = Terminator(store, streams, on_end=options.on_end, emit=emit, data=data, clock=options.clock, hook=hook)
+    at_once = "status_now" in vars(type(store))  # a subclass may answer otherwise
     return {
         **_services(options, terminator, feed, lambda number: telemetry().alive(number)),
         "store": store,
@@ -224,7 +225,7 @@ def _lifecycle(app: ASGIApp, options: Options) -> dict[str, Any]:
         "terminator": terminator,
         "namespace": namespace,
         "data": data,
-        "status_now": getattr(store, "status_now", None) if options.tracked is None else None,
+        "status_now": getattr(store, "status_now", None) if at_once and options.tracked is None else None,
         "tells": tells,
         "counts": given.metrics is not None,
         "telemetry": telemetry,
