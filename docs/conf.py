@@ -36,7 +36,10 @@ maximum_signature_line_length = 60  # a longer signature has one parameter a lin
 # No inventory of another project is fetched: the gate runs without a network. So a reference has to be found when it
 # is to a name of ours, and may stay plain text when it is to anybody else's.
 nitpicky = True
-nitpick_ignore_regex = [(r"py:.*", r"(?!mcp_sessions\.).*"), (r"py:class", r"mcp_sessions\..*\.(_Self|App)")]
+nitpick_ignore_regex = [
+    (r"py:.*", r"(?!mcp_sessions\.).*"),
+    (r"py:class", r"mcp_sessions\..*\.(_Self|App|MiddlewareOptions)"),
+]
 
 html_theme = "furo"
 html_title = "mcp-sessions"

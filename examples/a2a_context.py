@@ -1,4 +1,4 @@
-"""An agent's context id, carried through a tool to the next agent, and joined with the session of this server.
+"""An agent's context id, passed through a tool to the next agent and linked to the session of this server.
 
 A host that serves an A2A context sends its id with each tool call, and `Telemetry(correlate=...)` finds it. It is a
 label that
@@ -25,7 +25,7 @@ mcp = MCPServer("delegate")
 
 @mcp.tool()
 async def delegate(task: str, session: CurrentSession) -> dict[str, Any]:
-    """Hand a task to the next agent; the message that it gets."""
+    """Pass a task to the next agent, and return the message that it gets."""
     number = await session.data.increment("delegated")
     foreign = session.correlation
     message: dict[str, Any] = {

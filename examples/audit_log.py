@@ -1,4 +1,4 @@
-"""Who did what in which session: one line of JSON for each call, each session that begins or ends, and each refusal.
+"""An audit log: one line of JSON per call, per start and end of a session, and per refusal.
 
 `who` is what authentication found, never what a client says of itself. `session` is its public name, which groups the
 lines of one conversation and opens nothing, so the log may be kept where the server's secrets may not. Arguments
@@ -25,18 +25,18 @@ USERS = {"token-of-ann": "ann", "token-of-bob": "bob"}
 
 
 def write(what: str, *, session: str | None, who: str | None = None, **more: str) -> None:
-    """One line of the log."""
+    """Write one line of the log."""
     line = {"time": datetime.now(timezone.utc).isoformat(), "who": who, "session": session, "what": what, **more}
     print(json.dumps(line), flush=True)
 
 
 def write_of(session: Session, what: str, **more: str) -> None:
-    """One line about what the user of a session did."""
+    """Log an action of a session's user."""
     write(what, session=session.ref, who=getattr(session.principal, "subject", None), **more)
 
 
 class Tokens:
-    """Who has which access token."""
+    """Users by access token."""
 
     async def verify_token(self, token: str) -> AccessToken | None:
         user = USERS.get(token)
@@ -44,7 +44,7 @@ class Tokens:
 
 
 class AuditedServer(MCPServer):
-    """Writes a line for each call of a tool, however it ends."""
+    """Logs each tool call, whether it succeeds or fails."""
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
         session, outcome = require_session(), "failed"
@@ -69,12 +69,12 @@ async def pay(amount: int) -> str:
 
 
 def begun(session: Session, _params: dict[str, Any], _scope: Any) -> None:
-    """A session begins."""
+    """Log the start of a session."""
     write_of(session, "begin")
 
 
 def heard(fact: Fact) -> None:
-    """What no tool sees: how sessions end, and what is refused before it gets here."""
+    """Log what no tool sees: ends of sessions, and refused requests."""
     if isinstance(fact, SessionDeleted):
         write("end", session=fact.ref, reason=fact.reason)
     elif isinstance(fact, RequestRefused):

@@ -1,4 +1,4 @@
-"""FastMCP's client with a session, and what happens when the server loses it, told as a timeline.
+"""FastMCP's client with a session that the server loses, as a timeline.
 
 The server is the example `notebook`, in a process of its own. Another program that uses the same jar deletes the
 session. With `on_lost="raise"` the next call says so, and the one after it begins anew; with `on_lost="recreate"` the
@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 
 
 async def append(client: Client[Any], note: str, timeline: Timeline) -> None:
-    """Write a note, and tell what came back."""
+    """Write a note, and print the result."""
     try:
         result = await client.call_tool("append", {"note": note})
         came_back = json.dumps((result.structured_content or {})["result"])
@@ -38,14 +38,14 @@ async def append(client: Client[Any], note: str, timeline: Timeline) -> None:
 
 
 async def delete_elsewhere(sessions: ClientSessions, timeline: Timeline) -> None:
-    """Another program ends the session that the jar holds."""
+    """End the session in the jar, as another program would."""
     async with Client(fastmcp_transport(sessions)):
         await sessions.delete(sessions.open(""))
     timeline.event("another", "program deletes the session")
 
 
 async def lose(url: str, on_lost: Literal["raise", "recreate"], timeline: Timeline) -> None:
-    """Write notes into a session that somebody else deletes."""
+    """Write notes in a session that another program deletes."""
     jar = SessionJar()
     sessions = with_sessions(lambda: streamable_http_client(url), jar, on_lost=on_lost)
     async with Client(fastmcp_transport(sessions)) as client:
@@ -57,7 +57,7 @@ async def lose(url: str, on_lost: Literal["raise", "recreate"], timeline: Timeli
 
 
 async def tell(timeline: Timeline) -> None:
-    """The whole story."""
+    """Run the whole timeline."""
     async with serving("notebook", HERE) as server:
         await server.ready()
         timeline.title('on_lost="raise": the program learns that the notes are gone')

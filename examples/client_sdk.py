@@ -1,4 +1,4 @@
-"""The official SDK's client with a session that outlives the program, told as a timeline.
+"""The official SDK's client with a session that outlives the program, as a timeline.
 
 The server is the example `counter`, in a process of its own. The client says nothing of sessions but `with_sessions`:
 the first call creates one, its state goes from call to call, and a jar keeps it. Another start of the program, after
@@ -26,7 +26,7 @@ HERE = Path(__file__).resolve().parent
 
 
 async def run_program(url: str, jar: Path, calls: int, timeline: Timeline) -> None:
-    """What a program does from its start to its end."""
+    """Run one program from start to exit."""
     sessions = with_sessions(streamable_http_client(url), SessionJar(jar))
     async with Client(sessions) as client:
         resumed = sessions.open("").begun
@@ -46,7 +46,7 @@ async def delete_session(url: str, jar: Path, timeline: Timeline) -> None:
 
 
 async def restart(server: ServerProcess, timeline: Timeline) -> None:
-    """Put another process in the server's place, with the same keys."""
+    """Replace the server's process, with the same keys."""
     await server.end()
     await server.launch()
     await server.ready()
@@ -54,7 +54,7 @@ async def restart(server: ServerProcess, timeline: Timeline) -> None:
 
 
 async def tell(timeline: Timeline, jar: Path) -> None:
-    """The whole story."""
+    """Run the whole timeline."""
     async with serving("counter", HERE) as server:
         await server.ready()
         timeline.title("The first start: a session begins with the first call")
@@ -68,7 +68,7 @@ async def tell(timeline: Timeline, jar: Path) -> None:
 
 
 def main() -> None:
-    """Tell it, with a jar that is gone afterwards."""
+    """Run it with a temporary jar."""
     with TemporaryDirectory() as folder:
         anyio.run(tell, Timeline(sys.stdout), Path(folder) / "sessions.json")
 

@@ -1,4 +1,4 @@
-"""Two conversations over one connection, at the same time and each in a session of its own, told as a timeline.
+"""Two conversations over one connection, at the same time, each in its own session, as a timeline.
 
 A host that runs many conversations needs one connection to a server, not one for each. `use` chooses the session for
 every call that is made within its block, and in the tasks that the block starts: the code that calls the tools does not
@@ -27,7 +27,7 @@ PACKING = ("socks", "a hat", "the tickets")
 
 
 async def write_down(client: Client, letter: str, notes: tuple[str, ...], timeline: Timeline) -> None:
-    """What an agent does in a conversation. It knows nothing of sessions."""
+    """Run an agent's conversation; the agent knows nothing about sessions."""
     for note in notes:
         result = await client.call_tool("append", {"note": note})
         came_back = json.dumps((result.structured_content or {})["result"])
@@ -37,13 +37,13 @@ async def write_down(client: Client, letter: str, notes: tuple[str, ...], timeli
 async def converse(
     client: Client, sessions: ClientSessions, letter: str, notes: tuple[str, ...], timeline: Timeline
 ) -> None:
-    """One conversation."""
+    """Run one conversation."""
     with sessions.use(sessions.open(f"conversation {letter}")):
         await write_down(client, letter, notes, timeline)
 
 
 async def tell(timeline: Timeline) -> None:
-    """The whole story."""
+    """Run the whole timeline."""
     async with serving("notebook", HERE) as server:
         await server.ready()
         sessions = with_sessions(streamable_http_client(server.url))

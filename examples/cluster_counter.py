@@ -1,4 +1,4 @@
-"""A server whose `count` misses no call, on however many workers and machines it runs.
+"""A server whose `count` is exact on any number of workers and machines.
 
 The number is kept in the store that all workers share, under the session, and changed there in one step: calls of one
 session at the same moment answer with different numbers, whichever workers they reach. `workers` tells which processes
@@ -23,14 +23,14 @@ mcp = MCPServer("counter of a cluster", log_level="WARNING")
 
 @mcp.tool()
 async def count(session: CurrentSession) -> int:
-    """One more than the last time in this session."""
+    """Count the calls in this session."""
     await session.data.update("workers", lambda pids: sorted({*pids, os.getpid()}), default=[])
     return await session.data.increment("count")
 
 
 @mcp.tool()
 async def workers(session: CurrentSession) -> list[int]:
-    """The processes that counted in this session."""
+    """List the processes that counted in this session."""
     pids: list[int] = await session.data.get("workers", [])
     return pids
 
@@ -39,6 +39,6 @@ app = MCPSessionMiddleware(
     mcp.streamable_http_app(stateless_http=True),
     keys=os.environ["MCP_SESSION_KEYS"],
     store=os.environ["MCP_SESSION_STORE"],
-    limits=Limits(store_timeout=5),  # seconds: rather late than refused, where all of a cluster shares two cores
+    limits=Limits(store_timeout=5),  # seconds; generous, since the whole cluster may share two cores
     require={"tools/call": ["count", "workers"]},
 )

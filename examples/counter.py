@@ -1,4 +1,4 @@
-"""A server whose `count` tool answers with one more than the last time in that session.
+"""A server whose `count` tool counts the calls of each session.
 
 The number travels with the client, sealed in the session's state: nothing is stored here, so any worker with the same
 keys can answer the next call, also after a restart. Such a state is last-write-wins: two calls of one session at the
@@ -19,7 +19,7 @@ mcp = MCPServer("counter")
 
 @mcp.tool()
 async def count() -> int:
-    """One more than the last time in this session."""
+    """Count the calls in this session."""
     session = require_session()
     number: int = session.state.get("count", 0) + 1
     session.state["count"] = number

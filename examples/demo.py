@@ -1,4 +1,4 @@
-"""`make demo`: two real servers, the official SDK's own client, and what sessions do for them, told as a timeline.
+"""`make demo`: two real servers, the official SDK's own client, and what sessions do for them, as a timeline.
 
 The servers are the examples `counter` and `notebook`, each in a process of its own. Every answer is compared with what
 the story says: the first that differs ends the demo with a non-zero exit status. Sessions are called A, B, C and so on;
@@ -162,7 +162,7 @@ def main(arguments: Sequence[str] | None = None, *, limit: float = 50.0) -> int:
 
 
 def conclude(timeline: Timeline, problem: str) -> int:
-    """Say how it ended, to the reader and in the exit status."""
+    """Print the outcome, and return the exit status."""
     timeline.end(problem or "Everything came back as it should.", good=not problem)
     return 1 if problem else 0
 

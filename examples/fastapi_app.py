@@ -1,4 +1,4 @@
-"""A FastAPI application that gets an MCP server: people read the catalogue, models fill a basket, one for each session.
+"""A FastAPI application with an MCP server: people read the catalogue, models fill one basket per session.
 
 The application keeps its own lifespan, routes and OpenAPI document. The MCP server is mounted in it and lives with it,
 and the session comes with the request, so that no tool asks a model for a basket's number. The basket is kept on the
@@ -28,7 +28,7 @@ mcp = MCPServer("baskets")
 
 @mcp.tool()
 async def add(item: str, session: CurrentSession) -> list[str]:
-    """Put an item into the basket, and see all that is in it."""
+    """Add an item to the basket, and return the basket."""
     if item not in PRICES:
         raise ToolError(f"there is no {item}; there are: {', '.join(PRICES)}")
     items: list[str] = await session.data.update("items", lambda items: [*items, item], default=[])
@@ -37,13 +37,13 @@ async def add(item: str, session: CurrentSession) -> list[str]:
 
 @mcp.tool()
 async def total(session: CurrentSession) -> int:
-    """What the basket costs."""
+    """Return the price of the basket."""
     return sum(PRICES[item] for item in await session.data.get("items", []))
 
 
 @asynccontextmanager
 async def catalogue(_app: FastAPI) -> AsyncIterator[dict[str, dict[str, int]]]:
-    """What the application opens for itself, as it would a database."""
+    """Open the application's own resources, such as a database."""
     yield {"prices": PRICES}
 
 
@@ -53,7 +53,7 @@ app = FastAPI(lifespan=lifespan_of(catalogue, mcp_app))
 
 @app.get("/catalogue")
 async def read_catalogue(request: Request) -> dict[str, int]:
-    """Every item with its price."""
+    """Return all items with their prices."""
     prices: dict[str, int] = request.state.prices
     return prices
 

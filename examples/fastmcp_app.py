@@ -21,7 +21,7 @@ mcp = FastMCP("translator", session_state_store=SessionStateStore())
 
 @mcp.tool
 async def choose_language(language: str, ctx: Context) -> str:
-    """Choose the language of what follows."""
+    """Choose the language of later calls."""
     await ctx.set_state("language", language)
     return f"From now on: {language}."
 
@@ -36,7 +36,7 @@ async def say(word: str, ctx: Context, session: Session = Depends(require_sessio
 
 @mcp.tool
 async def history(session: Session = Depends(require_session)) -> list[str]:
-    """Every word that was said in this session."""
+    """List all words of this session."""
     words: list[str] = await session.data.get("history", [])
     return words
 

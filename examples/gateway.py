@@ -37,7 +37,7 @@ class Upstream:
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(10, read=None, pool=None),  # an event stream may be silent for hours
             limits=httpx.Limits(max_connections=None),
-            trust_env=False,  # no other proxy in between, which might buffer streams
+            trust_env=False,  # ignore HTTP_PROXY: another proxy might buffer streams
         )
 
     @asynccontextmanager
@@ -47,13 +47,13 @@ class Upstream:
             yield
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward one request, and cancel it when its client leaves."""
+        """Forward one request, and cancel it if the client disconnects."""
         request = Request(scope, receive)
         forwarded = self._forwarded(request, await request.body())
         async with anyio.create_task_group() as tasks:
 
             async def cancel() -> None:
-                await receive()  # after the body comes the disconnect alone
+                await receive()  # after the body, only the disconnect follows
                 tasks.cancel_scope.cancel()
 
             tasks.start_soon(cancel)

@@ -1,4 +1,4 @@
-"""Baskets that a model names by explicit handles, and everything that goes wrong with handles, told as a timeline.
+"""Baskets with explicit handles, and everything that can go wrong with them, as a timeline.
 
 No tool remembers a session here: `create_basket` gives a handle, and every other tool takes one. The server is the
 official SDK's with bearer tokens, and Ann and Bob talk to it with the SDK's own client, without a network. Each answer
@@ -75,7 +75,7 @@ mcp = MCPServer(
 
 @mcp.tool()
 async def create_basket() -> str:
-    """A new, empty basket. Give its handle to the other tools, exactly as it is."""
+    """Create an empty basket. Pass its handle to the other tools exactly as it is."""
     handle = handles.mint("basket")
     baskets[handles.verify("basket", handle)] = []
     return handle
@@ -83,14 +83,14 @@ async def create_basket() -> str:
 
 @mcp.tool()
 async def add_item(basket: Basket, item: str) -> list[str]:
-    """Put something into a basket, and see what is in it."""
+    """Add an item to a basket, and return the basket."""
     _items(basket).append(item)
     return _items(basket)
 
 
 @mcp.tool()
 async def checkout(basket: Basket) -> str:
-    """Buy what is in a basket, which is then gone. Returns the handle of the order."""
+    """Buy the content of a basket, and delete it. Returns the handle of the order."""
     _items(basket)
     del baskets[basket]
     return handles.mint("order")
@@ -213,7 +213,7 @@ async def a_day_later(ann: Shopper) -> None:
 
 
 async def tell(ann: Shopper, bob: Shopper, timeline: Timeline) -> None:
-    """The whole story."""
+    """Run the whole timeline."""
     timeline.title("As it is meant: every call says which basket")
     await as_meant(ann, bob)
     timeline.title("A handle that was mistyped is found out, and the error says what to do")

@@ -1,4 +1,4 @@
-"""A server that keeps notes, a notebook for each session.
+"""A server that keeps one notebook per session.
 
 The notes travel with the client, sealed: it holds them and can neither read nor change them. That suits a handful of
 short notes; a note for which there is no more room is refused, with the limit in the message. Both tools need a
@@ -24,7 +24,7 @@ mcp = MCPServer("notebook")
 
 @mcp.tool()
 async def append(note: str, session: CurrentSession) -> list[str]:
-    """Write a note under the others, and read them all."""
+    """Add a note, and return all notes."""
     try:
         session.state["notes"] = [*session.state.get("notes", []), note]
     except StateTooLarge as error:
@@ -34,7 +34,7 @@ async def append(note: str, session: CurrentSession) -> list[str]:
 
 @mcp.tool()
 async def read(session: CurrentSession) -> list[str]:
-    """Read the notes of this session, oldest first."""
+    """Return the notes of this session, oldest first."""
     notes: list[str] = session.state.get("notes", [])
     return notes
 

@@ -1,4 +1,4 @@
-"""A store of your own, as small as one can be: dicts in one process, looked through from end to end.
+"""A minimal store of your own: dicts in one process, searched from end to end.
 
 Between two `await`s nothing else runs, so each method here is one atomic step. With a database it is a transaction that
 locks the session. `mcp_sessions.testing` is what it has to pass:
@@ -22,7 +22,7 @@ from mcp_sessions.stores import FIRST, Ended, Namespace, Position, Reach, Record
 
 @dataclass
 class Kept:
-    """A recorded session, and once it has ended the reason and whose turn it is to run its `on_end`."""
+    """A recorded session; once it has ended, also the reason and the lease of its `on_end`."""
 
     record: Record
     seen_at: float
@@ -34,7 +34,7 @@ class Kept:
 
 
 class DictStore:
-    """It never forgets what is over, which a store that runs for long should, some leeway after its time."""
+    """A store that never deletes expired entries, which a real one should, some leeway after they expire."""
 
     reach = Reach.PROCESS
 
@@ -44,19 +44,19 @@ class DictStore:
         self.cut_offs: dict[tuple[str, str | None], int] = {}
         self.records: dict[str, Kept] = {}
         self.data: dict[str, dict[str, tuple[bytes, float | None]]] = {}
-        self.subjects: dict[str, str | None] = {}  # whose data it is
+        self.subjects: dict[str, str | None] = {}  # the owner of the data
 
     async def open(self) -> None:
         """Nothing to connect to."""
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""
 
     def _is_cut_off(self, one: Claims | Record, issued_at: int) -> bool:
         return any(issued_at < self.cut_offs.get((one.audience, subject), 0) for subject in (None, one.subject))
 
     async def admit(self, claims: Claims) -> None:
-        """Nothing is to be noted: what this process loses, it loses whole."""
+        """Nothing to note: this process loses either everything or nothing."""
 
     async def status(self, claims: Claims) -> Standing:
         ended = claims.ref in self.revoked or self._is_cut_off(claims, claims.issued_at)

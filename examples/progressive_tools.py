@@ -1,4 +1,4 @@
-"""Tools that a session gets when it has earned them: `unlock` first, and then `restart`.
+"""Tools that a session has to unlock: first `unlock`, then `restart`.
 
 In the modern era a list of tools is the same for everybody (so that it can be cached), and the call decides: who is too
 early is told what to call first, in words that a model can act on. Clients of the legacy era expect lists to change
@@ -24,7 +24,7 @@ WORD = "please"
 
 
 class ProgressiveServer(MCPServer):
-    """Shows each session the tools that it may call, and whoever asks in no session all of them."""
+    """Lists the tools that the session may call, or all tools without a session."""
 
     async def list_tools(self) -> list[Tool]:
         tools = await super().list_tools()
@@ -39,7 +39,7 @@ mcp = ProgressiveServer("machine")
 
 @mcp.tool()
 async def unlock(word: str, session: CurrentSession, context: Context) -> str:
-    """Unlock `restart` for this session, with the word that people use when they want something."""
+    """Unlock `restart` for this session, with the magic word."""
     if word != WORD:
         raise ToolError("that is not the word")
     session.state["unlocked"] = True
@@ -49,7 +49,7 @@ async def unlock(word: str, session: CurrentSession, context: Context) -> str:
 
 @mcp.tool()
 async def restart(session: CurrentSession) -> str:
-    """Restart the machine. Needs `unlock` before."""
+    """Restart the machine. Call `unlock` first."""
     if not session.state.get("unlocked"):
         raise ToolError("restart is locked in this session; call unlock first")
     return "restarted"

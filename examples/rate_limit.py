@@ -1,4 +1,4 @@
-"""Five searches a minute for each user, however many sessions the user makes.
+"""Five searches per minute and user, across all sessions of the user.
 
 A budget that hung on the session would be a fresh one with each `sessions/create`. So it hangs on `session.principal`,
 who the request is authenticated as: sessions are never authentication. `create_limit` bounds how many sessions a
@@ -32,7 +32,7 @@ spent: dict[Principal | None, deque[float]] = {}
 
 
 class Tokens:
-    """Who has which access token."""
+    """Users by access token."""
 
     async def verify_token(self, token: str) -> AccessToken | None:
         user = USERS.get(token)
@@ -40,7 +40,7 @@ class Tokens:
 
 
 def spend(principal: Principal | None) -> int:
-    """Take one call from a user's budget, and tell how many are left.
+    """Take one call from a user's budget, and return how many are left.
 
     Raises:
         ToolError: There is none left; it says when there will be.

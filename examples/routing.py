@@ -1,4 +1,4 @@
-"""Instances that keep something warm for a session, behind nginx, which sends a session where it was before.
+"""Instances that cache data for each session, behind nginx, which routes a session to the same instance.
 
 Nothing here depends on it: any instance answers any call, and where one is replaced the next answers, cold at first. So
 routing only saves time, by hashing the header that names the session. Clients of the legacy era send it, and so do
@@ -53,14 +53,14 @@ warm: dict[str, list[str]] = {}
 
 @mcp.tool()
 async def look_up(prefix: str, session: Annotated[Session, Resolve(require_session)]) -> dict[str, str | list[str]]:
-    """Words that begin with a prefix, from a list that is made once for each session."""
+    """Return the words with a prefix, from a list that is built once per session."""
     found = "warm" if session.ref in warm else "cold"
     words = warm.setdefault(session.ref, sorted("sock shirt shoe scarf hat".split()))
     return {"instance": INSTANCE, "found": found, "words": [word for word in words if word.startswith(prefix)]}
 
 
 def forget(session: EndedSession, _reason: str) -> None:
-    """What was kept warm; only the instance that ends a session is told, so the others let it cool."""
+    """Drop the cache; only the instance that ends a session is called, others drop theirs later."""
     warm.pop(session.ref, None)
 
 

@@ -1,4 +1,4 @@
-"""A folder for each session, made when it is first needed and removed when the session ends.
+"""A folder for each session, created on first use and deleted when the session ends.
 
 It stands for whatever costs something while nobody uses it: a browser, a container, a database connection. `on_end`
 frees it when the client deletes the session and, since sessions are tracked, also when one expires or nobody has used
@@ -28,7 +28,7 @@ mcp = MCPServer("sandbox")
 
 
 def place(session: Session, name: str) -> Path:
-    """Where a file lies; only plain names lead anywhere."""
+    """Return the path of a file; only plain names are allowed."""
     if re.fullmatch(r"\w[\w.-]{0,99}", name, re.ASCII) is None:
         raise ToolError(f"{name!r} is no plain file name")
     return SANDBOXES / session.ref / name
@@ -36,7 +36,7 @@ def place(session: Session, name: str) -> Path:
 
 @mcp.tool()
 def write(name: str, text: str, session: CurrentSession) -> list[str]:
-    """Write a file, and see which there are."""
+    """Write a file, and list all files."""
     file = place(session, name)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, "utf-8")
@@ -53,7 +53,7 @@ def read(name: str, session: CurrentSession) -> str:
 
 
 def remove(session: EndedSession, _reason: str) -> None:
-    """Free what the session held; that there is nothing is no error."""
+    """Delete the session's folder, if it has one."""
     shutil.rmtree(SANDBOXES / session.ref, ignore_errors=True)
 
 

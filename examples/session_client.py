@@ -1,4 +1,4 @@
-"""How a program holds sessions with the official SDK's client, which knows nothing of them.
+"""Sessions by hand, with the official SDK's client, which does not support them.
 
 A session is what the server gave out: `sessionId`, and `state` once there is one. It goes along in the `_meta` of each
 request, and what comes back in the `_meta` of the result is taken over; a state that does not come back has not changed
@@ -28,7 +28,7 @@ class Created(Result):
 
 
 class HeldSession:
-    """One session on one server, as its client holds it."""
+    """One session of a client on a server."""
 
     def __init__(self, client: Client, metadata: dict[str, Any]) -> None:
         self._client = client
@@ -42,7 +42,7 @@ class HeldSession:
 
     @property
     def meta(self) -> RequestParamsMeta:
-        """The `_meta` of a request in this session. `expiresAt` stays here: it is news for the client alone."""
+        """The `_meta` of a request in this session. `expiresAt` is not sent back."""
         carried = {name: self.metadata[name] for name in ("sessionId", "state") if name in self.metadata}
         return cast("RequestParamsMeta", {KEY: carried})
 
@@ -66,7 +66,7 @@ class HeldSession:
 
 
 def answer(result: CallToolResult) -> Any:
-    """What a tool returned, out of the result's wrapping.
+    """Return the value that a tool returned.
 
     Raises:
         ToolFailed: The tool failed.

@@ -1,4 +1,4 @@
-"""A shop with a cart and a browser in each session, which knows nothing of forks.
+"""A shop with a cart and a browser per session; it needs no code for forks.
 
 Both are data that the server keeps for a session (`session.data`), so helpers whose sessions share it fill one cart at
 the same time and lose nothing. Whether a session has a cart of its own or somebody else's is the client's choice, made
@@ -22,14 +22,14 @@ mcp = MCPServer("shop")
 
 @mcp.tool()
 async def put(item: str, session: CurrentSession) -> list[str]:
-    """Put something into the cart, and look at all that is in it."""
+    """Add an item to the cart, and return the cart."""
     cart: list[str] = await session.data.update("cart", lambda cart: sorted([*cart, item]), default=[])
     return cart
 
 
 @mcp.tool()
 async def visit(page: str, session: CurrentSession) -> list[str]:
-    """Open a page in the browser, and look at where it has been."""
+    """Open a page in the browser, and return its history."""
     been: list[str] = await session.data.update("browser", lambda been: [*been, page], default=[])
     return been
 

@@ -1,4 +1,4 @@
-"""A shop that keeps no carts: each travels with its client, sealed, and any worker can go on with it.
+"""A shop without stored carts: each travels with its client, sealed, and any worker can use it.
 
 The model names items and never a cart's number, so it cannot misquote one. Nothing is stored here but the orders; a
 restart loses no cart, and one that is given up costs nothing. Such a state is last-write-wins: of two calls at
@@ -24,7 +24,7 @@ orders: list[dict[str, int]] = []
 
 @mcp.tool()
 async def add(item: str, session: CurrentSession, quantity: int = 1) -> dict[str, int]:
-    """Put an item into the cart; a negative quantity takes it out."""
+    """Add an item to the cart; a negative quantity removes it."""
     cart = await show(session)
     cart[item] = cart.get(item, 0) + quantity
     try:
@@ -36,14 +36,14 @@ async def add(item: str, session: CurrentSession, quantity: int = 1) -> dict[str
 
 @mcp.tool()
 async def show(session: CurrentSession) -> dict[str, int]:
-    """What is in the cart."""
+    """Return the cart."""
     cart: dict[str, int] = dict(session.state.get("cart", {}))
     return cart
 
 
 @mcp.tool()
 async def checkout(session: CurrentSession) -> str:
-    """Order what is in the cart."""
+    """Order the content of the cart."""
     cart = await show(session)
     if not cart:
         raise ToolError("the cart is empty")

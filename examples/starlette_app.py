@@ -1,4 +1,4 @@
-"""A Starlette application with an MCP server under a path of its own, whose access log says which session it was.
+"""A Starlette application with a mounted MCP server, whose access log names the session.
 
 `add_middleware` puts sessions in front of everything that comes after it, so middleware of your own finds the session
 on `request.state`, as it finds the user. Here it goes into a header of the response, where a proxy in front can log
@@ -25,7 +25,7 @@ mcp = MCPServer("greeter")
 
 @mcp.tool()
 async def greet(name: str) -> str:
-    """Greet somebody, and know them again in the same session."""
+    """Greet a person, and recognize them later in the same session."""
     session = require_session()
     known = session.state.get("known", [])
     if name in known:
@@ -52,7 +52,7 @@ class SessionInHeader:
 
 
 async def health(_request: Request) -> PlainTextResponse:
-    """An endpoint beside the MCP server's."""
+    """An endpoint next to the MCP server."""
     return PlainTextResponse("well")
 
 
@@ -61,5 +61,5 @@ app = Starlette(
     routes=[Route("/health", health), Mount("/tools", mcp_app)],  # the MCP endpoint is /tools/mcp
     lifespan=lifespan_of(mcp_app),
 )
-app.add_middleware(SessionInHeader)  # what is added last stands in front
+app.add_middleware(SessionInHeader)  # added last, so it is outermost
 app.add_middleware(MCPSessionMiddleware, path="/tools/mcp", keys="env:MCP_SESSION_KEYS")

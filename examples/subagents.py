@@ -1,4 +1,4 @@
-"""An orchestrator and its helpers: one cart for all, and a browser for each, told as a timeline.
+"""An orchestrator and its helpers share a cart and have a browser each, as a timeline.
 
 A session that is the whole conversation's cannot serve helpers that work side by side: either they share everything, or
 they share nothing. So the orchestrator forks its session, once for each thing that a helper has: a fork that shares for
@@ -30,7 +30,7 @@ HERE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Agent:
-    """Somebody who calls tools.
+    """An agent that calls tools.
 
     Args:
         letter: What the timeline calls it.
@@ -47,7 +47,7 @@ class Agent:
     timeline: Timeline
 
     async def call(self, tool: str, argument: str) -> None:
-        """Call a tool with its one argument, and tell what came back."""
+        """Call a tool with its argument, and print the result."""
         name = {"put": "item", "visit": "page"}[tool]
         came_back = await _outcome(self._call(tool, {name: argument}))
         self.timeline.exchange("shop", self.letter, f"{tool}({json.dumps(argument)})", came_back)
@@ -58,13 +58,13 @@ class Agent:
         return json.dumps((result.structured_content or {})["result"])
 
     async def helper(self, letter: str) -> Agent:
-        """A helper with this agent's cart and a browser of its own."""
+        """Return a helper with this agent's cart and its own browser."""
         cart = await self.sessions.fork(self.tools["put"], "share")
         browser = await self.sessions.fork(self.tools["visit"], "fresh")
         return Agent(letter, self.client, self.sessions, {"put": cart, "visit": browser}, self.timeline)
 
     async def trial(self, letter: str) -> Agent:
-        """A helper that tries something out, with a copy of all that this agent has."""
+        """Return a helper with a copy of all that this agent has."""
         copy = await self.sessions.fork(self.tools["put"], "copy")
         return Agent(letter, self.client, self.sessions, {"put": copy, "visit": copy}, self.timeline)
 
@@ -77,14 +77,14 @@ async def _outcome(call: Any) -> str:
 
 
 async def fetch(helper: Agent, item: str) -> None:
-    """What a helper does: look around, and take what it was sent for."""
+    """Run a helper: browse, and buy."""
     await helper.call("visit", "/search")
     await helper.call("visit", f"/{item}")
     await helper.call("put", item)
 
 
 async def plan(client: Client, sessions: ClientSessions, timeline: Timeline) -> None:
-    """The orchestrator's work."""
+    """Run the orchestrator."""
     root = sessions.new()
     orchestrator = Agent("O", client, sessions, {"put": root, "visit": root}, timeline)
     timeline.title("The orchestrator begins")
@@ -109,7 +109,7 @@ async def plan(client: Client, sessions: ClientSessions, timeline: Timeline) -> 
 
 
 async def tell(timeline: Timeline) -> None:
-    """The whole story."""
+    """Run the whole timeline."""
     async with serving("shop", HERE) as server:
         await server.ready()
         sessions = with_sessions(streamable_http_client(server.url))

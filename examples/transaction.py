@@ -1,4 +1,4 @@
-"""Changes to a database that several calls prepare and one call makes: begin, write, read, commit.
+"""A transaction over several calls: begin, write, read, commit.
 
 What is written waits in the session's data, and `commit` puts it into the database in one transaction. So no connection
 is held open between calls and any worker can take the next one; and where the session ends, or expires, before the
@@ -21,7 +21,7 @@ from mcp_sessions import MCPSessionMiddleware, Session, require_session
 
 CurrentSession = Annotated[Session, Resolve(require_session)]
 Writes = dict[str, str]
-DONE = "committed"  # in place of the writes, where no transaction is open
+DONE = "committed"  # in place of the writes if no transaction is open
 NO_TRANSACTION = "no transaction is open; call begin first"
 mcp = MCPServer("settings")
 database = sqlite3.connect(os.environ.get("SETTINGS_DB", ":memory:"), isolation_level=None)
@@ -30,14 +30,14 @@ database.execute("CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, va
 
 @mcp.tool()
 async def begin(session: CurrentSession) -> str:
-    """Open a transaction. What was written since the last commit is dropped."""
+    """Open a transaction, and drop uncommitted writes."""
     await session.data.set("writes", {})
     return "open"
 
 
 @mcp.tool()
 async def write(name: str, value: str, session: CurrentSession) -> Writes:
-    """Prepare a change, and see all that are prepared."""
+    """Prepare a change, and list all prepared changes."""
 
     def add(writes: Writes | str) -> Writes | str:
         return writes if isinstance(writes, str) else {**writes, name: value}
@@ -50,7 +50,7 @@ async def write(name: str, value: str, session: CurrentSession) -> Writes:
 
 @mcp.tool()
 async def read(name: str, session: CurrentSession) -> str | None:
-    """Read a setting, as this session has it."""
+    """Read a setting as this session sees it."""
     writes: Writes | str = await session.data.get("writes", DONE)
     rows: list[tuple[str]] = database.execute("SELECT value FROM settings WHERE name = ?", (name,)).fetchall()
     stored = rows[0][0] if rows else None
@@ -59,11 +59,11 @@ async def read(name: str, session: CurrentSession) -> str | None:
 
 @mcp.tool()
 async def commit(session: CurrentSession) -> int:
-    """Make every prepared change, or none; how many there were."""
+    """Make all prepared changes, or none, and return their number."""
     taken: list[Any] = []
 
     def take(writes: Writes | str) -> str:
-        taken[:] = [writes]  # the last call is the one that counts: of two commits, one gets the writes
+        taken[:] = [writes]  # `update` may repeat this: of two commits, one gets the writes
         return DONE
 
     await session.data.update("writes", take, default=DONE)

@@ -1,4 +1,4 @@
-"""A poll on one machine with several worker processes, none of which knows which of them took the last call.
+"""A poll on one machine with several worker processes, any of which may get a call.
 
 No request has to come back to the worker that had the one before: keys are shared through the environment, and what a
 session holds is in a file that all of them open. Each vote is counted in one step, so votes at the same moment on
@@ -23,14 +23,14 @@ mcp = MCPServer("poll")
 
 @mcp.tool()
 async def vote(option: str, session: CurrentSession) -> int:
-    """Vote for an option; how many votes it has in this session."""
+    """Vote for an option, and return its votes in this session."""
     await session.data.update("options", lambda options: sorted({*options, option}), default=[])
     return await session.data.increment(f"votes for {option}")
 
 
 @mcp.tool()
 async def result(session: CurrentSession) -> dict[str, int]:
-    """The votes of this session."""
+    """Return the votes of this session."""
     options: list[str] = await session.data.get("options", [])
     return {option: await session.data.get(f"votes for {option}", 0) for option in options}
 

@@ -1,4 +1,4 @@
-"""A server for production: options from the environment, and endpoints that say whether it lives and can serve.
+"""A server for production: options from the environment, liveness and readiness endpoints.
 
 export MCP_SESSIONS_KEYS=file:keys MCP_SESSIONS_STORE=sqlite:sessions.db
 uvicorn --app-dir examples/deployment server:app --workers 4
@@ -32,12 +32,12 @@ async def note(text: str) -> list[str]:
 
 
 async def health(_request: Request) -> PlainTextResponse:
-    """Liveness: this process answers. A process that does not should be restarted."""
+    """Liveness: this process answers. If not, restart it."""
     return PlainTextResponse("ok")
 
 
 async def ready(_request: Request) -> PlainTextResponse:
-    """Readiness: the store answers, too. Without it requests in sessions are refused; a restart would not help."""
+    """Readiness: the store answers. If not, requests in sessions are refused; a restart would not help."""
     try:
         await sessions.check()
     except MCPSessionsError as error:

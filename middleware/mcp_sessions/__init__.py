@@ -94,6 +94,10 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
+for _name in __all__:
+    if isinstance(_found := globals().get(_name), type) and issubclass(_found, MCPSessionsError):
+        _found.__module__ = __name__  # so that a traceback names the place to import it from
+
 _WHEN_ASKED_FOR: Final = MappingProxyType(
     {
         "_protocol.sep1364": ("SEP1364Create", "SEP1364Initialize"),

@@ -2,11 +2,11 @@
 
     MCPSessionsError
     ├── ConfigurationError        a wrong option; raised at construction, with the remedy
-    ├── StateError                the application wrote session state that cannot be kept
+    ├── StateError                the application wrote invalid session state
     │   ├── StateTooLarge
     │   ├── StateNotJSON
     │   └── StateClosed
-    ├── DataError                 the application asked for a change of session data that is impossible
+    ├── DataError                 the application requested an invalid change of session data
     │   ├── DataTooLarge
     │   │   └── PrincipalDataTooLarge
     │   ├── DataNotJSON
@@ -43,7 +43,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 
 class MCPSessionsError(Exception):
-    """Base of every error that this package raises on purpose."""
+    """The base class of all errors of this package."""
 
 
 class ConfigurationError(MCPSessionsError, ValueError):
@@ -51,32 +51,32 @@ class ConfigurationError(MCPSessionsError, ValueError):
 
 
 class StateError(MCPSessionsError, ValueError):
-    """The application wrote session state that cannot be kept."""
+    """The application wrote invalid session state."""
 
 
 class StateTooLarge(StateError):
-    """The sealed state would take `size` bytes and may take `limit` (`max_state_bytes`)."""
+    """The sealed state would take `size` bytes, more than `limit` (`Limits.state_bytes`)."""
 
     def __init__(self, size: int, limit: int) -> None:
-        super().__init__(f"session state would take {size} bytes sealed; the limit is {limit} (max_state_bytes)")
+        super().__init__(f"session state would take {size} bytes sealed; the limit is {limit} (Limits.state_bytes)")
         self.size = size
         self.limit = limit
 
 
 class StateNotJSON(StateError):
-    """A value in the session state has no JSON form."""
+    """A value in the session state does not survive a round trip through JSON."""
 
 
 class StateClosed(StateError):
-    """The response has been sent, so a change to the state could no longer reach the client."""
+    """The state was changed after the response was sent, too late to reach the client."""
 
 
 class DataError(MCPSessionsError, ValueError):
-    """The application asked for a change of session data that is impossible."""
+    """The application requested an invalid change of session data."""
 
 
 class DataTooLarge(DataError):
-    """A value, or all of a session's data together, would exceed its limit."""
+    """A value, or the session's data in total, would exceed its limit."""
 
 
 class PrincipalDataTooLarge(DataTooLarge):
@@ -84,15 +84,15 @@ class PrincipalDataTooLarge(DataTooLarge):
 
 
 class DataNotJSON(DataError):
-    """A value has no JSON form, or would not come back as it is."""
+    """A value does not survive a round trip through JSON."""
 
 
 class DataNotInteger(DataError):
-    """`increment` of a value that is not an integer, or a sum that does not fit 64 bits."""
+    """`increment` was called for a value that is not an integer, or the sum exceeds 64 bits."""
 
 
 class DataGone(DataError):
-    """The session has ended, so its data can no longer be changed."""
+    """The session has ended, so its data cannot be changed."""
 
 
 class Refusal(MCPSessionsError):
@@ -239,7 +239,7 @@ class TooManySessions(Refusal):
 
 
 class CreateRefused(Refusal):
-    """Raised by `on_create` to refuse a session. Its text is sent to the client; logs and spans get the fixed one."""
+    """Raise it in `on_create` to refuse a session. The client gets its text; logs and spans do not."""
 
     code = -31045
     http_status = 200

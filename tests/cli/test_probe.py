@@ -151,8 +151,8 @@ def test_a_server_that_is_gone_exits_with_3(capsys: pytest.CaptureFixture[str]) 
 
 def test_the_page_has_every_rule_and_every_bound() -> None:
     """The rules in the order in which they are tried, each with a name of its own and its clause."""
-    rows = [line for line in PAGE.splitlines() if line.startswith("| `")]
-    assert rows == [f"| `{rule.name}` | {rule.says} | {rule.clause} |" for rule in RULES]
+    rows = [line for line in PAGE.splitlines() if line.startswith("- `")]
+    assert rows == [f"- `{rule.name}`: {rule.says} ({rule.clause})" for rule in RULES]
     assert len({rule.name for rule in RULES}) == len(RULES)
     arguments = cli._parser().parse_args(["probe", "http://host.example/mcp"])
     assert f"{arguments.requests} requests and {arguments.seconds} seconds" in PAGE

@@ -31,7 +31,7 @@ import debian
 HERE: Final = Path(__file__).parent
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "mcp-sessions-tests"
 MANIFEST: Final = ("package.json", "package-lock.json")
-DEADLINE: Final = 60  # seconds after which a program that hangs fails its test
+DEADLINE: Final = 180  # seconds after which a program that hangs fails its test
 
 
 @cache

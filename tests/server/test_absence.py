@@ -107,7 +107,7 @@ async def test_a_handshake_is_before_any_session(caplog: pytest.LogCaptureFixtur
 async def test_where_no_middleware_saw_the_request(caplog: pytest.LogCaptureFixture) -> None:
     assert [current_session(), current_session()] == [None, None]
     (line,) = lines(caplog, "a handler asked")
-    assert "path= be the path of the MCP endpoint" in line
+    assert "set path= to the path of the MCP endpoint" in line
 
 
 async def test_what_is_warned_of_is_bounded(caplog: pytest.LogCaptureFixture) -> None:

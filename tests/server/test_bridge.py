@@ -242,7 +242,7 @@ async def test_an_id_that_cannot_be_carried_is_not_named(caplog: pytest.LogCaptu
     """The specification asks for visible ASCII; the log says what is wrong."""
     world = bridged(Stateful(names="servers "), transport="off")
     assert HEADER not in (await world.send("initialize", None)).headers
-    assert "no visible ASCII, or too long" in caplog.text
+    assert "not visible ASCII, or too long" in caplog.text
 
 
 # --- refused -------------------------------------------------------------------------------------

@@ -327,7 +327,7 @@ class TestWhileTheStoreIsAway:
             named = (await client.send("initialize")).headers[b"mcp-session-id"]
             answers = [await client.tool(name, (b"mcp-session-id", named)) for name in ("whoami", "remember")]
             assert [answer.status for answer in answers] == statuses
-        assert caplog.text.count("goes on without its state, which is out of reach (store_timeout)") == 1
+        assert caplog.text.count("continues without its state: store unavailable (store_timeout)") == 1
 
 
 async def test_events_are_not_known_by_a_mirror_of_ours(modern: bool) -> None:

@@ -284,7 +284,7 @@ class TestItsOwnStartAndStop:
 class TestConstruction:
     def test_without_keys_it_says_what_that_means(self, caplog: pytest.LogCaptureFixture) -> None:
         MCPSessionMiddleware(Server())
-        assert "good for one process only" in caplog.text
+        assert "for this process only" in caplog.text
 
     def test_the_wrapped_application_can_be_reached(self) -> None:
         server = Server()

@@ -196,7 +196,7 @@ async def test_of_two_in_front_of_each_other_the_outer_one_does_not_start() -> N
     """The server is told why, and the remedy; where nothing starts, every MCP request fails."""
     app = sessions(sessions(SERVER))
     assert await started(app) == [{"type": "lifespan.startup.failed", "message": TWICE}]
-    with pytest.raises(ConfigurationError, match="Take one of the two away"):
+    with pytest.raises(ConfigurationError, match="Remove one of them"):
         await call(app, http())
 
 

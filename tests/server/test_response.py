@@ -124,7 +124,7 @@ class TestEvents:
         answer = await respond_with(start(EVENTS), body(text[:10], more=True), body(text[10:]), limit=12)
         assert answer.body == text
         (line,) = caplog.messages
-        assert "over 12 bytes passed without its session (max_event_bytes)" in line
+        assert "over 12 bytes without its session (Limits.event_bytes)" in line
 
     async def test_a_message_whose_events_stay_as_they_are_passes_itself(self) -> None:
         """Nothing is made anew for what most of a stream is."""

@@ -122,7 +122,7 @@ def test_state_that_is_too_large_says_by_how_much() -> None:
     error = errors.StateTooLarge(5000, 4096)
     assert (error.size, error.limit) == (5000, 4096)
     assert "5000" in str(error)
-    assert "4096 (max_state_bytes)" in str(error)
+    assert "4096 (Limits.state_bytes)" in str(error)
 
 
 def test_the_documentation_is_the_table(tmp_path: Path) -> None:

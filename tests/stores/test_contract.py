@@ -48,7 +48,7 @@ class TestKeyValue(AnswersAsTheModel, StoreContract):
 
     @pytest.fixture
     def make_store(self, clock: Clock) -> Make:
-        return lambda: KeyValueStore(Entries(), beside=MemoryStore(clock=clock), clock=clock)
+        return lambda: KeyValueStore(Entries(), store=MemoryStore(clock=clock), clock=clock)
 
     # It gets, puts and deletes entries, none of which counts for another.
     test_the_data_of_a_principal_s_sessions_has_a_limit_together = None  # type: ignore[assignment]  # is not run

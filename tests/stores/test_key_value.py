@@ -38,7 +38,7 @@ async def note(session: Session | None, arguments: dict[str, Any]) -> Any:
 
 async def test_sessions_go_on_where_another_process_stopped(entries: Entries, tmp_path: Path) -> None:
     """With the data in the one store, and what has ended in the other."""
-    stores = [KeyValueStore(entries, beside=f"sqlite:{tmp_path / 'sessions.db'}", timeout=5) for _ in range(2)]
+    stores = [KeyValueStore(entries, store=f"sqlite:{tmp_path / 'sessions.db'}", timeout=5) for _ in range(2)]
     one, other = (Client(sessions(Server(note=note), store=store, store_timeout=5)) for store in stores)
     held = await one.create()
     assert (await one.tool("note", session=held, text="one")).result["content"] == ["one"]
@@ -61,7 +61,7 @@ async def test_an_ended_session_leaves_nothing(entries: Entries) -> None:
 
 async def test_what_is_forgotten_goes_by_itself(entries: Entries) -> None:
     """Some time after the session would have ended, so that `on_end` can still read it."""
-    store = KeyValueStore(entries, beside=MemoryStore(clock=Clock()), clock=Clock())
+    store = KeyValueStore(entries, store=MemoryStore(clock=Clock()), clock=Clock())
     await store.write(SHELF, "a", b"1")
     _, ttl = await entries.ttl(SHELF.owner, collection=COLLECTION)
     assert ttl == pytest.approx(60 + GRACE, abs=30)
@@ -69,7 +69,7 @@ async def test_what_is_forgotten_goes_by_itself(entries: Entries) -> None:
 
 async def test_nothing_is_put_where_nothing_changes(entries: Entries) -> None:
     """A swap that comes too late, and the removal of what is not there."""
-    store = KeyValueStore(entries, beside=MemoryStore(clock=Clock()), clock=Clock())
+    store = KeyValueStore(entries, store=MemoryStore(clock=Clock()), clock=Clock())
     assert not await store.compare_and_swap(SHELF, "a", b"1", b"2")
     await store.write(SHELF, "a", None)
     assert await entries.keys(COLLECTION) == []
@@ -78,7 +78,7 @@ async def test_nothing_is_put_where_nothing_changes(entries: Entries) -> None:
 async def test_a_change_of_another_process_at_the_same_moment_may_be_lost(entries: Entries) -> None:
     """What this store cannot promise: another process has changed the entry between our look and our change."""
     beside = MemoryStore(clock=Clock())
-    other = KeyValueStore(entries, beside=beside, clock=Clock())
+    other = KeyValueStore(entries, store=beside, clock=Clock())
 
     class Slow(Entries):
         """The same entries, behind a network that is slow to tell."""
@@ -91,11 +91,11 @@ async def test_a_change_of_another_process_at_the_same_moment_may_be_lost(entrie
         async def put(self, key: str, value: Any, **more: Any) -> None:
             await entries.put(key, value, **more)
 
-    assert await KeyValueStore(Slow(), beside=beside, clock=Clock()).add(SHELF, "a", 1) == 1
+    assert await KeyValueStore(Slow(), store=beside, clock=Clock()).add(SHELF, "a", 1) == 1
     assert [await other.read(SHELF, name) for name in ("a", "b")] == [b"1", None]
 
 
 def test_it_reaches_as_far_as_the_store_beside_it(entries: Entries, tmp_path: Path) -> None:
     """So that workers that could not know what ended are found out at the start."""
     assert KeyValueStore(entries).reach is Reach.PROCESS
-    assert KeyValueStore(entries, beside=f"sqlite:{tmp_path / 'sessions.db'}").reach is Reach.MACHINE
+    assert KeyValueStore(entries, store=f"sqlite:{tmp_path / 'sessions.db'}").reach is Reach.MACHINE

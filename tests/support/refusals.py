@@ -514,14 +514,14 @@ def errors_page() -> str:
     for begins, (code, usual) in _MALFORMED.items():
         cases = {case.refusal.reason: case for case in reversed(CASES) if case.client_message.startswith(begins)}
         rows = [_malformed(case, begins, usual) for case in reversed(cases.values())]
-        lines.append(f'\n## `{code}`: "{begins} ..."\n\nHTTP {usual}, unless a row says otherwise.\n')
-        lines.append(generated.table(("reason", "message"), rows))
+        lines.append(f'\n## `{code}`: "{begins} ..."\n\nHTTP {usual}, unless noted otherwise.\n')
+        lines += [f"- {reason}: {message}" for reason, message in rows]
     others = [case for case in CASES if not case.client_message.startswith(tuple(_MALFORMED))]
     coded = [
         (f"`{case.code}`", _http(case), f"`{case.refusal.reason}`", case.when, case.client_message) for case in others
     ]
     lines += ["\n## Other codes\n", generated.table(("code", "HTTP", "reason", "when", "message"), coded)]
-    return "\n".join([*lines, _REASONS, *_reasons(), _ENDS, *(f"| `{why}` | {ENDS[why]} |" for why in ENDS), ""])
+    return "\n".join([*lines, _REASONS, *_reasons(), _ENDS, *(f"- `{why}`: {ENDS[why]}" for why in ENDS), ""])
 
 
 def _malformed(case: Case, begins: str, usual: str) -> tuple[str, str]:
@@ -539,16 +539,16 @@ def _http(case: Case) -> str:
 
 
 def _reasons() -> list[str]:
-    """Return a section for each remedy, whose table has what the tables of refusals lack."""
+    """Return a section for each remedy, with the reasons that the lists of refusals lack."""
     shown = {case.refusal.reason for case in CASES}
     lines: list[str] = []
     for (fault, remedy, smells), group in groupby(REASONS, lambda reason: REASONS[reason][1:]):
         reasons = [reason for reason in group if "token_claim_" not in reason]
         above = ", ".join(f"`{reason}`" for reason in reasons if reason in shown)
-        rows = [(f"`{reason}`", REASONS[reason].means) for reason in reasons if reason not in shown]
+        rows = [f"- `{reason}`: {REASONS[reason].means}" for reason in reasons if reason not in shown]
         lines.append(f"\n**Fault: {fault}.**{_SMELLS[smells]} To do: {remedy}.")
         lines += [f"\nAbove: {above}."] * bool(above)
-        lines += ["", generated.table(("reason", "meaning"), rows)] * bool(rows)
+        lines += ["", *rows] * bool(rows)
     return lines
 
 
@@ -578,8 +578,7 @@ def _outcome(step: Step | str) -> str:
 _ERRORS = """\
 # Refusals
 
-Every refusal that can reach a client. The tests provoke each of them in both eras and compare the answers with these
-tables.
+Every refusal that can reach a client, by JSON-RPC code. The tests provoke each of them in both eras.
 
 - "Session not found" repeats the id in `error.data.sessionId`. Only the owner of a session that is over also gets
   `error.data.reason`, `"expired"` or `"ended"`. A call whose session is deleted while its event stream is open gets the
@@ -610,9 +609,7 @@ _ENDS = """
 ## Ends
 
 A session ends for one of these reasons, or for one that your code gives:
-
-| reason | meaning |
-|---|---|"""
+"""
 
 _LISTS = """
 Lists are `tools/list`, `prompts/list`, `resources/list`, `resources/templates/list` and `server/discover`.

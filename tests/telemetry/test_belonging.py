@@ -132,7 +132,7 @@ async def test_every_span_of_ours_says_who_sent_it_where_that_is_asked_for(
     for name in (b"shy", b"broken"):
         await Client(app).tool("whoami", (b"x-user", name))
         assert said(spans[-1], *WHO) == [None, None, None]
-    assert "a span is left without its user: LookupError" in caplog.text
+    assert "cannot add the user to a span: LookupError" in caplog.text
 
 
 async def test_nothing_of_it_is_written_by_default(spans: list[ReadableSpan]) -> None:

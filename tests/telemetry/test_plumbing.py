@@ -25,9 +25,9 @@ from opentelemetry.trace import SpanKind
 
 from integration.servers import CELLS, FRAMEWORKS, bare
 from mcp_sessions import SEP1364Create
-from mcp_sessions.stores._hidden import hidden
 from mcp_sessions.stores._postgres import PostgresStore
 from mcp_sessions.stores._redis import RedisStore
+from mcp_sessions.stores._sql import hidden
 from mcp_sessions.stores._sqlite import SQLiteStore
 
 OURS = {"sessions/create", "sessions/delete", "session start", "session end", "tools/call whoami"}

@@ -245,7 +245,7 @@ async def test_a_fault_of_ours_is_a_line_in_the_log_and_nothing_else(caplog: pyt
     broken: Any = SimpleNamespace(is_recording=refuse)
     with caplog.at_level(logging.WARNING, "mcp_sessions"):
         SessionSpanProcessor().on_start(broken)
-    assert caplog.messages == ["a span was left without its session: ValueError"]
+    assert caplog.messages == ["cannot add the session to a span: ValueError"]
 
 
 def test_it_has_every_method_that_the_sdk_calls() -> None:

@@ -41,7 +41,7 @@ def test_a_session_is_recorded_whole_or_not_at_all() -> None:
 @pytest.mark.parametrize("named", [{}, {"mcp.session.id": "the transport's own"}])
 def test_what_belongs_to_no_session_is_decided_otherwise(named: dict[str, str]) -> None:
     assert sampled(SessionSampler(0), **named)
-    assert not sampled(SessionSampler(1, otherwise=ALWAYS_OFF), **named)
+    assert not sampled(SessionSampler(1, fallback=ALWAYS_OFF), **named)
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [(0, False), (1, True)])
@@ -68,4 +68,4 @@ def test_a_ratio_is_a_share(ratio: float) -> None:
 
 def test_it_describes_itself() -> None:
     """As samplers do, for the SDK's log."""
-    assert SessionSampler(0.1, otherwise=ALWAYS_OFF).get_description() == "SessionSampler{0.1,AlwaysOffSampler}"
+    assert SessionSampler(0.1, fallback=ALWAYS_OFF).get_description() == "SessionSampler{0.1,AlwaysOffSampler}"

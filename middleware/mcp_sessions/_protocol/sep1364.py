@@ -104,8 +104,8 @@ class SEP1364Create:
     """The dialect of SEP-1364's first alternative: `dialects=[SEP1364Create()]`.
 
     Args:
-        required: Whether every message but `initialize`, `notifications/initialized` and `ping` must name
-            a session, as clients learn from `capabilities.sessions`.
+        required: Whether every message but `initialize`, `notifications/initialized` and `ping` must carry a session,
+            as `capabilities.sessions` announces.
     """
 
     required: bool = False
@@ -138,8 +138,8 @@ class SEP1364Initialize:
     """The dialect of SEP-1364's second alternative: `dialects=[SEP1364Initialize()]`.
 
     Args:
-        sessionless: Whether this server uses no sessions: `initialize` names none, and a client that
-            sends one gets an error.
+        sessionless: Whether this server has no sessions: `initialize` returns none, and a request with one gets an
+            error.
     """
 
     sessionless: bool = False

@@ -42,8 +42,8 @@ NEEDED: Final = (
 WITH_SESSIONS: Final = "wrap the client with mcp_sessions.client.with_sessions"
 STATELESS: Final = "give the wrapped server stateless_http=True, or set transport=TransportSessions(bridge=True)"
 UNSEEN: Final = (
-    "a handler asked for its session, and there is none: its client named none, or MCPSessionMiddleware did not see "
-    "the request as an MCP message: wrap the application, and let path= be the path of the MCP endpoint"
+    "a handler asked for its session, but the request has none: its client sent none, or MCPSessionMiddleware did not "
+    "see the request as an MCP message: wrap the application, and set path= to the path of the MCP endpoint"
 )
 MAX_WARNED: Final = 100  # kinds of warnings, as what clients call themselves is theirs to choose
 EXPLAINED: Final = 20  # requests of one kind of client; a handler that asks for sessions does so in the first of them
@@ -138,11 +138,11 @@ def note_absence(scope: Scope, runtime: Runtime, headers: RequestHeaders, messag
 
 
 def current_session() -> Session | None:
-    """Return the session of the request that is being handled, or None when it has none.
+    """Return the session of the request that is being handled, or None if it has none.
 
-    Works inside tools, resources, prompts and completions of the official SDK 1.x and 2.x and of
-    FastMCP 3 and 4, in plain ASGI handlers, and in tasks and threads that these start. For each kind of client without
-    a session, the log says once why it has none.
+    It works in tools, resources, prompts and completions of the official SDK 1.x and 2.x and of FastMCP 3 and 4, in
+    plain ASGI handlers, and in tasks and threads that these start. The log says why requests have no session, once for
+    each kind of client.
     """
     session = find_session()
     if session is None:
@@ -153,13 +153,13 @@ def current_session() -> Session | None:
 def require_session() -> Session:
     """Return the session of the request that is being handled.
 
-    It works as a dependency, too: `Resolve(require_session)` in SDK 2.x, `Depends(require_session)` in FastMCP and
+    It also works as a dependency: `Resolve(require_session)` in SDK 2.x, `Depends(require_session)` in FastMCP and
     FastAPI.
 
     Raises:
-        SessionRequired: The request has none; the log says why. It is an error of the SDK's and FastMCP's too: SDK 2.x
-            makes it the JSON-RPC error -31044, tools of SDK 1.x and of FastMCP answer with a failed result. In
-            Starlette and FastAPI `add_sessions` or `add_exception_handlers` makes it the same JSON-RPC error.
+        SessionRequired: The request has none; the log says why. The client gets the JSON-RPC error -31044 with SDK 2.x
+            and, given `add_sessions` or `add_exception_handlers`, with Starlette and FastAPI; tools of SDK 1.x and of
+            FastMCP answer with a failed result.
     """
     session = find_session()
     if session is None:

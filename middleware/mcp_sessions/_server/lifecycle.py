@@ -222,7 +222,7 @@ class Terminator:
             if anyio.current_effective_deadline() == -math.inf:  # else asyncio's way to say that what it awaited was
                 raise
         if scope.cancelled_caught:
-            _log.error("on_end of session %s stopped: it took more than %g s", ref, self.patience, extra=about(ref))
+            _log.error("on_end of session %s cancelled after %g s", ref, self.patience, extra=about(ref))
 
     async def forget(self, *refs: str) -> None:
         """Purge the data of sessions that are over; where the store does not answer, as soon as it does."""
@@ -230,7 +230,7 @@ class Terminator:
             try:
                 await self.store.purge(*refs)
             except StoreUnavailable:
-                text = "data of ended session %s stays: store unavailable, trying again"
+                text = "data of ended session %s not deleted yet: store unavailable"
                 for ref in refs:
                     _log.warning(text, ref, extra=about(ref))
                 start(partial(self._insist, partial(self.store.purge, *refs)))
@@ -303,7 +303,7 @@ class Services:
         try:
             await self.store.open()
         except StoreUnavailable as error:
-            _log.warning("the session store does not answer (%s); requests with a session wait for it", error.reason)
+            _log.warning("the session store does not answer (%s); requests in sessions wait for it", error.reason)
 
     def started(self) -> None:
         """Begin to work: the application has started, or the first request came where no start is seen."""

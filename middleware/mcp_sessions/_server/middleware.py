@@ -69,40 +69,39 @@ class MCPSessionMiddleware:
         app: The application to wrap.
         keys: The secrets that sign and seal sessions: one secret of at least 32 bytes, several (the first signs, all
             verify), `"env:NAME"`, `"file:PATH"`, or a `KeyRing`. None creates a random key for this process.
-        path: The MCP endpoint, relative to where this is mounted. None means every path; then only JSON is inspected.
-        audience: The deployment that the sessions are for. Give each server its own where several share keys.
+        path: The path of the MCP endpoint, relative to the mount. None means every path, of which only JSON is
+            inspected.
+        audience: The deployment that the sessions belong to. If servers share keys, give each its own.
         lifetime: Seconds from creation to the absolute end, or a `timedelta`.
-        idle_timeout: Seconds without a request after which a session ends, or a `timedelta`. None means that only
-            `lifetime` counts.
+        idle_timeout: Seconds without a request after which a session ends, or a `timedelta`. None means no timeout.
         require: Which requests need a session: `"never"`, `"always"`, methods, names by method, or a function. See
             `Policy`.
-        principal: A function of the ASGI scope that returns who a request is authenticated as. None reads what the
-            authentication of the SDK, FastMCP or Starlette left on the scope.
-        admission: `"ask"` lets the wrapped server's own guards judge a caller before we answer; `"own"` trusts the
-            guards outside this middleware.
-        store: Where ended sessions, state and data are stored: `"memory:"` (one process),
+        principal: A function that returns the authenticated caller for an ASGI scope. None reads the user that the
+            authentication of the SDK, FastMCP or Starlette puts on the scope.
+        admission: `"ask"` lets the wrapped server check the caller before this middleware answers; `"own"` relies on
+            the authentication outside of this middleware.
+        store: The store of ended sessions, state and data: `"memory:"` (one process),
             `"sqlite:PATH"` (one machine), `"redis://..."` or `"postgresql://..."` (many machines), or a `Store`.
-        on_store_error: `"refuse"` a request whose session is not known to be alive, or `"allow"` it, with a warning in
-            the log, unless `require` asks for a session there.
-        tracked: Whether sessions are recorded in the store: one without a record is refused, idle time counts there and
-            not in the state, and `on_end` runs for sessions that expire, too. True, or a `Tracking`.
+        on_store_error: Whether to `"refuse"` requests in sessions while the store does not answer, or to `"allow"` them
+            with a warning in the log, unless `require` demands a session.
+        tracked: Whether to record sessions in the store: sessions without a record are refused, idle time is counted in
+            the store, and `on_end` also runs for sessions that expire. True, or a `Tracking`.
         on_create: Called with each new session, the params of `sessions/create` and the ASGI scope, before the client
-            is answered. It may fill `state` and `data`, or raise `CreateRefused`.
-        on_end: Called with each session that has ended, as an `EndedSession`, and the reason. Handlers of the session
-            may still run. Where sessions are tracked it runs once per session in the whole deployment, and again only
-            if the worker that ran it died or lost the store; else it runs only where a session is deleted. It is
-            stopped after 50 seconds.
-        dialects: Further ways for clients to name sessions, besides the draft, the header and the cookie:
+            gets its answer. It may fill `state` and `data`, or raise `CreateRefused`.
+        on_end: Called with each ended session, as an `EndedSession`, and the reason, possibly while handlers of the
+            session still run. Tracked sessions: once per session in the whole deployment, repeated only if the worker
+            that ran it died or lost the store. Others: only when a session is deleted. Cancelled after 50 seconds.
+        dialects: Further ways for clients to send sessions, besides the draft, the header and the cookie:
             `SEP1364Create()` and `SEP1364Initialize()`, the two alternatives of SEP-1364. See `docs/wire.md`.
-        transport: `"auto"` gives clients without session support a session by header or cookie, `"off"` gives them
-            none; a `TransportSessions` sets more.
-        wire: The protocol with clients: a `Wire`.
-        limits: The limits of one process: a `Limits`.
-        telemetry: Traces, metrics and reports about sessions: a `Telemetry`.
-        clock: Unix seconds. For tests.
+        transport: Whether clients without session support get sessions by header or cookie: `"auto"`, `"off"`, or a
+            `TransportSessions`.
+        wire: Protocol options: a `Wire`.
+        limits: Limits of one process: a `Limits`.
+        telemetry: Traces, metrics and events: a `Telemetry`.
+        clock: Returns Unix seconds; for tests.
 
     Raises:
-        ConfigurationError: An option is wrong; the message says what to write instead.
+        ConfigurationError: An option is wrong; the message names the remedy.
     """
 
     _is_at_endpoint: ClassVar[bool] = False  # whether all requests here are for the endpoint, whatever their path
@@ -148,12 +147,12 @@ class MCPSessionMiddleware:
 
     @classmethod
     def from_env(cls, app: ASGIApp | ASGI3Application, **options: Unpack[MiddlewareOptions]) -> MCPSessionMiddleware:
-        """Wrap an application, with the options that the environment holds: `MCP_SESSIONS_LIFETIME=12h` and so on.
+        """Wrap an application, with options from environment variables such as `MCP_SESSIONS_LIFETIME=12h`.
 
-        Options that are given here win over the environment.
+        Keyword arguments override the environment.
 
         Raises:
-            ConfigurationError: A variable, or an option, is wrong; the message says what to write instead.
+            ConfigurationError: A variable or an option is wrong; the message names the remedy.
         """
         return cls(app, **from_env(**options))
 

@@ -194,9 +194,9 @@ async def _fill_by_hook(on_create: OnCreate, made: NewSession, params: dict[str,
 @cache
 def _warn_of_unseen_principals() -> None:
     _log.warning(
-        "a session is anonymous although its request has an Authorization header: whoever learns the id can use it. "
-        "Authenticate outside of this middleware (with add_sessions, for an authentication that the application adds), "
-        "or pass principal=, a function of the ASGI scope that returns who the caller is"
+        "a session is anonymous although its request has an Authorization header: anyone who learns its id can use it. "
+        "Authenticate outside of this middleware (use add_sessions if the application adds the authentication), "
+        "or pass principal=, a function that returns the caller for an ASGI scope"
     )
 
 

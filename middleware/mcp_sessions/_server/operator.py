@@ -36,7 +36,7 @@ ENDED_BY_INSPECTOR: Final = "inspector"
 
 
 class EndedAll(NamedTuple):
-    """What `Sessions.end_all` did."""
+    """The result of `Sessions.end_all`."""
 
     before: datetime  # every session of the principal that was created before this has ended
     recorded: int  # how many of them were recorded and alive
@@ -49,8 +49,8 @@ class Sessions:
         async with Sessions(store="redis://sessions:6379/0", keys="env:MCP_SESSION_KEYS") as sessions:
             await sessions.end_all(Principal(client_id="web", issuer="https://id.example", subject="alice"))
 
-    A principal has the components of what a handler reads as `session.principal`. Where it leaves some out, those of
-    recorded sessions may be any: `Principal(subject="alice")` is alice with each of her clients.
+    A principal is matched by its components, as in `session.principal`. For recorded sessions, missing components match
+    anything: `Principal(subject="alice")` is alice with any of her clients.
     """
 
     def __init__(
@@ -65,17 +65,17 @@ class Sessions:
         sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
     ) -> None:
         """Args:
-            store: The middleware's: the same URL, or the same object.
-            keys: The middleware's; needed for what concerns a principal.
-            audience: The middleware's. Sessions of other audiences in the same store are neither seen nor ended.
-            lifetime: Seconds, or a `timedelta`: at least the longest lifetime of any session in the store, transport
-                sessions included. What ends many sessions at once is kept that long.
+            store: The store of the middleware: the same URL, or the same object.
+            keys: The keys of the middleware; needed for methods that take a principal.
+            audience: The audience of the middleware. Sessions of other audiences are neither listed nor ended.
+            lifetime: Seconds, or a `timedelta`: at least the longest lifetime of any session in the store, including
+                `TransportSessions.lifetime`. `end_all` and `end_all_before` take effect for that long.
             timeout: Seconds within which the store must answer.
-            clock: Unix seconds. It should agree with the servers' clocks to the second.
-            sleep: Waits for a number of seconds.
+            clock: Returns Unix seconds, in agreement with the servers' clocks to the second.
+            sleep: Waits for a number of seconds; for tests.
 
         Raises:
-            ConfigurationError: An option is wrong; the message says the remedy.
+            ConfigurationError: An option is wrong; the message names the remedy.
         """
         self._ring = None if keys is None else key_source(keys)
         self._store = make(store, clock=clock, timeout=timeout)
@@ -92,12 +92,12 @@ class Sessions:
         self._sleep = sleep
 
     async def of(self, principal: Principal | None = None) -> list[Record]:
-        """Return the recorded sessions that are alive, of a principal or of all, oldest first.
+        """Return the live recorded sessions of a principal, or of all principals, oldest first.
 
             for record in await sessions.of(Principal(subject="alice")):
                 print(record.ref, record.seen_at)
 
-        Sessions are recorded where the middleware has `tracked=True`; elsewhere the list is empty.
+        Sessions are recorded if the middleware has `tracked=True`; otherwise the list is empty.
 
         Raises:
             ConfigurationError: The principal is empty, or there are no keys.
@@ -107,19 +107,19 @@ class Sessions:
         return await to_thread.run_sync(partial(sorted, found, key=lambda record: record.position))
 
     async def end(self, ref: str, *, reason: str = "ended") -> bool:
-        """End one recorded session. One of the servers runs its `on_end`, soon.
+        """End one recorded session. One of the servers runs its `on_end` soon after.
 
             await sessions.end("ses_mjqxgylsmfzxk5dfon2ca2lo", reason="support")
 
         Args:
             ref: The session's public name, as logs and traces show it.
-            reason: What `on_end` and the logs get.
+            reason: The reason for `on_end` and the logs.
 
         Returns:
-            Whether this call ended it; False where no such session is recorded and alive.
+            Whether this call ended it; False if no live session of this name is recorded.
 
         Raises:
-            StoreUnavailable: The store did not take it, so the session still lives.
+            StoreUnavailable: The store did not confirm the change, so the session may still be alive.
         """
         record = await self._store.find(ref)
         return record is not None and record.audience == self._audience and await self._revoke(record, reason)
@@ -127,21 +127,21 @@ class Sessions:
     async def end_all(self, principal: Principal) -> EndedAll:
         """End all sessions of a principal, recorded or not, on every server.
 
-        Of a principal that leaves components out, unrecorded sessions end where it has no more, or where a recorded
-        session shows the rest.
+        If the principal lacks components, unrecorded sessions end only if theirs has no others, or if a recorded
+        session supplies them.
 
             await sessions.end_all(Principal(subject="alice"))  # signed out everywhere
 
-        Sessions are dated to the second, so this returns when the present second has passed: what the principal
-        creates afterwards is not concerned. One of the servers runs `on_end` for recorded sessions, soon.
+        Sessions are dated to the second, so this returns once the current second has passed; sessions created after
+        that are not affected. One of the servers runs `on_end` for recorded sessions soon after.
 
         Returns:
-            The moment before which sessions were ended, and how many of those were recorded.
+            The moment before which sessions were ended, and how many of them were recorded.
 
         Raises:
             ConfigurationError: The principal is empty, or there are no keys.
-            StoreFull: There is no room in the store. Some sessions may live.
-            StoreUnavailable: The store did not take it. Some sessions may live.
+            StoreFull: The store has no room. Some sessions may still be alive.
+            StoreUnavailable: The store did not confirm the change. Some sessions may still be alive.
         """
         moment, recorded = math.floor(self._clock()) + 1, 0
         subjects = {*self._subjects(principal)}
@@ -161,12 +161,12 @@ class Sessions:
             await sessions.end_all_before(datetime(2026, 7, 28, 12, tzinfo=timezone.utc))  # after a leak
 
         Args:
-            moment: Aware (with a time zone) and not in the future. Sessions are dated to the second, so a moment
-                within a second includes all of it; where that is the present one, this returns when it has passed.
+            moment: A `datetime` with a time zone, not in the future. Sessions are dated to the second, so the whole
+                second is included; if that is the current one, this returns once it has passed.
 
         Raises:
-            ConfigurationError: The moment has no time zone or lies ahead.
-            StoreUnavailable: The store did not take it. The sessions may live.
+            ConfigurationError: The moment has no time zone or is in the future.
+            StoreUnavailable: The store did not confirm the change. The sessions may still be alive.
         """
         if moment.tzinfo is None:
             raise ConfigurationError("the moment needs a time zone, as in datetime(..., tzinfo=timezone.utc)")
@@ -177,24 +177,24 @@ class Sessions:
         await self._reach(second)
 
     async def check(self) -> None:
-        """Ask the store a question, as a readiness endpoint does; needs no keys.
+        """Query the store, as for a readiness endpoint; needs no keys.
 
         Raises:
-            StoreUnavailable: It did not answer, so requests in sessions are refused at present.
+            StoreUnavailable: It did not answer, so requests in sessions are being refused.
         """
         await self._store.find("")
 
     async def open(self) -> None:
-        """Connect to the store. Without it, the first call does so.
+        """Connect to the store; otherwise, the first call does.
 
         Raises:
-            ConfigurationError: The store is not set up to keep what it is given.
+            ConfigurationError: The store is not set up to be durable, and its options demand that.
             StoreUnavailable: It cannot be reached.
         """
         await self._store.open()
 
     async def close(self) -> None:
-        """Close the store where it was given as a URL; an object is closed by its maker."""
+        """Close the store if it was given as a URL; close an object yourself."""
         if self._owned:
             await self._store.close()
 

@@ -71,17 +71,16 @@ class TransportSessions(_Checked):
     """Sessions for clients that do not name sessions themselves (`transport=`)."""
 
     header: Flag = True
-    """Whether legacy clients of a stateless server get a session by `Mcp-Session-Id`; never with random keys."""
+    """Whether legacy clients of a stateless server get a session by `Mcp-Session-Id`; not with random keys."""
     cookie: Annotated[Cookies, forms.COOKIES] = True
-    """Whether modern clients that keep cookies get a session by cookie: `True` gives one to each HTTP client, and none
-    where two MCP clients share an HTTP client; `"shared"` treats all that share one as one conversation; never with
-    random keys."""
+    """Whether modern clients that keep cookies get a session by cookie: `True` gives one to each HTTP client, but none
+    if two MCP clients share an HTTP client; `"shared"` treats them as one conversation; not with random keys."""
     lifetime: Lifetime = 30 * DAY  # seconds
-    """Seconds from the creation of such a session to its end, or a `timedelta`. Keep it long: clients that name it in
+    """Seconds from the creation of such a session to its end, or a `timedelta`. Keep it long: clients that send it in
     the header do not reconnect when it has ended."""
     bridge: Flag = False
-    """Whether clients of a stateful server see our ids in place of its own, which are sealed inside. See "The bridge"
-    in the wire format."""
+    """Whether clients of a stateful server get our session ids, with the server's own ids sealed inside. See "The
+    bridge" in the wire format."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,8 +90,8 @@ class Tracking(_Checked):
     sweep_interval: Duration = 5  # seconds
     """Seconds between sweeps for expired and idle sessions."""
     silence: LifetimeOrNone = DAY  # seconds
-    """Seconds without a request after which a recorded session ends if `idle_timeout` is not set: clients often
-    never delete theirs. None leaves only its lifetime."""
+    """Seconds without a request after which a recorded session ends if `idle_timeout` is not set, since clients may
+    never delete theirs. None means that only its lifetime counts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,16 +99,16 @@ class Wire(_Checked):
     """The protocol with clients (`wire=`)."""
 
     era: Annotated[Era, forms.word(Era)] = "any"
-    """`"any"` serves both eras; `"legacy"` makes clients that speak both fall back to the handshake, and so get a
+    """`"any"` serves both eras; `"legacy"` makes clients that support both fall back to the handshake and get a
     transport session."""
     lists: Annotated[Lists | None, forms.word(Lists, or_none=True)] = None
-    """Whether lists may vary by session: `"stable"` (they cannot), `"session"` or `"untouched"`. None takes the era's
-    default: stable in the modern one, session before."""
+    """Whether lists may vary by session: `"stable"` (they do not), `"session"` or `"untouched"`. None means `"stable"`
+    in the modern era, and `"session"` in the legacy era."""
     extensions: Annotated[Collection[str], forms.words(tuple(EXTENSIONS))] = tuple(EXTENSIONS)
-    """Methods offered beyond the draft: `"fork"`, and where sessions are tracked `"list"` and `"end_all"`. Others are
-    forwarded to the wrapped server, as any method is."""
+    """Methods to offer beyond the draft: `"fork"` and, if sessions are tracked, `"list"` and `"end_all"`. Methods that
+    are not offered are forwarded to the wrapped server."""
     issuer: Name = "mcp-sessions"
-    """The issuer that session ids name."""
+    """The issuer (`iss`) of session ids."""
     not_found_code: Code = -32043
     """JSON-RPC code of "Session not found"."""
     required_code: Code = -31044
@@ -121,43 +120,42 @@ class Limits(_Checked):
     """Limits of one process, in bytes, seconds or counts (`limits=`)."""
 
     body_bytes: Whole = 4 * MEBIBYTE
-    """Bytes that a request body may have."""
+    """Maximum bytes of a request body."""
     body_timeout: Duration = 30  # seconds
-    """Seconds that a request body may take to arrive."""
+    """Maximum seconds for a request body to arrive."""
     batch: Whole = 100
-    """Messages that a JSON-RPC batch may hold (protocol 2025-03-26 only)."""
+    """Maximum messages in a JSON-RPC batch (protocol 2025-03-26 only)."""
     nesting: Whole = 1_000
-    """Levels of nested arrays and objects in a body, at most what the interpreter's recursion limit leaves."""
+    """Maximum nesting of arrays and objects in a body, within the interpreter's recursion limit."""
     event_bytes: Whole = 64 * MEBIBYTE
-    """Bytes of one event in a response stream that may be buffered."""
+    """Maximum bytes of an event in a response stream to buffer."""
     token_bytes: Annotated[int, forms.whole(TYPICAL_TOKEN_BYTES)] = MAX_TOKEN_BYTES
-    """Bytes that a session id may have."""
+    """Maximum bytes of a session id."""
     token_cache: Annotated[int, forms.whole(0)] = 10_000
-    """Verified tokens to cache; 0 caches none."""
+    """Number of verified tokens to cache; 0 caches none."""
     state_bytes: Whole = 4096
-    """Bytes that a session's sealed state may have."""
+    """Maximum bytes of a session's sealed state."""
     data_bytes: Whole = MEBIBYTE
-    """Bytes that `session.data` of one session may have in all."""
+    """Maximum bytes of `session.data` in one session."""
     value_bytes: Whole = 64 * KIBIBYTE
-    """Bytes that one value in it may have, as JSON."""
+    """Maximum bytes of one value in `session.data`, as JSON."""
     store_timeout: Duration = 0.25  # seconds
-    """Seconds within which the store must answer; a request that needs it is refused with HTTP 503 after that.
-    Creating or deleting a tracked session takes up to three answers."""
+    """Seconds within which the store must answer; after that, the request is refused with HTTP 503. Creating or
+    deleting a tracked session takes up to three answers."""
     sessions_per_principal: WholeOrNone = 10_000
-    """Sessions of one principal that may be recorded at once, where tracked; the next one is refused. None sets no
-    limit."""
+    """Maximum recorded sessions of one principal at once, if tracked; further ones are refused. None means no limit."""
     anonymous_sessions: WholeOrNone = 1_000_000
-    """Sessions without a principal that may be recorded at once, where tracked; None sets no limit."""
+    """Maximum recorded sessions without a principal at once, if tracked; None means no limit."""
     forks_per_session: WholeOrNone = 1_000
-    """Forks of one session, of all generations, that may be recorded at once, where tracked; None sets no limit."""
+    """Maximum recorded forks of one session, of all generations, if tracked; None means no limit."""
     data_bytes_per_principal: WholeOrNone = 16 * MEBIBYTE
-    """Bytes that the data of all sessions of one principal may take, with 200 for each value; None sets no limit."""
+    """Maximum bytes of the data of all sessions of one principal, plus 200 per value; None means no limit."""
     anonymous_data_bytes: WholeOrNone = 256 * MEBIBYTE
-    """Bytes that the data of all sessions without a principal may take together, with 200 for each value; None sets no
+    """Maximum bytes of the data of all sessions without a principal together, plus 200 per value; None means no
     limit."""
     creates_per_minute: WholeOrNone = None
-    """Sessions that a principal may create per minute and process; callers without a principal share one budget. None
-    sets no limit."""
+    """Maximum sessions that a principal may create per minute and process; callers without a principal share one
+    budget. None means no limit."""
 
 
 def _metrics(option: str, value: Any) -> Any:
@@ -171,36 +169,37 @@ class Telemetry(_Checked):
     """Traces, metrics and reports about sessions (`telemetry=`)."""
 
     spans: Annotated[Spans, forms.word(Spans)] = "auto"
-    """Which span a message gets, where the application has set a tracer provider: `"auto"` a server span by
-    OpenTelemetry's conventions, unless the wrapped server makes its own, which then gets the attributes; `"server"` and
-    `"internal"` always one of that kind; `"enrich"` none, but the current span gets the attributes; `"off"` nothing."""
+    """The span of a message, if the application has set a tracer provider: `"auto"` creates a server span by
+    OpenTelemetry's conventions, unless the wrapped server creates its own, which then gets the attributes; `"server"`
+    and `"internal"` always create one of that kind; `"enrich"` adds the attributes to the current span; `"off"` does
+    nothing."""
     trace: Annotated[Trace, forms.word(Trace)] = "request"
     """`"request"`: messages belong to their callers' traces and link to the start of their session; `"session"`: each
-    session is one trace, and its messages link to their callers."""
+    session is one trace whose messages link to their callers' traces."""
     metrics: Annotated["SessionMetrics | None", Form(check=_metrics)] = None
     """A `SessionMetrics`, or None for no metrics."""
     redact: Annotated[Redact | None, forms.FUNCTION] = None
-    """Records the arguments and results of tool calls on our spans, as this function redacts them: it is called with
+    """Records the arguments and results of tool calls on our spans, redacted by this function: it is called with
     `"arguments"` or `"result"`, the tool's name and the value, and returns what to record. None records nothing."""
     user: Annotated[User | None, forms.FUNCTION] = None
-    """Records the user on our spans and on those of the wrapped server: this function is called with the `Principal` of
-    a request and returns its `user.id`; `client.address` is recorded, too. None records neither."""
+    """Records `user.id` on our spans and those of the wrapped server: this function is called with the `Principal` of a
+    request and returns the id. `client.address` is then recorded as well."""
     correlate: Annotated[bool | Sequence[str] | None, forms.CORRELATE] = None
-    """Where clients without session support name their conversation, as hosts do: `True` looks in the usual places, a
-    sequence such as `["meta:openai/session", "header:x-conversation-id"]` in these, in order. What is found is a label
-    on `session.correlation`, else on `scope["mcp_correlation"]`; it selects no data and satisfies no policy."""
+    """Where hosts put their name of a conversation: `True` looks in known places, a sequence such as
+    `["meta:openai/session", "header:x-conversation-id"]` in these, in order. The name is on `session.correlation`, or
+    else `scope["mcp_correlation"]`; it is a label that selects no data and satisfies no policy."""
     propagate: Annotated[bool | str | None, forms.PROPAGATE] = None
-    """Which member of W3C baggage names the session to the services that the application calls: `True` for
-    `gen_ai.conversation.id`, or its name. Forwarded messages have it in `_meta`: the session's `ref`, else what
-    `correlate` found."""
+    """The member of W3C baggage that passes the session to services that the application calls: `True` for
+    `gen_ai.conversation.id`, or a name. It is set in `_meta` of forwarded messages, to the session's `ref` or else to
+    the name that `correlate` found."""
     listen: Annotated[Listener | None, forms.FUNCTION] = None
-    """Called with every fact: a session created, used or deleted, a request refused. It must not block or raise."""
+    """Called when a session is created, used or deleted, or a request refused. It must not block or raise."""
     watch: forms.Directory = None
     """The directory in which `mcp-sessions watch` finds the workers of this machine, or None."""
     inspector: forms.Address = None
-    """The address of a page that shows live sessions and calls, or None."""
+    """The address on which to serve a page of live sessions and calls, or None."""
     inspector_token: forms.Secret = field(default=None, repr=False)
-    """The password of that page, with any user name; required unless the address is a loopback one."""
+    """The password of that page, with any user name; required unless the address is a loopback address."""
 
 
 GROUPS: Final[Mapping[str, type]] = {

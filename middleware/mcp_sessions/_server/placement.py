@@ -29,21 +29,21 @@ from .._protocol.headers import SESSION_HEADER
 from . import forms
 
 MISPLACED: Final = (
-    "MCPSessionMiddleware stands outside of the application's authentication, where it cannot see whose a session "
-    "is. Use add_sessions(app, ...) instead, which puts it inside; or pass principal=, a function of the ASGI scope "
-    "that returns who the caller is"
+    "MCPSessionMiddleware is outside of the application's authentication, where it cannot see who the caller is. Use "
+    "add_sessions(app, ...) instead, which puts it inside; or pass principal=, a function that returns the caller for "
+    "an ASGI scope"
 )
 TWICE: Final = (
-    "MCPSessionMiddleware stands twice in front of the MCP endpoint. Each would write its own session into answers, "
-    "and what a handler keeps in its session would be lost. Take one of the two away"
+    "there are two MCPSessionMiddleware in front of the MCP endpoint. Each would write its own session into answers, "
+    "and changes that handlers make to their session would be lost. Remove one of them"
 )
 UNSERVED: Final = (
     "no route of the application serves path=%r, so MCPSessionMiddleware would see no request and require nothing. "
     "Pass the path of the MCP endpoint as path=, or path=None for every path (routes that take POST: %s)"
 )
 STATEFUL: Final = (
-    "the wrapped server keeps transport sessions of its own, so that clients without session support which shake hands "
-    "get none of ours: give it stateless_http=True, or set transport=TransportSessions(bridge=True)"
+    "the wrapped server has transport sessions of its own, so legacy clients without session support get none of ours: "
+    "give it stateless_http=True, or set transport=TransportSessions(bridge=True)"
 )
 LAST_EVENT_ID: Final = b"last-event-id"
 _EMPTY: Final = CellType()  # a name that is not bound yet, or no longer
@@ -213,13 +213,12 @@ MEMORY_STATE: Final = (
     'one machine or store="redis://..." on many, or set transport="off"'
 )
 MEMORY_STORE: Final = (
-    'store="memory:" remembers a deleted session in one of the %d worker processes only; the others go on accepting '
-    "it until it expires. Use a store that the workers share"
+    'store="memory:" records deleted sessions in one of the %d worker processes only; the others accept them until '
+    "they expire. Use a store that all workers share"
 )
 FORGETS: Final = (
-    'store="memory:" forgets at a restart which sessions were deleted, so that they are accepted again, and what '
-    'sessions keep on the server, so that clients without session support lose theirs. store="sqlite:sessions.db" '
-    "keeps both"
+    'store="memory:" is lost at a restart: deleted sessions are then accepted again, sessions lose their data, and '
+    'clients without session support lose their sessions. store="sqlite:sessions.db" survives restarts'
 )
 
 

@@ -52,7 +52,7 @@ async def handle_post(ctx: RequestContext) -> None:
     except Refusal as refusal:
         await refuse_unread(ctx, refusal)
         return
-    passes = message is None or runtime.rules.passes(message, headers)
+    passes = message is None or (message.session is None and runtime.rules.passes(message, headers))
     if message is None or (passes and not runtime.tells()):
         scope = ctx.scope
         scope["mcp_session"] = None
@@ -61,7 +61,7 @@ async def handle_post(ctx: RequestContext) -> None:
         if runtime.bridges or session_variable.get() is not None:
             await _forward_untouched(ctx, body)
         else:  # from here, since most requests are such
-            await ctx.app(scope, Replay(body, ctx.receive), ctx.send)
+            await ctx.app(scope, Replay(body, ctx.receive).__call__, ctx.send)
         return
     decision, session, refused = PASS, None, None
     try:
@@ -76,6 +76,8 @@ async def handle_post(ctx: RequestContext) -> None:
     if runtime.tells():
         with _recorded(ctx, message, decision, session, refused):
             await _respond(ctx, message, decision, session, refused)
+    elif refused is None and decision.step is ATTACH:  # from here, since most requests in sessions are such
+        await _forward(ctx, message, decision, session)
     else:
         await _respond(ctx, message, decision, session, refused)
 
@@ -125,7 +127,7 @@ async def _forward(ctx: RequestContext, message: Message, decision: Decision, se
     # Stateful servers start the task that serves the whole connection in `initialize`, where no session may stick.
     token = session_variable.set(None if is_handshake else attached)
     try:
-        await ctx.app(scope, Replay(body, ctx.receive), ctx.send if response is None else response.__call__)
+        await ctx.app(scope, Replay(body, ctx.receive).__call__, ctx.send if response is None else response.__call__)
     except Exception as error:  # noqa: BLE001  # it is answered, or raised again
         await _failed(ctx, message, response, error)
     finally:

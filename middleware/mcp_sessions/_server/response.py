@@ -218,16 +218,13 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
         assert start is not None
         if changed is not None:
             self.kept.append((b"content-length", b"%d" % len(changed)))
-            start, body = dict(start), changed
-            start["headers"] = self.kept
+            start, body = {**start, "headers": self.kept}, changed
         if self.named:
             start = {**start, "headers": [*start["headers"], *self.named]}
         if self.observer is not None:
             self._observe(body)
-        message = dict(message)
-        message["body"] = body
         await self.send(start)
-        await self.send(message)
+        await self.send({**message, "body": body})
 
     async def _cut_answer(self) -> bytes | None:
         """Return what takes the place of a result whose session has ended meanwhile."""
@@ -244,7 +241,7 @@ class ResponseFilter(RedactedRepr, msgspec.Struct, eq=False):
         for event in events.feed(body):
             if event.oversized:
                 _log.error(
-                    "an event of over %d bytes passed without its session (max_event_bytes)", self.max_event_bytes
+                    "forwarded an event of over %d bytes without its session (Limits.event_bytes)", self.max_event_bytes
                 )
             if self.guard is not None and (event_id := event.id) is not None:
                 self.is_resumable = True

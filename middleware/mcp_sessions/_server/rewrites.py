@@ -124,7 +124,7 @@ class TranslateIds(Rewrite, kw_only=True):
             self.server_id = ids[0] if len(ids) == 1 else ""
             self.holds = self.server_id != "" and seal.can_carry(self.server_id)
             if self.server_id and not self.holds:
-                _log.error("the server's transport id is no visible ASCII, or too long: its client cannot get it")
+                _log.error("the server's transport id is not visible ASCII, or too long, so its client cannot get it")
         return self.ctx.translated(start)
 
     async def on_text(self, text: bytes, response: ResponseFilter) -> bytes | None:

@@ -133,7 +133,7 @@ class ActiveSession(RedactedRepr, msgspec.Struct, eq=False):
                 raise
             self.unread = error.reason
             _log.warning(
-                "session %s goes on without its state, which is out of reach (%s)",
+                "session %s continues without its state: store unavailable (%s)",
                 self.claims.ref,
                 self.unread,
                 extra=about(self.claims.ref),

@@ -45,26 +45,25 @@ class RedactedRepr:
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The claims of one token. (A struct, since a frozen dataclass takes four times as long to make.)
+    """The claims of a session id.
 
     Attributes:
-        kind: What the token may be used as: a session in `_meta`, a transport id in the header, a cookie, or one
-            of SEP-1364.
-        kid: The key that signed it.
-        jti: 128 random bits in base64url; what revocation goes by.
+        kind: How the token may be sent: as a session in `_meta`, in the header, in a cookie, or by SEP-1364.
+        kid: The id of the key that signed it.
+        jti: 128 random bits in base64url, by which it is revoked.
         issued_at: Unix seconds.
-        expires_at: Unix seconds; the first moment at which it is no longer accepted.
+        expires_at: Unix seconds; from then on it is refused.
         subject: The keyed hash of the principal, or None for an anonymous session.
         trace: The traceparent of the session's start, or None.
-        client: The client's name and version, cut to 64 characters, or None.
-        parent: The `ref` that this one was forked from, or None.
-        root: The `ref` at the top of that lineage, or None.
-        generation: How many forks lie between the root and this one.
-        owner: The `ref` of the session whose data this one shares, or None where it has its own.
+        client: The client's name and version, at most 64 characters, or None.
+        parent: The `ref` of the session that it was forked from, or None.
+        root: The `ref` of the session that all its ancestors were forked from, or None.
+        generation: The number of forks from the root to this session.
+        owner: The `ref` of the session whose data it shares, or None if it has its own.
         upstream: The encrypted transport id of the wrapped server, or None.
-        boot: The process whose memory holds its state, or None where the client or a shared store does.
-        ref: The session's public name, of 120 bits: safe to log and to trace. Always made from `jti`.
-        audience: The deployment that the session is for; a store keeps those of different ones apart.
+        boot: The process whose memory holds its state, or None if the client or a shared store does.
+        ref: The session's public name, 120 bits derived from `jti`; safe in logs and traces.
+        audience: The deployment that the session belongs to. Stores separate deployments.
     """
 
     kind: Kind
@@ -105,9 +104,9 @@ class Principal:
     """The caller that a request is authenticated as.
 
     Args:
-        client_id: The OAuth client, or the name of the authenticated user where there is no client.
-        issuer: The authority that vouches for it, or None where the server does not name one.
-        subject: The user within that issuer, or None where the server does not name one.
+        client_id: The OAuth client, or the name of the authenticated user if there is no client.
+        issuer: The issuer of the client and the user, or None if the server does not report one.
+        subject: The user at that issuer, or None if the server does not report one.
     """
 
     client_id: str | None = None
@@ -117,11 +116,11 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class Correlation:
-    """The name that a client gives the conversation of a request: a label, and never proof of anything.
+    """The name that a client gives the conversation of a request: a label that proves nothing.
 
     Args:
-        id: The name, of at most 256 printable characters. Any client may send any.
-        source: Where it stood, as the option names it, such as `"meta:openai/session"`.
+        id: The name, at most 256 printable characters. Clients can send any name.
+        source: Where it was found, in the notation of the option, such as `"meta:openai/session"`.
     """
 
     id: str

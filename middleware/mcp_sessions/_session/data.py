@@ -103,15 +103,14 @@ class Turns(Protocol):
 
 
 class Data:
-    """What the server keeps for one session, under names, until the session ends.
+    """Named values that the server keeps for a session until it ends.
 
-    All requests of the session share it, on every worker, and parallel changes lose nothing. A value is anything that
-    JSON can hold and give back as it is, `None` included; what removes a value is `delete`.
+    All requests of the session share them, on every worker, and parallel changes lose nothing. A value is anything that
+    survives a round trip through JSON, including `None`; to remove a value, use `delete`.
 
-    Every method raises `DataError` for a name that cannot be one (text of 1 to 256 bytes in UTF-8) and
-    `StoreUnavailable` where the store did not answer, in which case a change may or may not have been made. Every
-    change raises `DataGone` once the session has ended, and `DataTooLarge` where a value, or all of the session's data
-    with it, would exceed its limit.
+    Every method raises `DataError` for an invalid name (a name has 1 to 256 bytes in UTF-8), and `StoreUnavailable` if
+    the store does not answer, in which case a change may or may not have been made. Every change raises `DataGone`
+    after the session has ended, and `DataTooLarge` if a value, or the session's data in total, would exceed its limit.
     """
 
     __slots__ = ("_clock", "_max_value_bytes", "_namespace", "_store", "_turns")
@@ -132,50 +131,50 @@ class Data:
         self._turns = turns
 
     async def get(self, key: str, default: Any = None) -> Any:
-        """Return the value under a name, or the default where there is none."""
+        """Return the value of this name, or the default if there is none."""
         kept = await self._store.read(self._namespace, _name(key))
         return default if kept is None else decode(kept)
 
     async def set(self, key: str, value: Any, *, ttl: float | timedelta | None = None) -> None:
-        """Keep a value under a name, whatever was there before.
+        """Set a value, replacing any previous one.
 
         Args:
             key: Its name.
-            value: Anything that JSON can hold and give back as it is.
-            ttl: Seconds, or a `timedelta`, for which it is kept; None for as long as the session lives.
+            value: Anything that survives a round trip through JSON.
+            ttl: Seconds, or a `timedelta`, after which it is removed; None keeps it until the session ends.
 
         Raises:
-            DataNotJSON: The value has no JSON form, or would not come back as it is.
-            DataError: `ttl` is not a time.
+            DataNotJSON: The value does not survive a round trip through JSON.
+            DataError: `ttl` is not a duration.
         """
         name = _name(key)
         encoded = self._encode(name, value)
         await self._store.write(self._namespace, name, encoded, expires_at=self._expires_at(ttl))
 
     async def delete(self, key: str) -> None:
-        """Remove the value under a name, if there is one."""
+        """Remove a value, if there is one."""
         await self._store.write(self._namespace, _name(key), None)
 
     async def update(self, key: str, fn: Callable[[Any], Any], default: Any = None) -> Any:
-        """Change a value by a function of it; of parallel updates none is lost.
+        """Change a value with a function, without losing parallel updates.
 
             await session.data.update("cart", lambda cart: cart + ["socks"], default=[])
 
-        The function is called again, with the new value, whenever another change came in between. The value's time
-        (`ttl`) stays.
+        The function is called again with the new value whenever another change intervened. The value keeps its `ttl`.
 
         Args:
             key: The value's name.
-            fn: Called with a copy of the value, which it may change; returns the new one. It must have no other effect.
-            default: What it is called with where there is no value.
+            fn: Called with a copy of the value, which it may modify; returns the new value. It must have no side
+                effects.
+            default: The value to start from if there is none.
 
         Returns:
             The new value.
 
         Raises:
-            TypeError: `fn` is an async function, or returned None for a value that was not.
-            DataNotJSON: What `fn` returned, or `default`, has no JSON form or would not come back as it is.
-            DataError: A thousand other changes came in between.
+            TypeError: `fn` is an async function, or returned None although the value was not None.
+            DataNotJSON: The result of `fn`, or `default`, does not survive a round trip through JSON.
+            DataError: A thousand other changes intervened.
         """
         name = _name(key)
         own = Update(fn, _encode(name, default))
@@ -216,10 +215,10 @@ class Data:
                 update.error = error
 
     async def increment(self, key: str, by: int = 1) -> int:
-        """Add a whole number, which may be negative, to a value in one step, and return the sum; no value counts as 0.
+        """Add an integer to a value atomically, and return the sum; a missing value counts as 0.
 
         Raises:
-            DataNotInteger: The value or `by` is not an integer, or one of them or the sum exceeds 64 bits, signed.
+            DataNotInteger: The value or `by` is not an integer, or one of them or the sum exceeds 64 bits (signed).
         """
         name = _name(key)
         is_integer = isinstance(by, int) and not isinstance(by, bool)  # type: ignore[redundant-expr]  # as it came

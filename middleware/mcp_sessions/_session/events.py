@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SessionCreated:
-    """A session was minted and its id is about to be sent to the client."""
+    """A session was created; its id is about to be sent to the client."""
 
     ref: str
     expires_at: int  # Unix seconds
@@ -28,7 +28,7 @@ class SessionUsed:
 
 @dataclass(frozen=True, slots=True)
 class SessionDeleted:
-    """A session ended: before its time, or, where sessions are tracked, at it. Every worker refuses it."""
+    """A session was ended, or, where sessions are tracked, expired. Every worker refuses it."""
 
     ref: str
     reason: str
@@ -38,7 +38,7 @@ class SessionDeleted:
 
 @dataclass(frozen=True, slots=True)
 class RequestRefused:
-    """A request was answered with an error. `ref` is known only when the session was authentic."""
+    """A request was answered with an error. `ref` is set only if the session id is authentic."""
 
     reason: str
     code: int

@@ -38,11 +38,11 @@ class OpenSession(Protocol):
 
 
 class Session(RedactedRepr, msgspec.Struct, eq=False):
-    """A logical session, as one request sees it. (A struct, which is made in half the time.)
+    """A logical session, as seen by one request.
 
     Attributes:
-        correlation: The name that the client of this request gives its conversation, where `correlate=` looks for
-            it, or None. Any client may send any: no access and no data may depend on it.
+        correlation: The name that the client of this request gives its conversation, if `correlate=` finds one, else
+            None. Clients can send any name: never base access to data on it.
     """
 
     _active: OpenSession
@@ -67,12 +67,12 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
 
     @property
     def client(self) -> str | None:
-        """The client's own word for its name and version when the session was created, or None."""
+        """The name and version that the client reported when the session was created, or None."""
         return self._active.claims.client
 
     @property
     def traceparent(self) -> str | None:
-        """The trace context (W3C) of the session's start, to link spans of your own to it, or None."""
+        """The W3C trace context of the session's start, for links from your own spans, or None."""
         return self._active.claims.trace
 
     @property
@@ -87,7 +87,7 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
 
     @property
     def expires_at(self) -> datetime:
-        """When it ends at the latest, UTC."""
+        """When it expires, UTC."""
         return utc(self._active.ends_at)
 
     @property
@@ -97,18 +97,18 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
 
     @property
     def data(self) -> Data:
-        """Data that the server keeps, shared by the session's parallel requests on every worker without loss."""
+        """Data that the server keeps, shared by all requests of the session on every worker; no change is lost."""
         if self._data is None:
             self._data = self._active.data()
         return self._data
 
     @property
     def has_data(self) -> bool:
-        """Whether `data` was asked for in this request."""
+        """Whether this request has used `data`."""
         return self._data is not None
 
     async def client_capabilities(self) -> dict[str, Any] | None:
-        """Return the capabilities that the client of a SEP-1364 session stated last; None for other sessions.
+        """Return the latest capabilities of the client of a SEP-1364 session; None for other sessions.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -119,16 +119,16 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
     async def end(self, reason: str = "ended", *, descendants: bool = False) -> None:
         """End the session: once this returns, every worker that shares the store refuses it.
 
-        The request that ends it still gets its answer; event streams of the session's other requests end, and `on_end`
-        runs now, even though other handlers of the session may still run. Ending twice does nothing more.
+        The request that ends it still gets its answer. Event streams of the session's other requests end, and `on_end`
+        runs immediately, even if other handlers of the session are still running. Ending it again has no effect.
 
         Args:
             reason: The reason, for the log and for `on_end`.
-            descendants: Whether to end all that was forked from it, too: only for a session that is not a fork.
+            descendants: Whether to end all sessions forked from it as well; not possible for a fork.
 
         Raises:
-            ValueError: It is a fork, whose own forks look like the others of its lineage.
-            StoreUnavailable: The store did not take it, so the session still lives.
+            ValueError: `descendants` was given for a fork.
+            StoreUnavailable: The store did not confirm the change, so the session may still be alive.
         """
         if descendants and self.parent is not None:
             raise ValueError("only a session that is not itself a fork can end its descendants")
@@ -148,13 +148,13 @@ class Session(RedactedRepr, msgspec.Struct, eq=False):
 
 @dataclass(frozen=True, slots=True)
 class EndedSession:
-    """A session that has ended, as `on_end` gets it. Its id is not known: it may have ended long after use.
+    """A session that has ended, as passed to `on_end`. Its id is not available.
 
     Args:
         ref: Its public name.
         created_at: When it was created, UTC.
-        expires_at: When it would have ended by itself, UTC.
-        data: What the server still keeps for it; it can be read until `on_end` has returned.
+        expires_at: When it would have expired, UTC.
+        data: Its data, which can be read until `on_end` returns.
     """
 
     ref: str

@@ -16,8 +16,8 @@ _read: Final = msgspec.json.Decoder(dict[str, Any]).decode  # to make one takes 
 class State(MutableMapping[str, Any]):
     """Small application data that the client carries, sealed, from request to request: a mapping of JSON values.
 
-    The last write wins: two parallel requests that both change it leave one of the two changes with the client. What
-    must not be lost belongs on the server.
+    The last write wins: if two parallel requests change it, the client keeps only one of the changes. Data that must
+    not be lost belongs in `session.data`.
     """
 
     __slots__ = ("_check", "_closed", "_received", "_values")
@@ -63,7 +63,7 @@ class State(MutableMapping[str, Any]):
         return self._load()
 
     def section(self, name: str) -> MutableMapping[str, Any]:
-        """Return the part of the state, a mapping too, that the library of this name can use by itself."""
+        """Return a part of the state, itself a mapping, for the library of this name to use on its own."""
         return Section(self, name)
 
 

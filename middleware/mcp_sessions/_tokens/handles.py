@@ -37,14 +37,14 @@ _PURPOSE: Final = "mcp-sessions/handle/1"
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """A handle that was verified.
+    """A verified handle.
 
     Attributes:
-        type: What it is a handle of.
-        id: 26 characters that name the object: safe to log, and worthless as a handle.
+        type: The type of object.
+        id: The name of the object, 26 characters: safe in logs, useless as a handle.
         expires_at: Unix seconds, or None for a handle that does not expire.
-        bound: Whether it works within one session only.
-        text: The handle itself. For an anonymous caller it is a credential; not in `repr`.
+        bound: Whether it works in one session only.
+        text: The handle itself, which is a credential for anonymous callers; not in `repr`.
     """
 
     type: str
@@ -64,7 +64,7 @@ class Holder:
 
 
 class HandleError(MCPSessionsError, ValueError):
-    """The argument is not the expected handle. The text, which never repeats the argument, tells a model what to do."""
+    """The argument is not the expected handle. The text tells a model what to do, and never repeats the argument."""
 
     reason: ClassVar[str]  # machine-readable
 

@@ -39,7 +39,7 @@ def key_source(keys: Keys, *, environ: Mapping[str, str] = os.environ) -> KeySou
     """
     if keys is None:
         logger.warning(
-            "keys=None: random session keys, good for one process only; its sessions end with it. "
+            "keys=None: using random session keys, for this process only; its sessions end with it. "
             'Set keys="env:NAME" or keys="file:PATH" to share and keep them'
         )
         return _always(KeyRing.random())
@@ -118,11 +118,11 @@ class _WatchedKeys:
             self.ring = self._read()
         except ConfigurationError as error:
             if str(error) not in self._complaints:
-                logger.error("key file changed and cannot be used; the keys read before stay in force: %s", error)
+                logger.error("key file changed but cannot be used; keeping the previous keys: %s", error)
             self._complaints.add(str(error))
         else:
             self._complaints.clear()
-            logger.info("key file changed: %r in force", self.ring)
+            logger.info("key file changed: now using %r", self.ring)
 
     def _read(self) -> KeyRing:
         found: list[tuple[str, str | bytes]] = []

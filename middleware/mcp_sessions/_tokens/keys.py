@@ -80,11 +80,11 @@ def encode_fields(*fields: str | None) -> bytes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Key:
-    """One key of a ring, with all that is derived from it.
+    """One key of a ring, and the keys derived from it.
 
     Attributes:
-        kid: Its name in token headers: 8 base64url characters.
-        algorithm: The one algorithm that it signs and verifies with.
+        kid: Its id in token headers, 8 base64url characters.
+        algorithm: The algorithm with which it signs and verifies.
     """
 
     kid: str
@@ -143,11 +143,11 @@ def _part(key: bytes, place: int, component: str | None) -> str:
 class KeyRing:
     """The keys of a deployment; immutable.
 
-    They rotate without downtime, each step rolled out everywhere: `[old, new]`, `[new, old]`, and at last `[new]`.
+    Keys rotate without downtime in three steps, each deployed everywhere: `[old, new]`, `[new, old]`, `[new]`.
 
     Attributes:
         signing: The first key, which signs and seals.
-        ephemeral: Whether the keys live and die with this process.
+        ephemeral: Whether the keys are lost when this process ends.
     """
 
     __slots__ = ("_keys", "ephemeral", "signing")
@@ -156,10 +156,10 @@ class KeyRing:
         self, secrets: Sequence[str | bytes], *, ephemeral: bool = False, places: Sequence[str] | None = None
     ) -> None:
         """Args:
-            secrets: Secrets of at least 32 bytes (HS256), private PEM keys (Ed25519: EdDSA, P-256: ES256), and after
-                the first place public PEM keys, which only verify. White space around a `str` does not count.
-            ephemeral: Whether the keys live and die with this process.
-            places: What an error calls each of the secrets; None calls them `keys[0]` and so on.
+            secrets: Secrets of at least 32 bytes (HS256), private PEM keys (Ed25519: EdDSA, P-256: ES256), and, except
+                in the first place, public PEM keys, which only verify. White space around a `str` is ignored.
+            ephemeral: Whether the keys are lost when this process ends.
+            places: The names of the secrets in error messages; by default `keys[0]` and so on.
 
         Raises:
             ConfigurationError: A key is missing, weak, of an unknown kind, or given twice.
@@ -180,7 +180,7 @@ class KeyRing:
 
     @classmethod
     def random(cls) -> KeyRing:
-        """Make a ring of one random key, for a single process: its sessions die with it."""
+        """Return a ring of one random key, for a single process, whose sessions end with it."""
         return cls([randomness.token_bytes(MIN_SECRET_BYTES)], ephemeral=True)
 
     def get(self, kid: str) -> Key | None:
@@ -190,7 +190,7 @@ class KeyRing:
         return iter(self._keys.values())
 
     def subjects(self, principal: Principal) -> list[str]:
-        """Return the names under which stores may know a principal: each key that ever signed has another for it."""
+        """Return the names that stores may have for a principal: one for each key that has ever signed."""
         names = (key.subject(principal) for key in self if key.principal_key is not None)
         return [name for name in names if name is not None]
 

@@ -56,11 +56,11 @@ class Storage(Protocol):
 
 
 class SessionJar:
-    """Keeps sessions, so that they can be resumed.
+    """Stores sessions, so that they can be resumed.
 
     Args:
-        path: The file that holds them, or None to hold them in memory for as long as the jar lives. The ids in it are
-            credentials; only its owner can read it.
+        path: The file to store them in, readable by its owner only since session ids are credentials; or None for
+            memory.
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
@@ -71,7 +71,7 @@ class SessionJar:
         """Return a jar in the operating system's keyring.
 
         Args:
-            service: The name under which the keyring shows it, best the name of the program.
+            service: The name that the keyring shows, preferably that of the program.
 
         Raises:
             ConfigurationError: The library `keyring` is not installed.
@@ -327,7 +327,7 @@ class JarSync:
         try:
             await change(self._jar, self._key)
         except (JarUnreadable, OSError) as error:
-            logger.error("the jar of sessions cannot be written, so this change is held in memory alone: %s", error)
+            logger.error("cannot write the session jar, so this change is kept in memory only: %s", error)
             return False
         return True
 

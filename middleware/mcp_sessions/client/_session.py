@@ -19,11 +19,11 @@ from .._errors import MCPSessionsError
 
 
 class ClientError(MCPSessionsError):
-    """Base of what the client raises."""
+    """The base class of errors that the client raises."""
 
 
 class Refused(ClientError):
-    """The server answered a request of our own, `server/discover` or one about sessions, with an error.
+    """The server refused `server/discover` or a request about sessions.
 
     Attributes:
         method: The method of the request.
@@ -37,19 +37,19 @@ class Refused(ClientError):
 
 
 class NoAnswer(ClientError):
-    """The server did not answer, or not with what was asked for."""
+    """The server did not answer, or its answer is not valid."""
 
 
 class NotOffered(ClientError):
-    """The server's capabilities lack what was asked for, such as forks or lists."""
+    """The server does not offer what was requested, such as forks or lists."""
 
 
 class SessionLost(ClientError):
-    """The session has ended, so no call can go in it. Begin another with `new()`."""
+    """The session has ended and cannot be used any more. Begin another with `new()`."""
 
 
 class JarUnreadable(ClientError):
-    """The jar cannot be read. The message says where its content was kept."""
+    """The jar cannot be read. The message says where its content was moved."""
 
 
 class Metadata(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -97,11 +97,11 @@ class Creation:
 
 
 class HeldSession:
-    """A handle on one session of one server. Made by `ClientSessions.new` and `ClientSessions.open`.
+    """One session of a client on a server. Created by `ClientSessions.new` and `ClientSessions.open`.
 
-    The server is not asked for a handle: the session is created when the first request needs it, and resumed where a
-    jar holds it. Where the server has lost the session, a handle with a name begins anew, and one without is done.
-    `name` is the program's name for it, `""` for the default session, or None.
+    This sends no request: the session is created by the first request that needs it, or resumed from a jar. If the
+    server loses it, a named session is created again by the next request; an unnamed one stays ended. `name` is the
+    program's name for it, `""` for the default session, or None.
     """
 
     def __init__(self, owner: object, name: str | None, params: Mapping[str, Any] | None = None) -> None:
@@ -118,22 +118,22 @@ class HeldSession:
 
     @property
     def begun(self) -> bool:
-        """Whether there is a session on the server, as far as is known here."""
+        """Whether the session exists on the server, as far as the client knows."""
         return self.metadata is not None
 
     @property
     def ended(self) -> bool:
-        """Whether no call can go in it any more."""
+        """Whether the session has ended for good."""
         return self._ended
 
     @property
     def id(self) -> str | None:
-        """The session id, or None before the session has begun. A credential: never log it."""
+        """The session id, a credential, or None before the session has begun. Never log it."""
         return None if self.metadata is None else self.metadata.session_id
 
     @property
     def expires_at(self) -> datetime | None:
-        """The server's hint of when the session ends, or None."""
+        """When the session ends, as far as the server says, or None."""
         return None if self.metadata is None else self.metadata.expires
 
     def forget(self, *, for_good: bool) -> Metadata | None:
@@ -144,15 +144,15 @@ class HeldSession:
 
 
 class ListedSession(msgspec.Struct, frozen=True, rename="camel"):
-    """One session of the caller, as the server lists it.
+    """One of the caller's sessions in a list of the server.
 
     Args:
         ref: Its public name. Not a credential.
         created_at: When it was created.
-        last_seen_at: When it was last used; it may lag by a minute.
-        expires_at: When it ends by itself.
-        root: The `ref` of the session at the top of its lineage, or None where it was not forked.
-        current: Whether the request was made in it.
+        last_seen_at: When it was last used; may lag by a minute.
+        expires_at: When it expires.
+        root: The `ref` of the session that all its ancestors were forked from, or None if it is not a fork.
+        current: Whether it is the session of the request.
     """
 
     ref: str
@@ -164,11 +164,11 @@ class ListedSession(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SessionPage(msgspec.Struct, frozen=True, rename="camel"):
-    """Some of the caller's sessions, oldest first.
+    """One page of the caller's sessions, oldest first.
 
     Args:
         sessions: The sessions.
-        next_cursor: Where the next page begins, or None for the last page.
+        next_cursor: The cursor of the next page, or None on the last page.
     """
 
     sessions: list[ListedSession]

@@ -33,10 +33,10 @@ _choices: ContextVar[Mapping[object, HeldSession | None]] = ContextVar(
 
 
 class ClientSessions:
-    """The sessions that a client holds on one server. Made by `with_sessions`, which explains the options.
+    """The sessions of a client on one server. Created by `with_sessions`, which documents the options.
 
-    What asks the server (`delete`, `fork`, `list`, `end_all`) raises `NotOffered` where the server's capabilities lack
-    it, `Refused` where the server refuses, and `NoAnswer` where it does not answer or nothing is connected.
+    Methods that send a request (`delete`, `fork`, `list`, `end_all`) raise `NotOffered` if the server does not offer
+    it, `Refused` if the server refuses, and `NoAnswer` if it does not answer or there is no connection.
     """
 
     def __init__(
@@ -59,36 +59,36 @@ class ClientSessions:
 
     @property
     def offered(self) -> bool | None:
-        """Whether the server offers sessions; None where it has not answered yet."""
+        """Whether the server offers sessions; None before its first answer."""
         return None if self._router is None else self._router.offered
 
     @property
     def current(self) -> HeldSession | None:
-        """The session that calls made here go in, or None for none."""
+        """The session of calls made in this context, or None."""
         return _choices.get().get(self, self._named[""])
 
     @property
     def names(self) -> Sequence[str]:
-        """The names under which sessions are held, here or in the jar. The default session's is `""`."""
+        """The names of the sessions, here and in the jar. The default session is `""`."""
         begun = {name for name, held in self._named.items() if held.begun}
         return sorted(begun | (self._jar.written.keys() - self._named.keys()))
 
     def new(self, params: Mapping[str, Any] | None = None) -> HeldSession:
-        """Return a session that no jar keeps: the first call creates it, and leaving the block deletes it.
+        """Return a session that no jar stores: the first call creates it, and leaving the block deletes it.
 
         Args:
-            params: What `sessions/create` carries.
+            params: The params of `sessions/create`.
         """
         held = HeldSession(self, None, params)
         self._unnamed.add(held)
         return held
 
     def open(self, name: str, params: Mapping[str, Any] | None = None) -> HeldSession:
-        """Return the session of this name: resumed where the jar holds it, created by the first call where not.
+        """Return the session of this name: resumed from the jar, or else created by the first call.
 
         Args:
             name: The program's own name for it, such as that of a conversation.
-            params: What `sessions/create` carries.
+            params: The params of `sessions/create`.
         """
         if name not in self._named:
             held = self._named[name] = HeldSession(self, name, params)
@@ -97,13 +97,13 @@ class ClientSessions:
 
     @contextmanager
     def use(self, session: HeldSession | None) -> Iterator[HeldSession | None]:
-        """Let every call of this block, and of the tasks that it starts, go in this session.
+        """Use this session for all calls of the block, and of tasks that it starts.
 
         Args:
-            session: The session, or None for none.
+            session: The session, or None for no session.
 
         Raises:
-            ValueError: It is a session on another server.
+            ValueError: It is a session of another `ClientSessions`.
         """
         if session is not None and session.owner is not self:
             raise ValueError("this session is held on another connection; use the ClientSessions that made it")
@@ -114,11 +114,11 @@ class ClientSessions:
             _choices.reset(token)
 
     async def delete(self, session: HeldSession, *, descendants: bool = False) -> None:
-        """End a session, in the jar and on the server. One that has a name can begin anew.
+        """End a session, in the jar and on the server. The next call in a named session begins a new one.
 
         Args:
             session: The session.
-            descendants: Whether to end all that was forked from it, too. It must not be a fork itself.
+            descendants: Whether to end all sessions forked from it as well; not possible for a fork.
         """
         router = self._connected()
         self._unnamed.discard(session)
@@ -134,18 +134,18 @@ class ClientSessions:
         name: str | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> HeldSession:
-        """Make a session from another one, as it is now.
+        """Fork a session in its present state.
 
         Args:
-            session: The session, which is created where it has not begun; None for the one that calls made here go in.
-            mode: `"share"`: both have the same data. `"copy"`: the new one begins with a copy. `"fresh"`: it begins
-                empty, and is of the same lineage.
-            name: The program's own name for it, under which a jar keeps it, or None. Without a name it is deleted when
+            session: The session to fork, which is created first if necessary; None for the current one.
+            mode: `"share"`: both have the same data. `"copy"`: the fork starts with a copy. `"fresh"`: the fork starts
+                empty.
+            name: The program's own name for the fork, under which a jar stores it. Without a name it is deleted when
                 the block is left.
-            params: What else the request carries.
+            params: Further params of the request.
 
         Raises:
-            ValueError: The name is taken, there is no session to fork, or it is one on another server.
+            ValueError: The name is taken, there is no session to fork, or it is one of another `ClientSessions`.
             SessionLost: The session has ended.
         """
         router, parent = self._connected(), self.current if session is None else session
@@ -159,10 +159,10 @@ class ClientSessions:
         return fork
 
     async def list(self, cursor: str | None = None) -> SessionPage:
-        """Return the sessions that the server holds for the authenticated caller, a page at a time.
+        """Return one page of the authenticated caller's sessions on the server.
 
         Args:
-            cursor: The `next_cursor` of the page before, or None for the first.
+            cursor: The `next_cursor` of the previous page, or None for the first.
         """
         held = self.current
         about = held if held is not None and held.begun else None
@@ -174,9 +174,9 @@ class ClientSessions:
             raise NoAnswer("the answer holds no list of sessions") from None
 
     async def end_all(self) -> None:
-        """End all sessions of the authenticated caller, those of other programs included.
+        """End all sessions of the authenticated caller, including those of other programs.
 
-        What is held here and in the jar is let go. A session that has a name can begin anew.
+        They are removed from the jar. The next call in a named session begins a new one.
         """
         router = self._connected()
         await router.ask("endAll", messages.END_ALL, {}, None)
@@ -268,31 +268,30 @@ def with_sessions(
     lost_code: int = SESSION_NOT_FOUND,
     required_code: int = SESSION_REQUIRED,
 ) -> ClientSessions:
-    """Return a transport that holds sessions, for any client that takes a transport or its streams.
+    """Return a transport with sessions, for any client that takes a transport or its streams.
 
     Args:
-        transport: The server's URL; or the transport as the SDK makes it, such as `streamable_http_client(url)`; or a
-            function that makes a new one for each connection; or FastMCP's `StreamableHttpTransport`.
-        jar: Where the default session and those with a name are kept. None: they are deleted on leaving, as are those
-            without a name.
-        headers: HTTP headers that go along with each request. This and the next two go with a URL alone.
-        auth: How requests are authenticated: an `Auth` of the SDK's HTTP library.
-        http_client: The program's own HTTP client, an `AsyncClient` of that library, in place of those two. It stays
-            open.
-        server: The server's URL, where the transport does not show it. Needed for a jar alone.
-        identity: Whom the program speaks for, where it speaks for several; by default the user that the URL names.
-            Not a secret.
-        on_lost: What to do where the server has lost a session: `"raise"` its error, so that the program learns that
-            what the server held is gone, or `"recreate"` the session and send the request again, once.
-        timeout: Seconds to wait for the answer to each request of its own, such as `sessions/create`.
-        lost_code: The error code that means that a session was not found.
-        required_code: The error code that means that a session is required.
+        transport: The server's URL; or a transport of the SDK, such as `streamable_http_client(url)`; or a function
+            that returns a new one for each connection; or FastMCP's `StreamableHttpTransport`.
+        jar: Where to store the default session and named ones. Without a jar they are deleted on leaving the block, as
+            unnamed ones are.
+        headers: HTTP headers for each request; only with a URL, like `auth` and `http_client`.
+        auth: An `Auth` of the SDK's HTTP library.
+        http_client: An `AsyncClient` of that library to use in place of `headers` and `auth`. It is not closed.
+        server: The server's URL, if the transport does not show it; needed with a jar only.
+        identity: The user for whom the program acts, if there are several; by default the user in the URL. Not a
+            secret.
+        on_lost: What to do when the server has lost a session: `"raise"` the error, so that the program learns that its
+            data is gone, or `"recreate"` the session and repeat the request once.
+        timeout: Seconds to wait for the answer to session requests such as `sessions/create`.
+        lost_code: The JSON-RPC error code of "Session not found".
+        required_code: The JSON-RPC error code of "Session required".
 
     Returns:
-        An async context manager that gives the transport's streams, and the object that chooses between sessions.
+        An async context manager that yields the transport's streams, and the object that chooses between sessions.
 
     Raises:
-        ConfigurationError: `on_lost` is neither of the two, or an argument is not of those that are accepted.
+        ConfigurationError: An argument is not valid.
     """
     if on_lost not in {"raise", "recreate"}:
         raise ConfigurationError(f'on_lost={on_lost!r}: must be "raise" or "recreate"')
@@ -305,8 +304,8 @@ def fastmcp_transport(sessions: ClientSessions) -> Any:
     """Return a transport for `fastmcp.Client`, of FastMCP 3 or 4.
 
     Args:
-        sessions: What `with_sessions` made, best of a URL, FastMCP's transport or a function that makes a transport, so
-            that the client can connect again: `with_sessions(url, jar)`.
+        sessions: The result of `with_sessions`, preferably for a URL, FastMCP's transport or a function that returns a
+            transport, so that the client can reconnect: `with_sessions(url, jar)`.
     """
     from fastmcp.client.transports import ClientTransport
     from mcp import ClientSession

@@ -50,7 +50,7 @@ def current_principal() -> Principal | None:
 class Handles:
     """Mints and verifies the handles of one server: `Handles("env:MCP_SESSION_KEYS", lifetimes={"basket": 3600})`.
 
-    A handle works for the principal it was minted for. Without one it is a credential, which every holder can use.
+    A handle works for the principal it was minted for. Without a principal it is a credential that anyone can use.
     """
 
     __slots__ = ("_audience", "_clock", "_lifetime", "_lifetimes", "_principal", "_ring")
@@ -66,15 +66,15 @@ class Handles:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Args:
-            keys: As for the middleware, best the same: secrets, `"env:NAME"`, `"file:PATH"` or a `KeyRing`.
-            audience: The server that the handles are for. Give each its own where several share keys.
-            lifetime: Seconds or a `timedelta` for which a handle works; None for ever.
-            lifetimes: The same for single types.
-            principal: Returns the caller; by default the session's principal, else the user whom the SDK authenticated.
-            clock: Unix seconds.
+            keys: As for the middleware, preferably the same: secrets, `"env:NAME"`, `"file:PATH"` or a `KeyRing`.
+            audience: The server that the handles are for. If servers share keys, give each its own.
+            lifetime: Seconds or a `timedelta` for which a handle works, or None for no limit.
+            lifetimes: Lifetimes of individual types.
+            principal: Returns the caller; by default the session's principal, else the user authenticated by the SDK.
+            clock: Returns Unix seconds; for tests.
 
         Raises:
-            ConfigurationError: An option is wrong; the message holds the remedy.
+            ConfigurationError: An option is wrong; the message names the remedy.
         """
         self._ring: Final = key_source(keys)
         if not (isinstance(audience, str) and audience):  # type: ignore[redundant-expr]  # as it came
@@ -96,11 +96,11 @@ class Handles:
 
         Args:
             type: The type of object: at most 15 lower-case letters, digits and underscores.
-            session: The session that the handle works in alone; None for no such bound.
+            session: The only session in which the handle works, or None for any.
             principal: The holder; by default the caller.
 
         Raises:
-            ConfigurationError: The type cannot stand in a handle.
+            ConfigurationError: The type is not valid in a handle.
         """
         now = self._clock()
         lifetime = self._lifetimes.get(check_type(type), self._lifetime)
@@ -116,16 +116,16 @@ class Handles:
         session: Session | EllipsisType | None = ...,
         principal: Principal | EllipsisType | None = ...,
     ) -> str:
-        """Return the id of the object that a handle names: 26 characters, safe to log, fit as a key in a database.
+        """Return the id of the object that a handle names: 26 characters, safe in logs, usable as a database key.
 
         Args:
-            type: The type that is asked for.
+            type: The expected type.
             handle: The value that the model sent.
-            session: The session it was sent in; by default the current one.
+            session: The session of the request; by default the current one.
             principal: The sender; by default the caller.
 
         Raises:
-            HandleError: It is not a handle of this type and caller; the text says what the model can do.
+            HandleError: It is not a handle of this type for this caller; the text tells the model what to do.
         """
         return self.read(type, handle, session=session, principal=principal).id
 
@@ -137,31 +137,31 @@ class Handles:
         session: Session | EllipsisType | None = ...,
         principal: Principal | EllipsisType | None = ...,
     ) -> Handle:
-        """Like `verify`, with everything that the handle says."""
+        """Verify a handle as `verify` does, and return all of its content."""
         now = self._clock()
         lifetime = self._lifetimes.get(check_type(type), self._lifetime)
         holder = self._holder(principal, find_session() if isinstance(session, EllipsisType) else session)
         return verify(self._ring(now), type, handle, holder, now=now, lifetime=lifetime)
 
     def type(self, type: str) -> HandleType:
-        """Return the annotation of an argument that is a handle, as in `Annotated[str, handles.type("basket")]`.
+        """Return the annotation for a handle argument, as in `Annotated[str, handles.type("basket")]`.
 
         Raises:
-            ConfigurationError: The type cannot stand in a handle.
+            ConfigurationError: The type is not valid in a handle.
         """
         return HandleType(check_type(type), self.read)
 
     def install(self: _Self) -> _Self:  # noqa: PYI019  # Self comes with Python 3.11
-        """Let `HandleOf["basket"]` mean these handles, in arguments that are declared from now on, and return them."""
+        """Make `HandleOf["basket"]` refer to these handles in arguments declared from now on, and return them."""
         _Installed.type = staticmethod(self.type)
         return self
 
     async def keep(self, session: Session, type: str, handle: str) -> str:
-        """Note in a session's data that it holds a handle, so that `of` finds it again, and return the handle.
+        """Record a handle in a session's data, so that `of` finds it, and return the handle.
 
         Raises:
             HandleError: It is not a handle of this type that works in this session.
-            DataError: The session's data cannot take it.
+            DataError: The session's data has no room for it, or the session has ended.
         """
         found = self.read(type, handle, session=session)
         entry = [found.type, found.expires_at, found.bound]
@@ -169,7 +169,7 @@ class Handles:
         return handle
 
     async def of(self, session: Session, type: str | None = None) -> list[str]:
-        """Return the live handles of a type, or of all, that a session keeps, oldest first, under the current key."""
+        """Return the valid handles recorded in a session, of one type or all, oldest first, under the current key."""
         kept = self._live(await session.data.get(DATA_KEY, {}))
         signing = self._ring(self._clock()).signing
         within = self._holder(..., session)
@@ -181,7 +181,7 @@ class Handles:
         ]
 
     async def forget(self, session: Session, id: str) -> None:
-        """Drop the handle of an object from those that a session keeps, by the object's id.
+        """Remove the handle of an object, by the object's id, from a session's data.
 
         Raises:
             DataError: The session's data cannot be changed.

@@ -30,27 +30,27 @@ App = TypeVar("App")
 
 
 def add_sessions(app: App, *, path: str | None = None, **options: Unpack[EndpointOptions]) -> App:
-    """Give the MCP endpoint of an application sessions, inside of the application's authentication.
+    """Add sessions to the MCP endpoint of an application, inside of its authentication.
 
-    An endpoint that raises a refusal, as `require_session()` does, answers with its JSON-RPC error.
+    Errors that an endpoint raises, such as that of `require_session()`, are answered as JSON-RPC errors.
 
-    The store is opened and closed, and `on_end` run for sessions that expire, in the lifespan of `app`. Where `app`
-    is mounted in another application, hand its lifespan on, after this call, as in
-    `FastAPI(lifespan=app.router.lifespan_context)`; else the first session opens the store, and it is never closed.
+    The store is opened and closed, and expired sessions are swept, in the lifespan of `app`. If `app` is mounted in
+    another application, pass its lifespan on after this call, as in
+    `FastAPI(lifespan=app.router.lifespan_context)`; otherwise the first session opens the store, which is never closed.
 
     Args:
         app: The application that `streamable_http_app()` of the official SDK or `http_app()` of FastMCP returns, or a
             Starlette or FastAPI application in which one of these is mounted. It is changed in place.
-        path: The full path of the MCP endpoint, as in `"/api/mcp"`. Needed where the endpoint is a
-            function of your own, or where there are several.
+        path: The full path of the MCP endpoint, as in `"/api/mcp"`. Needed if the endpoint is your own function, or if
+            there are several.
         options: The options of `MCPSessionMiddleware`.
 
     Returns:
         The same application.
 
     Raises:
-        ConfigurationError: No endpoint was found, several were, it has sessions already, or an option is wrong.
-            The message says what to do.
+        ConfigurationError: There is no endpoint, there are several, it already has sessions, or an option is wrong;
+            the message names the remedy.
     """
     routed = _routed(app)
     if routed is None:

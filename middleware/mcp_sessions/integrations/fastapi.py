@@ -20,10 +20,10 @@ __all__ = ["add_exception_handlers", "optional_session", "require_session"]
 
 
 async def optional_session(connection: HTTPConnection) -> Session | None:
-    """Return the session of the request, or None where it named none.
+    """Return the session of the request, or None if it has none.
 
     Raises:
-        ConfigurationError: No middleware looked for one: it is not a POST, or none stands in front of the route.
+        ConfigurationError: The request did not pass the middleware: it is not a POST, or its route is not covered.
     """
     if "mcp_session" not in connection.scope:
         raise ConfigurationError(
@@ -38,8 +38,8 @@ async def require_session(connection: HTTPConnection) -> Session:
     """Return the session of the request.
 
     Raises:
-        SessionRequired: The request named none. `add_exception_handlers` makes it a JSON-RPC error.
-        ConfigurationError: No middleware looked for a session; see `optional_session`.
+        SessionRequired: The request has none. `add_exception_handlers` answers it as a JSON-RPC error.
+        ConfigurationError: The request did not pass the middleware; see `optional_session`.
     """
     session = await optional_session(connection)
     if session is None:
@@ -48,7 +48,7 @@ async def require_session(connection: HTTPConnection) -> Session:
 
 
 def add_exception_handlers(app: Starlette) -> None:
-    """Have a FastAPI or Starlette application answer with the JSON-RPC error of a refusal that an endpoint raised."""
+    """Make a FastAPI or Starlette application answer errors of this package as JSON-RPC errors."""
     app.add_exception_handler(Refusal, answer_refusal)
 
 

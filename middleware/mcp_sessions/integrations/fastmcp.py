@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 __all__ = ["SECTION", "SessionStateStore", "current_session", "require_session"]
 
 SECTION: Final = "fastmcp:"
-"""The prefix of the names of FastMCP's values in `session.data`."""
+"""The prefix of FastMCP's values in `session.data`."""
 
 
 class SessionStateStore:
     """FastMCP's state in the session's data: `FastMCP("cart", session_state_store=SessionStateStore())`.
 
-    `ctx.set_state` and `ctx.get_state` then mean the session of the request, in both eras, on every worker, until it
-    ends; `ctx.enable_components` and its like do where the client shook hands. The limits are those of `session.data`.
-    `ctx.set_state` replaces what was there: where parallel calls must lose nothing, use `session.data.update`.
+    `ctx.set_state` and `ctx.get_state` then use the session of the request, in both eras, on every worker, until it
+    ends; `ctx.enable_components` and the like do so for clients of the legacy era. The limits of `session.data` apply.
+    `ctx.set_state` replaces the previous value: use `session.data.update` if parallel calls must not lose changes.
     """
 
-    def __init__(self, otherwise: AsyncKeyValue | None = None) -> None:
+    def __init__(self, fallback: AsyncKeyValue | None = None) -> None:
         """Args:
-        otherwise: The store of what belongs to no session: the state of requests without one, of users
-            (`UserSession`), of ids that the model passes on (`SessionId`). None keeps it in this process.
+        fallback: The store for everything else: the state of requests without a session, of users (`UserSession`)
+            and of ids that the model passes on (`SessionId`). None keeps it in this process.
         """
-        self._given = otherwise
+        self._given = fallback
 
     async def get(self, key: str, *, collection: str | None = None) -> dict[str, Any] | None:
         session, name = _locate(key)
         if session is None:
-            return await self._otherwise.get(key, collection=collection)
+            return await self._fallback.get(key, collection=collection)
         value: dict[str, Any] | None = await session.data.get(name)
         return value
 
@@ -48,7 +48,7 @@ class SessionStateStore:
         """Return a value and its seconds to live, which a session's data does not tell: None."""
         session, name = _locate(key)
         if session is None:
-            return await self._otherwise.ttl(key, collection=collection)
+            return await self._fallback.ttl(key, collection=collection)
         return await session.data.get(name), None
 
     async def put(
@@ -61,14 +61,14 @@ class SessionStateStore:
         """
         session, name = _locate(key)
         if session is None:
-            await self._otherwise.put(key, value, collection=collection, ttl=ttl)
+            await self._fallback.put(key, value, collection=collection, ttl=ttl)
         else:
             await session.data.set(name, dict(value), ttl=None if ttl is None else float(ttl))
 
     async def delete(self, key: str, *, collection: str | None = None) -> bool:
         session, name = _locate(key)
         if session is None:
-            return await self._otherwise.delete(key, collection=collection)
+            return await self._fallback.delete(key, collection=collection)
         was_there = await session.data.get(name) is not None
         await session.data.delete(name)
         return was_there
@@ -96,7 +96,7 @@ class SessionStateStore:
         return sum([await self.delete(key, collection=collection) for key in keys])
 
     @property
-    def _otherwise(self) -> AsyncKeyValue:
+    def _fallback(self) -> AsyncKeyValue:
         if self._given is None:
             from key_value.aio.stores.memory import MemoryStore
 

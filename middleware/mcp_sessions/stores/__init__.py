@@ -40,8 +40,8 @@ from ._base import (
     is_touch_due,
     size_of,
 )
-from ._hidden import hidden
 from ._memory import MemoryStore
+from ._sql import hidden
 
 if TYPE_CHECKING:
     from ._key_value import KeyValueStore

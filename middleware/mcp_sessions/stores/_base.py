@@ -42,7 +42,7 @@ Forgotten = Literal["refuse", "accept"]  # what becomes of sessions from before 
 
 
 class Reach(Enum):
-    """Which processes share what a store holds."""
+    """Which processes share the content of a store."""
 
     PROCESS = "one process"
     MACHINE = "all processes of one machine"
@@ -51,17 +51,17 @@ class Reach(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a store holds of a recorded session.
+    """The record of a tracked session.
 
     Args:
         ref: The session's public name.
         subject: The keyed hash of its principal, or None for an anonymous session.
         created_at: Unix seconds.
-        expires_at: The token's own end, Unix seconds.
-        seen_at: When it was last used, Unix seconds; up to `resolution` behind.
-        root: The session at the top of its lineage, by its `ref`, or None where it is not a fork.
-        trace: The traceparent of its start, or None; a link from its end leads there.
-        audience: Whom it is for. Servers of different ones that share a store never see each other's sessions.
+        expires_at: When its token expires, Unix seconds.
+        seen_at: When it was last used, Unix seconds; may lag by up to `resolution`.
+        root: The `ref` of the session at the root of its forks, or None if it is not a fork.
+        trace: The traceparent of its start, to which the span of its end links, or None.
+        audience: The deployment that it belongs to. Deployments that share a store do not see each other's sessions.
         parts: Keyed hashes of the components of its principal (`Key.parts`), or None for an anonymous session.
     """
 
@@ -87,20 +87,20 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A recorded session that has ended, and whose `on_end` the caller now has to run."""
+    """An ended session whose `on_end` the caller now has to run."""
 
     record: Record
     reason: str  # "expired", "idle", or what was given to `revoke`
 
 
 class Revocations(Protocol):
-    """Which sessions ended before their time."""
+    """Sessions that were ended before they expired."""
 
     async def admit(self, claims: Claims) -> None:
-        """Note a new session before its id leaves, where its date does not tell it from those that were lost.
+        """Note a new session before its id is sent, if its date does not distinguish it from sessions that were lost.
 
-        Tokens are dated to the second, so a store that lost data, or is new, in this very second has to know which
-        sessions began after it. All others have nothing to note.
+        Tokens are dated to the second, so a store that lost data, or was created, in the current second must know
+        which sessions began after it. Other stores do nothing.
         """
 
     async def status(self, claims: Claims) -> Standing:
@@ -110,29 +110,29 @@ class Revocations(Protocol):
         """Return the status of many sessions in one round trip, in their order."""
 
     async def revoke(self, ref: str, *, audience: str, expires_at: int, reason: str, lease: float) -> bool:
-        """Make every request that begins after this returns see the session as ended. Durable on return.
+        """End a session: every request that begins after this returns sees it as ended. Durable on return.
 
-        Where the session is recorded, its record stays, with the reason, until `purge`: the caller has `lease` seconds
-        to run its `on_end`, and after that `claim_ended` gives it to another. The entry may go some leeway after the
-        token's own end.
+        The record of a tracked session stays, with the reason, until `purge`: the caller has `lease` seconds to run
+        its `on_end`, after which `claim_ended` gives it to another. The revocation may be deleted some leeway after the
+        token expires.
 
         Returns:
-            Whether this call ended it; False where it had been revoked by name before.
+            Whether this call ended it; False if it had been revoked by name before.
 
         Raises:
-            StoreFull: There is no room, and nothing is ever evicted to make some.
+            StoreFull: There is no room; nothing is evicted to make some.
         """
 
     async def revoke_before(self, moment: int, *, audience: str, subject: str | None, until: int) -> None:
         """End all sessions of an audience, or of one principal in it, issued before a moment. Durable on return.
 
-        Of several moments for one subject the latest counts. Records stay as they are.
+        Of several moments for one subject, the latest counts. Records are not changed.
 
         Args:
             moment: Unix seconds; a session issued in that second or later stays as it is.
-            audience: Whom the sessions are for.
-            subject: Whose they are, or None for the sessions of all.
-            until: When the last session concerned ends by itself, Unix seconds; the entry may go then.
+            audience: The deployment that the sessions belong to.
+            subject: The keyed hash of their principal, or None for all principals.
+            until: When the last of these sessions expires, Unix seconds; the entry may be deleted then.
 
         Raises:
             StoreFull: There is no room.
@@ -140,27 +140,27 @@ class Revocations(Protocol):
 
 
 class Records(Protocol):
-    """Which sessions there are, where sessions are tracked."""
+    """Records of sessions, where sessions are tracked."""
 
     async def register(self, record: Record, *, of_subject: int | None = None, of_lineage: int | None = None) -> None:
-        """Record a session at its creation; one that is known, or was revoked, stays as it is. Durable on return.
+        """Record a new session; a known or revoked one is not changed. Durable on return.
 
         Args:
             record: The session.
-            of_subject: How many sessions of its principal, or of all without one, may be recorded for its audience;
-                those that were cut off are not counted, or only where they began in the hour of the cut-off.
-            of_lineage: How many forks of its root may be.
+            of_subject: The maximum recorded sessions of its principal, or of all without one, in its audience; those
+                ended by `revoke_before` are not counted, or only if they began in the hour of its moment.
+            of_lineage: The maximum number of recorded forks of its root.
 
         Raises:
-            TooManySessions: There are as many; what must not be exceeded by a few parallel calls is the order alone.
+            TooManySessions: There are that many; parallel calls may exceed the maximum by a few.
             StoreFull: There is no room.
         """
 
     async def touch(self, claims: Claims, *, idle_timeout: int | None) -> Standing:
-        """Return a session's status and note its use: LOST without a record, IDLE after `idle_timeout` seconds.
+        """Record a use of a session and return its status: LOST without a record, IDLE after `idle_timeout` seconds.
 
-        A LIVE session's `seen_at` moves to now; it may lag by up to `resolution(idle_timeout)` seconds, and the
-        session is then found idle that much later, never earlier.
+        The `seen_at` of a LIVE session becomes the present time. It may lag by up to `resolution(idle_timeout)`
+        seconds, by which the session then becomes idle later, never earlier.
         """
 
     async def sessions(
@@ -169,78 +169,77 @@ class Records(Protocol):
         """Return the recorded sessions of a principal that have neither ended nor expired, oldest first.
 
         Args:
-            subject: Whose they are.
-            audience: Whom they are for.
-            after: The `Record.position` of the last one of the page before.
-            limit: At most so many; None for all. A page takes no longer where many come before or after it.
-            cut_off: Whether to return also those that `revoke_before` ended, to revoke them by name.
+            subject: The keyed hash of the principal.
+            audience: The deployment that the sessions belong to.
+            after: The `Record.position` of the last session of the previous page.
+            limit: The maximum number of sessions, or None for all. A page costs the same however many sessions there
+                are in all.
+            cut_off: Whether to include sessions that `revoke_before` ended, so that they can be revoked by name.
         """
 
     async def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
-        """Return a lineage's recorded forks, of all generations, as `sessions` does; `root` itself need not live."""
+        """Return the recorded forks of a root, of all generations, as `sessions` does; the root may have ended."""
 
     async def roster(self, *, audience: str, cursor: str = "", limit: int) -> tuple[list[Record], str]:
         """Return some sessions of an audience that have neither ended nor expired, and the cursor of what follows.
 
-        A cursor is `""` before the first page and after the last. Pages come in no order and hold any number; a session
-        that is recorded throughout is on one of them, or more.
+        A cursor is `""` before the first page and after the last. Pages have no order and any length. A session that
+        is recorded throughout is on at least one of them.
         """
 
     async def count(self, *, audience: str) -> int | None:
-        """Return how many recorded sessions of an audience live, or None where only the roster can tell.
+        """Return the number of live recorded sessions of an audience, or None if only the roster knows.
 
-        It is asked every few seconds, so it does not look at each of 100,000. Those that have expired, or are idle, may
-        be among them until they are claimed.
+        Called every few seconds, so it must not look at each of 100,000 sessions. It may include expired and idle
+        sessions until they are claimed.
         """
 
     async def find(self, ref: str) -> Record | None:
         """Return the record of a session that has neither ended nor expired, or None."""
 
     async def claim_ended(self, *, audience: str, idle_timeout: int | None, lease: float, limit: int) -> list[Ended]:
-        """Lease recorded sessions that ended and whose `on_end` no worker is running: each goes to one caller.
+        """Lease ended sessions whose `on_end` no worker is running, each to one caller, and at most `limit`.
 
-        Those are the sessions that expired or are idle, which end hereby (nothing revives them), and those that were
-        ended by a worker whose lease, in seconds, has run out.
-
-        At most `limit` are given out; the idle timeout is the same for as long as the store is used.
+        These are sessions that have expired or become idle, which this ends for good, and sessions ended by a worker
+        whose lease, in seconds, has run out. The idle timeout never changes while the store is in use.
 
         Raises:
-            StoreFull: There is no room to keep that they ended.
+            StoreFull: There is no room to record that they ended.
         """
 
     async def purge(self, *refs: str) -> None:
-        """Delete the records and the data of ended sessions: their `on_end` has run. The revocations stay."""
+        """Delete the records and the data of ended sessions whose `on_end` has run. Their revocations stay."""
 
     async def elect(self, worker: str, *, audience: str, seconds: float) -> bool:
-        """Return whether this worker, by a name of its own, is the one that sweeps for so many seconds from now on.
+        """Return whether this worker, named by `worker`, is the leader that sweeps for the next `seconds` seconds.
 
-        A leader that asks again stays the leader. Each audience has one.
+        A leader that asks again stays the leader. Each audience has its own.
         """
 
 
 class Store(Revocations, Records, DataStore, Protocol):
     """Revocations, records and data, shared by every worker that verifies the same tokens.
 
-    Any method but `open` and `close` may raise `StoreUnavailable`: the answer is unknown, or a change may not be seen.
-    The caller must never take that for "no".
+    Any method but `open` and `close` may raise `StoreUnavailable`: the answer is unknown, and a change may or may not
+    have been made. Callers never take that for "no".
     """
 
     @property
     def reach(self) -> Reach:
-        """Which processes share what is stored."""
+        """Which processes share the stored data."""
 
     async def open(self) -> None:
-        """Connect, and check whether the store is set up to keep what it is given. Twice is the same as once.
+        """Connect, and check whether the store is set up to be durable. Opening it twice is harmless.
 
         Called when the server starts; a store that was never opened opens itself at its first use.
 
         Raises:
-            ConfigurationError: It is not, and the options ask to refuse that; the message says the remedy.
-            StoreUnavailable: It cannot be reached now. A later call tries again.
+            ConfigurationError: It is not durable, and the options demand that; the message names the remedy.
+            StoreUnavailable: It cannot be reached. A later call tries again.
         """
 
     async def close(self) -> None:
-        """Let go of connections, threads and files. The store is not used again."""
+        """Release connections, threads and files. The store is not used again."""
 
 
 METHODS: Final = tuple(name for name in dir(Store) if not name.startswith("_") and name != "reach")

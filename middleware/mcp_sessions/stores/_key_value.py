@@ -37,28 +37,28 @@ class KeyValue(Protocol):
 
 
 class KeyValueStore(Delegating):
-    """A store whose data lies in a key-value store: `store=KeyValueStore(entries, beside="sqlite:sessions.db")`.
+    """A store that keeps data in a key-value store: `store=KeyValueStore(entries, store="sqlite:sessions.db")`.
 
-    What it cannot promise, and every other store does: of changes to one session's data that two processes make at the
-    same moment, one may be lost, whatever their names, `update` and `increment` included. One process loses none. What
-    the data of one principal takes in all is not counted.
+    Unlike the other stores, it may lose a change when two processes change data of the same session at the same time,
+    even under different names or by `update` and `increment`. Within one process no change is lost. It does not count
+    the data of a principal.
 
     Args:
-        entries: The key-value store, such as those of py-key-value. Who made it closes it.
-        beside: The store of revocations and records, as the middleware's `store=`; one that all processes share.
-        timeout: Seconds within which a `beside` that is given as text must answer.
-        clock: Unix seconds. For tests.
+        entries: The key-value store, such as those of py-key-value. You close it.
+        store: The store of revocations and records, as the middleware's `store=`; all processes must share it.
+        timeout: Seconds within which `store` must answer if it is a URL.
+        clock: Returns Unix seconds; for tests.
     """
 
     def __init__(
         self,
         entries: KeyValue,
         *,
-        beside: str | Store = "memory:",
+        store: str | Store = "memory:",
         timeout: float = 0.25,  # seconds
         clock: Callable[[], float] = time.time,
     ) -> None:
-        super().__init__(make(beside, clock=clock, timeout=timeout))
+        super().__init__(make(store, clock=clock, timeout=timeout))
         self._entries = entries
         self._clock = clock
         self._locks = [anyio.Lock() for _ in range(LOCKS)]

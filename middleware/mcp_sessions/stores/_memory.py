@@ -113,15 +113,15 @@ class _Kept(msgspec.Struct, gc=False):
 
 
 class MemoryStore:
-    """Sessions of one process. It forgets all when the process ends, so the keys should end with it too.
+    """Sessions of one process, in memory. They are lost when the process ends, so its keys should not outlive it.
 
     Args:
-        max_entries: How many revocations and cut-offs may be alive at once; the next one is refused.
-        max_sessions: How many sessions may be recorded at once; the next one is refused. A tenth is kept for sessions
-            with a principal.
-        max_data_bytes: Bytes that the data of all sessions may take, with 200 for the keeping of each value.
-        leeway: Seconds for which what is kept outlives its token, for clocks that disagree.
-        clock: Unix seconds; a test passes its own.
+        max_entries: The maximum number of revocations at once; further ones are refused.
+        max_sessions: The maximum number of recorded sessions at once; further ones are refused. A tenth is reserved for
+            sessions with a principal.
+        max_data_bytes: The maximum size of the data of all sessions, counting 200 bytes of overhead per value.
+        leeway: Seconds to keep entries after their token expires, for clocks that disagree.
+        clock: Returns Unix seconds; for tests.
     """
 
     reach: Final = Reach.PROCESS
@@ -270,7 +270,9 @@ class MemoryStore:
         return list(taken.values())
 
     async def purge(self, *refs: str) -> None:
-        for ref in refs:
+        for n, ref in enumerate(refs, 1):
+            if n % _LOOKS == 0:
+                await cancel_shielded_checkpoint()
             self._data.drop(ref)
             if (kept := self._records.pop(ref, None)) is not None:
                 self._anonymous -= kept.subject is None

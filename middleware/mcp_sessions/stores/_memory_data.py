@@ -74,8 +74,9 @@ class ExpiryIndex:
         self._moments: dict[str, float] = {}
 
     def put(self, name: str, moment: float) -> None:
-        self.remove(name)
-        self._moments[name] = moment
+        if (before := self._moments.get(name)) is not None:
+            self._names.remove(_at(name, before))
+        self._moments[name] = moment  # in place: a dict that names leave and enter is built anew at times
         self._names.add(_at(name, moment))
 
     def remove(self, name: str) -> None:

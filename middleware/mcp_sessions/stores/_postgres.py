@@ -21,9 +21,8 @@ import anyio
 
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from ._base import Forgotten, Reach
-from ._hidden import call_hidden
 from ._postgres_tables import Transaction, migrate
-from ._sql import SQLStore, outcome
+from ._sql import SQLStore, call_hidden, outcome
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -42,7 +41,7 @@ DENIED: Final = (
     "CREATE SCHEMA {schema} AUTHORIZATION the_user"
 )
 UNSAFE: Final = (
-    "PostgreSQL runs with fsync or full_page_writes off: when its machine fails, deleted sessions may return"
+    "PostgreSQL runs with fsync or full_page_writes off: after a crash of its machine, deleted sessions may work again"
 )
 SWEEP_EVERY: Final = 60  # seconds
 FULL: Final = "store_full_disk"
@@ -120,23 +119,25 @@ def cause(error: Exception) -> str:
 
 
 class PostgresStore(SQLStore):
-    """Sessions in a PostgreSQL database, version 13 or newer, in a schema of their own that this makes.
+    """Sessions in a PostgreSQL database, version 13 or newer, in a schema that this store creates.
 
-    Whatever a method returned from is on the server's disk (`synchronous_commit` is turned on where it is off), and
-    with `synchronous_standby_names` on a standby's; without, a fail-over may lose the last moments. Tables that are
-    new remember nothing: sessions issued before are refused (`Standing.LOST`), those of a deployment that adds this
-    store included. A backup that is put back is not noticed: drop the schema instead. PgBouncer must pool by session.
+    Acknowledged changes are on the server's disk (`synchronous_commit` is turned on if it is off), and with
+    `synchronous_standby_names` also on a standby's; otherwise a fail-over may lose the last changes. New tables do not
+    know which older sessions were ended, so sessions issued before their creation are refused (`Standing.LOST`), also
+    when you add this store to a running deployment. A restored backup goes undetected: drop the schema instead.
+    PgBouncer must run in session mode.
 
     Args:
-        url: `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, with any parameter of libpq, such as `sslmode`. Of several
-            hosts the one that takes changes is used.
-        schema: Where the tables lie; deployments that share a database differ in it.
-        leeway: Seconds for which what is kept outlives its token, for clocks that disagree.
-        clock: Unix seconds; a test passes its own.
-        durability: Of a server that may forget, `"warn"` logs it, `"refuse"` does not start, `"ignore"` says nothing.
-        forgotten: What becomes of sessions that were issued before the tables were made: `"refuse"` or `"accept"`.
-        timeout: Seconds after which the server gives up a statement, 1 at least.
-        connections: How many calls of a process may be under way at once; more of them wait.
+        url: `postgresql://USER:PASSWORD@HOST:PORT/DATABASE`, with any parameter of libpq, such as `sslmode`. Of
+            several hosts, the one that accepts writes is used.
+        schema: The schema of the tables. Give each deployment that shares a database its own.
+        leeway: Seconds to keep entries after their token expires, for clocks that disagree.
+        clock: Returns Unix seconds; for tests.
+        durability: What to do about a server that may lose acknowledged changes: log a warning (`"warn"`), refuse to
+            start (`"refuse"`), or nothing (`"ignore"`).
+        forgotten: What to do with sessions issued before the tables were created: `"refuse"` or `"accept"` them.
+        timeout: Seconds, at least 1, after which the server cancels a statement.
+        connections: The number of calls of one process that may run at once; further ones wait.
 
     Raises:
         ConfigurationError: The driver is missing, or an option cannot be used; the message says the remedy.

@@ -149,8 +149,7 @@ _CROWDED: Final = """
     ) AS crowd WHERE NOT EXISTS (SELECT FROM ~.records WHERE ref = %(ref)s)
 """
 _RECORD: Final = "ref, subject, created_at, expires_at, floor(seen_at)::bigint, root, trace, audience, parts"
-_ALIVE: Final = f"""
-    SELECT {_RECORD} FROM ~.records AS kept
+_ALIVE: Final = f"""SELECT {_RECORD} FROM ~.records AS kept
     WHERE {{which}} AND (created_at, ref) > (%(created_at)s, %(ref)s) AND reason IS NULL AND expires_at > %(second)s
         AND NOT EXISTS (SELECT FROM ~.revoked WHERE ref = kept.ref) AND (%(cut_off)s OR NOT EXISTS (
             SELECT FROM ~.cut_offs AS cut

@@ -33,26 +33,28 @@ _PAGES: Final = 4  # of the list of deadlines that one `claim_ended` looks at
 class RedisStore(RedisData):
     """Revocations, records and data in Redis or Valkey, version 7 or newer.
 
-    With `noeviction` and an append-only file, what a method returned from survives `kill -9` and a power failure with
-    `appendfsync always`, or `everysec` and `durability="wait"`; `everysec` alone may lose the last seconds. Without the
-    file a restart is noticed, and no session from before it is vouched for. After a fail-over the last moments may be
-    missing, unless `replicas=` has each change wait. Not noticed: that one node of a cluster is emptied at runtime that
-    does not hold the epoch; nor does anything hold for workers whose clocks disagree by more than a second.
+    With `noeviction` and an append-only file, acknowledged changes survive `kill -9` and a power failure, given
+    `appendfsync always`, or `everysec` with `durability="wait"`; `everysec` alone may lose the last seconds. Without
+    the file, the store detects a restart and refuses all earlier sessions. A fail-over may lose the last changes,
+    unless `replicas=` is set. Two things go undetected: a cluster node that is emptied while it runs and does not hold
+    the epoch, and workers whose clocks disagree by more than a second.
 
     Args:
         url_or_client: `redis://`, `rediss://` (TLS), `unix://`, `redis+cluster://`, `rediss+cluster://`,
             `redis+sentinel://HOST:26379,HOST:26379/NAME/0` or `rediss+sentinel://`, or an unused `redis.asyncio`
-            client, whose retries are taken away and which its maker closes. `durability` and `replicas` may be query
-            parameters, which an argument overrides.
-        prefix: What all keys begin with; deployments that share a Redis differ in it.
+            client, whose retries are switched off and which you close yourself. `durability` and `replicas` may also
+            be query parameters; arguments override them.
+        prefix: The prefix of all keys. Give each deployment that shares a Redis its own.
         leeway: Seconds for which a revocation outlives its token, for clocks that disagree.
         clock: Unix seconds.
-        durability: A server that may lose what it acknowledged is logged (`"warn"`, the default), refused
-            (`"refuse"`), made to confirm each change (`"wait"`, by WAITAOF), or accepted (`"ignore"`).
-        replicas: How many replicas must have each change before it is acknowledged (WAIT).
-        forgotten: `"refuse"` calls sessions issued before Redis forgot LOST; `"accept"` risks that some had ended.
-        timeout: Seconds, 1 at least, after which the driver gives up a round trip; `store_timeout` ends calls sooner.
-        connections: How many commands may be under way at once; more of them wait.
+        durability: What to do about a server that may lose acknowledged changes: log a warning (`"warn"`, the
+            default), refuse to start (`"refuse"`), wait until each change is on disk (`"wait"`, by WAITAOF), or nothing
+            (`"ignore"`).
+        replicas: The number of replicas that must confirm each change before it is acknowledged (WAIT).
+        forgotten: What to do with sessions issued before Redis lost its data: `"refuse"` them, or `"accept"` them,
+            including those that had ended.
+        timeout: Seconds, at least 1, after which the driver gives up a round trip; `store_timeout` ends calls sooner.
+        connections: The number of commands that may run at once; further ones wait.
 
     Raises:
         ConfigurationError: The driver is missing, or an option cannot be used; the message says the remedy.

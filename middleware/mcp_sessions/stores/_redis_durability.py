@@ -22,26 +22,26 @@ SYNC_PATIENCE: Final = 3.0  # seconds, at least, for a disk that syncs once a se
 
 Durability = Literal["warn", "refuse", "wait", "ignore"]
 FORGETS: Final = (
-    "Redis keeps no append-only file, so a restart loses what was revoked and every session issued before it is then "
-    "refused; set 'appendonly yes' and 'appendfsync always'"
+    "Redis has no append-only file, so a restart loses all revocations, and sessions from before it are refused; "
+    "set 'appendonly yes' and 'appendfsync always'"
 )
 EVICTS: Final = (
     "Redis may evict revocations, records and data of live sessions when its memory is full (maxmemory-policy is not "
-    "noeviction), and a deleted session would work again; set 'maxmemory-policy noeviction', or give sessions a Redis "
-    "of their own"
+    "noeviction), after which deleted sessions work again; set 'maxmemory-policy noeviction', or use a separate Redis "
+    "for sessions"
 )
 LATE: Final = (
     "Redis syncs its append-only file after it has answered (appendfsync is not always), so a crash with a slow disk, "
-    "or a power failure, may lose acknowledged deletes of the last seconds; set 'appendfsync always', or have each "
-    "change confirmed with durability='wait' (Redis 7.2 or newer, Valkey)"
+    "or a power failure, may lose deletes acknowledged in the last seconds; set 'appendfsync always', or confirm each "
+    "change with durability='wait' (Redis 7.2 or newer, Valkey)"
 )
 UNSURE: Final = (
-    "Redis does not let this user read how often it syncs its append-only file; allow it with 'ACL SETUSER %s "
-    "+config|get', or make sure of 'appendfsync always'"
+    "this Redis user may not read how often the append-only file is synced; allow it with 'ACL SETUSER %s "
+    "+config|get', or make sure that 'appendfsync always' is set"
 )
 UNKNOWN: Final = (
-    "Redis does not let this user read INFO, so it cannot be known whether it keeps what it is given, nor whether it "
-    "was restarted without it; allow it with 'ACL SETUSER %s +info +config|get'"
+    "this Redis user may not read INFO, so it is unknown whether Redis is durable, and whether a restart lost data; "
+    "allow it with 'ACL SETUSER %s +info +config|get'"
 )
 NO_WAITAOF: Final = (
     "durability='wait' needs WAITAOF (Redis 7.2 or newer, or Valkey, and 'ACL SETUSER %s +waitaof'), or "

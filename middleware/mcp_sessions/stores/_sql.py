@@ -1,12 +1,13 @@
-"""What the stores in SQL do alike: changes of data within a transaction, and the wait for a thread that runs one."""
+"""What the stores in SQL do alike: changes of data within a transaction, and calls on threads, which leave no spans."""
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, suppress
-from typing import Any, NamedTuple, TypeVar
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 from anyio.lowlevel import current_token
@@ -17,6 +18,7 @@ from .._session.data import Namespace
 from ._base import LIVE, ByName, FullLog, Standing, added, check_size, size_of
 
 T = TypeVar("T")
+_PLAIN: Final = "suppress_instrumentation"  # the key of older instrumentations
 CallSoon = Callable[[Callable[[], object]], object]
 
 
@@ -132,3 +134,24 @@ async def outcome(future: Future[T]) -> T:
     finally:
         future.cancel()
         del future  # an error's traceback holds this frame, which would hold the error
+
+
+@contextmanager
+def hidden() -> Iterator[None]:
+    """Keep instrumentations of drivers from making spans: most of what a store sends belongs to no request."""
+    contexts: Any = sys.modules.get("opentelemetry.context")  # what was never imported instruments nothing
+    if contexts is None:
+        yield
+        return
+    key = getattr(contexts, "_SUPPRESS_INSTRUMENTATION_KEY", _PLAIN)
+    token = contexts.attach(contexts.set_value(_PLAIN, True, contexts.set_value(key, True)))
+    try:
+        yield
+    finally:
+        contexts.detach(token)
+
+
+def call_hidden(work: Callable[..., T], *arguments: Any) -> T:
+    """Return what a call returns that is made on a thread, which has a context of its own."""
+    with hidden():
+        return work(*arguments)

@@ -23,8 +23,7 @@ from typing import Any, Final, TypeVar, get_args
 from .._errors import ConfigurationError, StoreFull, StoreUnavailable
 from .._session.claims import Claims
 from ._base import LIVE, Forgotten, Reach, Standing
-from ._hidden import call_hidden
-from ._sql import SQLStore, call_soon, outcome
+from ._sql import SQLStore, call_hidden, call_soon, outcome
 from ._sqlite_file import LOCKED, Job, Setting, SQLiteFile, checked_path
 from ._sqlite_shared import KnownSessions, SharedFile
 from ._sqlite_tables import Transaction, sweep
@@ -38,17 +37,16 @@ _FREEING: Final = {"claim_ended", "purge", "elect"}  # may use the room that is 
 
 
 class SQLiteStore(SQLStore):
-    """Sessions of one machine, in one file, with its log (`-wal`), an index (`-shm`) and `-shared` beside it.
+    """Sessions of one machine, in one SQLite file, with `-wal`, `-shm` and `-shared` beside it.
 
-    A file that is made anew remembers nothing of what came before: a session that had been ended would work again. So
-    sessions that were issued before it was made are refused (`Standing.LOST`), as if not found. That concerns you
-    twice: **when you add this store to a deployment that has sessions, they end**, and when you delete the file, those
-    end that it knew. `forgotten="accept"` lets both in.
+    A new file does not know which older sessions were ended, so sessions issued before its creation are refused
+    (`Standing.LOST`), as if not found. **Adding this store to a deployment that already has sessions ends them**, and
+    so does deleting the file. `forgotten="accept"` accepts such sessions.
 
-    A file that is deleted or replaced while it is in use is noticed, and the same holds. A backup that is put back
-    while no process uses it is not: what was ended since then works again, so delete the file instead, and never the
-    log or the index alone. The file and what is beside it can be read by its owner alone (mode 0600) where this made
-    it. It does not shrink: the room of what is over is used again. A forked process gets connections of its own.
+    The store detects when the file is deleted or replaced while in use, and does the same. It cannot detect a backup
+    restored while no process uses it: sessions ended since the backup would work again, so delete the file instead, and
+    never `-wal` or `-shm` alone. New files are readable by their owner only (mode 0600). A file does not shrink; free
+    space in it is reused. Forked processes open their own connections.
     """
 
     reach: Final = Reach.MACHINE
@@ -65,15 +63,15 @@ class SQLiteStore(SQLStore):
     ) -> None:
         """Args:
             path: The file; its folder must exist. `~` is not expanded.
-            leeway: Seconds for which what is kept outlives its token, for clocks that disagree.
+            leeway: Seconds to keep entries after their token expires, for clocks that disagree.
             busy_timeout: Seconds to wait for a lock that another process holds.
-            max_bytes: How large the file may grow. A full one refuses what is new, and evicts nothing; the last
-                sixteenth is for what makes room.
-            forgotten: What becomes of sessions that were issued before the file was made: `"refuse"` or `"accept"`.
-            clock: Unix seconds; a test passes its own.
+            max_bytes: The maximum size of the file. A full file refuses new entries and evicts nothing; the last
+                sixteenth is reserved for changes that free space.
+            forgotten: What to do with sessions issued before the file was created: `"refuse"` or `"accept"` them.
+            clock: Returns Unix seconds; for tests.
 
         Raises:
-            ConfigurationError: An option is wrong, or the path cannot be one of a file; the message says the remedy.
+            ConfigurationError: An option is wrong, or the path cannot be that of a file; the message names the remedy.
         """
         for is_right, rule in (
             (forgotten in get_args(Forgotten), f"forgotten={forgotten!r} must be 'refuse' or 'accept'"),

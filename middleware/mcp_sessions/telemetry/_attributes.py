@@ -259,6 +259,6 @@ class Who:
             principal = self._principal(scope)
             user = None if principal is None else self._user(principal)
         except Exception as error:  # noqa: BLE001  # the request goes on, whatever the application's function does
-            _log.warning("a span is left without its user: %s", type(error).__name__)
+            _log.warning("cannot add the user to a span: %s", type(error).__name__)
             return attributes
         return attributes if user is None else {**attributes, USER: str(user)}

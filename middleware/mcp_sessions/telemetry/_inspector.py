@@ -120,7 +120,7 @@ class Inspector:
                 listeners = await anyio.create_tcp_listener(local_host=self._host, local_port=self._port)
             except OSError as error:
                 if error.errno != errno.EADDRINUSE:
-                    _log.error("no inspector at %s:%d: %s", self._host, self._port, error.strerror)
+                    _log.error("cannot start the inspector at %s:%d: %s", self._host, self._port, error.strerror)
                     return None
                 await anyio.sleep(_RETRY)
             else:
@@ -199,7 +199,7 @@ class Inspector:
                         with anyio.fail_after(_PATIENCE):
                             await stream.send(b"data: %b\n\n" % events.encode(event))
                     except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-                        _log.debug("inspector: a page has left, or reads no more")
+                        _log.debug("inspector: a page was closed, or stopped reading")
                         group.cancel_scope.cancel()
 
             async def follow(path: Path) -> None:

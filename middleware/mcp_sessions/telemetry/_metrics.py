@@ -59,10 +59,10 @@ def _alive_of(_provider: MeterProvider | None) -> dict[object, int]:
 
 
 class SessionMetrics:
-    """Counts facts and times operations; handed to the middleware as `metrics=`.
+    """Counts sessions and measures operations: `Telemetry(metrics=SessionMetrics())`.
 
     Args:
-        meter_provider: Where metrics go; None is the process's own.
+        meter_provider: Receives the metrics; by default the global one.
     """
 
     def __init__(self, meter_provider: MeterProvider | None = None) -> None:

@@ -256,7 +256,7 @@ class RedactedContents:
             kept = self._redact(kind, target_of(message) or "", value)
             return kept if kept is None or isinstance(kept, str) else json.dumps(kept)
         except Exception as error:  # noqa: BLE001  # the call goes on, whatever the application's function does
-            _log.warning("the %s of a call are left out of its span: %s", kind, type(error).__name__)
+            _log.warning("cannot record the %s of a call on its span: %s", kind, type(error).__name__)
             return None
 
 

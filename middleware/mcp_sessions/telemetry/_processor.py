@@ -39,11 +39,11 @@ class SessionSpanProcessor(SpanProcessor):
         provider = TracerProvider()
         provider.add_span_processor(SessionSpanProcessor())
 
-    A foreign `session.id` is kept, be it the span's, its parent's or that of baggage from a chat application. Ours is
-    then in `mcp.session.id` alone, since tools give a trace to the first session in it.
+    A `session.id` that the span, its parent or baggage already has, as from a chat application, is not replaced: tools
+    assign a trace to the first session in it. The `ref` is then in `mcp.session.id` only.
 
     Args:
-        aliases: Further attributes of the same value, such as `gen_ai.conversation.id`.
+        aliases: Further attributes to set to the same value, such as `gen_ai.conversation.id`.
     """
 
     def __init__(self, *, aliases: Iterable[str] = ()) -> None:
@@ -75,7 +75,7 @@ class SessionSpanProcessor(SpanProcessor):
             if ref is not None and scope == _FASTMCP:  # which then writes an id of its own over `mcp.session.id`
                 span.__class__ = _keeping_session_id(span.__class__)
         except Exception as error:  # noqa: BLE001  # whatever goes wrong here, the application's code goes on
-            _log.warning("a span was left without its session: %s", type(error).__name__)
+            _log.warning("cannot add the session to a span: %s", type(error).__name__)
 
     def on_end(self, span: Any) -> None:
         """Do nothing."""
@@ -122,27 +122,27 @@ def share(ref: str) -> float:
 
 
 class SessionSampler(Sampler):
-    """Records a share of the sessions, each of them whole.
+    """Samples whole sessions: records all spans of a share of them.
 
         provider = TracerProvider(sampler=SessionSampler(0.1))
 
     Args:
-        ratio: The share of sessions that is recorded, from 0 to 1.
-        otherwise: Decides on spans that belong to no session, or start before it is known. None decides as their
-            parents do, and records what has none.
+        ratio: The share of sessions to record, from 0 to 1.
+        fallback: The sampler for spans without a session, or that start before it is known. By default, such a span
+            follows its parent, and is recorded if it has none.
 
     Raises:
         ImportError: The OpenTelemetry SDK is not installed.
         ValueError: The ratio is not from 0 to 1.
     """
 
-    def __init__(self, ratio: float, *, otherwise: Sampler | None = None) -> None:
+    def __init__(self, ratio: float, *, fallback: Sampler | None = None) -> None:
         from opentelemetry.sdk.trace import sampling
 
         if not 0 <= ratio <= 1:
             raise ValueError(f"ratio={ratio!r} must be from 0 to 1")
         self._ratio: Final = ratio
-        self._otherwise: Final[Any] = otherwise or sampling.DEFAULT_ON
+        self._fallback: Final[Any] = fallback or sampling.DEFAULT_ON
         self._result: Final = sampling.SamplingResult
         self._decisions: Final = (sampling.Decision.DROP, sampling.Decision.RECORD_AND_SAMPLE)
 
@@ -159,7 +159,7 @@ class SessionSampler(Sampler):
         """Decide on one span, by its session where it has one."""
         ref = session_in(parent_context) or _session(attributes)
         if ref is None:
-            decided: SamplingResult = self._otherwise.should_sample(
+            decided: SamplingResult = self._fallback.should_sample(
                 parent_context, trace_id, name, kind, attributes, links, trace_state
             )
             return decided
@@ -167,7 +167,7 @@ class SessionSampler(Sampler):
         return self._result(self._decisions[share(ref) < self._ratio], attributes, above)
 
     def get_description(self) -> str:
-        return f"SessionSampler{{{self._ratio},{self._otherwise.get_description()}}}"
+        return f"SessionSampler{{{self._ratio},{self._fallback.get_description()}}}"
 
 
 def _session(attributes: Attributes) -> str | None:
@@ -179,10 +179,10 @@ def _session(attributes: Attributes) -> str | None:
 
 
 class SessionLogFilter(logging.Filter):
-    """Gives each record `session`: the ref of the session whose request is handled, or `"-"`.
+    """Sets `session` on each log record: the `ref` of the current session, or `"-"`.
 
-    Put it on a *handler*, so that it sees the records of every logger; a formatter can then write `%(session)s`. A
-    record that has a `session` already keeps it, so that `extra={"session": ref}` names one outside of a request.
+    Add it to a *handler*, so that it sees the records of all loggers; formatters can then use `%(session)s`. A record
+    that already has a `session` keeps it, so `extra={"session": ref}` names one outside of a request.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:

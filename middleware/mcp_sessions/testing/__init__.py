@@ -41,20 +41,20 @@ def session_for_test(
     principal: Principal | None = None,
     lifetime: int = 3600,  # seconds
 ) -> Iterator[Session]:
-    """Let `current_session()` return a session of its own within the block, with no server and no client.
+    """Provide a session for the block, as `current_session()` returns it, without a server and a client.
 
-    It works as a real one does, with a store in memory: what ends it, or exceeds a type, raises the same errors. Enter
-    the block before a client in memory connects, whose server then runs within it.
+    It behaves like a real session with a store in memory, and raises the same errors. An in-memory client must connect
+    inside the block, so that its server runs there.
 
     Args:
-        state: What `session.state` holds at first.
-        data: What `session.data` holds at first.
+        state: The initial content of `session.state`.
+        data: The initial content of `session.data`.
         principal: The caller that the session belongs to, or None for an anonymous one.
         lifetime: Seconds until `session.expires_at`.
 
     Raises:
-        StateNotJSON: `state` holds a value that has no JSON form.
-        DataNotJSON: `data` does.
+        StateNotJSON: A value of `state` does not survive a round trip through JSON.
+        DataNotJSON: A value of `data` does not.
     """
     now = int(time.time())
     claims = Claims(

@@ -271,11 +271,11 @@ class DataContract(Fixtures):
 
 
 class StoreContract(RevocationContract, TenantContract, SweepingContract, DataContract, AccountContract):
-    """What every store promises: derive a test class from it, and override the fixture `make_store` there."""
+    """The tests of every store: derive a test class from it, and override the fixture `make_store`."""
 
 
 class SharedStoreContract(StoreContract):
-    """What a store promises besides that several processes share: `make_store` makes stores that hold the same."""
+    """The tests of a store that several processes share: all stores from `make_store` have the same content."""
 
     @pytest.fixture
     async def other(self, make_store: Callable[[], Store]) -> AsyncIterator[Store]:
