@@ -7,9 +7,8 @@
  *   ends there at the latest, and a byte is looked at only after the one before it was seen not to be NUL.
  * - No function calls itself, directly or through others: open arrays and objects are bits of an integer.
  * - Time is linear in the size of the text: a name is compared with fewer than MEMBERS others.
- * - Nothing is kept between two calls, so threads and interpreters share nothing; one with a lock of its own does not
- *   import this (the limited API of 3.10 cannot declare it), and builds without the lock leave it out. References are
- *   counted by functions: unlike macros of an older limited API, they know which objects newer versions do not count.
+ * - Nothing is kept between two calls, so threads and interpreters share nothing (which this API cannot declare).
+ * - References are counted by functions, not macros, which would count what newer versions of Python do not count.
  * Sources: RFC 8259 (JSON), RFC 3629 section 4 (UTF-8), JSON-RPC 2.0 section 4. */
 #define Py_LIMITED_API 0x030A0000
 #define PY_SSIZE_T_CLEAN
