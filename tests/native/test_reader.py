@@ -325,7 +325,7 @@ print(*sorted(outcomes))
     "call",
     [
         f"_reader.read({REQUEST!r}, 9)",
-        f"_reader.echo({ANSWER!r}, b'7', lambda: b'{{}}')",
+        f"_reader.echo({ANSWER!r}, b'7', bytes)",
         f"_reader.head({[*PLAIN, CODING]!r})",
         f"_reader.kept({PLAIN * 9!r})",
         "_reader.step(iter([7]))",

@@ -7,8 +7,8 @@
  *   ends there at the latest, and a byte is looked at only after the one before it was seen not to be NUL.
  * - No function calls itself, directly or through others: open arrays and objects are bits of an integer.
  * - Time is linear in the size of the text: a name is compared with fewer than MEMBERS others.
- * - Nothing is kept between two calls, so threads and interpreters share nothing. The limited API of 3.10 cannot
- *   declare that: interpreters with a lock of their own do not import this module, free-threaded ones do not build it.
+ * - Nothing is kept between two calls, so threads and interpreters share nothing (which this API cannot declare).
+ * - References are counted by functions, not macros, which would count what newer versions of Python do not count.
  * Sources: RFC 8259 (JSON), RFC 3629 section 4 (UTF-8), JSON-RPC 2.0 section 4. */
 #define Py_LIMITED_API 0x030A0000
 #define PY_SSIZE_T_CLEAN
@@ -371,7 +371,7 @@ static int text_of(PyObject *given, long depth, Text *t) {
     return 1;
 }
 
-static PyObject *none(void) { return Py_NewRef(Py_None); }
+static PyObject *none(void) { return Py_IncRef(Py_None), Py_None; }
 
 /* `read(body, nesting)`: the method, the id and the session's metadata of a request or notification, each None where it
  * is absent; or None for a body that is not of the common form, or nested more deeply than that. */
@@ -416,7 +416,7 @@ static PyObject *reader_echo(PyObject *module, PyObject *const *given, Py_ssize_
         written = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(before.size + member.size + named.size + 3));
     if (written)
         append(append(append(append(PyBytes_AsString(written), before), member), named), (Slice)LITERAL("}}}"));
-    Py_DECREF(session);
+    Py_DecRef(session);
     return written;
 }
 
@@ -466,11 +466,11 @@ static PyObject *reader_kept(PyObject *module, PyObject *headers) {
         if (i == 0 || (i == 1 && !is_json) || (i == count && IS_MIXED(name, BODY_NAMES)))
             break;
         if ((i == 1 || i == count) && PyList_Append(kept, PyList_GetItem(headers, at)) < 0)
-            Py_CLEAR(kept);
+            return Py_DecRef(kept), NULL;
     }
     if (!kept || (is_json && at == size))
         return kept;
-    Py_DECREF(kept);
+    Py_DecRef(kept);
     return none();
 }
 
@@ -480,7 +480,7 @@ static PyObject *reader_step(PyObject *module, PyObject *waiter) {
     if (PyIter_Send(waiter, Py_None, &found) != PYGEN_NEXT)
         return found;
     waits = PyTuple_Pack(1, found);
-    Py_DECREF(found);
+    Py_DecRef(found);
     return waits;
 }
 
