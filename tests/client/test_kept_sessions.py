@@ -155,7 +155,7 @@ async def test_a_jar_that_cannot_be_written_later_is_reported_and_tried_again(
             await caller.ask("tools/call")
     assert await jar.load(PLACE) == {"": Metadata("id-1", "two")}
     assert len(caplog.records) == 2
-    assert all("held in memory alone" in record.getMessage() for record in caplog.records)
+    assert all("kept in memory only" in record.getMessage() for record in caplog.records)
 
 
 @pytest.mark.parametrize(

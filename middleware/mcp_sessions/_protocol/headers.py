@@ -72,9 +72,10 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
 
     def first(self, name: bytes) -> str | None:
         """Return the first copy of a header, or None where there is none."""
-        if name not in self.by_name:
+        by_name = self.found or self.by_name
+        if name not in by_name:
             return None
-        return self.by_name[name].decode("latin-1") if len(self.by_name) == len(self.headers) else self.all(name)[0]
+        return by_name[name].decode("latin-1") if len(by_name) == len(self.headers) else self.all(name)[0]
 
     def without_coding(self, headers: Sequence[Header]) -> Sequence[Header]:
         """Return these headers, edited or not, without what asks for a compressed answer."""
@@ -115,7 +116,7 @@ class RequestHeaders(RedactedRepr, msgspec.Struct, gc=False):
     @property
     def is_modern(self) -> bool:
         """Whether the request belongs to the modern era, decided as by the official SDK: by this header alone."""
-        return _VERSION in self.by_name and self.first(_VERSION) not in HANDSHAKE_VERSIONS
+        return _VERSION in (self.found or self.by_name) and self.first(_VERSION) not in HANDSHAKE_VERSIONS
 
     @property
     def is_json(self) -> bool:
