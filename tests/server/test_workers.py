@@ -25,7 +25,7 @@ from mcp_sessions._server.placement import fault, workers
         (3, (False, False, True), [], []),
         (3, (True, True, True), ["3 worker processes", 'keys="env:MCP_SESSION_KEYS"'], []),
         (3, (False, True, True), ["3 worker processes", 'store="sqlite:', 'store="redis:', 'transport="off"'], []),
-        (3, (False, True, False), [], ["3 worker processes", "a store that the workers share"]),
+        (3, (False, True, False), [], ["3 worker processes", "a store that all workers share"]),
     ],
 )
 def test_what_workers_or_a_restart_would_lose_is_refused_or_a_warning(

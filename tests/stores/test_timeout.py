@@ -119,7 +119,7 @@ async def test_every_call_ends_in_time(name: str) -> None:
 
 
 LONGER = {
-    **dict.fromkeys(("register", "revoke", "purge", "forks", "sessions", "copy"), 3),
+    **dict.fromkeys(("admit", "register", "revoke", "purge", "forks", "sessions", "copy"), 3),
     **dict.fromkeys(("open", "close", "claim_ended", "elect", "revoke_before", "find", "roster", "count"), 20),
 }
 

@@ -113,7 +113,7 @@ def received() -> Iterator[dict[str, Receiver]]:
             "PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS / "support"), os.environ.get("PYTHONPATH")])),
         }
         done = subprocess.run(program, input=given, env=environ, capture_output=True, text=True, check=False)
-        warnings = [line for line in done.stderr.splitlines() if not line.startswith('store="memory:" forgets')]
+        warnings = [line for line in done.stderr.splitlines() if not line.startswith('store="memory:" is lost')]
         assert (done.returncode, warnings) == (0, [])
         yield receivers
 
