@@ -29,18 +29,31 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the first row of a table on both backends, and the others on trio alone: rows differ in values.
 
-    It is trio since Python 3.11 traces no more of a task of asyncio in which something was cancelled.
+    It is trio since Python 3.11 traces no more of a task of asyncio in which something was cancelled. What does not run
+    on trio runs on asyncio.
     """
-    items[:] = [item for item in items if not (isinstance(item, pytest.Function) and _repeats(item))]
-    items.sort(key=lambda item: SLOW.isdisjoint(item.path.parts))
+    on_trio = {_row(item) for item in items if _backend(item) == "trio"}
+    items[:] = [
+        item for item in items if not (_backend(item) == "asyncio" and _row(item) in on_trio and _is_later(item))
+    ]
 
 
-def _repeats(item: pytest.Function) -> bool:
+def _backend(item: pytest.Item) -> object:
     rows = getattr(item, "callspec", None)
-    if rows is None or rows.params.get("anyio_backend") != "asyncio":
-        return False
+    return None if rows is None else rows.params.get("anyio_backend")
+
+
+def _row(item: pytest.Item) -> tuple[str, tuple[tuple[str, int], ...]]:
+    """Return a test and its values, whatever its backend."""
+    rows: dict[str, int] = item.callspec.indices  # type: ignore[attr-defined]  # which those with a backend have
+    others = sorted((name, index) for name, index in rows.items() if name != "anyio_backend")
+    return item.nodeid.partition("[")[0], tuple(others)
+
+
+def _is_later(item: pytest.Item) -> bool:
+    """Whether it is not the first row of a table, other than one of backends."""
     tables = {name.strip() for mark in item.iter_markers("parametrize") for name in _names(mark.args[0])}
-    return "anyio_backend" not in tables and any(rows.indices.get(name) for name in tables)
+    return "anyio_backend" not in tables and any(index for name, index in _row(item)[1] if name in tables)
 
 
 def _names(given: str | tuple[str, ...]) -> list[str]:

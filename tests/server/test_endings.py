@@ -206,6 +206,16 @@ class TestAHookThat:
         assert caplog.messages == [f"on_end of session {CLAIMS.ref} cancelled after 0.01 s"]
         assert room.PATIENCE < room.LEASE
 
+    async def test_is_cancelled_with_its_worker(self, caplog: pytest.LogCaptureFixture) -> None:
+        """Without a word about patience; the next worker runs it."""
+        worker = Worker(Store())
+        with anyio.fail_after(DEADLINE):
+            async with anyio.create_task_group() as group:
+                group.start_soon(worker.terminator._wait, anyio.sleep_forever(), CLAIMS.ref)
+                await anyio.wait_all_tasks_blocked()
+                group.cancel_scope.cancel()
+        assert caplog.messages == []
+
     @pytest.mark.parametrize("anyio_backend", ["asyncio"])
     async def test_awaits_what_it_has_cancelled_has_run(self) -> None:
         """On asyncio the task's cancellation comes back to who awaits it; it must not cancel the ending."""

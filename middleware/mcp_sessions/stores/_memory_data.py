@@ -80,8 +80,7 @@ class ExpiryIndex:
         self._names.add(_at(name, moment))
 
     def remove(self, name: str) -> None:
-        if (moment := self._moments.pop(name, None)) is not None:
-            self._names.remove(_at(name, moment))
+        self._names.remove(_at(name, self._moments.pop(name)))
 
     def moment(self, name: str) -> float:
         return self._moments.get(name, 0)

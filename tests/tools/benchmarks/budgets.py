@@ -69,11 +69,11 @@ _BODIES: Final = "exponent between the two largest bodies"
 BUDGETS: Final = (
     # Exceptions: one strict way for all requests, without a second one for the usual, has not come further in Python.
     _counted("1. no session", "no session named", 42, held=46),
-    _counted("2. a session, token seen before", "session", 90, held=107),
+    _counted("2. a session, token seen before", "session", 90, held=108),
     _counted("3. the same, state sent and unchanged", "session, state unchanged", 92, held=111),
     _counted("4. state changed", "session, state changed", 160, held=168),
     _counted("5. `idle_timeout`", "session, idle_timeout", 140),
-    _counted("6. one recorded span", "session, traced", 305, held=355),
+    _counted("6. one recorded span", "session, traced", 305, held=320),
     _counted("7. a forged token refused", "forged session refused", 280),
     _cheaper(peers.READ, 1.3),
     _cheaper(peers.WRITE, 2),

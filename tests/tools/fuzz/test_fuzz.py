@@ -98,7 +98,13 @@ def test_an_oracle_that_says_otherwise_is_a_failure(monkeypatch: pytest.MonkeyPa
         jsonrpc.judge(b"{")
     with pytest.raises(Disagreement, match="and the oracle says"):
         jsonrpc.judge(b'{"jsonrpc":"2.0","method":"a"}')
+    with monkeypatch.context() as patched:
+        patched.setattr(native._native, "head", lambda _: None)
+        with pytest.raises(Disagreement, match="None of"):
+            native.judge_headers([])
     monkeypatch.setattr(native, "in_python", lambda _: None)
+    with pytest.raises(Disagreement, match="and Python says None: "):
+        native.judge_headers([])
     with pytest.raises(Disagreement, match="and Python says None: nesting 8"):
         native.judge_request(b"{}", 8)
     with pytest.raises(Disagreement, match="and Python says None: b'7'"):
