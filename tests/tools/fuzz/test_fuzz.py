@@ -99,7 +99,7 @@ def test_an_oracle_that_says_otherwise_is_a_failure(monkeypatch: pytest.MonkeyPa
     with pytest.raises(Disagreement, match="and the oracle says"):
         jsonrpc.judge(b'{"jsonrpc":"2.0","method":"a"}')
     with monkeypatch.context() as patched:
-        patched.setattr(native._native, "head", lambda _: None)
+        patched.setattr("mcp_sessions._protocol._native.head", lambda _: None)
         with pytest.raises(Disagreement, match="None of"):
             native.judge_headers([])
     monkeypatch.setattr(native, "in_python", lambda _: None)
