@@ -5,6 +5,8 @@ Hypothesis draws the same examples in every run and has no deadline; randomness 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -33,28 +35,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     on trio runs on asyncio.
     """
     on_trio = {_row(item) for item in items if _backend(item) == "trio"}
-    items[:] = [
-        item for item in items if not (_backend(item) == "asyncio" and _row(item) in on_trio and _is_later(item))
-    ]
+    tables: set[object] = set()
+    for item in [item for item in items if _backend(item) == "asyncio"]:
+        table = _row(item, but=_tabled(item))
+        if table in tables and _row(item) in on_trio:
+            items.remove(item)
+        tables.add(table)
 
 
 def _backend(item: pytest.Item) -> object:
+    return _values(item).get("anyio_backend")
+
+
+def _values(item: pytest.Item) -> dict[str, object]:
     rows = getattr(item, "callspec", None)
-    return None if rows is None else rows.params.get("anyio_backend")
+    return {} if rows is None else rows.params
 
 
-def _row(item: pytest.Item) -> tuple[str, tuple[tuple[str, int], ...]]:
-    """Return a test and its values, whatever its backend."""
-    rows: dict[str, int] = item.callspec.indices  # type: ignore[attr-defined]  # which those with a backend have
-    others = sorted((name, index) for name, index in rows.items() if name != "anyio_backend")
-    return item.nodeid.partition("[")[0], tuple(others)
+def _row(item: pytest.Item, but: Collection[str] = ()) -> tuple[str, frozenset[tuple[str, int]]]:
+    """Return a test and which values it gets, whatever its backend."""
+    values = {(name, id(value)) for name, value in _values(item).items() if name not in {"anyio_backend", *but}}
+    return item.nodeid.partition("[")[0], frozenset(values)
 
 
-def _is_later(item: pytest.Item) -> bool:
-    """Whether it is not the first row of a table, other than one of backends."""
-    tables = {name.strip() for mark in item.iter_markers("parametrize") for name in _names(mark.args[0])}
-    return "anyio_backend" not in tables and any(index for name, index in _row(item)[1] if name in tables)
-
-
-def _names(given: str | tuple[str, ...]) -> list[str]:
-    return given.split(",") if isinstance(given, str) else [*given]
+def _tabled(item: pytest.Item) -> set[str]:
+    """Return the names whose values are in tables of the test's own."""
+    tabled: set[str] = set()
+    for mark in item.iter_markers("parametrize"):
+        names = mark.args[0]
+        tabled.update(names.replace(" ", "").split(",") if isinstance(names, str) else names)
+    return tabled

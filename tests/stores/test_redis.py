@@ -664,6 +664,27 @@ async def test_what_was_taken_is_handed_over_though_the_store_fails_after(
     assert len(await tracked.claim_ended(audience=AUDIENCE, idle_timeout=None, lease=30, limit=5)) == 1
 
 
+async def test_a_page_does_not_read_what_was_cut_off(server: Server) -> None:
+    """Nor what began before Redis may have lost something: else a page takes as long as all that waits to be tidied."""
+
+    def read() -> int:
+        return sum(map(int, re.findall(rb"cmdstat_hmget:calls=(\d+)", server.command("INFO", "commandstats"))))
+
+    async with opened(server.url) as store:
+        for number in range(500):
+            await store.register(Record.of(claims(f"{number:03}")))
+        new = Record.of(claims("new", issued_at=START + 2))
+        await store.register(new)
+        await store.revoke_before(START + 1, audience=AUDIENCE, subject="sub", until=START + DAY)
+        before = read()
+        assert await store.sessions("sub", audience=AUDIENCE, limit=5) == [new]
+        assert len(await store.sessions("sub", audience=AUDIENCE, limit=5, cut_off=True)) == 5
+        assert read() - before <= 60
+        server.command("SET", store._keys.since, START + 100)
+        assert await store.sessions("sub", audience=AUDIENCE, limit=5, cut_off=True) == []
+        assert read() - before <= 60
+
+
 async def test_nothing_outlives_its_session_for_long(tracked: RedisStore) -> None:
     """Each key but those of the deployment itself is collected by Redis, should everybody forget it."""
     one = claims()

@@ -264,7 +264,14 @@ class RedisStore(RedisData):
     async def sessions(
         self, subject: str, *, audience: str, after: Position = FIRST, limit: int | None = None, cut_off: bool = False
     ) -> list[Record]:
-        return await self._listed(self._keys.sessions(audience, subject), after, limit, cut_off)
+        # What began before its subject was cut off, or before what Redis may have lost, need not be read.
+        names = [self._keys.ended_before(audience, one) for one in (None, subject)]
+        values, _ = await self._read(names)
+        moments = [] if cut_off else [int(values[name] or 0) for name in names]
+        if not self._vouches_always:
+            moments.append(int(float(values[self._keys.since] or 0) - self._leeway))  # as clocks may differ
+        first = max(after, (max(moments, default=0), ""))
+        return await self._listed(self._keys.sessions(audience, subject), first, limit, cut_off)
 
     async def forks(self, root: str, *, after: Position = FIRST, limit: int | None = None) -> list[Record]:
         return await self._listed(self._keys.forks(root), after, limit, cut_off=False)

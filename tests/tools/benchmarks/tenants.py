@@ -120,7 +120,7 @@ async def fill(store: Store, subject: str, many: int) -> None:
     now = int(time.time())
     for start in range(0, many, AT_ONCE):
         numbers = range(start, min(start + AT_ONCE, many))
-        records = [Record(f"ses_{n:09}", subject, now - 9 - (many - n) // 50, now + ours.WEEK, now) for n in numbers]
+        records = [Record(f"ses_{n:09}", subject, now, now + ours.WEEK, now) for n in numbers]
         await asyncio.gather(*map(store.register, records))
 
 
