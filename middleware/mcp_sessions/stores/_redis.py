@@ -288,13 +288,10 @@ class RedisStore(RedisData):
             begin = f"({members[-1].decode()}"
 
     async def _live_records(self, refs: Sequence[str], cut_off: bool = False) -> list[Record]:
-        keys = [self._keys.session_keys(ref)[1] for ref in refs]
-        found = await self._connection.run(*(("HMGET", key, *scripts.FIELDS) for key in keys))
-        records = [
-            record_of(ref, *fields)
-            for ref, (*fields, ended) in zip(refs, found, strict=True)
-            if fields[0] is not None and ended is None
-        ]
+        keys = [self._keys.session_keys(ref)[1:] for ref in refs]
+        # One text each: the driver takes longer to read ten words than Redis to find them.
+        found = await self._connection.each(scripts.RECORDS, keys, idempotent=True)
+        records = [record_of(ref, *text.split(b"\0", 7)) for ref, text in zip(refs, found, strict=True) if text]
         values, _ = await self._read([key for record in records for key in self._cut_offs(record)])
         now, accepted = self._clock(), {LIVE, Standing.ENDED} if cut_off else {LIVE}
         live = [one for one in records if now < one.expires_at]
@@ -311,7 +308,6 @@ class RedisStore(RedisData):
                 args = (repr(now), *self._idle(idle_timeout), repr(float(lease)), repr(float(self._leeway)))
                 keys = [self._keys.session_keys(ref.decode()) for ref in refs]
                 # Not idempotent: a claim that was made would look like another's.
-                # One text each: the driver takes longer to read ten words than Redis to find them.
                 texts = await self._connection.each(scripts.CLAIM, keys, *args, idempotent=False)
                 looked = [(*of, text.split(b"\0", 10)) for *of, text in zip(refs, flat[1::2], texts, strict=True)]
                 ours = [(ref, claim) for ref, _, claim in looked if claim[0] == b"taken"]

@@ -38,8 +38,18 @@ def in_full(command: Command) -> Command:
     return ("EVAL", _SOURCES[command[1]], *command[2:])
 
 
-FIELDS: Final = ("c", "e", "s", "u", "r", "t", "p", "a", "x")
-"""Of a record: created, expires, seen, subject, root, trace, parts, audience, reason. "l" is the end of its lease."""
+# A record's fields: created, expires, seen, subject, root, trace, parts, audience, reason, and the end of its lease.
+
+# {session}... -> of each: its fields from `c` to `a`; nothing where it is gone or has ended; by NULs
+RECORDS: Final = Script("""
+local all = {}
+for i, session in ipairs(KEYS) do
+  local r = redis.call('HMGET', session, 'c', 'e', 's', 'u', 'r', 't', 'p', 'a', 'x')
+  local found = {r[1], r[2], r[3], r[4] or '', r[5] or '', r[6] or '', r[7] or '', r[8]}
+  all[i] = r[1] and not r[9] and table.concat(found, '\\0') or ''
+end
+return all
+""")
 
 # ended session; mark ttl reason lease-until -> 1 where this call (known by its mark) ended it, and the record's lease
 REVOKE: Final = Script("""
