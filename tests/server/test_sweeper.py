@@ -11,11 +11,11 @@ from apps import Server, sessions
 from clients import START, Clock
 
 from mcp_sessions._errors import StoreUnavailable
-from mcp_sessions._server.lifecycle import LEASE, SWEEP_BATCH
+from mcp_sessions._server.lifecycle import AT_ONCE, LEASE, SWEEP_BATCH
 from mcp_sessions._session.claims import AUDIENCE
 from mcp_sessions._session.events import Fact, SessionDeleted
 from mcp_sessions._session.session import EndedSession
-from mcp_sessions.stores._base import Record
+from mcp_sessions.stores._base import Ended, Record
 from mcp_sessions.stores._memory import MemoryStore
 
 HOUR = 3600
@@ -29,6 +29,7 @@ class Store(MemoryStore):
         super().__init__(clock=clock)
         self.is_away = False
         self.leader: str | None = None
+        self.claims = SWEEP_BATCH  # before it is away
         self.asked = 0
         self.terms: list[float] = []
         self.was_asked = anyio.Event()
@@ -41,6 +42,12 @@ class Store(MemoryStore):
         if self.is_away:
             raise StoreUnavailable
         return self.leader in {None, worker}
+
+    async def claim_ended(self, **options: Any) -> list[Ended]:
+        if self.claims == 0:
+            raise StoreUnavailable
+        self.claims -= 1
+        return await super().claim_ended(**options)
 
 
 class Worker:
@@ -164,6 +171,19 @@ class TestOneLook:
             assert not await worker.sweeper.sweep()
             assert worker.store.terms == [LEASE, 0, LEASE]
         assert len(set(inside)) == SWEEP_BATCH + 1
+
+    async def test_what_was_taken_before_the_store_went_away_is_finished(self) -> None:
+        """Or its `on_end` would wait for the lease to run out."""
+        clock = Clock()
+        worker = Worker(clock)
+        for number in range(2 * AT_ONCE):
+            await worker.record(f"session {number}")
+        clock.now += HOUR
+        worker.store.claims = 1
+        await worker.sweeper.sweep()
+        assert len(worker.ran) == AT_ONCE
+        with pytest.raises(StoreUnavailable):
+            await worker.sweeper.sweep()
 
 
 class TestBesideTheServer:

@@ -44,10 +44,11 @@ NOT_BEGUN: Final = "not_begun"  # its id did not reach the client
 LEASE: Final = 60.0  # seconds that a worker has for one `on_end`
 PATIENCE: Final = 50.0  # seconds after which a hook is stopped, before another worker could start it again
 TRIES: Final = 50  # to end or purge a session while the store does not answer, a second apart
-TIDIED: Final = 8  # sessions that are ended side by side, where many have ended at once
+TIDIED: Final = 2  # sessions that are ended side by side, where many have ended at once
 REST: Final = 4  # times as long as a page takes, others have their turn
 ROUNDS: Final = 100  # of looking for sessions that were made while others ended
 SWEEP_BATCH: Final = 500  # endings that run side by side in one worker
+AT_ONCE: Final = 50  # of them that the store is asked for, so that requests have their turn
 
 Listed = Callable[..., Awaitable[list[Record]]]
 """Returns the first sessions of a list, at most `limit=`; those that have ended by name are not on it."""
@@ -227,13 +228,17 @@ class Terminator:
     async def forget(self, *refs: str) -> None:
         """Purge the data of sessions that are over; where the store does not answer, as soon as it does."""
         with anyio.CancelScope(shield=True):
-            try:
-                await self.store.purge(*refs)
-            except StoreUnavailable:
-                text = "data of ended session %s not deleted yet: store unavailable"
-                for ref in refs:
-                    _log.warning(text, ref, extra=about(ref))
-                start(partial(self._insist, partial(self.store.purge, *refs)))
+            for first in range(0, len(refs), AT_ONCE):
+                await self._purge(refs[first : first + AT_ONCE])
+
+    async def _purge(self, refs: Sequence[str]) -> None:
+        try:
+            await self.store.purge(*refs)
+        except StoreUnavailable:
+            text = "data of ended session %s not deleted yet: store unavailable"
+            for ref in refs:
+                _log.warning(text, ref, extra=about(ref))
+            start(partial(self._insist, partial(self.store.purge, *refs)))
 
 
 @contextmanager
@@ -274,13 +279,26 @@ class Sweeper(Service):
         """Claim some of what has ended and finish it; return whether there may be more."""
         if not await self._lead(LEASE):
             return False
-        batch = await self.store.claim_ended(
-            audience=self.audience, idle_timeout=self.idle_timeout, lease=LEASE, limit=SWEEP_BATCH
-        )
+        batch = await self._claimed()
         if is_full := len(batch) == SWEEP_BATCH:  # while the hooks run here, other workers take what is left
             await self._give_up()
         await self.terminator.finish(*batch)
         return is_full
+
+    async def _claimed(self) -> list[Ended]:
+        batch: list[Ended] = []
+        try:
+            while len(batch) < SWEEP_BATCH:
+                found = await self.store.claim_ended(
+                    audience=self.audience, idle_timeout=self.idle_timeout, lease=LEASE, limit=AT_ONCE
+                )
+                batch += found
+                if len(found) < AT_ONCE:
+                    break
+        except StoreUnavailable:
+            if not batch:  # what was claimed must be finished
+                raise
+        return batch
 
 
 @dataclass(eq=False)
