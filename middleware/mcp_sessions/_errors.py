@@ -12,7 +12,7 @@
     │   ├── DataNotJSON
     │   ├── DataNotInteger
     │   └── DataGone              the session has ended
-    ├── ClientError               raised by the client; its own tree is drawn in `client.session`
+    ├── ClientError               raised by the client; see `client._session`
     └── Refusal                   becomes one JSON-RPC error on the wire
         ├── ParseError            -32700   the body is not JSON as every parser reads it
         ├── InvalidRequest        -32600   JSON, but not a message that can be forwarded

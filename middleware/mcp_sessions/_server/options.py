@@ -292,8 +292,8 @@ class Options(_Checked):
         _Checked.__post_init__(self)
         if self.idle_timeout is not None and self.idle_timeout > self.lifetime:  # type: ignore[operator]  # both seconds
             raise ConfigurationError(
-                f"idle_timeout={self.idle_timeout:g} is longer than lifetime={self.lifetime:g}, so it would end "
-                "nothing; give it fewer seconds, or leave it out"
+                f"idle_timeout={self.idle_timeout:g} is longer than lifetime={self.lifetime:g}, so it has "
+                "no effect; make it shorter, or leave it out"
             )
 
 
