@@ -44,7 +44,7 @@ class EndedAll(NamedTuple):
 
 @final
 class Sessions:
-    """The sessions of a deployment, for those who run it.
+    """The sessions of a deployment, for its operators.
 
         async with Sessions(store="redis://sessions:6379/0", keys="env:MCP_SESSION_KEYS") as sessions:
             await sessions.end_all(Principal(client_id="web", issuer="https://id.example", subject="alice"))
@@ -136,7 +136,7 @@ class Sessions:
         that are not affected. One of the servers runs `on_end` for recorded sessions soon after.
 
         Returns:
-            The moment before which sessions were ended, and how many of them were recorded.
+            The time before which sessions were ended, and how many of them were recorded.
 
         Raises:
             ConfigurationError: The principal is empty, or there are no keys.

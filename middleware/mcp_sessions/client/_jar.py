@@ -59,7 +59,7 @@ class SessionJar:
     """Stores sessions, so that they can be resumed.
 
     Args:
-        path: The file to store them in, readable by its owner only since session ids are credentials; or None for
+        path: The file to store them in, readable only by its owner, since session ids are credentials; or None for
             memory.
     """
 
@@ -87,7 +87,7 @@ class SessionJar:
         """Return the sessions of a key, and drop those past their time.
 
         Raises:
-            JarUnreadable: The jar holds something else than sessions, or cannot be used.
+            JarUnreadable: The jar holds something other than sessions, or cannot be used.
             OSError: The file cannot be read or written.
         """
         limit = datetime.now(timezone.utc) - LEEWAY

@@ -278,7 +278,7 @@ def with_sessions(
         headers: HTTP headers for each request; only with a URL, like `auth` and `http_client`.
         auth: An `Auth` of the SDK's HTTP library.
         http_client: An `AsyncClient` of that library to use in place of `headers` and `auth`. It is not closed.
-        server: The server's URL, if the transport does not show it; needed with a jar only.
+        server: The server's URL, if the transport does not show it; needed only with a jar.
         identity: The user for whom the program acts, if there are several; by default the user in the URL. Not a
             secret.
         on_lost: What to do when the server has lost a session: `"raise"` the error, so that the program learns that its

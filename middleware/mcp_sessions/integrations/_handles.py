@@ -278,7 +278,7 @@ if TYPE_CHECKING:
 else:
 
     class HandleOf:
-        """`HandleOf["basket"]`: the verified id of a basket, by the handles installed before.
+        """`HandleOf["basket"]`: the id of a basket, verified by the handles installed last.
 
         Type checkers see a `Literal`, the only type with this syntax.
         """

@@ -42,11 +42,11 @@ class RedisStore(RedisData):
     Args:
         url_or_client: `redis://`, `rediss://` (TLS), `unix://`, `redis+cluster://`, `rediss+cluster://`,
             `redis+sentinel://HOST:26379,HOST:26379/NAME/0` or `rediss+sentinel://`, or an unused `redis.asyncio`
-            client, whose retries are switched off and which you close yourself. `durability` and `replicas` may also
+            client, whose retries are turned off and which you close yourself. `durability` and `replicas` may also
             be query parameters; arguments override them.
         prefix: The prefix of all keys. Give each deployment that shares a Redis its own.
         leeway: Seconds for which a revocation outlives its token, for clocks that disagree.
-        clock: Unix seconds.
+        clock: Returns Unix seconds; for tests.
         durability: What to do about a server that may lose acknowledged changes: log a warning (`"warn"`, the
             default), refuse to start (`"refuse"`), wait until each change is on disk (`"wait"`, by WAITAOF), or nothing
             (`"ignore"`).
