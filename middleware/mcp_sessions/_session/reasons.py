@@ -149,7 +149,7 @@ _GROUPS: Final[tuple[tuple[Fault, str, Smell, _Rows], ...]] = (
         "give all workers one persistent store, as the log says",
         "no",
         {
-            "begun_in_another_process": "its state lies in another process's memory",
+            "begun_in_another_process": "its state is in another process's memory",
             "store_lost": "the store has no record of it, or lost data since",
         },
     ),
@@ -244,6 +244,6 @@ ENDS: Final[Mapping[str, str]] = {
     "root_ended": "a fork, with the session that it comes from",
     "expired": "its lifetime is over",
     "inspector": "a developer ended it in the inspector",
-    "idle": "no request for as long as `idle_timeout`, or a day where tracked",
+    "idle": "no request for as long as `idle_timeout`, or for a day if tracked",
 }
 """Why sessions end; an application may give a reason of its own."""
