@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 ABSENCE_KEY: Final = "mcp_sessions.absence"  # of the scope of a request without a session
 NEEDED: Final = (
-    "Session required: begin one with sessions/create, keep the cookies that the server sets, or wrap the client with "
+    "Session required: create one with sessions/create, keep the cookies that the server sets, or wrap the client with "
     "mcp_sessions.client.with_sessions"
 )
 WITH_SESSIONS: Final = "wrap the client with mcp_sessions.client.with_sessions"
